@@ -128,6 +128,7 @@ FIELDS: dict[str, _Rule] = {
     "zone": ((str,), "the name of a zone", bool),
     "read_from": ((str,), f"one of {', '.join(MODES)}", lambda v: v in MODES),
     "max_lag": _SECONDS,
+    "held": ((str,), "what `shardkit move` writes while a shard is being moved", bool),
     "sentinel": ((dict,), 'an object with "service" and "sentinels"', _anything),
 }
 _TIME: _Rule = ((int, float), "seconds above 0", lambda v: 0 < v <= _LARGEST)
@@ -164,7 +165,7 @@ _SENTINEL_FIELDS: dict[str, _Rule] = {
 # Fields that say where the server is.
 LOCATION = frozenset({"url", "host", "port", "unix_socket_path", "sentinel"})
 # Fields that a replica cannot have, and does not inherit from its master.
-_NOT_OF_REPLICAS = ("replicas", "cluster", "sentinel", "read_from", "max_lag")
+_NOT_OF_REPLICAS = ("replicas", "cluster", "sentinel", "read_from", "max_lag", "held")
 
 
 def _is_address(value: Any) -> bool:

@@ -55,7 +55,7 @@ from shardkit.connections.redis_private import (
     close_now,
     drain_cluster,
 )
-from shardkit.errors import ShardKitError, ShardUnavailable
+from shardkit.errors import MissingEntryError, ShardKitError, ShardUnavailable
 from shardkit.forks import renewed_in_children
 from shardkit.operations.commands import Shard
 
@@ -78,6 +78,7 @@ class ReplicaOf(NamedTuple):
 Number: TypeAlias = int | ReplicaOf | None
 """Which client: of a shard, of the unsharded entry (None), or of a replica of either."""
 
+_MOVE_AGE = 0.05  # seconds; how old entries may be while their shard is being moved
 _RAW = {"protocol": 2, "decode_responses": False}
 
 
@@ -365,7 +366,11 @@ class Clients:
             if pool is not None:
                 topology = self.topology()
                 witness = None if topology is None else topology.source.witness(component.name)
-                pool.greeting = Greeting(partial(self._name, shard), witness)
+                address = component.entry_of(shard).address
+                moved = partial(_has_moved, weakref.ref(self), shard, address)
+                pool.greeting = Greeting(
+                    partial(self._name, shard), witness, None if topology is None else moved
+                )
             return client
         except (RedisError, RedisClusterException, OSError) as error:
             raise ShardUnavailable(
@@ -487,6 +492,19 @@ def _present_entry(found: weakref.ref[Clients], shard: Shard, entry: Entry) -> E
             present: Entry = topology.last_known(shard.component).entry_of(shard)
             return present if present.address == entry.address else entry
     return entry
+
+
+def _has_moved(found: weakref.ref[Clients], shard: Shard, address: str) -> bool:
+    """Whether a shard's entry names another place than it did; read again now and then."""
+    clients = found()
+    topology = clients.topology() if clients is not None else None
+    if topology is None:
+        raise closed_error()
+    topology.limit_age(shard.component, _MOVE_AGE)
+    with suppress(MissingEntryError):
+        entry: Entry = topology.last_known(shard.component).entry_of(shard)
+        return entry.address != address
+    return False
 
 
 def _successor(

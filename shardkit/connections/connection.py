@@ -35,7 +35,7 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
-from shardkit.connections.greeting import Greeting
+from shardkit.connections.greeting import DatabaseMovedError, Greeting
 from shardkit.connections.policy import NO_POLICY
 from shardkit.connections.redis_private import (
     NOT_GIVEN,
@@ -232,7 +232,8 @@ class Closable(ReplyLimits):
             reraise_handlers(error)
             if self.closed and isinstance(error, _LOST):
                 raise closed_error() from error
-            self.policy.failed(error, time.monotonic() - begun)
+            if not isinstance(error, DatabaseMovedError):  # the server is well
+                self.policy.failed(error, time.monotonic() - begun)
             raise
         finally:
             self.connecting = False
@@ -251,6 +252,21 @@ class Closable(ReplyLimits):
         commands = greeting.commands(self.client_name)  # type: ignore[attr-defined]
         if not commands:
             return
+        replies = self._replies_to(commands)
+        witnessed = greeting.heard(commands, replies)
+        if witnessed:
+            greeting.confirm(witnessed)
+        if greeting.fenced(commands, replies):
+            for pause, asked in greeting.pauses():
+                deadline = current.get()
+                if deadline is not None:
+                    deadline.require_left()
+                time.sleep(pause)
+                if not greeting.fenced(asked, self._replies_to(asked)):
+                    self._replies_to(greeting.renamed(self.client_name))  # type: ignore[attr-defined]
+                    break
+
+    def _replies_to(self, commands: list[tuple[str, ...]]) -> list[Any]:
         self.send_packed_command(self.pack_commands(commands), check_health=False)  # type: ignore[attr-defined]
         replies: list[Any] = []
         for _ in commands:
@@ -258,9 +274,7 @@ class Closable(ReplyLimits):
                 replies.append(self.read_response(disable_decoding=True))
             except ResponseError as refused:
                 replies.append(refused)
-        witnessed = greeting.heard(commands, replies)
-        if witnessed:
-            greeting.confirm(witnessed)
+        return replies
 
     def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
         """Send a command; if the kit was closed meanwhile, say that."""
@@ -383,7 +397,8 @@ class AsyncClosable(ReplyLimits):
         except _LOST as error:
             if self.closed:
                 raise closed_error() from error
-            self.policy.failed(error, time.monotonic() - begun)
+            if not isinstance(error, DatabaseMovedError):  # the server is well
+                self.policy.failed(error, time.monotonic() - begun)
             raise
         finally:
             self.connecting = False
@@ -407,6 +422,18 @@ class AsyncClosable(ReplyLimits):
         commands = greeting.commands(self.client_name)  # type: ignore[attr-defined]
         if not commands:
             return
+        replies = await self._replies_to(commands)
+        witnessed = greeting.heard(commands, replies)
+        if witnessed:
+            await greeting.aconfirm(witnessed)
+        if greeting.fenced(commands, replies):
+            for pause, asked in greeting.pauses():
+                await asyncio.sleep(pause)
+                if not greeting.fenced(asked, await self._replies_to(asked)):
+                    await self._replies_to(greeting.renamed(self.client_name))  # type: ignore[attr-defined]
+                    break
+
+    async def _replies_to(self, commands: list[tuple[str, ...]]) -> list[Any]:
         packed = self.pack_commands(commands)  # type: ignore[attr-defined]
         await self.send_packed_command(packed, check_health=False)
         replies: list[Any] = []
@@ -415,9 +442,7 @@ class AsyncClosable(ReplyLimits):
                 replies.append(await self.read_response(disable_decoding=True))
             except ResponseError as refused:
                 replies.append(refused)
-        witnessed = greeting.heard(commands, replies)
-        if witnessed:
-            await greeting.aconfirm(witnessed)
+        return replies
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Send a command, connected; if the kit was closed meanwhile, say that.

@@ -4,8 +4,14 @@
 
     CLIENT SETNAME shardkit:unique:7@web1/4711     component, shard, host and process
     ZSCORE config:witness unique                   once per client, see shardkit.topology.witness
+    GET config:fence                               whether the database is closed: its shards move
 
 Whatever the server refuses of it, for want of rights say, is left out: connections work without.
+
+A *fence* closes a database to new connections while its shards move to another server, and for good
+once they have moved (see `shardkit.growth.shard_move`). Whoever meets one says so in its name
+(``shardkit:waiting/unique:7@web1/4711``) and waits until it is lifted, or the entries name another
+place. Nothing was sent by then, so it can be sent there.
 """
 
 from __future__ import annotations
@@ -13,9 +19,28 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
+
+from redis.exceptions import ConnectionError  # noqa: A004 - redis-py's own
+
+FENCE_KEY = "config:fence"
+FENCE_WAIT = 10.0  # seconds that a connection waits for a fence to be lifted
+WAITING = "shardkit:waiting/"  # before the names of connections that wait at a fence
+_FENCE_STEP = 0.02
+_ASK_FENCE = ("GET", FENCE_KEY)
+
+
+class DatabaseMovedError(ConnectionError):
+    """A database is closed, because its shards move or have moved; nothing was executed.
+
+    Attributes:
+        elsewhere: whether the entries name another place by now.
+    """
+
+    elsewhere = False
 
 
 @cache
@@ -34,11 +59,19 @@ class Greeting:
     Args:
         name: returns the connections' name.
         witness: what to ask; see `shardkit.topology.witness.EpochWitness`.
+        has_moved: returns whether the entries name another place by now, read a moment ago; without
+            it, fences are not asked for.
     """
 
-    def __init__(self, name: Callable[[], str], witness: Any = None) -> None:
+    def __init__(
+        self,
+        name: Callable[[], str],
+        witness: Any = None,
+        has_moved: Callable[[], bool] | None = None,
+    ) -> None:
         self._name = name
         self._witness = witness
+        self._has_moved = has_moved
 
     def commands(self, client_name: str | None) -> list[tuple[str, ...]]:
         """Return what a connection sends; one that was given a name keeps that."""
@@ -47,15 +80,49 @@ class Greeting:
             found.append(("CLIENT", "SETNAME", self._name()))
         if self._witness is not None and not self._witness.settled:
             found.append(self._witness.command)
+        if self._has_moved is not None:
+            found.append(_ASK_FENCE)
         return found
 
     def heard(self, commands: list[tuple[str, ...]], replies: list[Any]) -> int:
         """Take the replies; return the epoch that has to be confirmed, 0 if there is none."""
         witness = self._witness
-        if witness is None or commands[-1] is not witness.command:
+        if witness is None:
             return 0
-        doubted: int = witness.doubts(replies[-1])
-        return doubted
+        for command, reply in zip(commands, replies, strict=True):
+            if command is witness.command:
+                doubted: int = witness.doubts(reply)
+                return doubted
+        return 0
+
+    def fenced(self, commands: list[tuple[str, ...]], replies: list[Any]) -> bool:
+        """Whether the server has answered that the database is closed."""
+        return commands[-1] is _ASK_FENCE and isinstance(replies[-1], bytes | str)
+
+    def pauses(self) -> Iterator[tuple[float, list[tuple[str, ...]]]]:
+        """Yield how long to wait, and what to ask then, for as long as the database is closed.
+
+        Raises:
+            DatabaseMovedError: the entries name another place; or it has taken too long.
+        """
+        assert self._has_moved is not None
+        end = time.monotonic() + FENCE_WAIT
+        while True:
+            if self._has_moved():
+                error = DatabaseMovedError("the shard has moved to another server")
+                error.elsewhere = True
+                raise error
+            if time.monotonic() > end:
+                raise DatabaseMovedError(
+                    "the database is closed: its shards move to another server, or have moved, and "
+                    "the entries still name this one; see: shardkit move status"
+                )
+            name = self._name().removeprefix("shardkit:")
+            yield _FENCE_STEP, [("CLIENT", "SETNAME", WAITING + name), _ASK_FENCE]
+
+    def renamed(self, client_name: str | None) -> list[tuple[str, ...]]:
+        """Return what a connection says that has waited, and need not any more."""
+        return [("CLIENT", "SETNAME", client_name or self._name())]
 
     def confirm(self, witnessed: int) -> None:
         """See `shardkit.topology.witness.EpochWitness.confirm`."""

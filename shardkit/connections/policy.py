@@ -10,6 +10,7 @@ from redis import backoff
 from redis.exceptions import MaxConnectionsError
 
 from shardkit.connections.breaker import Breaker, BreakerOpenError
+from shardkit.connections.greeting import DatabaseMovedError
 from shardkit.deadlines import DeadlineExceeded, earliest, in_use
 from shardkit.errors import ClosedError
 from shardkit.operations.commands import Shard
@@ -104,7 +105,7 @@ class CallPolicy:
             self.breaker.failed(error, seconds)
 
 
-_FINAL = (BreakerOpenError, ClosedError, DeadlineExceeded, OverloadError)
+_FINAL = (BreakerOpenError, ClosedError, DatabaseMovedError, DeadlineExceeded, OverloadError)
 
 
 def _backoff(asked: Mapping[str, Any]) -> Any:

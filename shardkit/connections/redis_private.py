@@ -37,6 +37,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.utils import SENTINEL as NOT_GIVEN
 from redis.utils import str_if_bytes
 
+from shardkit.connections.greeting import DatabaseMovedError
 from shardkit.deadlines import current
 
 # ---- blocking connections. Written in C, as they are used at every call.
@@ -161,7 +162,7 @@ def is_script_missing(error: object) -> bool:
 
 
 def is_unready(error: object) -> bool:
-    """Whether a server refused because it loads its data, or is a replica: nothing was executed.
+    """Whether a server refused because it loads, is a replica, or has been left: nothing was done.
 
     By the texts of Redis, Valkey and their kin, as a script of the caller's may answer errors of
     the same names after it has written; and by redis-py's own for a master that Sentinels replaced.
@@ -171,6 +172,8 @@ def is_unready(error: object) -> bool:
         return text.startswith("You can't write against a read only")
     if isinstance(error, BusyLoadingError):
         return text.endswith("is loading the dataset in memory")
+    if isinstance(error, DatabaseMovedError):
+        return error.elsewhere
     return isinstance(error, ConnectionError) and text == "The previous master is now a slave"
 
 

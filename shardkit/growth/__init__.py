@@ -3,7 +3,7 @@
 from shardkit.growth.attachment import AttachedReplica, attach_replica, detach_replica
 from shardkit.growth.certificate import ServerComparison, compare
 from shardkit.growth.failover import Fence, Takeover, apply_fences, fail_over, pending_fences
-from shardkit.growth.journal import ServerMove
+from shardkit.growth.journal import ServerMove, ShardMove
 from shardkit.growth.move import (
     MovePlan,
     abort_move,
@@ -15,6 +15,15 @@ from shardkit.growth.move import (
     verify_move,
 )
 from shardkit.growth.replica_tree import ReplicaNode, replica_tree
+from shardkit.growth.shard_move import (
+    abort_shard_move,
+    plan_shard_move,
+    resume_shard_move,
+    reverse_shard_move,
+    shard_moves,
+    start_shard_move,
+    verify_shard_move,
+)
 from shardkit.growth.verify import VerifiedReplica, verify_replica, verify_replicas
 
 __all__ = [
@@ -24,9 +33,11 @@ __all__ = [
     "ReplicaNode",
     "ServerComparison",
     "ServerMove",
+    "ShardMove",
     "Takeover",
     "VerifiedReplica",
     "abort_move",
+    "abort_shard_move",
     "apply_fences",
     "attach_replica",
     "compare",
@@ -35,11 +46,17 @@ __all__ = [
     "moves",
     "pending_fences",
     "plan_move",
+    "plan_shard_move",
     "replica_tree",
     "resume_move",
+    "resume_shard_move",
     "reverse_move",
+    "reverse_shard_move",
+    "shard_moves",
     "start_move",
+    "start_shard_move",
     "verify_move",
     "verify_replica",
     "verify_replicas",
+    "verify_shard_move",
 ]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +64,7 @@ def compare(
     second: Callable[[int], Any],
     databases: Sequence[int],
     progress: Callable[[int], object] = lambda keys: None,
+    ignored: Collection[bytes] = (),
 ) -> ServerComparison:
     """Compare databases of two servers.
 
@@ -72,6 +73,7 @@ def compare(
         second: returns one of the second.
         databases: the numbers.
         progress: is told how many keys have been compared.
+        ignored: keys that may differ.
 
     Cost: five exchanges with each server for 200 keys, more for collections above 1,000 members.
     """
@@ -79,7 +81,7 @@ def compare(
     total = 0
     for number in databases:
         one, other = first(number), second(number)
-        for keys in _pages(one):
+        for keys in _pages(one, ignored):
             mine = _settled(one, other, keys)
             for key, (kind, digest, why) in mine.items():
                 if kind == "none":  # it went away meanwhile, on both sides
@@ -92,7 +94,7 @@ def compare(
                 elif why:
                     _note(found, number, key, why)
             progress(found.total)
-        for keys in _pages(other):
+        for keys in _pages(other, ignored):
             there = one.exists(*keys)
             if there == len(keys):
                 continue
@@ -101,6 +103,16 @@ def compare(
                     _note(found, number, key, "is only on the second server")
     found.digest = f"{total:032x}"
     return found
+
+
+def differing(one: Any, other: Any, keys: Sequence[bytes]) -> list[str]:
+    """Return which of some keys differ on two servers, and how."""
+    return [
+        f"{key.decode(errors='backslashreplace')}: {why}"
+        for start in range(0, len(keys), _PAGE)
+        for key, (_, _, why) in _settled(one, other, keys[start : start + _PAGE]).items()
+        if why
+    ]
 
 
 def _note(found: ServerComparison, number: int, key: bytes, why: str) -> None:
@@ -145,12 +157,12 @@ def _difference(left: tuple[str, bytes, int], right: tuple[str, bytes, int]) -> 
     return ""
 
 
-def _pages(client: Any) -> Iterator[list[bytes]]:
+def _pages(client: Any, ignored: Collection[bytes]) -> Iterator[list[bytes]]:
     cursor = 0
     seen: set[bytes] = set()
     while True:
         cursor, keys = client.scan(cursor, count=_PAGE)
-        page = [key for key in keys if key not in seen]
+        page = [key for key in keys if key not in seen and key not in ignored]
         # SCAN may repeat keys, mostly close to each other.
         seen = set(keys) if len(seen) > 100_000 else seen | set(keys)
         for start in range(0, len(page), _PAGE):

@@ -45,6 +45,8 @@ def push_changed(
     config: redis.Redis,
     change: Callable[[Mapping[str, Component]], Mapping[str, Component]],
     message: str,
+    *,
+    witnessed: bool = True,
 ) -> int:
     """Push what a function changes of the components; return the epoch.
 
@@ -53,6 +55,7 @@ def push_changed(
         change: returns those of the components that change, as they shall be. It is called again
             if others have pushed meanwhile.
         message: why, for the history.
+        witnessed: whether the servers are told, which takes time if one of them is away.
 
     Raises:
         PushRefusedError: others pushed in between, again and again.
@@ -65,8 +68,8 @@ def push_changed(
             break
         try:
             push(config, ShardMap(dict(changed), source=message), epoch=epoch, message=message)
-            # Masters only: replicas get this from theirs.
-            attest(list(changed.values()), read_epoch(config))
+            if witnessed:  # masters only: replicas get this from theirs
+                attest(list(changed.values()), read_epoch(config))
         except PushRefusedError:
             if attempt == _ATTEMPTS - 1:
                 raise

@@ -3,6 +3,7 @@
 ::
 
     config:growth:move:a.internal:6379    {"format": 1, "phase": "promoted", …}
+    config:growth:shards:timelines:3      the same of a move of some shards, by the first of them
     config:growth:lease                   who works on a move just now, for ten seconds at a time
 
 Each phase is written before what follows it is done, so that a move is resumed from anywhere after
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from socket import gethostname
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 
@@ -31,6 +32,7 @@ FORMAT = 1
 LEASE = 10.0  # seconds
 _LEASE_KEY = "config:growth:lease"
 _MOVE_KEY = "config:growth:move:"
+_SHARDS_KEY = "config:growth:shards:"
 _RENEW = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return 0"""
@@ -79,9 +81,56 @@ class ServerMove:
         return ServerAddress.parse(self.target)
 
 
-def write(config: redis.Redis, move: ServerMove) -> None:
+SHARD_PHASES = ("begun", "fenced", "pushed", "done", "aborted")
+
+
+@dataclass
+class ShardMove:
+    """A move of some of a server's databases, with the shards in them, to another server.
+
+    Attributes:
+        name: the first of the shards.
+        id: of this move alone.
+        shards: all of them, as ``timelines:3``.
+        source: the server that they leave, ``host:port``.
+        target: the server that takes them.
+        databases: their databases, which have the same numbers on both.
+        phase: ``begun``, ``fenced`` (the source is closed, the target has all), ``pushed`` (entries
+            name the target), ``done`` or ``aborted``.
+        notifications: what the source had as ``notify-keyspace-events``.
+        fences: what the target had as fences, by database; from moves away from there.
+        held: for how long clients were held at most, in seconds; None before.
+        epoch: `config:epoch` after the push.
+        keys: how many keys the source had when it began.
+        copied: how many bytes were copied, as DUMP packs them.
+        seconds: how long the copy took, without the hold.
+        certificate: what the verification found.
+    """
+
+    name: str
+    id: str
+    shards: list[str]
+    source: str
+    target: str
+    databases: list[int]
+    phase: str = "begun"
+    notifications: str | None = None
+    fences: dict[str, str] = field(default_factory=dict)
+    held: float | None = None
+    epoch: int = 0
+    keys: int = 0
+    copied: int = 0
+    seconds: float = 0.0
+    certificate: dict[str, Any] | None = None
+
+
+def write(config: redis.Redis, move: ServerMove | ShardMove) -> None:
     """Write a move as it is now."""
-    config.set(f"{_MOVE_KEY}{move.source}", json.dumps({"format": FORMAT, **asdict(move)}))
+    if isinstance(move, ShardMove):
+        key = f"{_SHARDS_KEY}{move.name}"
+    else:
+        key = f"{_MOVE_KEY}{move.source}"
+    config.set(key, json.dumps({"format": FORMAT, **asdict(move)}))
 
 
 def read(config: redis.Redis, source: str) -> ServerMove:
@@ -93,37 +142,61 @@ def read(config: redis.Redis, source: str) -> ServerMove:
     text = config.get(f"{_MOVE_KEY}{source}")
     if text is None:
         raise ConfigError(f"there is no move of {source}", "see: shardkit move status")
-    return _parsed(text, source)
+    return _parsed(text, ServerMove, f"{_MOVE_KEY}{source}", PHASES)
 
 
 def read_all(config: redis.Redis) -> list[ServerMove]:
-    """Read all moves that were not forgotten."""
-    found = []
-    for key in sorted(config.scan_iter(match=f"{_MOVE_KEY}*", count=1000)):
-        name = key.decode() if isinstance(key, bytes) else key
+    """Read all moves of servers that were not forgotten."""
+    return [_parsed(text, ServerMove, key, PHASES) for key, text in _all(config, f"{_MOVE_KEY}*")]
+
+
+def read_shards(config: redis.Redis, shard: str) -> ShardMove:
+    """Read the move of a shard, whichever of those that were moved together.
+
+    Raises:
+        ConfigError: there is none, or it cannot be read.
+    """
+    found = [move for move in read_all_shards(config) if shard in (move.name, *move.shards)]
+    if not found:
+        raise ConfigError(f"there is no move of {shard}", "see: shardkit move status")
+    running = [move for move in found if move.phase not in ("done", "aborted")]
+    by_name = [move for move in found if move.name == shard]
+    return (running or by_name or found)[0]
+
+
+def read_all_shards(config: redis.Redis) -> list[ShardMove]:
+    """Read all moves of shards that were not forgotten."""
+    return [
+        _parsed(text, ShardMove, key, SHARD_PHASES) for key, text in _all(config, f"{_SHARDS_KEY}*")
+    ]
+
+
+def _all(config: redis.Redis, pattern: str) -> Iterator[tuple[str, Any]]:
+    for key in sorted(config.scan_iter(match=pattern, count=1000)):
         text = config.get(key)
         if text is not None:
-            found.append(_parsed(text, name.removeprefix(_MOVE_KEY)))
-    return found
+            yield key.decode() if isinstance(key, bytes) else key, text
 
 
-def _parsed(text: Any, source: str) -> ServerMove:
+_Move = TypeVar("_Move", ServerMove, ShardMove)
+
+
+def _parsed(text: Any, kind: type[_Move], key: str, phases: tuple[str, ...]) -> _Move:
     try:
         stored = json.loads(text)
         if stored["format"] > FORMAT:
             raise NewerFormatError(
-                f"the move of {source} is of format {stored['format']}",
-                "use the release that began it",
+                f"{key} is of format {stored['format']}", "use the release that began it"
             )
-        known = {each.name for each in fields(ServerMove)}
-        move = ServerMove(**{name: value for name, value in stored.items() if name in known})
-        if move.phase not in PHASES:
+        known = {each.name for each in fields(kind)}
+        move = kind(**{name: value for name, value in stored.items() if name in known})
+        if move.phase not in phases:
             raise ValueError
         ServerAddress.parse(move.target)
         return move
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ConfigError(
-            f"{_MOVE_KEY}{source} holds no move", "look at it; delete it if nothing is moved"
+            f"{key} holds no move", "look at it; delete it if nothing is moved"
         ) from None
 
 

@@ -12,12 +12,13 @@ Everything else that an entry says stays as it is. In a ``url`` only host and po
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import DEFAULT_PORT, Entry
+from shardkit.config.fields import database_of
 from shardkit.config.url import REFERENCE, read_url
 from shardkit.errors import ConfigError, InvalidArgumentError
 
@@ -112,6 +113,36 @@ def with_replica(
     return _changed(components, change)
 
 
+def in_databases(entry: Entry, server: ServerAddress, databases: Collection[int]) -> bool:
+    """Whether an entry names one of some databases of a server."""
+    return (
+        not entry.is_cluster
+        and address_of(entry) == server
+        and database_of(entry.fields) in databases
+    )
+
+
+def held(
+    components: Mapping[str, Component],
+    server: ServerAddress,
+    databases: Collection[int],
+    by: str | None,
+) -> dict[str, Component]:
+    """Return the components that change when a move holds databases, or (None) no more.
+
+    The entries say who holds them, so that clients make new connections, which ask for the fence.
+    """
+
+    def change(entry: Entry, where: str) -> Entry:
+        fields = entry.fields
+        if not in_databases(entry, server, databases) or fields.get("held") == by:
+            return entry
+        fields.pop("held", None)
+        return Entry(fields if by is None else {**fields, "held": by}, where)
+
+    return _changed(components, change)
+
+
 def without_replica(
     components: Mapping[str, Component], replica: ServerAddress
 ) -> dict[str, Component]:
@@ -124,6 +155,28 @@ def without_replica(
         fields = entry.fields
         fields.pop("replicas")
         return Entry({**fields, **({"replicas": kept} if kept else {})}, where)
+
+    return _changed(components, change)
+
+
+def moved(
+    components: Mapping[str, Component],
+    source: ServerAddress,
+    databases: Collection[int],
+    target: ServerAddress,
+) -> dict[str, Component]:
+    """Return the components that change when databases have moved to another server.
+
+    The replicas of the source do not have what is written to the target, so no entry names them.
+    """
+
+    def change(entry: Entry, where: str) -> Entry:
+        if not in_databases(entry, source, databases):
+            return entry
+        fields = entry.fields
+        for name in ("held", "replicas", "zone"):
+            fields.pop(name, None)
+        return Entry(at_server(fields, target, where), where)
 
     return _changed(components, change)
 

@@ -57,17 +57,20 @@ def connected_to(
     where: str = "entry",
     timeout: float = TIMEOUT,
     database: int = 0,
+    client_name: str = "",
 ) -> Iterator[Any]:
     """Give a client of a server, with the user and TLS of an entry."""
     fields = Entry(_alone(like, server, where), where).resolved(where)
     fields["db"] = database
+    if client_name:
+        fields["client_name"] = client_name
     with client_of(fields, timeout) as client:
         yield client
 
 
 def _alone(like: Entry, server: ServerAddress, where: str) -> dict[str, Any]:
     fields = at_server(like.fields, server, where)
-    for name in ("db", "replicas", "read_from", "max_lag"):
+    for name in ("db", "replicas", "read_from", "max_lag", "held"):
         fields.pop(name, None)
     return fields
 
@@ -238,6 +241,29 @@ def unfit(
         problems.append(f"{target} is a replica of another server")
     if not follows and any(name.startswith("db") and name[2:].isdigit() for name in there):
         problems.append(f"{target} is not empty: it would lose its keys")
+    used = int(info.get("used_memory", 0))
+    return problems + too_small(info, there, master, replica, target, used)
+
+
+def too_small(
+    info: Mapping[str, Any],
+    there: Mapping[str, Any],
+    master: Any,
+    other: Any,
+    target: ServerAddress,
+    needed: int,
+) -> list[str]:
+    """Return why a server cannot have data of another one, whatever else it has.
+
+    Args:
+        info: what the other one says of itself; empty if it does not answer.
+        there: what the server says.
+        master: a client of the other one.
+        other: a client of the server.
+        target: the server's address.
+        needed: how much memory it needs in all, in bytes.
+    """
+    problems = []
     if there.get("loading"):
         problems.append(f"{target} is loading")
     if not info:
@@ -247,11 +273,11 @@ def unfit(
     elif _version(there) < _version(info):
         problems.append(f"{target} is of an older version")
     limit = int(there.get("maxmemory", 0))
-    if limit and limit < int(info["used_memory"]):
+    if limit and limit < needed:
         problems.append(f"{target} has too little memory: maxmemory is {limit:,} bytes")
     with suppress(RedisError):
         mine = int(master.config_get("databases")["databases"])
-        if int(replica.config_get("databases")["databases"]) < mine:
+        if int(other.config_get("databases")["databases"]) < mine:
             problems.append(f"{target} has fewer databases than {mine}")
     return problems
 

@@ -375,7 +375,7 @@ class Dispatcher:
         if attempt.error is not None:
             # Of several, some may have been executed before or after this reply.
             if (
-                len(server_request.positions) == 1
+                (not attempt.sent or len(server_request.positions) == 1)
                 and is_unready(attempt.error)
                 and outcome.waited <= patience_with(attempt.client)
             ):

@@ -1,4 +1,4 @@
-"""``shardkit move``: moves all that a server holds to another one, while it is in use."""
+"""``shardkit move``: moves a server's data, all or some of its shards, while it is in use."""
 
 from __future__ import annotations
 
@@ -12,25 +12,33 @@ import redis
 from shardkit.cli.options import common_options, config_option, config_server, connected, examples
 from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output, Table, number
 from shardkit.growth import (
+    MovePlan,
     ServerMove,
+    ShardMove,
     abort_move,
+    abort_shard_move,
     moves,
     plan_move,
+    plan_shard_move,
     resume_move,
+    resume_shard_move,
     reverse_move,
+    reverse_shard_move,
+    shard_moves,
     start_move,
+    start_shard_move,
     verify_move,
+    verify_shard_move,
 )
 from shardkit.growth.failover import HOLD
 from shardkit.growth.move import COPY
+from shardkit.growth.shard_move import HOLD as SHARDS_HOLD
 
 _hold = click.option(
     "--hold",
     type=click.FloatRange(min=0.01),
-    default=HOLD,
-    show_default=True,
     metavar="SECONDS",
-    help="How long writers may wait at a time.",
+    help=f"How long writers may wait at a time ({HOLD:g}); of shards, clients ({SHARDS_HOLD:g}).",
 )
 _copy = click.option(
     "--copy",
@@ -41,6 +49,11 @@ _copy = click.option(
     metavar="SECONDS",
     help="How long the copy may take.",
 )
+_kill = click.option(
+    "--kill",
+    is_flag=True,
+    help="Of shards: close connections that do not leave within half of the hold.",
+)
 
 
 @click.group(
@@ -48,13 +61,14 @@ _copy = click.option(
     epilog=examples(
         "shardkit move server a.internal:6379 --to new.internal:6379 --dry-run",
         "shardkit move server a.internal:6379 --to new.internal:6379",
+        "shardkit move shards timelines:3 timelines:7 --to new.internal:6379",
         "shardkit move status",
         "shardkit move verify a.internal:6379",
-        "shardkit move reverse a.internal:6379",
+        "shardkit move reverse timelines:3",
     ),
 )
 def move() -> None:
-    """Move all that a server holds to another one, while it is in use."""
+    """Move a server's data to another one, all of it or some shards, while it is in use."""
 
 
 @move.command()
@@ -69,7 +83,7 @@ def server(
     source: str,
     to: str,
     dry_run: bool,
-    hold: float,
+    hold: float | None,
     copy_timeout: float,
     where: str | None,
     as_json: bool,
@@ -82,63 +96,152 @@ def server(
     output = Output(as_json)
     with connected(config_server(where)) as config:
         if dry_run:
-            return _show_plan(output, config, source, to, hold)
+            return _show_plan(output, plan_move(config, source, to, hold=hold or HOLD))
         return _run(
             output,
             lambda tell: start_move(
-                config, source, to, hold=hold, copy=copy_timeout, progress=tell
+                config, source, to, hold=hold or HOLD, copy=copy_timeout, progress=tell
             ),
         )
 
 
 @move.command()
-@click.argument("source", metavar="SERVER")
+@click.argument("names", metavar="SHARD...", nargs=-1, required=True)
+@click.option("--to", required=True, metavar="SERVER", help="The server, HOST:PORT.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
 @_hold
 @_copy
+@_kill
 @config_option
 @common_options
-def resume(source: str, hold: float, copy_timeout: float, where: str | None, as_json: bool) -> int:
-    """Carry on with the move of SERVER, from whatever point and machine."""
+def shards(
+    names: tuple[str, ...],
+    to: str,
+    dry_run: bool,
+    hold: float | None,
+    copy_timeout: float,
+    kill: bool,
+    where: str | None,
+    as_json: bool,
+) -> int:
+    """Move some shards of a server to the server --to, which may have others.
+
+    Each SHARD as timelines:3: all on one server, and all that share their databases. Clients of
+    these shards wait once, for at most --hold, until all have left the old server. Nothing is lost
+    if this is killed: resume it. Exit code 1 if somebody wrote at the old place afterwards.
+    """
     output = Output(as_json)
     with connected(config_server(where)) as config:
+        if dry_run:
+            return _show_plan(output, plan_shard_move(config, names, to, hold=hold or SHARDS_HOLD))
         return _run(
             output,
-            lambda tell: resume_move(config, source, hold=hold, copy=copy_timeout, progress=tell),
+            lambda tell: start_shard_move(
+                config,
+                names,
+                to,
+                hold=hold or SHARDS_HOLD,
+                copy=copy_timeout,
+                kill=kill,
+                progress=tell,
+            ),
         )
 
 
 @move.command()
-@click.argument("source", metavar="SERVER")
-@config_option
-@common_options
-def abort(source: str, where: str | None, as_json: bool) -> int:
-    """Undo the move of SERVER before it was handed over; the other server is emptied."""
-    output = Output(as_json)
-    with connected(config_server(where)) as config:
-        return _run(output, lambda tell: abort_move(config, source))
-
-
-@move.command()
-@click.argument("source", metavar="SERVER")
+@click.argument("name", metavar="SERVER|SHARD")
 @_hold
+@_copy
+@_kill
 @config_option
 @common_options
-def reverse(source: str, hold: float, where: str | None, as_json: bool) -> int:
-    """Move everything back to SERVER, as long as it follows the other one."""
+def resume(
+    name: str, hold: float | None, copy_timeout: float, kill: bool, where: str | None, as_json: bool
+) -> int:
+    """Carry on with the move of SERVER or SHARD, from whatever point and machine."""
     output = Output(as_json)
     with connected(config_server(where)) as config:
-        return _run(output, lambda tell: reverse_move(config, source, hold=hold, progress=tell))
+        if _is_shard(config, name):
+            return _run(
+                output,
+                lambda tell: resume_shard_move(
+                    config,
+                    name,
+                    hold=hold or SHARDS_HOLD,
+                    copy=copy_timeout,
+                    kill=kill,
+                    progress=tell,
+                ),
+            )
+        return _run(
+            output,
+            lambda tell: resume_move(
+                config, name, hold=hold or HOLD, copy=copy_timeout, progress=tell
+            ),
+        )
 
 
 @move.command()
-@click.argument("source", metavar="SERVER")
+@click.argument("name", metavar="SERVER|SHARD")
 @config_option
 @common_options
-def verify(source: str, where: str | None, as_json: bool) -> int:
-    """Compare both servers of the move of SERVER again: every key, value and expiry."""
+def abort(name: str, where: str | None, as_json: bool) -> int:
+    """Undo the move of SERVER or SHARD before it was decided; the other side is emptied."""
     output = Output(as_json)
     with connected(config_server(where)) as config:
-        return _run(output, lambda tell: verify_move(config, source, tell))
+        if _is_shard(config, name):
+            return _run(output, lambda tell: abort_shard_move(config, name))
+        return _run(output, lambda tell: abort_move(config, name))
+
+
+@move.command()
+@click.argument("name", metavar="SERVER|SHARD")
+@_hold
+@_copy
+@_kill
+@config_option
+@common_options
+def reverse(
+    name: str, hold: float | None, copy_timeout: float, kill: bool, where: str | None, as_json: bool
+) -> int:
+    """Move everything back to SERVER, as long as it follows the other one; or SHARD, back."""
+    output = Output(as_json)
+    with connected(config_server(where)) as config:
+        if _is_shard(config, name):
+            return _run(
+                output,
+                lambda tell: reverse_shard_move(
+                    config,
+                    name,
+                    hold=hold or SHARDS_HOLD,
+                    copy=copy_timeout,
+                    kill=kill,
+                    progress=tell,
+                ),
+            )
+        return _run(
+            output, lambda tell: reverse_move(config, name, hold=hold or HOLD, progress=tell)
+        )
+
+
+@move.command()
+@click.argument("name", metavar="SERVER|SHARD")
+@config_option
+@common_options
+def verify(name: str, where: str | None, as_json: bool) -> int:
+    """Compare both servers of the move of SERVER again: every key, value and expiry.
+
+    Of a SHARD, whose old place is empty: look whether somebody has written there since.
+    """
+    output = Output(as_json)
+    with connected(config_server(where)) as config:
+        if _is_shard(config, name):
+            return _run(output, lambda tell: verify_shard_move(config, name))
+        return _run(output, lambda tell: verify_move(config, name, tell))
+
+
+def _is_shard(config: redis.Redis, name: str) -> bool:
+    return any(name in each.shards for each in shard_moves(config))
 
 
 @move.command()
@@ -148,23 +251,29 @@ def status(where: str | None, as_json: bool) -> None:
     """Show all moves, and how far they have come."""
     output = Output(as_json)
     with connected(config_server(where)) as config:
-        found = moves(config)
+        found: list[ServerMove | ShardMove] = [*moves(config), *shard_moves(config)]
     if as_json:
         output.document([asdict(each) for each in found])
         return
     if not found:
         output.line("nothing is being moved")
         return
-    table = Table.of("from", "to", "phase", number("keys"), number("epoch"), "same")
+    table = Table.of("what", "from", "to", "phase", number("keys"), number("epoch"), "same")
     for each in found:
-        same = "" if each.certificate is None else "yes" if each.certificate["same"] else "no"
-        keys = sum(each.keys.values())
-        table.row(each.source, each.target, each.phase, keys, each.epoch or None, same)
+        same = "" if each.certificate is None else "yes" if _is_right(each.certificate) else "no"
+        if isinstance(each, ShardMove):
+            what, keys = " ".join(each.shards), each.keys
+        else:
+            what, keys = "server", sum(each.keys.values())
+        table.row(what, each.source, each.target, each.phase, keys, each.epoch or None, same)
     output.table(table)
 
 
-def _show_plan(output: Output, config: redis.Redis, source: str, to: str, hold: float) -> int:
-    plan = plan_move(config, source, to, hold=hold)
+def _is_right(certificate: dict[str, Any]) -> bool:
+    return bool(certificate["same"]) and not certificate.get("stale")
+
+
+def _show_plan(output: Output, plan: MovePlan) -> int:
     if output.as_json:
         output.document(
             {
@@ -189,7 +298,7 @@ def _show_plan(output: Output, config: redis.Redis, source: str, to: str, hold: 
     return 1 if plan.problems else 0
 
 
-def _run(output: Output, work: Callable[[Callable[[str], None]], ServerMove]) -> int:
+def _run(output: Output, work: Callable[[Callable[[str], None]], ServerMove | ShardMove]) -> int:
     with output.busy("moving") as busy:
 
         def tell(what: str) -> None:
@@ -198,21 +307,28 @@ def _run(output: Output, work: Callable[[Callable[[str], None]], ServerMove]) ->
 
         found = work(tell)
     certificate: dict[str, Any] | None = found.certificate
-    same = certificate is None or bool(certificate["same"])
+    right = certificate is None or _is_right(certificate)
     if output.as_json:
         output.document(asdict(found))
-        return 0 if same else 1
-    output.line(f"{found.source} to {found.target}: {found.phase}", GOOD)
+        return 0 if right else 1
+    what = f"{', '.join(found.shards)}, from " if isinstance(found, ShardMove) else ""
+    output.line(f"{what}{found.source} to {found.target}: {found.phase}", GOOD)
     if found.held is not None:
-        output.line(f"writers waited at most {1000 * found.held:.0f} ms")
-    if certificate is not None:
+        who = "clients" if isinstance(found, ShardMove) else "writers"
+        output.line(f"{who} waited at most {1000 * found.held:.0f} ms")
+    if certificate is not None and "epoch" in certificate:
         output.line(f"epoch {certificate['epoch']}; {certificate['keys_now']:,} keys")
-        if same:
-            output.line(f"both servers hold the same, digest {certificate['digest']}", GOOD)
+        if certificate["same"]:
+            was = "held" if isinstance(found, ShardMove) else "hold"
+            output.line(f"both servers {was} the same, digest {certificate['digest']}", GOOD)
             if certificate["changing"]:
                 output.line(f"{certificate['changing']:,} keys were written all the time", DOUBTFUL)
         else:
             output.line(f"{certificate['differing']:,} keys differ:", BAD)
             for line in certificate["different"]:
                 output.line(f"  {line}", DOUBTFUL)
-    return 0 if same else 1
+        if certificate.get("stale"):
+            output.line(f"written at {found.source} afterwards, and kept there:", BAD)
+            for line in certificate["stale"]:
+                output.line(f"  database {line}", DOUBTFUL)
+    return 0 if right else 1

@@ -1,0 +1,110 @@
+"""Fences: what closes a database to those who still come by entries that are out of date.
+
+::
+
+    source  SET config:fence {"move": …} NX PX 1500    closed for the time of the hold
+            …                                          those who were connected leave
+            PERSIST config:fence                       closed for good: from here on it has moved
+    target  SET config:fence {"move": …}               only this attempt copies to it
+
+Each new connection asks for the fence before it sends anything (`shardkit.connections.greeting`).
+A fence that expires by itself opens the database again if the mover dies. A mover that was merely
+stopped, and goes on later, finds that its fence is not there any more: `make_permanent` is the one
+step by which a move becomes a fact. So is each of its writes bound to the fence of its attempt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from redis.exceptions import WatchError
+
+from shardkit.config.stored import WITNESS_KEY
+from shardkit.connections.greeting import FENCE_KEY
+from shardkit.growth.servers import GrowthError
+
+FORMAT = 1
+OWN_KEYS = frozenset({FENCE_KEY.encode(), WITNESS_KEY.encode()})
+"""Keys of a database that are shardkit's, and do not move."""
+
+
+def fence_value(move: str, attempt: str, target: str) -> bytes:
+    """Return what a fence says: which move, which attempt at it, and where to."""
+    said = {"format": FORMAT, "move": move, "attempt": attempt, "to": target}
+    return json.dumps(said, sort_keys=True).encode()
+
+
+def move_of(value: bytes | None) -> str | None:
+    """Return the move that a fence is of; None if there is none, or it cannot be read."""
+    try:
+        return None if value is None else str(json.loads(value)["move"])
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def close_for(client: Any, value: bytes, seconds: float) -> None:
+    """Close a database for a time.
+
+    Raises:
+        GrowthError: it is closed already.
+    """
+    if not client.set(FENCE_KEY, value, nx=True, px=max(1, round(1000 * seconds))):
+        raise GrowthError(
+            f"the database is closed already: {FENCE_KEY} is set", "wait until it expires"
+        )
+
+
+def make_permanent(client: Any, value: bytes) -> bool:
+    """Close a database for good, if it has been closed by this attempt ever since."""
+    with client.pipeline(transaction=True) as pipe:
+        pipe.watch(FENCE_KEY)
+        if pipe.get(FENCE_KEY) != value:
+            return False
+        pipe.multi()
+        pipe.persist(FENCE_KEY)
+        pipe.get(FENCE_KEY)
+        try:
+            _, now = pipe.execute()
+        except WatchError:
+            return False
+        return bool(now == value)
+
+
+def is_permanent(client: Any, move: str) -> bool:
+    """Whether a database was closed for good by a move."""
+    return move_of(client.get(FENCE_KEY)) == move and client.pttl(FENCE_KEY) == -1
+
+
+def lift(client: Any, move: str) -> None:
+    """Open a database that a move has closed."""
+    with client.pipeline(transaction=True) as pipe:
+        pipe.watch(FENCE_KEY)
+        if move_of(pipe.get(FENCE_KEY)) == move:
+            pipe.multi()
+            pipe.delete(FENCE_KEY)
+            with suppress(WatchError):  # it has just expired
+                pipe.execute()
+
+
+def write_under(client: Any, value: bytes, write: Callable[[Any], object]) -> list[Any]:
+    """Write to a database in one transaction, if it has the fence of this attempt.
+
+    Raises:
+        GrowthError: it has not; somebody else has taken over.
+    """
+    with client.pipeline(transaction=True) as pipe:
+        pipe.watch(FENCE_KEY)
+        there = pipe.get(FENCE_KEY) == value
+        if there:
+            pipe.multi()
+            write(pipe)
+            try:
+                answers: list[Any] = pipe.execute()
+            except WatchError:
+                there = False
+            else:
+                return answers
+    raise GrowthError("another process has taken over this move", "see: shardkit move status")

@@ -1,0 +1,740 @@
+"""Moving some shards of a server, databases that is, to another server, while they are in use.
+
+::
+
+    begun    every key is copied, and what changes meanwhile; both sides are compared
+    (hold)   the source is closed to new connections, for as long as the hold may take; entries say
+             so, and clients leave; what is left is copied
+    fenced   the source is closed for good: the one step that decides
+    pushed   entries name the target, and who waited goes on there
+    done     the source is emptied, but for what somebody wrote there meanwhile: that is reported
+
+Until it is fenced, a move can be aborted, and nothing has changed for anybody; if the mover dies
+within the hold, the source opens by itself. Afterwards it can be reversed: the same the other way.
+Nobody can write at the source unnoticed: new connections ask for the fence, and those made before
+are in CLIENT LIST, where the mover sees them leave (see `shardkit.growth.fence`). Both servers may
+have other databases in use. What a client has subscribed to does not move.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from shardkit.admin.push import attest
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
+from shardkit.config.fields import database_of
+from shardkit.config.store import read_components, read_epoch
+from shardkit.config.stored import EPOCH_KEY
+from shardkit.connections.greeting import FENCE_KEY, WAITING
+from shardkit.errors import InvalidArgumentError
+from shardkit.growth import journal
+from shardkit.growth.capture import KeyCapture, flushes, turn_on_notifications
+from shardkit.growth.certificate import compare, differing
+from shardkit.growth.entries import push_changed
+from shardkit.growth.failover import master_of, replicas_of
+from shardkit.growth.fence import (
+    OWN_KEYS,
+    close_for,
+    fence_value,
+    is_permanent,
+    lift,
+    make_permanent,
+    move_of,
+    write_under,
+)
+from shardkit.growth.journal import ShardMove
+from shardkit.growth.move import COPY, LEAVE, MovePlan, Progress
+from shardkit.growth.relocation import ServerAddress, entries_on, held, moved
+from shardkit.growth.servers import GrowthError, connected_to, role_of, same_server, too_small
+from shardkit.growth.shard_copy import DatabaseCopy, Follower
+from shardkit.operations.commands import Shard
+
+# Seconds that clients may be held: they read entries once a second where they are not told.
+HOLD = 1.5
+_ATTEMPTS = 5
+_LOOK = 0.01  # seconds between two looks at who is connected
+_UNBLOCK = 0.1  # seconds after which those who wait in a blocking command are woken
+_OWN = "shardkit-move/"  # names of the mover's own connections
+_TIMEOUT = 10.0  # seconds for one answer
+_BYTES_A_SECOND = 20e6  # of a copy, for the estimate
+_MOST_NAMED = 20
+
+
+def plan_shard_move(config: Any, shards: Sequence[str], to: str, *, hold: float = HOLD) -> MovePlan:
+    """Say what a move of shards would do. Changes nothing.
+
+    Args:
+        config: a client of the config server.
+        shards: which, as ``timelines:3``; all on one server.
+        to: the server that shall have them, ``host:port``; it may have others.
+        hold: how long clients may be held at a time, in seconds.
+
+    Raises:
+        InvalidArgumentError: there is no such shard, or they are on several servers.
+        ConfigError: an entry does not name its server by host and port.
+    """
+    return _plan(read_components(config), shards, ServerAddress.parse(to), hold)[0]
+
+
+def _plan(
+    components: Mapping[str, Component], shards: Sequence[str], target: ServerAddress, hold: float
+) -> tuple[MovePlan, list[int]]:
+    shards, source, like, where, databases = _located(components, shards)
+    problems = []
+    for component, number, entry in entries_on(components.values(), source):
+        name = component if number is None else f"{component}:{number}"
+        if database_of(entry.fields) in databases and name not in shards:
+            problems.append(f"{name} is in the same database: name it as well")
+    for component, number, entry in entries_on(components.values(), target):
+        if database_of(entry.fields) in databases:
+            name = component if number is None else f"{component}:{number}"
+            problems.append(f"{target} has {name} in a database of the same number")
+    if same_server(source, target):
+        problems.append(f"{source} and {target} are one server")
+    keys: dict[str, int] = {}
+    memory = 0.0
+    with (
+        connected_to(source, like, where) as old,
+        connected_to(target, like, where) as new,
+    ):
+        info: dict[str, Any] = {}
+        try:
+            info = old.info()
+            counts = {name: each["keys"] for name, each in info.items() if _is_keyspace(name, each)}
+            keys = {str(number): int(counts.get(f"db{number}", 0)) for number in databases}
+            share = sum(keys.values()) / max(1, sum(counts.values()))
+            memory = share * int(info["used_memory"])
+            if info["role"] != "master":
+                problems.append(f"{source} is a replica")
+            old.config_get("notify-keyspace-events")
+        except (RedisError, OSError) as error:
+            problems.append(f"{source} cannot be used ({error})")
+        try:
+            there = new.info()
+            needed = round(memory) + int(there["used_memory"])
+            problems += too_small(info, there, old, new, target, needed)
+            if there["role"] != "master":
+                problems.append(f"{target} is a replica")
+            used = new.info("keyspace")
+            problems += [
+                f"{target} has keys in database {number}"
+                for number in databases
+                if f"db{number}" in used and _foreign(target, like, where, number)
+            ]
+        except (RedisError, OSError) as error:
+            problems.append(f"{target} cannot be used ({error})")
+    for number in databases:
+        with suppress(RedisError, OSError), _connected(source, like, where, number) as client:
+            if client.exists(EPOCH_KEY):
+                problems.append(f"database {number} of {source} is the config server's")
+    named = ", ".join(str(number) for number in databases)
+    replicas = [str(each) for each in replicas_of(components.values(), source)]
+    steps = [
+        f"{source}: CONFIG SET notify-keyspace-events, and PSUBSCRIBE to databases {named}",
+        f"copy every key with DUMP and RESTORE to {target}, and what changes; compare both",
+        f"{source}: SET {FENCE_KEY} in databases {named}, and push that they are held; clients "
+        f"wait for at most {hold:g} s, until nobody is connected and the rest is copied",
+        f"{source}: PERSIST {FENCE_KEY}; push {len(shards)} entries that name {target}"
+        + (f", without the replicas {', '.join(replicas)}" if replicas else ""),
+        f"{source}: delete the keys of databases {named}",
+    ]
+    plan = MovePlan(
+        source,
+        target,
+        tuple(shards),
+        keys,
+        round(memory),
+        memory / _BYTES_A_SECOND,
+        tuple(steps),
+        tuple(problems),
+    )
+    return plan, databases
+
+
+def _located(
+    components: Mapping[str, Component], shards: Sequence[str]
+) -> tuple[list[str], ServerAddress, Entry, str, list[int]]:
+    """Return shards as entries call them, their server, an entry of it, and their databases."""
+    if not shards:
+        raise InvalidArgumentError("no shard was named", "name one, as timelines:3")
+    names: list[str] = []
+    servers: dict[ServerAddress, None] = {}
+    databases: set[int] = set()
+    like: Entry | None = None
+    where = ""
+    for shard in dict.fromkeys(shards):
+        server, _, _ = master_of(components, shard)
+        name, _, number = shard.rpartition(":")
+        at = int(number) if name in components and number.isdigit() else None
+        component = components.get(shard if at is None else name)
+        if component is None:
+            raise InvalidArgumentError(f"{shard} is no shard", "see: shardkit status")
+        if at is None and component.shards:
+            at = 0
+        entry = component.entry_of(Shard(component.name, at))
+        names.append(str(Shard(component.name, at)))
+        database = database_of(entry.fields)
+        if database is None:
+            raise InvalidArgumentError(
+                f"{entry_key(component.name, at)} has its database from the environment",
+                "write db: into it",
+            )
+        servers[server] = None
+        databases.add(database)
+        if like is None:
+            like, where = entry, entry_key(component.name, at)
+    if len(servers) > 1:
+        raise InvalidArgumentError(
+            f"the shards are on {len(servers)} servers ({', '.join(map(str, sorted(servers)))})",
+            "move those of one server at a time",
+        )
+    assert like is not None
+    return names, next(iter(servers)), like, where, sorted(databases)
+
+
+def _is_keyspace(name: str, each: object) -> bool:
+    return name.startswith("db") and name[2:].isdigit() and isinstance(each, dict)
+
+
+@contextmanager
+def _connected(server: ServerAddress, like: Entry, where: str, number: int) -> Iterator[Any]:
+    with connected_to(
+        server, like, where, timeout=_TIMEOUT, database=number, client_name=f"{_OWN}{number}"
+    ) as client:
+        yield client
+
+
+def _foreign(server: ServerAddress, like: Entry, where: str, number: int) -> bool:
+    """Whether a database has keys that are not shardkit's own."""
+    with _connected(server, like, where, number) as client:
+        return bool(_strays(client, 1))
+
+
+def _strays(client: Any, most: int = _MOST_NAMED) -> list[str]:
+    """Return keys of a database that are not shardkit's own, so many at most."""
+    found: list[str] = []
+    for key in client.scan_iter(count=1000):
+        if key not in OWN_KEYS:
+            found.append(key.decode(errors="backslashreplace"))
+            if len(found) == most:
+                break
+    return found
+
+
+def start_shard_move(
+    config: Any,
+    shards: Sequence[str],
+    to: str,
+    *,
+    hold: float = HOLD,
+    copy: float = COPY,
+    kill: bool = False,
+    progress: Progress = lambda what: None,
+) -> ShardMove:
+    """Move some shards of a server to another one; return when that is done.
+
+    Args:
+        config: a client of the config server.
+        shards: which, as ``timelines:3``: all on one server, and all that share their databases.
+        to: the server that shall have them, ``host:port``; it may have others.
+        hold: how long clients may be held at a time, in seconds.
+        copy: how long the copy may take, in seconds.
+        kill: whether connections that do not leave within half of the hold are closed.
+        progress: is told what is being done.
+
+    Returns:
+        The move, with its certificate.
+
+    Raises:
+        GrowthError: something stands in its way, or it cannot go on; says what is as it was.
+        InvalidArgumentError: there is no such shard, or they are on several servers.
+    """
+    with journal.lease(config):
+        components = read_components(config)
+        wanted = set(_located(components, shards)[0])
+        for each in journal.read_all_shards(config):
+            if wanted & set(each.shards) and each.phase not in ("done", "aborted"):
+                raise GrowthError(
+                    f"{each.name} is being moved to {each.target} already ({each.phase})",
+                    f"shardkit move resume {each.name}, or abort it",
+                )
+        plan, databases = _plan(components, shards, ServerAddress.parse(to), hold)
+        if plan.problems:
+            raise GrowthError("; ".join(plan.problems), "nothing was changed")
+        move = ShardMove(
+            plan.shards[0],
+            secrets.token_hex(8),
+            list(plan.shards),
+            str(plan.source),
+            str(plan.target),
+            databases,
+            keys=sum(plan.keys.values()),
+        )
+        return _Mover(config, components, move, hold, copy, kill, progress).run()
+
+
+def resume_shard_move(
+    config: Any,
+    shard: str,
+    *,
+    hold: float = HOLD,
+    copy: float = COPY,
+    kill: bool = False,
+    progress: Progress = lambda what: None,
+) -> ShardMove:
+    """Carry on with a move that was interrupted; see `start_shard_move`.
+
+    The copy starts again if the move was not decided yet.
+    """
+    with journal.lease(config):
+        move = journal.read_shards(config, shard)
+        if move.phase == "aborted":
+            raise GrowthError(f"the move of {shard} was aborted", "start it again")
+        return _Mover(config, read_components(config), move, hold, copy, kill, progress).run()
+
+
+def abort_shard_move(config: Any, shard: str) -> ShardMove:
+    """Undo a move that has not been decided: the target is empty again.
+
+    Raises:
+        GrowthError: the target has taken over.
+    """
+    with journal.lease(config):
+        move = journal.read_shards(config, shard)
+        if move.phase in ("done", "aborted"):
+            raise GrowthError(f"the move of {shard} is {move.phase}", "there is nothing to abort")
+        mover = _Mover(config, read_components(config), move, HOLD, COPY)
+        return mover.abort()
+
+
+def reverse_shard_move(
+    config: Any,
+    shard: str,
+    *,
+    hold: float = HOLD,
+    copy: float = COPY,
+    kill: bool = False,
+    progress: Progress = lambda what: None,
+) -> ShardMove:
+    """Move shards back to where they were, with the same promises.
+
+    Raises:
+        GrowthError: the move is not done, or something stands in its way.
+    """
+    move = journal.read_shards(config, shard)
+    if move.phase != "done":
+        raise GrowthError(f"the move of {shard} is {move.phase}", "resume it, or abort it")
+    return start_shard_move(
+        config, move.shards, move.source, hold=hold, copy=copy, kill=kill, progress=progress
+    )
+
+
+def verify_shard_move(config: Any, shard: str) -> ShardMove:
+    """Look again whether somebody has written at the source since the shards have moved.
+
+    Raises:
+        GrowthError: the move is not done.
+    """
+    move = journal.read_shards(config, shard)
+    if move.phase != "done" or move.certificate is None:
+        raise GrowthError(f"the move of {shard} is {move.phase}", "resume it first")
+    mover = _Mover(config, read_components(config), move, HOLD, COPY)
+    mover.look_for_strays()
+    journal.write(config, move)
+    return move
+
+
+def shard_moves(config: Any) -> list[ShardMove]:
+    """Return all moves of shards that the journal has."""
+    return journal.read_all_shards(config)
+
+
+class _Mover:
+    """One attempt at a move."""
+
+    def __init__(
+        self,
+        config: Any,
+        components: Mapping[str, Component],
+        move: ShardMove,
+        hold: float,
+        copy: float,
+        kill: bool = False,
+        progress: Progress = lambda what: None,
+    ) -> None:
+        self._config = config
+        self._components = components
+        self._move = move
+        self._hold, self._copy, self._kill = hold, copy, kill
+        self._progress = progress
+        self._source = ServerAddress.parse(move.source)
+        self._target = ServerAddress.parse(move.target)
+        self._like, self._where = self._described(components)
+
+    def _described(self, components: Mapping[str, Component]) -> tuple[Entry, str]:
+        """Return an entry whose user both servers know."""
+        for component in components.values():
+            for shard, entry in component.entries():
+                if str(shard) in self._move.shards:
+                    return entry, entry_key(component.name, shard.number)
+        raise GrowthError(f"{self._move.name} is no shard any more", "push its entry again")
+
+    @contextmanager
+    def _clients(self, server: ServerAddress) -> Iterator[dict[int, Any]]:
+        with ExitStack() as stack:
+            yield {
+                number: stack.enter_context(_connected(server, self._like, self._where, number))
+                for number in self._move.databases
+            }
+
+    def run(self) -> ShardMove:
+        move = self._move
+        with ExitStack() as stack:
+            old = stack.enter_context(self._clients(self._source))
+            new = stack.enter_context(self._clients(self._target))
+            if move.phase == "done":
+                return move
+            if move.phase == "begun" and self._is_decided(old):
+                self._reached("fenced")
+            if move.phase == "begun":
+                self._begin(old, new)
+            first = next(iter(old.values()))
+            turn_on_notifications(first)  # a server that was restarted has forgotten
+            capture = KeyCapture(first, move.databases)
+            stack.callback(capture.close)
+            if move.phase == "begun":
+                self._transfer(old, new, capture)
+            if move.phase == "fenced":
+                self._push(new)
+            self._clear(old, new, capture)
+        return move
+
+    def _is_decided(self, old: Mapping[int, Any]) -> bool:
+        return all(is_permanent(client, self._move.id) for client in old.values())
+
+    def _reached(self, phase: str) -> None:
+        self._move.phase = phase
+        journal.write(self._config, self._move)
+
+    # ---- before it is decided
+
+    def _begin(self, old: Mapping[int, Any], new: Mapping[int, Any]) -> None:
+        """Have everything as at the beginning, whatever an attempt before has left."""
+        move = self._move
+        journal.write(self._config, move)
+        self._release(old)
+        if not role_of(next(iter(new.values()))).is_master:
+            raise GrowthError(f"{move.target} is a replica", "nothing has changed for clients")
+        for number, client in new.items():
+            fence = client.get(FENCE_KEY)
+            if move_of(fence) == move.id:
+                client.flushdb(asynchronous=True)
+            elif _strays(client, 1):
+                raise GrowthError(
+                    f"{move.target} has keys in database {number}", "empty it, or abort the move"
+                )
+            elif fence is not None:
+                move.fences[str(number)] = fence.decode(errors="replace")
+        if move.notifications is None:
+            client = next(iter(old.values()))
+            move.notifications = turn_on_notifications(client)
+        journal.write(self._config, move)
+
+    def _release(self, old: Mapping[int, Any]) -> None:
+        """Have clients go on at the source, if they were held."""
+        for client in old.values():
+            lift(client, self._move.id)
+        self._held(None)
+
+    def _held(self, by: str | None) -> None:
+        push_changed(
+            self._config,
+            lambda components: held(components, self._source, self._move.databases, by),
+            f"move of {self._move.name}",
+            witnessed=False,
+        )
+
+    def _transfer(
+        self, old: Mapping[int, Any], new: Mapping[int, Any], capture: KeyCapture
+    ) -> None:
+        """Copy, follow, compare, hold and decide."""
+        move = self._move
+        value = fence_value(move.id, secrets.token_hex(8), move.target)
+        for client in new.values():
+            client.set(FENCE_KEY, value)
+        before = flushes(next(iter(old.values()))), self._run_of(new)
+        began = time.monotonic()
+        copy = DatabaseCopy(old, new, value, capture)
+
+        def tell(keys: int, size: int) -> None:
+            if time.monotonic() > began + self._copy:
+                raise GrowthError(
+                    f"the copy was not complete within {self._copy:g} s; nothing has changed for "
+                    "clients",
+                    "resume it with more time: --copy",
+                )
+            self._progress(f"copied {keys:,} of {move.keys:,} keys, {size / 1e6:,.0f} MB")
+
+        copy.copy_all(tell)
+        move.copied, move.seconds = copy.bytes, round(time.monotonic() - began, 3)
+        follower = Follower(copy)
+        try:
+            self._compare(old, new)
+        finally:
+            follower.stop()
+        self._hold_and_decide(old, new, copy, before)
+
+    @staticmethod
+    def _run_of(clients: Mapping[int, Any]) -> str:
+        return str(next(iter(clients.values())).info("server")["run_id"])
+
+    def _compare(self, old: Mapping[int, Any], new: Mapping[int, Any]) -> None:
+        move = self._move
+        self._progress("comparing")
+        found = compare(
+            old.__getitem__,
+            new.__getitem__,
+            move.databases,
+            lambda keys: self._progress(f"comparing: {keys:,} keys"),
+            OWN_KEYS,
+        )
+        if not found.same:
+            raise GrowthError(
+                f"{found.differing:,} keys differ on both servers, such as {found.different[0]}; "
+                "nothing has changed for clients",
+                "resume, which copies again, or abort",
+            )
+        move.certificate = {**asdict(found), "keys_before": move.keys, "same": True, "stale": []}
+        journal.write(self._config, move)
+
+    def _hold_and_decide(
+        self,
+        old: Mapping[int, Any],
+        new: Mapping[int, Any],
+        copy: DatabaseCopy,
+        before: object,
+    ) -> None:
+        move = self._move
+        problem: GrowthError | None = None
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                time.sleep(self._hold)  # what was held meanwhile goes first
+                copy.follow(lambda: True)
+            self._progress("holding clients")
+            began = time.monotonic()
+            value = fence_value(move.id, secrets.token_hex(8), move.target)
+            decided = deciding = False
+            try:
+                for client in old.values():
+                    close_for(client, value, self._hold)
+                self._held(move.name)
+                self._wait_until_left(old, began)
+                self._finish(old, new, copy, before)
+                deciding = True
+                decided = all(make_permanent(client, value) for client in old.values())
+                deciding = False
+            except GrowthError as error:
+                problem = error
+                if self._must_start_again(old, new, before):
+                    raise
+            finally:
+                if not decided and not deciding:  # in doubt, a resumption looks
+                    self._release(old)
+            if decided:
+                move.held = time.monotonic() - began
+                self._reached("fenced")
+                self._push(new)
+                move.held = time.monotonic() - began
+                journal.write(self._config, move)
+                return
+        raise problem or GrowthError(
+            f"the rest could not be copied within {self._hold:g} s, {_ATTEMPTS} times: the shards "
+            "are where they were",
+            "try again when there are fewer writes, or allow more time: --hold",
+        )
+
+    def _must_start_again(
+        self, old: Mapping[int, Any], new: Mapping[int, Any], before: object
+    ) -> bool:
+        try:
+            return (flushes(next(iter(old.values()))), self._run_of(new)) != before
+        except (RedisError, OSError):
+            return True
+
+    def _wait_until_left(self, old: Mapping[int, Any], began: float) -> None:
+        """Wait until nobody is connected to the databases who was before they were closed."""
+        client = next(iter(old.values()))
+        end = began + 0.8 * self._hold
+        while True:
+            here = self._connected_to_source(client)
+            if not here:
+                return
+            now = time.monotonic()
+            for each in here:
+                if "b" in each["flags"] and now > began + _UNBLOCK:
+                    client.client_unblock(int(each["id"]))  # as if its time were over
+                elif self._kill and now > began + 0.4 * self._hold:
+                    client.client_kill_filter(_id=each["id"])
+            if now > end:
+                names = sorted({each["name"] or f"a client at {each['addr']}" for each in here})
+                raise GrowthError(
+                    f"{len(here)} connections did not leave within {self._hold:g} s: "
+                    f"{', '.join(names[:5])}; the shards are where they were",
+                    "look at them; --kill closes them, --hold allows more time",
+                )
+            time.sleep(_LOOK)
+
+    def _connected_to_source(self, client: Any) -> list[Mapping[str, str]]:
+        """Return the connections to the databases that may write there.
+
+        Not those that wait at the fence, subscribers, and the mover's own.
+        """
+        databases = {str(number) for number in self._move.databases}
+        return [
+            each
+            for each in client.client_list()
+            if each["db"] in databases
+            and not each["name"].startswith((_OWN, WAITING))
+            and not set(each["flags"]) & set("SM")
+            and not (each.get("resp") != "3" and "P" in each["flags"])
+        ]
+
+    def _finish(
+        self, old: Mapping[int, Any], new: Mapping[int, Any], copy: DatabaseCopy, before: object
+    ) -> None:
+        """Copy what is left, and look whether that was all."""
+        last = copy.finish()
+        wrong = [
+            line
+            for number in old
+            for line in differing(
+                old[number], new[number], [key for at, key in last if at == number]
+            )
+        ]
+        if wrong:
+            raise GrowthError(
+                f"{len(wrong)} keys differ on both servers, such as {wrong[0]}", "resume, or abort"
+            )
+        if self._must_start_again(old, new, before):
+            raise GrowthError(
+                "a server was restarted or a database emptied (FLUSHDB, SWAPDB) meanwhile; the "
+                "shards are where they were",
+                "resume, which copies again, or abort",
+            )
+
+    # ---- after it is decided
+
+    def _push(self, new: Mapping[int, Any]) -> None:
+        move = self._move
+        self._progress("pushing the entries")
+        for client in new.values():
+            lift(client, move.id)
+        move.epoch = push_changed(
+            self._config,
+            lambda components: moved(components, self._source, move.databases, self._target),
+            f"move of {move.name} to {move.target}",
+            witnessed=False,
+        )
+        self._reached("pushed")
+
+    def _clear(self, old: Mapping[int, Any], new: Mapping[int, Any], capture: KeyCapture) -> None:
+        """Empty the source, but for what somebody has written there meanwhile."""
+        move = self._move
+        components = read_components(self._config)
+        attest(
+            [each for each in components.values() if each.name in _names(move.shards)],
+            read_epoch(self._config),
+        )
+        self._progress(f"emptying {move.source}")
+        self._wait_for_readers()
+        capture.wait_until_told()
+        stale = {each for each, by_client in capture.take().items() if by_client}
+        for number, client in old.items():
+            value = client.get(FENCE_KEY)
+            if move_of(value) != move.id:
+                continue  # reversed meanwhile: it is in use
+            for page in _pages(client):
+                keys = [key for key in page if (number, key) not in stale]
+                if keys:
+                    write_under(client, value, _unlinking(keys))
+        if move.notifications is not None:
+            with suppress(RedisError):
+                next(iter(old.values())).config_set("notify-keyspace-events", move.notifications)
+        certificate = move.certificate or {}
+        certificate["keys_now"] = sum(client.dbsize() for client in new.values())
+        certificate |= {"held": move.held, "epoch": move.epoch, "at": time.time()}
+        move.certificate = certificate
+        self.look_for_strays()
+        self._reached("done")
+
+    def _wait_for_readers(self) -> None:
+        """Wait until nobody reads from replicas of the source; close who does not leave."""
+        for server in replicas_of(self._components.values(), self._source):
+            with (
+                suppress(RedisError, OSError),
+                _connected(server, self._like, self._where, 0) as client,
+            ):
+                end = time.monotonic() + LEAVE
+                while here := self._connected_to_source(client):
+                    if time.monotonic() > end:
+                        for each in here:
+                            client.client_kill_filter(_id=each["id"])
+                    time.sleep(_LOOK)
+
+    def look_for_strays(self) -> None:
+        """Note which keys are at the source though its shards have moved."""
+        stale = []
+        with self._clients(self._source) as old:
+            for number, client in old.items():
+                if move_of(client.get(FENCE_KEY)) == self._move.id:
+                    stale += [f"{number} {key}" for key in _strays(client)]
+        assert self._move.certificate is not None
+        self._move.certificate |= {"stale": stale[:_MOST_NAMED], "at": time.time()}
+
+    def abort(self) -> ShardMove:
+        move = self._move
+        with self._clients(self._source) as old, self._clients(self._target) as new:
+            if move.phase != "begun" or self._is_decided(old):
+                raise GrowthError(
+                    f"{move.target} has taken over",
+                    f"resume it, and then: shardkit move reverse {move.name}",
+                )
+            self._release(old)
+            for number, client in new.items():
+                if move_of(client.get(FENCE_KEY)) == move.id:
+                    client.flushdb(asynchronous=True)
+                    fence = move.fences.get(str(number))
+                    if fence is not None:
+                        client.set(FENCE_KEY, fence)
+            if move.notifications is not None:
+                with suppress(RedisError):
+                    first = next(iter(old.values()))
+                    first.config_set("notify-keyspace-events", move.notifications)
+        self._reached("aborted")
+        return move
+
+
+def _unlinking(keys: Sequence[bytes]) -> Callable[[Any], object]:
+    return lambda pipe: pipe.unlink(*keys)
+
+
+def _names(shards: Sequence[str]) -> set[str]:
+    return {shard.rpartition(":")[0] or shard for shard in shards} | set(shards)
+
+
+def _pages(client: Any) -> Iterator[list[bytes]]:
+    cursor: Any = None
+    while cursor != 0:
+        cursor, keys = client.scan(cursor or 0, count=500)
+        cursor = int(cursor)
+        page = [key for key in keys if key not in OWN_KEYS]
+        if page:
+            yield page
