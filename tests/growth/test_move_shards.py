@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from functools import partial
+
+import pytest
+import redis
 from growth_helpers import PATIENT, Fleet, check_nothing_lost, writing
 from test_move_server import filled
 
+import shardkit
+from shardkit import ShardMap
+from shardkit.admin import push
+from shardkit.errors import InvalidArgumentError
 from shardkit.growth import (
+    abort_shard_move,
+    plan_shard_move,
+    resume_shard_move,
     reverse_shard_move,
+    shard_move,
+    shard_moves,
     start_shard_move,
     verify_shard_move,
 )
+from shardkit.growth.fence import fence_value, write_under
+from shardkit.growth.servers import GrowthError
 from shardkit.simulation.linearizability import Register, check_linearizable
 
 
@@ -40,3 +57,228 @@ def test_a_shard_is_moved_under_full_load_and_back_without_losing_anything(fleet
     check_nothing_lost(fleet, writers)
     check_linearizable(writers.history, Register())
     assert verify_shard_move(fleet.config, "users:1").certificate is not None
+
+
+def small(fleet: Fleet) -> None:
+    """Two shards on one server, with a few keys each."""
+    fleet.push(0)
+    with shardkit.connect(fleet.url) as kit:
+        kit.key_sharded("users").mset({f"k{n}": n for n in range(50)})
+
+
+def still_there(fleet: Fleet) -> bool:
+    with shardkit.connect(fleet.url) as kit:
+        found = kit.key_sharded("users").mget([f"k{n}" for n in range(50)])
+    return bool(found == [b"%d" % n for n in range(50)])
+
+
+class Killed(BaseException):
+    """The mover was killed."""
+
+
+# Where a mover can be killed: what it calls next, and whether its move is decided by then.
+MOMENTS = {
+    "turn_on_notifications": False,
+    "compare": False,
+    "close_for": False,
+    "make_permanent": False,
+    "differing": False,
+    "attest": True,
+    "write_under": True,
+}
+
+
+def test_a_move_of_a_shard_that_is_killed_at_any_point_is_resumed(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(fleet)
+    with shardkit.connect(fleet.url) as kit:
+        router, more = kit.key_sharded("users"), 0
+        for moment, decided in MOMENTS.items():
+            found = [each.phase for each in shard_moves(fleet.config)]
+
+            def killed(*args: object, **options: object) -> None:
+                raise Killed
+
+            begin = partial(start_shard_move, shards=["users:1"], to=fleet.name(1))
+            carry_on = partial(resume_shard_move, shard="users:1")
+            with monkeypatch.context() as patched:
+                patched.setattr(shard_move, moment, killed)
+                patched.setattr(shard_move._Mover, "_release", lambda self, old: None)
+                with pytest.raises(Killed):
+                    (carry_on if found else begin)(fleet.config, hold=0.3)
+            router["more"].incr("more")  # waits, at most until the fence of the killed one expires
+            more += 1
+            assert (fleet.masters()[1] == fleet.name(1)) == decided, moment
+            if not decided:
+                assert still_there(fleet)
+        done = resume_shard_move(fleet.config, "users:1", hold=PATIENT)
+        assert done.phase == "done"
+        assert fleet.masters() == [fleet.name(0), fleet.name(1)]
+        assert int(router["more"].get("more")) == more
+    assert still_there(fleet)
+
+
+def test_a_move_of_a_shard_that_is_killed_when_it_is_decided_is_carried_through(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(fleet)
+
+    def killed(*args: object, **options: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shard_move._Mover, "_reached", killed)
+        with pytest.raises(Killed):
+            start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+    assert shard_moves(fleet.config)[0].phase == "begun"
+    with pytest.raises(GrowthError, match="has taken over"):
+        abort_shard_move(fleet.config, "users:1")
+    with fleet.servers[1].client(db=2) as new:
+        copied = new.dbsize()
+        assert resume_shard_move(fleet.config, "users:1").phase == "done"
+        assert new.dbsize() == copied
+    assert still_there(fleet)
+
+
+def test_a_mover_that_was_stopped_for_longer_than_its_hold_decides_nothing(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(fleet)
+    decide = shard_move.make_permanent
+    written = []
+
+    def stopped(client: redis.Redis, value: bytes) -> bool:
+        with shardkit.connect(fleet.url) as kit:  # waits until the fence has expired
+            written.append(kit.client("users", 1).incr("meanwhile"))  # type: ignore[union-attr]
+        return decide(client, value)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shard_move, "make_permanent", stopped)
+        patched.setattr(shard_move, "_ATTEMPTS", 1)
+        with pytest.raises(GrowthError, match="the shards are where they were"):
+            start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=0.5)
+    assert fleet.masters() == [fleet.name(0)] * 2
+    assert resume_shard_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+    with shardkit.connect(fleet.url) as kit:
+        assert kit.client("users", 1).get("meanwhile") == b"1"  # type: ignore[union-attr]
+    assert written == [1]
+
+
+def test_of_two_movers_the_one_that_was_stopped_writes_nothing_any_more(fleet: Fleet) -> None:
+    small(fleet)
+    with fleet.servers[1].client(db=2) as new:
+        stopped = fence_value("a", "1", "b")
+        new.set("config:fence", fence_value("a", "2", "b"))
+        with pytest.raises(GrowthError, match="has taken over"):
+            write_under(new, stopped, lambda pipe: pipe.set("k1", "old"))
+        assert new.get("k1") is None
+
+
+def test_a_connection_that_stays_stops_a_move_and_is_named_unless_it_is_closed(
+    fleet: Fleet,
+) -> None:
+    small(fleet)
+    stranger = fleet.servers[0].client(db=2, client_name="batch-job")
+    stranger.ping()
+    with pytest.raises(GrowthError, match=r"did not leave within 0\.3 s: batch-job"):
+        start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=0.3)
+    assert still_there(fleet)
+    assert fleet.masters() == [fleet.name(0)] * 2
+    assert abort_shard_move(fleet.config, "users:1").phase == "aborted"
+    with fleet.servers[1].client(db=2) as new:
+        assert new.dbsize() == 0
+    with fleet.servers[0].client(db=2) as old:
+        assert old.get("config:fence") is None
+        assert old.config_get("notify-keyspace-events") == {"notify-keyspace-events": ""}
+    move = start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT, kill=True)
+    assert move.phase == "done"
+    assert still_there(fleet)
+    stranger.set("stray", 1)  # by another library, which does not ask for the fence
+    stranger.close()
+    certificate = verify_shard_move(fleet.config, "users:1").certificate
+    assert certificate is not None
+    assert certificate["stale"] == ["2 stray"]
+
+
+def test_a_client_that_cannot_read_the_config_server_writes_nothing_at_the_old_place(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(fleet)
+    monkeypatch.setattr("shardkit.connections.greeting.FENCE_WAIT", 0.2)
+    with shardkit.connect(fleet.url) as kit:
+        client = kit.client("users", 1)
+        assert client.incr("count") == 1  # type: ignore[union-attr]
+        # From now on it reads nothing new, as if the config server were away for it alone.
+        monkeypatch.setattr(kit.topology, "_read_again", lambda names: None)
+        monkeypatch.setattr(kit.topology, "reread", kit.topology.last_known)
+        start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=1, kill=True)
+        with pytest.raises(redis.ConnectionError, match="its shards move to another server"):
+            client.incr("count")  # type: ignore[union-attr]
+        monkeypatch.undo()
+        assert kit.client("users", 1).incr("count") == 2  # type: ignore[union-attr]
+    with fleet.servers[0].client(db=2) as old:
+        assert old.get("count") is None
+
+
+def test_a_worker_that_blocks_is_woken_and_goes_on_at_the_new_place(fleet: Fleet) -> None:
+    small(fleet)
+    taken: list[object] = []
+
+    def work(kit: shardkit.ShardKit) -> None:
+        while not taken:
+            found = kit.client("users", 1).blpop(["jobs"], 60)  # type: ignore[union-attr]
+            if found:
+                taken.append(found)
+
+    with shardkit.connect(fleet.url) as kit:
+        worker = threading.Thread(target=work, args=(kit,))
+        worker.start()
+        start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+        kit.client("users", 1).rpush("jobs", "one")  # type: ignore[union-attr]
+        worker.join()
+    assert taken == [(b"jobs", b"one")]
+
+
+def test_a_server_that_dies_during_a_move_of_a_shard_loses_nothing(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(fleet)
+    fleet.servers[0].client().config_set("appendonly", "yes")
+    find = shard_move.differing
+
+    def restarted(*args: object) -> list[str]:
+        fleet.servers[1].restart()  # the target, when all has been copied
+        return find(*args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shard_move, "differing", restarted)
+        with pytest.raises((GrowthError, redis.RedisError)):
+            start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+    assert fleet.masters() == [fleet.name(0)] * 2
+    assert still_there(fleet)
+    assert resume_shard_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+    assert still_there(fleet)
+
+
+def test_a_dry_run_says_what_stands_in_the_way_of_a_shard(fleet: Fleet) -> None:
+    small(fleet)
+    plan = plan_shard_move(fleet.config, ["users:1"], fleet.name(1))
+    assert plan.problems == ()
+    assert plan.keys["2"] > 10
+    assert any("PERSIST config:fence" in step for step in plan.steps)
+    with fleet.servers[1].client(db=2) as new:
+        new.set("somebody's", 1)
+    [problem] = plan_shard_move(fleet.config, ["users:1"], fleet.name(1)).problems
+    assert "has keys in database 2" in problem
+    assert "are one server" in " ".join(
+        plan_shard_move(fleet.config, ["users:1"], fleet.name(0)).problems
+    )
+    with pytest.raises(InvalidArgumentError, match="is neither a shard"):
+        plan_shard_move(fleet.config, ["unknown"], fleet.name(1))
+    two = {"host": "127.0.0.1", "port": fleet.servers[0].port, "db": 2}
+    text = json.dumps({"components": {"others": {"entry": two}}})
+    push(fleet.config, ShardMap.parse(text))
+    [problem, _] = plan_shard_move(fleet.config, ["users:1"], fleet.name(1)).problems
+    assert problem == "others is in the same database: name it as well"
+    assert shard_moves(fleet.config) == []
