@@ -182,12 +182,13 @@ _LENGTH = {
 
 
 def _digests(client: Any, keys: Sequence[bytes]) -> dict[bytes, tuple[str, bytes, int]]:
-    """Return each key's type, digest, and time to live in milliseconds."""
+    """Return each key's type, digest, and when it expires, in milliseconds; negative for never."""
     with client.pipeline(transaction=False) as pipe:
         for key in keys:
             pipe.type(key)
             pipe.pttl(key)
         answers = pipe.execute()
+    now = round(1000 * time.monotonic())  # both sides are not read at the same time
     kinds = [kind.decode() if isinstance(kind, bytes) else kind for kind in answers[::2]]
     with client.pipeline(transaction=False) as pipe:
         for key, kind in zip(keys, kinds, strict=True):
@@ -197,7 +198,7 @@ def _digests(client: Any, keys: Sequence[bytes]) -> dict[bytes, tuple[str, bytes
     for key, kind, left, length in zip(keys, kinds, answers[1::2], lengths, strict=True):
         value = b"" if kind == "none" else _value(client, key, kind, length)
         digest = _hash(key, kind.encode(), value)
-        found[key] = kind, digest, int(left)
+        found[key] = kind, digest, int(left) if left < 0 else now + int(left)
     return found
 
 
