@@ -38,7 +38,7 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.growth import journal
 from shardkit.growth.capture import KeyCapture, flushes, turn_on_notifications
 from shardkit.growth.certificate import compare, differing
-from shardkit.growth.entries import push_changed
+from shardkit.growth.entries import LEAVE, push_changed
 from shardkit.growth.failover import master_of, replicas_of
 from shardkit.growth.fence import (
     OWN_KEYS,
@@ -51,7 +51,7 @@ from shardkit.growth.fence import (
     write_under,
 )
 from shardkit.growth.journal import ShardMove
-from shardkit.growth.move import COPY, LEAVE, MovePlan, Progress
+from shardkit.growth.move import COPY, MovePlan, Progress
 from shardkit.growth.relocation import ServerAddress, entries_on, held, moved
 from shardkit.growth.servers import GrowthError, connected_to, role_of, same_server, too_small
 from shardkit.growth.shard_copy import DatabaseCopy, Follower
