@@ -52,11 +52,12 @@ others: setup  ## other libraries on our clients, and their own suites; LIBRARIE
 	$(BIN)/pip install -q uv
 	$(BIN)/uv venv -q --clear .venv-others
 	$(BIN)/uv pip install -q --python .venv-others/bin/python $(OTHERS)
-	$(BIN)/uv pip install -q --python .venv-others/bin/python --no-deps taskiq-redis arq
+	$(BIN)/uv pip install -q --python .venv-others/bin/python --no-deps taskiq-redis==1.2.2 arq
 	$(BIN)/uv pip install -q --python .venv-others/bin/python -e '.[dev]'
 	$(BIN)/uv pip install -q --python .venv-others/bin/python pip channels huey aiocache==0.12.3 \
 	  aiohttp async_timeout dirty-equals freezegun hiro msgpack numpy process-tests psutil \
-	  pydantic-settings pytest-asyncio pytest-benchmark pytest-mock pytest-timeout starlette time-machine 'psycopg[binary,pool]'
+	  pydantic-settings pymemcache pymongo pytest-asyncio pytest-benchmark pytest-lazy-fixtures pytest-mock \
+	  pytest-timeout starlette time-machine valkey 'psycopg[binary,pool]'
 	.venv-others/bin/python -m pytest -q tests/other_libraries
 	.venv-others/bin/python tests/other_libraries/suites.py build/others $(LIBRARIES)
 

@@ -338,17 +338,18 @@ class ShardKit(_Kit[Blocking]):
             return self.clients.get(self.topology.component(component), shard)
         clients = self._new_private()
 
-        def find() -> Client:
-            return clients.get(self.topology.component(component), shard, raw=False)
+        def find(anew: bool) -> Client:
+            read = self.topology.reread if anew else self.topology.component
+            return clients.get(read(component), shard, raw=False)
 
-        client = find()
+        client = find(False)
         if isinstance(client, redis.RedisCluster):
             _close_after(client, clients)
             return client
         pool = PrivatePool(find, client)
         clients.follower = weakref.ref(pool)
         _close_after(pool, clients)
-        return redis.Redis.from_pool(pool)
+        return DirectClient.from_pool(pool)
 
     def key_sharded(
         self,
@@ -483,17 +484,18 @@ class AsyncShardKit(_Kit[Awaiting]):
             return self.clients.aget(await self.topology.acomponent(component), shard)
         clients = self._new_private()
 
-        async def find() -> AsyncClient:
-            return clients.aget(await self.topology.acomponent(component), shard, raw=False)
+        async def find(anew: bool) -> AsyncClient:
+            read = self.topology.areread if anew else self.topology.acomponent
+            return clients.aget(await read(component), shard, raw=False)
 
-        client = await find()
+        client = await find(False)
         if isinstance(client, aioredis.RedisCluster):
             _close_after(client, clients)
             return client
         pool = AsyncPrivatePool(find, client)
         clients.follower = weakref.ref(pool)
         _close_after(pool, clients)
-        return aioredis.Redis.from_pool(pool)
+        return MultiplexedClient.from_pool(pool)
 
     def key_sharded(
         self,

@@ -45,6 +45,7 @@ from shardkit.connections.redis_private import (
     error_parser_of,
     has_connect_callbacks,
     has_unread,
+    lost_its_role,
     postpone_health_check,
     set_timeout,
     socket_of,
@@ -58,6 +59,15 @@ from shardkit.forks import process
 from shardkit.routing.command_keys import blocking_seconds
 
 _LOST = (ConnectionError, TimeoutError, OSError)
+
+
+class ServerReplacedError(ConnectionError):
+    """The server refused a command because it is a replica now; its entry names another one."""
+
+
+def _nobody() -> None:
+    """Stands for the private pool of a connection that is not of one."""
+
 
 EXCHANGE_TIMEOUT = 60.0
 MAX_REPLY_BYTES = 4 * 1024**3
@@ -165,9 +175,11 @@ class Closable(ReplyLimits):
         moved_to: a connection as this one is to be from when it next connects, to another address
             and perhaps of another kind. Only the user's thread changes this one.
         greeting: what it says and asks first; see `shardkit.connections.greeting`.
+        follower: returns the private pool that lent it, or None.
     """
 
     closed = False
+    follower: Callable[[], Any] = staticmethod(_nobody)
     moved_to: Any = None
     greeting: Greeting | None = None
 
@@ -301,6 +313,11 @@ class Closable(ReplyLimits):
                 raise closed_error() from error
             self.note_failure(error)
             raise
+        except ResponseError as error:
+            pool = self.follower()
+            if pool is not None and lost_its_role(error):
+                pool.leave(self, error)
+            raise
 
     @contextmanager
     def _kept_to_deadline(self, connects: bool = False) -> Iterator[None]:
@@ -344,9 +361,11 @@ class AsyncClosable(ReplyLimits):
         moved_to: a connection as this one is to be from when it next connects, to another address
             and perhaps of another kind. Only the user's thread changes this one.
         greeting: what it says and asks first.
+        follower: returns the private pool that lent it, or None.
     """
 
     closed = False
+    follower: Callable[[], Any] = staticmethod(_nobody)
     greeting: Greeting | None = None
     draining = False
     moved_to: Any = None
@@ -476,6 +495,11 @@ class AsyncClosable(ReplyLimits):
             if self.closed:
                 raise closed_error() from error
             self.note_failure(error)
+            raise
+        except ResponseError as error:
+            pool = self.follower()
+            if pool is not None and lost_its_role(error):
+                await pool.leave(self, error)
             raise
 
 

@@ -267,8 +267,7 @@ class Connector:
             )
         pool.credentials = fields.get("credentials")
         _bound(pool, fields)
-        if not fields.get("multiplex", True):
-            return aioredis.Redis(connection_pool=pool)
+        pool.as_redis_py = not fields.get("multiplex", True)
         return self._awaiting_class(connection_pool=pool)
 
 

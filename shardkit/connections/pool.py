@@ -69,6 +69,7 @@ class _Shown:
     credentials: CredentialProvider | None = None  # asked at each connect, in place of the kwargs
     greeting: Greeting | None = None  # of each connection
     wait_seconds: float | None = 0.0  # for a connection if all are in use; None for ever
+    as_redis_py = False  # whether its clients send commands by redis-py's own code alone
     max_connections: int
     origin: Any = None  # of a shared pool: the kit's own
     connection_class: type[Any]

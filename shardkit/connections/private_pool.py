@@ -9,36 +9,47 @@ they get a client with a pool of its own, which connects to wherever the entry p
 When the entry changes, the pool of the old address drains: idle connections are closed at once,
 connections in use when they are released. A subscriber or a blocking command might wait for ever on
 the old server, so its connection is closed as if the server had gone away, and its user reconnects
-to the new address.
+to the new address. Whoever is refused because the server is a replica now, as after a failover,
+waits until the entry names another one, and finds the connection lost as well.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 import redis
 import redis.asyncio as aioredis
 
+from shardkit.connections.connection import ServerReplacedError
+from shardkit.connections.redis_private import is_unready
+from shardkit.deadlines import earliest
 from shardkit.errors import ConfigError, ShardKitError
 from shardkit.forks import renewed_in_children
 
 # Attributes of the private pool itself; all others are those of the current pool.
 _OWN = frozenset({"_find", "_pool", "_given", "_lent", "_switch", "_loop", "_following"})
+# How long to wait for the entry to name another server than one that is a replica now, in seconds,
+# if a command may take for ever; and between looking.
+PATIENCE, PAUSE = 5.0, 0.05
 
 
 class _FollowsEntry:
     """What the blocking and the awaiting pool share.
 
     Args:
-        find: returns the client of the current entry.
+        find: returns the client of the current entry; given True, of the entry read anew.
         client: the first such client.
     """
 
-    def __init__(self, find: Callable[[], Any], client: Any) -> None:
+    as_redis_py = True  # connections differ in where they lead, so none is used by several
+
+    def __init__(self, find: Callable[[bool], Any], client: Any) -> None:
         self._find = find
         self._pool = client.connection_pool
         self._given = dict(self._pool.connection_kwargs)
@@ -92,6 +103,13 @@ class _FollowsEntry:
             _redirect(pool, connection)
         return pool
 
+    def _lend(self, connection: Any, pool: Any) -> bool:
+        """Note who lends a connection. Returns whether it leads to the current address."""
+        self._lent[connection] = pool
+        if not hasattr(pool, "service_name"):  # Sentinels' own notice
+            connection.follower = weakref.ref(self)
+        return pool is self._pool
+
     def after_fork(self) -> None:
         """Forget the parent's connections, and its lock, which another thread may have held."""
         self._switch = threading.Lock()
@@ -109,17 +127,50 @@ def _redirect(pool: Any, connection: Any) -> None:
         connection.lose()
 
 
+def _looks(connection: Any) -> Iterator[float]:
+    """Yield how long to wait before each further look at the entry of a connection's server."""
+    patience = PATIENCE if connection.socket_timeout is None else connection.socket_timeout
+    end, deadline = time.monotonic() + patience, earliest(None)
+    yield 0.0
+    while time.monotonic() < end:
+        if deadline is not None and deadline.left() <= PAUSE:
+            raise deadline.passed()
+        yield PAUSE
+
+
+def _replaced(connection: Any, error: Exception) -> NoReturn:
+    """Tell the user of a connection that its server has been replaced; nothing was executed."""
+    if connection.moved_to is None:
+        raise error
+    kind = ServerReplacedError if is_unready(error) else redis.ConnectionError
+    raise kind("the server is a replica now, and the entry names another") from error
+
+
 class PrivatePool(_FollowsEntry, redis.ConnectionPool):
     """A blocking pool that follows its entry."""
 
     def get_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Return a connection to the current address."""
         while True:
-            pool = self._take(self._find())
-            self._lent[connection := pool.get_connection()] = pool
-            if pool is self._pool:  # else the entry has just changed
+            pool = self._take(self._find(False))
+            if self._lend(connection := pool.get_connection(), pool):
                 return connection
-            self.release(connection)
+            self.release(connection)  # the entry has just changed
+
+    def leave(self, connection: Any, error: Exception) -> NoReturn:
+        """Have a connection reconnect to another server, as its own is a replica now.
+
+        Raises:
+            ServerReplacedError: it may be used again. ConnectionError, if it was waiting.
+            ResponseError: the entry names no other server, for as long as a reply may take.
+        """
+        for pause in _looks(connection):
+            time.sleep(pause)
+            self._take(self._find(True))
+            if connection.moved_to is not None:
+                connection.disconnect()
+                break
+        _replaced(connection, error)
 
     def release(self, connection: Any) -> None:
         """Return a connection to its pool; ignored if it is not from here, or already released."""
@@ -135,15 +186,15 @@ class PrivatePool(_FollowsEntry, redis.ConnectionPool):
     def follow(self) -> None:
         """Switch to the current entry now: it has changed. Whoever uses this is told of errors."""
         with suppress(ShardKitError):
-            self._take(self._find())
+            self._take(self._find(False))
 
 
 class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
     """An awaiting pool that follows its entry."""
 
-    _find: Callable[[], Awaitable[Any]]
+    _find: Callable[[bool], Awaitable[Any]]
 
-    def __init__(self, find: Callable[[], Awaitable[Any]], client: Any) -> None:
+    def __init__(self, find: Callable[[bool], Awaitable[Any]], client: Any) -> None:
         self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         self._following: asyncio.Task[None] | None = None
         super().__init__(find, client)
@@ -151,11 +202,20 @@ class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
     async def get_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Return a connection to the current address."""
         while True:
-            pool = self._take(await self._find())
-            self._lent[connection := await pool.get_connection()] = pool
-            if pool is self._pool:  # else the entry has just changed
+            pool = self._take(await self._find(False))
+            if self._lend(connection := await pool.get_connection(), pool):
                 return connection
-            await self.release(connection)
+            await self.release(connection)  # the entry has just changed
+
+    async def leave(self, connection: Any, error: Exception) -> NoReturn:
+        """Have a connection reconnect to another server; see the blocking pool's."""
+        for pause in _looks(connection):
+            await asyncio.sleep(pause)
+            self._take(await self._find(True))
+            if connection.moved_to is not None:
+                await connection.disconnect(nowait=True)
+                break
+        _replaced(connection, error)
 
     async def release(self, connection: Any) -> None:
         """Return a connection to its pool; ignored if it is not from here, or already released."""
@@ -182,6 +242,6 @@ class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
     def _start_following(self) -> None:
         async def follow() -> None:
             with suppress(ShardKitError):
-                self._take(await self._find())
+                self._take(await self._find(False))
 
         self._following = asyncio.get_running_loop().create_task(follow())

@@ -177,6 +177,11 @@ def is_unready(error: object) -> bool:
     return isinstance(error, ConnectionError) and text == "The previous master is now a slave"
 
 
+def lost_its_role(error: Exception) -> bool:
+    """Whether a server refused, or ended the wait of, a command because it is a replica now."""
+    return is_unready(error) or str(error).startswith("UNBLOCKED ")
+
+
 def has_connect_callbacks(connection: Any) -> bool:
     """Whether somebody wants to be told when it connects: a subscriber, who subscribes again."""
     return any(callback() is not None for callback in connection._connect_callbacks)

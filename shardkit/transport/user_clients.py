@@ -36,6 +36,7 @@ from redis.asyncio.client import Pipeline as AsyncPipeline
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError, ReadOnlyError  # noqa: A004 - redis-py's own
 
+from shardkit.connections.connection import ServerReplacedError
 from shardkit.connections.policy import policy_of
 from shardkit.connections.redis_private import (
     EMPTY_RESPONSE,
@@ -113,6 +114,10 @@ class DirectClient(redis.Redis):
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, in one pass if it can be."""
         try:
+            return self._execute(args, options)
+        except ServerReplacedError:
+            if self.connection is not None:
+                raise
             return self._execute(args, options)
         except (ReadOnlyError, ConnectionError) as error:
             if self.successor is None or self.connection is not None or not is_unready(error):
@@ -226,6 +231,10 @@ class MultiplexedClient(aioredis.Redis):
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, over the shared connection if it can be."""
         try:
+            return await self._execute(args, options)
+        except ServerReplacedError:
+            if self.connection is not None:
+                raise
             return await self._execute(args, options)
         except (ReadOnlyError, ConnectionError) as error:
             if self.successor is None or self.connection is not None or not is_unready(error):
@@ -353,7 +362,8 @@ def _repeats_or_encodes(pool: Any) -> bool:
     options = pool.connection_kwargs
     retry = options.get("retry")
     return (
-        not hasattr(pool.connection_class, "is_reusable")
+        getattr(pool, "as_redis_py", False)
+        or not hasattr(pool.connection_class, "is_reusable")
         or (retry is not None and retry.get_retries() > 0)
         or options.get("encoding", "utf-8") != "utf-8"
         or options.get("encoding_errors", "strict") != "strict"

@@ -7,7 +7,7 @@ import gc
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +285,102 @@ async def test_a_transaction_under_way_ends_where_it_began(
     with here.client() as asking:
         assert asking.get("k") in ("old place", b"old place")
     assert await eventually(lambda: connections(here) == 0)
+
+
+@contextmanager
+def demoted(server: LocalServer, master: LocalServer) -> Iterator[None]:
+    """Make a server a replica of another one inside."""
+    with server.client() as client:
+        client.replicaof("127.0.0.1", str(master.port))
+        try:
+            yield
+        finally:
+            client.replicaof("NO", "ONE")
+
+
+def refusals(server: LocalServer) -> int:
+    """How often a server has refused to write, as it is a replica."""
+    with server.client() as client:
+        found: dict[str, Any] = client.info("errorstats").get("errorstat_READONLY", {"count": 0})
+        return int(found["count"])
+
+
+async def test_who_is_refused_by_a_replica_goes_on_as_soon_as_the_entry_names_its_master(
+    moving: Moving, here: LocalServer, there: LocalServer
+) -> None:
+    """In between a failover: the roles have changed, and the entry has not."""
+    client = await moving.client(private=True)
+    await moving.of(client.ping())
+    with demoted(here, there):
+        before = refusals(here)
+        writing = moving.start(client.set, "k", 1)
+        assert await eventually(lambda: refusals(here) > before)
+        moving.write(there)
+        assert await writing is True
+        with there.client() as asking:
+            assert asking.get("k") in ("1", b"1")
+
+
+async def test_a_transaction_that_a_replica_refuses_is_one_to_repeat(
+    moving: Moving, here: LocalServer, there: LocalServer
+) -> None:
+    """After WATCH redis-py says WatchError when a connection is lost, so its users repeat it."""
+    client = await moving.client(private=True)
+    pipeline = client.pipeline()
+    await moving.of(pipeline.watch("k"))
+    moving.write(there)
+    with demoted(here, there):
+        pipeline.multi()
+        pipeline.incr("k")
+        with pytest.raises(redis.WatchError):
+            await moving.of(pipeline.execute())
+        await moving.of(pipeline.watch("k"))
+        pipeline.multi()
+        pipeline.incr("k")
+        assert await moving.of(pipeline.execute()) == [1]
+    with there.client() as asking:
+        assert asking.get("k") in ("1", b"1")
+
+
+async def test_a_pipeline_that_a_replica_refuses_is_sent_again_if_the_entry_retries(
+    moving: Moving, here: LocalServer, there: LocalServer
+) -> None:
+    moving.move(here, retries=1)
+    client = await moving.client(private=True)
+    await moving.of(client.ping())
+    for transaction in (True, False):
+        moving.write(there, retries=1)
+        with demoted(here, there):
+            pipeline = client.pipeline(transaction=transaction).incr("k").incr("k")
+            assert await moving.of(pipeline.execute()) == [1, 2]
+        await moving.of(client.delete("k"))
+        moving.move(here, retries=1)
+        await moving.of(client.ping())
+
+
+async def test_a_wait_that_ends_as_its_server_becomes_a_replica_is_a_lost_connection(
+    moving: Moving, here: LocalServer, there: LocalServer
+) -> None:
+    client = await moving.client(private=True)
+    waiting = moving.start(client.blpop, ["jobs"], 60)
+    assert await eventually(lambda: blocked(here, "blpop"))
+    with demoted(here, there):
+        moving.write(there)
+        with pytest.raises(redis.ConnectionError):
+            await waiting
+        await moving.of(client.rpush("jobs", "one"))
+        assert await moving.of(client.blpop(["jobs"], 60)) == (b"jobs", b"one")
+
+
+async def test_a_replica_that_the_entry_goes_on_naming_refuses_in_the_end(
+    moving: Moving, here: LocalServer, there: LocalServer
+) -> None:
+    moving.move(here, socket_timeout=0.2)
+    client = await moving.client(private=True)
+    with demoted(here, there):
+        with pytest.raises(redis.ReadOnlyError):
+            await moving.of(client.set("k", 1))
+        assert await moving.of(client.get("k")) is None  # the connection is as good as before
 
 
 async def test_a_move_to_a_cluster_says_what_to_do(moving: Moving, tmp_path: Path) -> None:

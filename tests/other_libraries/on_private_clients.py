@@ -1,7 +1,7 @@
-"""A pytest plugin: every redis-py pool that a library makes is that of a private client of a kit.
+"""Once imported, every redis-py pool that a library makes is that of a private client of a kit.
 
-`python -m pytest -p on_private_clients` over the suite of a library, see `suites`. What entries
-cannot say (a connection class of the caller's, certificates in objects) stays redis-py's.
+`suites` has each process of a library's suite import it. What entries cannot say (a connection
+class of the caller's, certificates in objects) stays redis-py's.
 """
 
 from __future__ import annotations
@@ -147,11 +147,11 @@ def _replace() -> None:
 
 def _tell() -> None:
     path = os.environ.get("SHARDKIT_MADE")
-    if path and os.getpid() == _pid:
-        Path(path).write_text(json.dumps(made))
+    if path and made:
+        with Path(path).open("a") as file:
+            file.write(json.dumps(made) + "\n")
 
 
-_pid = os.getpid()
 if os.environ.get("SHARDKIT_PRIVATE_CLIENTS"):
     _replace()
     atexit.register(_tell)

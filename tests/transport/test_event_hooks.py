@@ -77,11 +77,16 @@ async def test_a_batch_is_told_once_for_each_server(
         assert [event.name for event in of(told, events.CallFinished)] == ["pipeline"]
 
 
+@pytest.mark.parametrize("which", ["shared", "private", "not multiplexed"])
 async def test_a_client_is_told_whichever_way_it_takes(
-    kind: str, own_map: ShardMap, told: list[Any]
+    kind: str, own_map: ShardMap, told: list[Any], which: str
 ) -> None:
+    if which == "not multiplexed":
+        entry: Any = own_map.components["own"].entry
+        fields = {**entry.fields, "multiplex": False}
+        own_map = ShardMap.parse(json.dumps({"components": {"own": {"entry": fields}}}))
     async with opened(kind, own_map) as face:
-        client = await face._value(face.kit.client("own"))
+        client = await face._value(face.kit.client("own", private=which == "private"))
         await face._value(client.ping())
         told.clear()
         await face._value(client.set("k", 1))
