@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from shardkit.admin import PasswordRotation, abort_rotation, push, rotate
 from shardkit.cli.app import app
 from shardkit.config.store import read_components, read_history
 from shardkit.errors import ConfigError
-from shardkit.local import LocalServer
+from shardkit.local import LocalSentinel, LocalServer
 
 OLD, NEW = "theOldPassword", "theNewPassword"
 
@@ -325,3 +326,60 @@ def test_a_password_that_was_set_by_requirepass_stays_rotated_after_a_restart(
         server.restart()
         with redis.Redis(port=server.port, password=NEW) as kept:
             assert kept.ping()
+
+
+def test_sentinels_and_the_replicas_that_they_name_change_over_too() -> None:
+    users = {"app": OLD}
+    with (
+        LocalServer() as server,
+        LocalSentinel("main", users=users, sentinel_password="theirs", sentinels=2) as watched,
+        server.client() as config,
+    ):
+        addresses = [["127.0.0.1", each.port] for each in watched.sentinels]
+        sentinel = {"service": "main", "sentinels": addresses, "password": "theirs"}
+        entry = {"sentinel": sentinel, "username": "app", "password": OLD}
+        push(config, ShardMap.parse(json.dumps({"components": {"data": {"entry": entry}}})))
+        with shardkit.connect(f"redis://{server.address}") as kit:
+            client = kit.client("data")
+            client.set("k", 1)
+            ended = threading.Event()
+            errors: list[Exception] = []
+
+            def write() -> None:
+                while not ended.wait(0.01):
+                    try:
+                        client.incr("k")
+                        kit.key_sharded("data")["k"].incr("k")
+                    except (redis.RedisError, shardkit.ShardKitError) as error:
+                        errors.append(error)
+
+            writer = threading.Thread(target=write)
+            writer.start()
+            try:
+                turned = rotate(config, server.entry, "app", NEW, settled=0.3, timeout=2)
+            finally:
+                ended.set()
+                writer.join()
+            assert turned.done, turned
+            assert errors == []
+            servers = [watched.master, *watched.replicas]
+            assert turned.servers == sorted(each.address for each in servers)
+            assert not any(logs_in(each, OLD) for each in servers)
+            assert all(logs_in(each, NEW) for each in servers)
+            # Sentinels log in with it, and so does the replica with its master.
+            for each in servers:
+                with each.client(username="app", password=NEW) as admin:
+                    admin.execute_command("CLIENT", "KILL", "USER", "app")
+            with watched.master.client(username="app", password=NEW) as admin:
+                names: list[str] = []
+                while sum(name.endswith("-cmd") for name in names) < 2:
+                    listed = admin.client_list()
+                    names = [each["name"] for each in listed if each["name"].startswith("sentinel")]
+                    time.sleep(0.02)
+            for asked in watched.sentinels:
+                with asked.client() as client:
+                    while client.sentinel_master("main")["flags"] != "master":
+                        time.sleep(0.02)
+            with watched.replicas[0].client(username="app", password=NEW) as admin:
+                while admin.info("replication")["master_link_status"] != "up":
+                    time.sleep(0.02)
