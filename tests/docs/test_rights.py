@@ -12,22 +12,36 @@ import pytest
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import (
+    apply_profile,
     backup,
     biggest_keys,
     check,
     connected_clients,
+    persistence_of,
     push,
     queue_names,
     queue_status,
     restore,
     restore_objects,
+    rewrite_aof,
     rotate,
+    save_snapshot,
 )
 from shardkit.cli.commands.config_preflight import preflight
 from shardkit.cli.commands.status_survey import survey
 from shardkit.config import store
 from shardkit.doctor.scan import scan
 from shardkit.errors import ShardErrors
+from shardkit.growth import (
+    VerifiedReplica,
+    apply_fences,
+    attach_replica,
+    detach_replica,
+    fail_over,
+    replica_tree,
+    start_move,
+    verify_replicas,
+)
 from shardkit.local import LocalServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "rights.md"
@@ -204,6 +218,51 @@ def test_who_rotates_passwords(server: LocalServer) -> None:
         rotated = rotate(config, server.entry, "tried", "new", settled=0, wait=0)
         assert rotated.done, rotated
         store.push(config, ShardMap({}), prune=True, force=True)
+
+
+def test_who_fails_over_moves_and_attaches_replicas(server: LocalServer) -> None:
+    allowed = [*rights("an application"), *rights("`shardkit failover`, `replicas")]
+    with LocalServer() as a, LocalServer() as b, LocalServer() as c:
+        for each in (a, b, c):
+            login = user(each, *allowed)
+        with server.client() as config:
+            push(config, map_of({**login, "port": a.port}))
+        growing = credentials(user(server, *rights("they, and what they note")))
+        with server.client(**growing) as config:
+            attach_replica(config, b.address, a.address)
+            for each in (a, b):
+                user(each, *rights("`shardkit verify-replica`"))
+            components = store.read_components(config).values()
+            [verdict] = verify_replicas(components).values()
+            assert isinstance(verdict, VerifiedReplica)
+            assert verdict.ok
+            for each in (a, b):
+                user(each, *rights("`shardkit replicas tree`"))
+            assert [node.ok for node in replica_tree(components)] == [True, True]
+            for each in (a, b):
+                user(each, *allowed)
+            assert str(fail_over(config, a.address).target) == b.address
+            detach_replica(config, a.address)
+            assert start_move(config, b.address, c.address).phase == "done"
+            # A crash, and the former master is back.
+            attach_replica(config, b.address, c.address)
+            c.kill()
+            fail_over(config, c.address)
+            c.restart()
+            user(c, *rights("`shardkit failover`, to fence"))
+            assert [fence.applied for fence in apply_fences(config, wait=5)] == [True]
+        with server.client() as config:
+            store.push(config, ShardMap({}), prune=True, force=True)
+
+
+def test_who_sees_to_persistence(server: LocalServer) -> None:
+    login = user(server, *rights("`shardkit persistence`"))
+    with server.client(**credentials(login)) as client:
+        apply_profile(client, "everysec")
+        assert persistence_of(client).aof
+        rewrite_aof(client)
+        save_snapshot(client)
+        apply_profile(client, "none")
 
 
 def credentials(entry: dict[str, Any]) -> dict[str, Any]:
