@@ -5,7 +5,10 @@ its keys. After each, every call is made on a new object, from the same state. I
 
 * ``same``: what it returns on undamaged data;
 * ``damage``: a DamagedDataError (or another ShardKitError that says what is wrong);
-* ``wrong``: another result, silently;
+* ``check``: another result, silently, of damage that `check()` names;
+* ``wrong``: another result, silently, of damage that even `check()` does not find: only who wrote
+  the data, or a checksum, could tell;
+* ``spread``: after a write `check()` names a key that it did not name before the write;
 * ``raw``: an error of Python, of redis-py or of the server;
 * ``hang``: no answer in time.
 
@@ -48,6 +51,7 @@ class Subject(NamedTuple):
     fill: Callable[[Any], Any]
     reads: Calls
     writes: Calls
+    check: Callable[[Any], Any] = lambda structure: structure.check()
 
 
 def _sessions(count: int) -> list[str]:
@@ -125,6 +129,7 @@ def _unique(precision: str, **options: Any) -> Subject:
             "visit_many": lambda u: u.visit_many(came, DAY),
             **({} if precision == "hyperloglog" else {"recount": lambda u: u.recount(DAY)}),
         },
+        lambda u: u.check(DAY),
     )
 
 
@@ -222,12 +227,14 @@ SUBJECTS: dict[str, Subject] = {
             "names": lambda book: list(book.names("elves")),
         },
         {"join": lambda book: book.join("elves", "Arwen")},
+        lambda book: book.check("elves"),
     ),
     "contacts": Subject(
         lambda kit: kit.recent_contacts(component="data", order="time"),
         lambda known: known.touch_many(("ada", word) for word in WORDS[:50]),
         {"complete": lambda known: known.complete("ada", "word")},
         {"touch": lambda known: known.touch("ada", "Grace")},
+        lambda known: known.check("ada"),
     ),
     **{
         f"unique {precision}": _unique(precision)
@@ -243,6 +250,7 @@ SUBJECTS: dict[str, Subject] = {
             "take": lambda queues: queues.acknowledge(queues.take("mail", timeout=0)),
             "enqueue": lambda queues: queues.enqueue("mail", "send", id="other"),
         },
+        lambda queues: queues.check("mail"),
     ),
     "search": Subject(
         lambda kit: kit.search("docs", component="data", attributes={"size": "number"}),
@@ -256,6 +264,7 @@ SUBJECTS: dict[str, Subject] = {
         {
             "index": lambda docs: docs.index("51", "word3 more"),
             "remove": lambda docs: docs.remove("3"),
+            "rebuild": lambda docs: docs.rebuild(lossy=True),
         },
     ),
     "ads": Subject(
@@ -431,14 +440,20 @@ class Driver:
         kit: a kit of MAP.
         shard_map: the map, with the ports of the servers.
         runner: runs calls on the awaiting face; None for the blocking one.
+        checks: whether to ask `check` what it says of each damage, before and after writes.
     """
 
     def __init__(
-        self, kit: ShardKit, shard_map: ShardMap, runner: asyncio.Runner | None = None
+        self,
+        kit: ShardKit,
+        shard_map: ShardMap,
+        runner: asyncio.Runner | None = None,
+        checks: bool = False,
     ) -> None:
         self.kit = kit
         self.client: Any = kit.client("data")
         self.runner = runner
+        self.checks = checks
         self.awaiting: Any = None
         if runner is not None:
             self.awaiting = runner.run(shardkit.aconnect(shard_map))
@@ -472,6 +487,15 @@ class Driver:
             return call(SUBJECTS[name].open(self.kit))
         return call(Waited(SUBJECTS[name].open(self.awaiting), self.runner))
 
+    def named(self, name: str) -> set[str] | None:
+        """Return the keys that `check` names as damaged; None if it refuses."""
+        try:
+            return {damage.key for damage in list(self.call(name, SUBJECTS[name].check))}
+        except ShardKitError as error:
+            if isinstance(error, ShardErrors):
+                raise
+            return None
+
     def run(
         self, name: str, stored: dict[bytes, bytes], right: dict[str, Any], case: Case
     ) -> Iterator[Outcome]:
@@ -480,6 +504,13 @@ class Driver:
         case.act(self.client)
         damaged = self.snapshot()
         subject = SUBJECTS[name]
+        named: set[str] | None = None
+        if self.checks:
+            try:
+                named = self.named(name)
+            except Exception as error:
+                found = (case.key.decode(errors="replace"), case.what, "check", "raw", str(error))
+                yield Outcome(name, *found)
         for called, call in {**subject.reads, **subject.writes}.items():
             if called in subject.writes:
                 self.restore(damaged)
@@ -499,6 +530,12 @@ class Driver:
                 result, detail = "raw", f"{type(error).__name__}: {error}"
             if time.monotonic() - begin > SECONDS:
                 result = "hang"
+            if result == "wrong" and self.checks and named != set():
+                result = "check"
+            if called in subject.writes and self.checks and named is not None and detail == "":
+                more = (self.named(name) or set()) - named
+                if more:
+                    result, detail = "spread", f"{sorted(more)[:3]}, of {sorted(named)[:3]}"
             yield Outcome(
                 name, case.key.decode(errors="replace"), case.what, called, result, detail
             )
@@ -521,25 +558,37 @@ class Driver:
             yield from self.run(name, stored, right, case)
 
 
+RESULTS = ("same", "damage", "check", "wrong", "spread", "raw", "hang")
+
+
 def main() -> int:
-    """Make all cases, or those of the subjects given; print those that went wrong."""
+    """Make all cases, or those of the subjects given; print what went wrong, and a table a face."""
     names = [name for name in SUBJECTS if not sys.argv[1:] or name in sys.argv[1:]]
-    counts: Counter[tuple[str, str]] = Counter()
+    failed = False
     servers = LocalServers(ShardMap.parse(MAP), ports="free")
     with servers, shardkit.connect(servers.shard_map) as kit, asyncio.Runner() as runner:
-        for driver in (Driver(kit, servers.shard_map), Driver(kit, servers.shard_map, runner)):
+        blocking = Driver(kit, servers.shard_map, checks=True)
+        awaiting = Driver(kit, servers.shard_map, runner)
+        for driver in (blocking, awaiting):
+            counts: Counter[tuple[str, str]] = Counter()
             for name in names:
                 for outcome in driver.outcomes(name):
                     counts[name, outcome.result] += 1
-                    if outcome.result not in ("same", "damage"):
+                    silent = outcome.result in ("same", "damage", "check")
+                    if not silent and (driver.checks or outcome.result != "wrong"):
                         print(*outcome, sep=" | ", flush=True)
-            if driver.runner:
-                driver.runner.run(driver.awaiting.aclose())
-    results = ("same", "damage", "wrong", "raw", "hang")
-    print(f"{'':16}", *(f"{result:>8}" for result in results))
-    for name in names:
-        print(f"{name:16}", *(f"{counts[name, result]:8,}" for result in results))
-    return int(any(counts[name, result] for name in names for result in ("raw", "hang")))
+            print(f"{'blocking' if driver.checks else 'awaiting, without check()':25}", end="")
+            print(*(f"{result:>8}" for result in RESULTS))
+            for name in names:
+                print(f"{name:25}", *(f"{counts[name, result]:8,}" for result in RESULTS))
+            print(f"{'all':25}", *(f"{_sum(counts, result):8,}" for result in RESULTS), flush=True)
+            failed = failed or any(_sum(counts, each) for each in ("spread", "raw", "hang"))
+        runner.run(awaiting.awaiting.aclose())
+    return int(failed)
+
+
+def _sum(counts: Counter[tuple[str, str]], result: str) -> int:
+    return sum(count for (_, each), count in counts.items() if each == result)
 
 
 if __name__ == "__main__":
