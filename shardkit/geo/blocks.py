@@ -249,7 +249,7 @@ def _border(level: Level, content: bytes) -> int:
     """Return the position of the city numbers in a block."""
     width = level.bits // 8
     count, left = divmod(len(content) - 1, width + _BYTES_OF_A_NUMBER)
-    if content[:1] != _ENTRIES or left:
+    if content[:1] != _ENTRIES or left or not count:
         raise StructureError(
             f"{len(content)} bytes of a block of ranges cannot be read",
             "import again; a newer version of shardkit may have written them",

@@ -35,6 +35,10 @@ class CityTable:
             driver, component, name, 1, CITIES_A_PART, codec="json", fields=int
         )
 
+    def key(self, number: int) -> str:
+        """Return the key of the part that has a city."""
+        return f"{self._hash.name}:{number // CITIES_A_PART}"
+
     def write(self, cities: Iterable[tuple[int, City]]) -> Operation[None]:
         """Write cities by their numbers, 10,000 per exchange."""
         yield from self._hash.hset_many(

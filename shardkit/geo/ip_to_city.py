@@ -296,6 +296,11 @@ class IpToCity(Structure[Face]):
             # If this process was suspended since its last check, a missing city may have expired.
             certain = None not in found or self._cache.checked != checked
             if certain or not (yield from self._stale()):
+                lost = {n for n in numbers if n != NO_CITY} - cities.keys()
+                if lost:
+                    key = view.table.key(min(lost))
+                    city = f"city {min(lost)}, which a block names"
+                    raise damage(self.component, key, "nothing", city, "import again")
                 break
         if found is None:
             raise StructureError(

@@ -533,9 +533,10 @@ class Driver:
             if result == "wrong" and self.checks and named != set():
                 result = "check"
             if called in subject.writes and self.checks and named is not None and detail == "":
-                more = (self.named(name) or set()) - named
-                if more:
-                    result, detail = "spread", f"{sorted(more)[:3]}, of {sorted(named)[:3]}"
+                after = self.named(name) or set()
+                # A part that is split hands on what nobody of ours wrote: as much as before.
+                if after - named and (called == "delete" or not named - after):
+                    result, detail = "spread", f"{sorted(after)[:3]}, of {sorted(named)[:3]}"
             yield Outcome(
                 name, case.key.decode(errors="replace"), case.what, called, result, detail
             )

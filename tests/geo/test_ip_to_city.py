@@ -13,7 +13,7 @@ from faces import Face, keys_of
 from geo_helpers import BONN, LIMA, OSLO, expected, ranges, some_ranges, telling_points
 
 from shardkit import ShardKit
-from shardkit.errors import InvalidArgumentError, StructureError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, StructureError
 from shardkit.geo.addresses import address_text
 from shardkit.geo.blocks import ENTRIES_A_PAGE
 from shardkit.geo.models import City, IpRange, Item, SkippedLine
@@ -158,12 +158,13 @@ def test_cities_may_come_first_and_be_named_by_their_ids(face: Face, ip: Any) ->
     assert face.run(ip.find("1.0.1.1")) is None
 
 
-def test_a_city_that_was_lost_is_none_and_no_crash(face: Face, kit: ShardKit) -> None:
+def test_a_city_that_was_lost_is_said_to_be(face: Face, kit: ShardKit) -> None:
     ip = face.kit.ip_to_city(component="one")
     done = face.run(ip.import_from(ranges(("1.0.0.0/24", BONN))))
     client = kit.client("one")
     assert client.delete(f"ip2city:{done.generation}:cities:0")
-    assert face.run(ip.find("1.0.0.1")) is None
+    with pytest.raises(DamagedDataError, match="cities:0 is damaged: nothing, where city 0"):
+        face.run(ip.find("1.0.0.1"))
     assert face.run(ip.find("1.0.1.1")) is None
     with pytest.raises(StructureError, match="are missing"):
         face.run(ip.local())

@@ -15,6 +15,7 @@ every member where it would be if there were none.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -45,6 +46,7 @@ from shardkit.structures.layouts.numbered import NumberedLayout
 
 # Of a group whose state may say anything, so many parts are looked for.
 _MOST_LOOKED_FOR = 100_000
+_NAMES = re.compile(rb"[0-9a-f]{8}")  # parameters, in groups: `Metadata.fingerprint`
 _OTHERS = "what the key holds; what it held before is lost already"
 _MOVES = f"{REBUILD} moves what is not its own"
 
@@ -134,6 +136,10 @@ def _check_group(layout: GrowingLayout, group: int, look: Look) -> Operation[Sus
     notes = yield from suspected(layout.refresh_group(group), f"{REBUILD} counts what there is")
     if notes:
         return notes
+    [of] = yield [Command(component, state, ("HGET", state, "of"), idempotent=True)]
+    if of is not None and not _NAMES.fullmatch(of):
+        error = damage(component, state, f"of={shown(of)}", "what names parameters")
+        return [Suspicion(error, f"{REBUILD} names them anew")]
     number, held = layout.parts[group], Entries()
     wrong: list[tuple[str, list[bytes]]] = []
     for parts in pages(range(number), KEYS_CHECKED):

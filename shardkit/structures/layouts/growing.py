@@ -81,6 +81,7 @@ _WRITE_UNSPLIT = "structures/layouts/write_unsplit"
 _COUNTED = ("SADD", "SREM", "HSET", "HSETNX", "HDEL")
 # Members that one script writes, so that it does not block its server for long.
 MEMBERS_PER_SCRIPT = 500
+_PARTS_LOOKED_FOR = 16  # behind the last one, before a group is removed
 KEYS_LOOKED_FOR = 1000
 # Where fields expire, a group's count is too high: recount when it has grown by this factor.
 _RECOUNT = 1.1
@@ -440,7 +441,24 @@ class GrowingLayout(Layout):
         100,000 parts.
         """
         yield from self.refresh()
+        if name == "UNLINK":
+            yield from self._look_beyond()
         return (yield from self._to_all(range(self.groups), name, *args))
+
+    def _look_beyond(self) -> Operation[None]:
+        """Check that groups have no more parts than they say, as these would be left behind.
+
+        Cost: one exchange.
+        """
+        beyond = [
+            [self.key(group, number + n) for n in range(_PARTS_LOOKED_FOR)]
+            for group, number in enumerate(self.parts)
+        ]
+        found = yield [self._read(keys[0], "EXISTS", *keys[1:]) for keys in beyond]
+        for group, more in enumerate(found):
+            if more:
+                number = self.parts[group]
+                raise self._damage(group, f"parts={number}", f"more, as {beyond[group][0]} says")
 
     def _to_all(
         self,

@@ -193,9 +193,11 @@ class NumberedLayout(Layout):
     def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
         """See `Layout.send_to_all`; the registry comes last."""
         yield from self.refresh()
+        # The registry may have lost parts: none of the first ones is left behind.
+        parts = [*self._parts, *(self.first_unregistered() if name == "UNLINK" else ())]
         total = 0
-        for start in range(0, len(self._parts), PARTS_AT_ONCE):
-            keys = list(map(self.key, self._parts[start : start + PARTS_AT_ONCE]))
+        for start in range(0, len(parts), PARTS_AT_ONCE):
+            keys = list(map(self.key, parts[start : start + PARTS_AT_ONCE]))
             total += sum((yield Columns.each(self.component, name, keys, *args)))
         if not isinstance(self.rest, FixedLayout):
             total += yield from self.rest.send_to_all(name, *args)

@@ -203,7 +203,10 @@ class PartStore:
 
     def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
         """Send a command to every part, then to the registry; return the sum."""
-        keys = [*map(self.part_key, (yield from self.parts())), self.registry.key]
+        parts = yield from self.parts()
+        if name == "UNLINK":  # the registry may have lost parts: none of the first is left behind
+            parts = [*parts, *(yield from self._first_unregistered())]
+        keys = [*map(self.part_key, parts), self.registry.key]
         total = 0
         for some in pages(keys, PARTS_AT_ONCE):
             total += sum((yield Columns.each(self.component, name, some, *args)))

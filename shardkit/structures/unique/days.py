@@ -39,6 +39,7 @@ from shardkit.operations.commands import (
     Home,
     Locate,
     Partial,
+    Pause,
     Replies,
     Shard,
     To,
@@ -54,6 +55,8 @@ from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import ATTEMPTS, open_again, settle, unstable
 from shardkit.structures.unique.precision import MEMBER_BITS, Visitor, VisitorId, visitor_id
+
+_UNTIL_REMOVED: Final = 0.05  # seconds between looks at a day that may be being removed
 
 # Members to send, by the key of their part.
 Members: TypeAlias = Mapping[str, Sequence[Argument]]
@@ -207,11 +210,42 @@ class DayInParts(ABC):
 
     def ids(self) -> Stream[VisitorId]:
         """Iterate over the ids, part by part. Cost: an exchange for 256 parts."""
-        parts, _ = yield from self.existing_parts()
+        parts, known = yield from self.existing_parts()
+        found = 0
         for page in pages(parts, PARTS_LISTED):
             replies = yield [self.read(self.read_command, part) for part in page]
             for part, reply in zip(page, replies, strict=True):
-                yield Page(self.ids_in(part, reply))
+                ids = Page(self.ids_in(part, reply))
+                found += len(ids)
+                yield ids
+        if known:
+            yield from self._verify(parts, found)
+
+    def _verify(self, parts: Sequence[int], found: int) -> Operation[None]:
+        """Check that a day has as many ids as were counted, or more.
+
+        A visitor is in a part before it is counted; only a removal of the day ends that.
+        """
+        index = self.index_key
+        for _ in range(ATTEMPTS):
+            [text, exists] = yield [
+                Command(self.home, self.key, ("GET", self.key), idempotent=True),
+                Command(self.component, index, ("EXISTS", index), idempotent=True),
+            ]
+            counted = stored_integer(self.home, self.key, "count", text or b"0")
+            if counted <= found or not exists:
+                return
+            yield Pause(_UNTIL_REMOVED)
+            found = 0
+            for page in pages(parts, PARTS_AT_ONCE):
+                found += sum((yield [self.read(self.size_command, part) for part in page]))
+        raise damage(
+            self.home,
+            self.key,
+            f"a count of {counted:,}",
+            f"that of the {found:,} visitors in {self.key}:…",
+            "recount(day): the others are lost",
+        )
 
     def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
         """Send UNLINK or EXPIRE to everything but the count; return how many keys it affected."""

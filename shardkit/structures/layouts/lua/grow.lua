@@ -91,6 +91,9 @@ local function read_state(key, initial, ...)
       end
     end
   end
+  if stored[4] and not string.find(stored[4], '^%x%x%x%x%x%x%x%x$') then
+    damaged(key, 'of=' .. stored[4], 'what names parameters: eight hexadecimal digits')
+  end
   local due = redis.call('PEXPIRETIME', key)
   return {
     key = key, absent = due == -2, of = stored[4],

@@ -16,7 +16,8 @@ end
 
 if is(KEYS[1], 'HASH') then
   local of = redis.call('HGET', KEYS[1], 'of')
-  if of and ARGV[3] ~= '' and of ~= ARGV[3] then return 1 end -- of a structure that is no more
+  local named = of and string.find(of, '^%x%x%x%x%x%x%x%x$') -- else it is damaged
+  if named and ARGV[3] ~= '' and of ~= ARGV[3] then return 1 end -- of a structure that is no more
 end
 local members, due = 0, ARGV[2]
 for n = 2, #KEYS - 1 do
