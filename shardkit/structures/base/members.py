@@ -67,6 +67,8 @@ class Members(Generic[M]):
         """
         if type(member) is int and _LOWEST <= member <= _HIGHEST:  # the usual case, at no call
             return b"%d" % member
+        if type(member) is str and self.kind is str and member.isascii():
+            return member.encode()
         try:
             sent = key_bytes(member)
         except InvalidKeyError:

@@ -26,7 +26,7 @@ an HGET takes 1.0 microseconds in parts of 128 and 7.1 in parts of 1,024, for ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from datetime import datetime, timedelta
 from itertools import chain
 from math import isfinite
@@ -235,7 +235,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         new = 0
         yield from self._values.load()
         rows = rows_of(self.name, "pairs", pairs, "(field, value)", 2, 2)
-        for page in self.layout.pages(self._pair(*row) for row in rows):
+        total = len(pairs) if isinstance(pairs, Sized) else None
+        for page in self.layout.pages((self._pair(*row) for row in rows), total):
             new += yield from self._hset(page)
         return new
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
 from shardkit.errors import ShardFailure
@@ -33,6 +34,7 @@ Chunk: TypeAlias = Sequence[Any]
 # How many members a bulk load sends at once: the least, for each part, the most, and their bytes.
 PAGE, MEMBERS_PER_PART, MOST_OF_PAGE = 10_000, 64, 200_000
 MOST_PAGE_BYTES = 32 * 2**20
+LOOKED_AT_ONCE = 100
 Build: TypeAlias = Callable[[list[bytes], list[T]], tuple[Argument, ...]]
 
 
@@ -95,7 +97,9 @@ class Layout(ABC):
     def part_count(self) -> int:
         """Return how many parts members fall into at random, as last seen."""
 
-    def pages(self, members: Iterable[tuple[bytes, T]]) -> Iterator[list[tuple[bytes, T]]]:
+    def pages(
+        self, members: Iterable[tuple[bytes, T]], total: int | None = None
+    ) -> Iterator[list[tuple[bytes, T]]]:
         """Cut many members into pages to `write`.
 
         A page grows with the number of parts, so that a command carries dozens of members: each
@@ -103,17 +107,19 @@ class Layout(ABC):
 
         Args:
             members: each with its value, or what else belongs to it; read as they are written.
+            total: how many there are, if it is known.
         """
-        page: list[tuple[bytes, T]] = []
-        size, room = self._page_size(), MOST_PAGE_BYTES
-        for pair in members:
-            page.append(pair)
-            value: object = pair[1]
-            room -= len(pair[0]) + (len(value) if isinstance(value, str | bytes) else 0)
-            if len(page) >= size or room <= 0:
-                yield page
-                page, size, room = [], self._page_size(), MOST_PAGE_BYTES
-        if page:
+        rest = iter(members)
+        while True:
+            page: list[tuple[bytes, T]] = []
+            size, room = self._page_size(), MOST_PAGE_BYTES
+            while room > 0 and (some := list(islice(rest, min(LOOKED_AT_ONCE, size - len(page))))):
+                page += some
+                room -= sum([len(member) for member, _ in some])
+                if some[0][1] is not None:
+                    room -= sum([len(v) for _, v in some if isinstance(v, str | bytes)])
+            if not page:
+                return
             yield page
 
     def _page_size(self) -> int:

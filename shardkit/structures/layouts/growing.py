@@ -34,7 +34,9 @@ W. Litwin, *Linear hashing: a new tool for file and table addressing*, 1980.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha1
 from itertools import count, islice
@@ -65,7 +67,7 @@ from shardkit.structures.base.check import Suspicions
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import ATTEMPTS, open_again, unstable
-from shardkit.structures.layouts.base import Build, Chunk, Layout, T, grouped
+from shardkit.structures.layouts.base import Build, Chunk, Layout, T
 
 GROUPS = 64
 KEYS_PER_EXCHANGE = 100_000
@@ -129,6 +131,7 @@ class GrowingLayout(Layout):
         self._counts = [0] * groups
         self._expiring = [False] * groups
         self._recounted = [0] * groups
+        self._to_come = 0.0
 
     def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
         """See `Layout.read_one`."""
@@ -152,13 +155,13 @@ class GrowingLayout(Layout):
         waiting = self._by_group(members)
         while waiting:
             plans = [
-                (group, self.parts[group], grouped(pairs, _of_part(self.parts[group])))
-                for group, pairs in waiting.items()
+                (group, self.parts[group], _by_part(placed, self.parts[group]))
+                for group, placed in waiting.items()
             ]
             batch: list[Command] = []
             for group, _, parts in plans:
                 batch += [
-                    self._read(self.key(group, part), *build([m for m, _ in stored], owned))
+                    self._read(self.key(group, part), *build(stored, owned))
                     for part, (stored, owned) in parts.items()
                 ]
                 batch.append(self._parts_queries[group])
@@ -187,8 +190,8 @@ class GrowingLayout(Layout):
                 yield from self._recount(waiting)
             plans = [
                 plan
-                for group, pairs in waiting.items()
-                for plan in self._plans(group, pairs, adds=adds)
+                for group, placed in waiting.items()
+                for plan in self._plans(group, placed, adds=adds)
             ]
             replies = yield Partial(
                 self._write_command(plan, build, adds=adds, unsure=plan.group in unsure)
@@ -202,12 +205,12 @@ class GrowingLayout(Layout):
                     continue
                 if reply == 0:
                     unsure.add(plan.group)
-                    waiting.setdefault(plan.group, []).extend(plan.pairs())
+                    waiting.setdefault(plan.group, []).extend(plan.placed)
                     continue
                 done, *state = reply
                 if done == OTHERS:
                     others[plan.group] = state[0], state[2]
-                    waiting.setdefault(plan.group, []).extend(plan.pairs())
+                    waiting.setdefault(plan.group, []).extend(plan.placed)
                     continue
                 self._update_state(plan.group, *state[:3])
                 if done == CREATED:
@@ -215,13 +218,13 @@ class GrowingLayout(Layout):
                 elif done:
                     results += plan.results(state[3:])
                 else:
-                    waiting.setdefault(plan.group, []).extend(plan.pairs())
+                    waiting.setdefault(plan.group, []).extend(plan.placed)
             if created or others:
                 new = {group: found[-1] for group, (_, found) in created.items()}
                 gone = yield from self._settle(new, others, replies)
                 for group, (plan, found) in created.items():
                     if group in gone:  # somebody has deleted the structure since
-                        waiting.setdefault(group, []).extend(plan.pairs())
+                        waiting.setdefault(group, []).extend(plan.placed)
                     else:
                         results += plan.results(found[:-1])
             raise_failures(replies)
@@ -278,7 +281,7 @@ class GrowingLayout(Layout):
             self._reset_group(group)
         return gone
 
-    def _plans(self, group: int, pairs: list[tuple[_Placed, T]], *, adds: bool) -> list[WritePlan]:
+    def _plans(self, group: int, placed: list[_Placed[T]], *, adds: bool) -> list[WritePlan]:
         """Cut the writes to a group into scripts, after the splits that they need.
 
         Members of one part go together, so that a command adds as many of them as it can.
@@ -286,18 +289,21 @@ class GrowingLayout(Layout):
         number = self.parts[group]
         wanted = number
         if adds:
-            wanted = max(number, ceil((self._counts[group] + len(pairs)) / self._load))
+            expected = self._counts[group] + len(placed) + self._to_come / self.groups
+            wanted = max(number, ceil(expected / self._load))
         plans = [
             WritePlan(group, some, some + SPLITS_PER_SCRIPT, {})
             for some in range(number, wanted - SPLITS_PER_SCRIPT, SPLITS_PER_SCRIPT)
         ]
         if plans:
             number = plans[-1].wanted
-        if len(pairs) > MEMBERS_PER_SCRIPT:
-            pairs = sorted(pairs, key=lambda pair: address(pair[0][1], wanted))
-        for start in range(0, len(pairs), MEMBERS_PER_SCRIPT):
-            some = grouped(pairs[start : start + MEMBERS_PER_SCRIPT], _of_part(wanted))
-            plans.append(WritePlan(group, number, wanted, some))
+        if len(placed) > MEMBERS_PER_SCRIPT:
+            mask = (1 << wanted.bit_length()) - 1
+            half = mask >> 1
+            placed.sort(key=lambda each: p if (p := each[1] & mask) < wanted else p & half)
+        for start in range(0, len(placed), MEMBERS_PER_SCRIPT):
+            some = placed[start : start + MEMBERS_PER_SCRIPT]
+            plans.append(WritePlan(group, number, wanted, _by_part(some, wanted), some))
             number = wanted
         return plans
 
@@ -305,9 +311,7 @@ class GrowingLayout(Layout):
         self, plan: WritePlan, build: Build[T], *, adds: bool, unsure: bool
     ) -> Command:
         group = plan.group
-        commands = [
-            build([member for member, _ in stored], owned) for stored, owned in plan.writes.values()
-        ]
+        commands = [build(stored, owned) for stored, owned in plan.writes.values()]
         args: list[Argument]
         known = self._counts[group] > 0 and plan.wanted == plan.parts and not unsure
         if known and commands[0][0] in _COUNTED:
@@ -593,12 +597,40 @@ class GrowingLayout(Layout):
         """Return the key of a part."""
         return f"{self._keys[group]}:{part}"
 
-    def _by_group(self, members: Iterable[tuple[bytes, T]]) -> dict[int, list[tuple[_Placed, T]]]:
-        groups: dict[int, list[tuple[_Placed, T]]] = {}
-        for member, owned in members:
-            group, q = self.place(member)
-            groups.setdefault(group, []).append(((member, q), owned))
-        return groups
+    def _by_group(self, members: Iterable[tuple[bytes, T]]) -> dict[int, list[_Placed[T]]]:
+        pairs = members if isinstance(members, list) else list(members)
+        hashes = array("I")
+        hashes.frombytes(
+            b"".join([sha1(member, usedforsecurity=False).digest() for member, _ in pairs])
+        )
+        hashes = hashes[:: sha1().digest_size // hashes.itemsize]
+        if sys.byteorder == "little":
+            hashes.byteswap()
+        groups: list[list[_Placed[T]]] = [[] for _ in range(self.groups)]
+        mask, bits = self.groups - 1, self._bits
+        for h, (member, owned) in zip(hashes, pairs, strict=True):
+            groups[h & mask].append((member, h >> bits, owned))
+        return {group: some for group, some in enumerate(groups) if some}
+
+    def pages(
+        self, members: Iterable[tuple[bytes, T]], total: int | None = None
+    ) -> Iterator[list[tuple[bytes, T]]]:
+        """See `Layout.pages`. Parts are made for all that is to come, not split again and again.
+
+        How much of it will be new is seen from the page before.
+        """
+        known, sent, share = None, 0, 0.0
+        try:
+            for page in super().pages(members):
+                sent += len(page)
+                self._to_come = share * max(0, (total or 0) - sent)
+                yield page
+                count = sum(self._counts)
+                if known is not None:
+                    share = min(1.0, max(0.0, (count - known) / len(page)))
+                known = count
+        finally:
+            self._to_come = 0.0
 
     def _recount(self, groups: Iterable[int]) -> Operation[None]:
         """Recount groups whose fields expire, before they split for members long gone."""
@@ -642,8 +674,8 @@ class GrowingLayout(Layout):
         self._expiring[group] = bool(expiring)
 
 
-# A member and the number that decides its part within its group.
-_Placed: TypeAlias = tuple[bytes, int]
+# A member, the number that decides its part within its group, and what belongs to it.
+_Placed: TypeAlias = tuple[bytes, int, T]
 
 
 class WritePlan(NamedTuple):
@@ -653,18 +685,15 @@ class WritePlan(NamedTuple):
         group: the group.
         parts: how many parts it had when last seen.
         wanted: how many it needs.
-        writes: by part, members with their position and what belongs to each.
+        writes: by part, members and what belongs to each.
+        placed: the same members, to be planned again.
     """
 
     group: int
     parts: int
     wanted: int
-    writes: dict[int, tuple[list[_Placed], list[Any]]]
-
-    def pairs(self) -> Iterator[tuple[_Placed, Any]]:
-        """The writes, to be planned again."""
-        for placed, owned in self.writes.values():
-            yield from zip(placed, owned, strict=True)
+    writes: dict[int, tuple[list[bytes], list[Any]]]
+    placed: Sequence[_Placed[Any]] = ()
 
     def results(self, replies: Sequence[Reply]) -> Iterator[tuple[list[Any], Reply]]:
         """What belonged to the members of each write, and its reply."""
@@ -760,8 +789,22 @@ def parts_after_splits(before: int, now: int, parts: set[int]) -> list[int]:
     return sorted(part for part in within if part < now)
 
 
-def _of_part(parts: int) -> Callable[[_Placed], int]:
-    return lambda placed: address(placed[1], parts)
+def _by_part(placed: Iterable[_Placed[T]], parts: int) -> dict[int, tuple[list[bytes], list[T]]]:
+    """Return members, and what belongs to each, by part; see `address`."""
+    mask = (1 << parts.bit_length()) - 1
+    half = mask >> 1
+    found: dict[int, tuple[list[bytes], list[T]]] = {}
+    for member, q, owned in placed:
+        part = q & mask
+        if part >= parts:
+            part &= half
+        some = found.get(part)
+        if some is None:
+            found[part] = [member], [owned]
+        else:
+            some[0].append(member)
+            some[1].append(owned)
+    return found
 
 
 def max_load(part_size: int) -> float:

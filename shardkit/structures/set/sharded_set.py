@@ -33,7 +33,7 @@ Members are always hashed, numbers too, because the integers of a set are rarely
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from typing import Any, ClassVar, Generic, TypeAlias
 
 from shardkit.encodings.limits import FORMS
@@ -214,7 +214,8 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
             )
         added = 0
         encode = self._members.encode
-        for page in self.layout.pages((encode(member), None) for member in members):
+        pairs = ((encode(member), None) for member in members)
+        for page in self.layout.pages(pairs, len(members) if isinstance(members, Sized) else None):
             yield from self._open(create=True)
             for _, new in (yield from self.layout.write(page, lambda some, _: ("SADD", *some))):
                 added += new

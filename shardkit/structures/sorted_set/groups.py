@@ -127,7 +127,7 @@ class ScoredGroups(GrowingLayout):
             *(len(plan.writes), int(whole), *self._life),
         ]
         for stored, owned in plan.writes.values():
-            verb, count, *rest = build([member for member, _ in stored], owned)
+            verb, count, *rest = build(stored, owned)
             args += [verb, count, len(rest) - int(count), *rest]
         return script_call(self.component, script("structures/sorted_set/write"), keys, args)
 
@@ -139,7 +139,7 @@ class ScoredGroups(GrowingLayout):
         [(part, (stored, owned))] = plan.writes.items()
         if len(stored) != 1:
             return None
-        verb, options, *rest = build([stored[0][0]], owned)
+        verb, options, *rest = build(stored, owned)
         if options or verb not in ("ADD", "REM"):
             return None
         most = floor(plan.parts * self._load) - 1 if adds else 2**52

@@ -67,6 +67,26 @@ def test_no_part_ever_outgrows_its_size(face: Face, kit: ShardKit, component: st
     assert face.run(ids.scard()) == 12 * 700 == len(set(face.run(ids.smembers())))
 
 
+def test_what_a_load_is_still_to_bring_is_planned_for_and_what_is_there_already_is_not(
+    kit: ShardKit,
+) -> None:
+    members = list(range(60_000))
+    options: dict[str, Any] = {"component": "one", "members": int, "part_size": 256, "groups": 4}
+    known, unknown = kit.set("known", **options), kit.set("unknown", **options)
+    assert known.sadd_many(members) == unknown.sadd_many(iter(members)) == len(members)
+
+    def part_count(ids: Any) -> int:
+        return sum(ids.layout.parts)
+
+    needed = len(members) / max_load(256)
+    assert needed <= part_count(known) <= 1.05 * needed + 4
+    assert part_count(unknown) == pytest.approx(part_count(known), rel=0.05)
+    before = part_count(known), part_count(unknown)
+    assert known.sadd_many(members) == unknown.sadd_many(iter(members)) == 0
+    assert part_count(known) - before[0] == part_count(unknown) - before[1]
+    assert set(known.smembers()) == set(members)
+
+
 def parts_of(kit: ShardKit, component: str, name: str) -> list[tuple[int, bytes]]:
     """How many members each part has, and how it is stored."""
     found = kit.component(component)
