@@ -33,7 +33,7 @@ local redis = (function(real)
   if #KEYS > 0 then tag = string.match(KEYS[1], '{(.-)}') end
   local several = {DEL = 1, UNLINK = 1, EXISTS = 1, TOUCH = 1, MGET = 1, RENAME = 1, SUNION = 1,
     SINTER = 1, SDIFF = 1, SUNIONSTORE = 1, SINTERSTORE = 1, SDIFFSTORE = 1}
-  local keyless = {TIME = 1, SCAN = 1, PUBLISH = 1}
+  local keyless = {TIME = 1, SCAN = 1, PUBLISH = 1, SPUBLISH = 1}
   local function checked(call)
     return function(command, ...)
       local keys = several[string.upper(command)] and {...} or {(...)}

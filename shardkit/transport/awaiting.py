@@ -260,8 +260,7 @@ class AwaitingLink:
         except ATTEMPT_ERRORS:
             return None
         source = ConnectionSource(client.connection_pool if node is None else node, self._raw)
-        name = "" if node is None else node.name
-        return await self._subscriptions.get(client, source, name, connect=connect)
+        return await self._subscriptions.get(client, source, node, connect=connect)
 
     async def _client(self, component: Component, number: int | None) -> Any:
         try:

@@ -272,11 +272,11 @@ class BlockingLink:
         number = place(to, key, {name: component}).number
         try:
             client: Any = self._clients.get(component, number, self._raw)
-            node = ""
+            node = None
             pool = getattr(client, "connection_pool", None)
             if pool is None:
-                owner = client.get_node_from_key(key)
-                node, pool = owner.name, client.get_redis_connection(owner).connection_pool
+                node = client.get_node_from_key(key)
+                pool = client.get_redis_connection(node).connection_pool
         except (*ATTEMPT_ERRORS, ShardFailure):
             return None
         return self._subscriptions.get(client, pool, node, connect=connect)

@@ -6,6 +6,11 @@
     waiter 2 ─┼── one connection, SUBSCRIBE shardkit:wake:<process>  ◄── server
     waiter 3 ─┘                          └── PUBLISH returns 0 if the process is gone
 
+On a cluster the channel is a sharded one, `shardkit:wake:{<tag>}<process>` of a slot of the node
+(SSUBSCRIBE, SPUBLISH): a plain one would be carried to all nodes. If that slot moves to another
+node, the subscription ends, and waiters get a new one. A server without sharded channels gets a
+plain one.
+
 A blocking kit has one such connection for each server, an async kit one for each server and event
 loop, however many threads or tasks wait. PUBLISH rather than a blocking pop, for three reasons: a
 channel is not a key, so a script that wakes somebody touches only its own keys, on a cluster too;
@@ -28,8 +33,12 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import islice
 from typing import Any
+
+from redis.exceptions import ResponseError
 
 from shardkit.connections import extended_timeout
 from shardkit.errors import ShardKitError
@@ -41,11 +50,28 @@ PREFIX = "shardkit:wake:"
 MOST_EARLY = 10_000
 # How long somebody who cannot be woken waits at most before he looks again.
 LONGEST_POLL = 0.1
+_MESSAGES = (b"message", "message", b"smessage", "smessage")
+_UNSUBSCRIBED = (b"sunsubscribe", "sunsubscribe")  # the slot of the channel was moved
 _FAILURES = (*ATTEMPT_ERRORS, ShardKitError)
 
 
-def _new_channel() -> str:
-    return f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+def _subscriptions_to_try(tags: Iterable[str]) -> list[tuple[str, str]]:
+    """Return how to subscribe, best first: a command and a channel that nobody else has."""
+    process = f"{os.getpid()}-{secrets.token_hex(8)}"
+    sharded = [("SSUBSCRIBE", f"{PREFIX}{{{tag}}}{process}") for tag in tags]
+    return [*sharded, ("SUBSCRIBE", f"{PREFIX}{process}")]
+
+
+def _tags_on(node: Any, node_of: Callable[[str], Any]) -> list[str]:
+    """Return hash tags of slots of a cluster's node: a few, as slots may have moved.
+
+    Args:
+        node: the node; None if it is no cluster.
+        node_of: returns the node of a key.
+    """
+    if node is None:
+        return []
+    return list(islice((tag for tag in map(str, range(1000)) if node_of(tag) == node), 3))
 
 
 class _Early(OrderedDict[bytes, bytes]):
@@ -59,7 +85,7 @@ class _Early(OrderedDict[bytes, bytes]):
 
 def _split(reply: Any) -> tuple[bytes, bytes] | None:
     """Return the waiter and the text of a message; None of what is not one."""
-    if not isinstance(reply, list) or len(reply) != 3 or reply[0] not in (b"message", "message"):
+    if not isinstance(reply, list) or len(reply) != 3 or reply[0] not in _MESSAGES:
         return None
     data = reply[2].encode() if isinstance(reply[2], str) else reply[2]
     waiter, _, text = data.partition(b" ")
@@ -84,8 +110,8 @@ class Subscription:
         broken: its connection failed; waiters get a new one.
     """
 
-    def __init__(self, pool: Any) -> None:
-        self.channel = _new_channel()
+    def __init__(self, pool: Any, tags: Iterable[str]) -> None:
+        self.channel = ""
         self.broken = False
         self._lock = threading.Lock()
         self._waiters: dict[bytes, _Waiter] = {}
@@ -94,8 +120,14 @@ class Subscription:
         self._pool = pool
         self._connection = pool.get_connection()
         try:
-            self._connection.send_command("SUBSCRIBE", self.channel)
-            self._connection.read_response(disable_decoding=True)
+            for command, self.channel in _subscriptions_to_try(tags):
+                self._connection.send_command(command, self.channel)
+                try:
+                    self._connection.read_response(disable_decoding=True)
+                    break
+                except ResponseError:
+                    if command == "SUBSCRIBE":
+                        raise
         except BaseException:
             self.close()
             raise
@@ -135,7 +167,8 @@ class Subscription:
         try:
             if not self._connection.can_read(timeout=seconds):
                 return
-            message = _split(self._connection.read_response(disable_decoding=True))
+            reply = self._connection.read_response(disable_decoding=True)
+            message = _split(reply)
         except _FAILURES:
             self.close()
             return
@@ -143,6 +176,8 @@ class Subscription:
             self.close()
             raise
         if message is None:
+            if reply[0] in _UNSUBSCRIBED:
+                self.close()
             return
         with self._lock:
             waiter = self._waiters.get(message[0])
@@ -176,28 +211,30 @@ class Subscriptions:
             weakref.WeakKeyDictionary()
         )
 
-    def get(self, client: Any, pool: Any, node: str, *, connect: bool) -> Subscription | None:
+    def get(self, client: Any, pool: Any, node: Any, *, connect: bool) -> Subscription | None:
         """Return the subscription on a server; None if there is none, or it cannot be had.
 
         Args:
             client: the shard's client.
             pool: of connections to the server.
-            node: the node's name, on a cluster.
+            node: the node, on a cluster; else None.
             connect: whether to connect if there is none yet.
         """
         if self._pid != os.getpid():
             self._reset()
-        found = self._found.get(client, {}).get(node)
+        name = "" if node is None else node.name
+        found = self._found.get(client, {}).get(name)
         if found is not None and not found.broken:
             return found
         if not connect:
             return None
         with self._lock:
             by_node = self._found.setdefault(client, {})
-            found = by_node.get(node)
+            found = by_node.get(name)
             if found is None or found.broken:
                 try:
-                    found = by_node[node] = Subscription(pool)
+                    tags = _tags_on(node, lambda tag: client.get_node_from_key(tag))
+                    found = by_node[name] = Subscription(pool, tags)
                 except _FAILURES:
                     return None
         return found
@@ -207,19 +244,25 @@ class AsyncSubscription:
     """One process's subscription on one server, for the tasks of an event loop."""
 
     def __init__(self, source: ConnectionSource) -> None:
-        self.channel = _new_channel()
+        self.channel = ""
         self.broken = False
         self._source = source
         self._waiters: dict[bytes, asyncio.Future[bytes | None]] = {}
         self._early = _Early()
         self._reading: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
+    async def start(self, tags: Iterable[str]) -> None:
         """Connect, and read from now on."""
         connection = await self._source.acquire()
         try:
-            await connection.send_command("SUBSCRIBE", self.channel)
-            await connection.read_response(disable_decoding=True)
+            for command, self.channel in _subscriptions_to_try(tags):
+                await connection.send_command(command, self.channel)
+                try:
+                    await connection.read_response(disable_decoding=True)
+                    break
+                except ResponseError:
+                    if command == "SUBSCRIBE":
+                        raise
         except BaseException:
             await self._source.release(connection, broken=True)
             raise
@@ -229,8 +272,11 @@ class AsyncSubscription:
         try:
             with extended_timeout(connection, 0):
                 while True:
-                    message = _split(await connection.read_response(disable_decoding=True))
+                    reply = await connection.read_response(disable_decoding=True)
+                    message = _split(reply)
                     if message is None:
+                        if reply[0] in _UNSUBSCRIBED:
+                            return
                         continue
                     waiting = self._waiters.get(message[0])
                     if waiting is None or waiting.done():
@@ -272,15 +318,17 @@ class AsyncSubscriptions:
         )
 
     async def get(
-        self, client: Any, source: ConnectionSource, node: str, *, connect: bool
+        self, client: Any, source: ConnectionSource, node: Any, *, connect: bool
     ) -> AsyncSubscription | None:
         """Return the subscription on a server; see `Subscriptions.get`."""
-        starting = self._found.get(client, {}).get(node)
+        name = "" if node is None else node.name
+        starting = self._found.get(client, {}).get(name)
         if starting is None or (starting.done() and self._outcome(starting) is None):
             if not connect:
                 return None
-            starting = asyncio.ensure_future(self._start(source))
-            self._found.setdefault(client, {})[node] = starting
+            tags = _tags_on(node, lambda tag: client.get_node_from_key(tag))
+            starting = asyncio.ensure_future(self._start(source, tags))
+            self._found.setdefault(client, {})[name] = starting
         elif not connect and not starting.done():
             return None
         # A task that is cancelled does not take the connection away from the others.
@@ -288,10 +336,10 @@ class AsyncSubscriptions:
         return self._outcome(starting)
 
     @staticmethod
-    async def _start(source: ConnectionSource) -> AsyncSubscription | None:
+    async def _start(source: ConnectionSource, tags: Iterable[str]) -> AsyncSubscription | None:
         subscription = AsyncSubscription(source)
         try:
-            await subscription.start()
+            await subscription.start(tags)
         except _FAILURES:
             return None
         return subscription

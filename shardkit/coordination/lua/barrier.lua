@@ -8,6 +8,7 @@
 -- ARGV[5]  the round that it arrived in; 0 at first
 -- ARGV[6]  for how many milliseconds it is kept
 -- Reply    {1 if it has opened, else 0, the round, how many have arrived, the stored parties}
+--@include wake
 local stored = redis.call('HMGET', KEYS[1], 'parties', 'round')
 for n, text in ipairs({stored[1] or '1', stored[2] or '1'}) do
   if not (#text < 16 and string.match(text, '^%d+$')) then
@@ -35,7 +36,7 @@ if arrived >= tonumber(ARGV[3]) then
   redis.call('HSET', KEYS[1], 'round', string.format('%.0f', round + 1))
   for n = 1, #all, 2 do
     if all[n + 1] ~= '-' and all[n] ~= ARGV[2] then
-      redis.pcall('PUBLISH', all[n + 1], all[n] .. ' open')
+      publish(all[n + 1], all[n] .. ' open')
     end
   end
   opened = 1

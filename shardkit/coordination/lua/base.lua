@@ -5,6 +5,7 @@
 -- KEYS[4]  who waits, a ZSET by order of arrival
 -- Times are microseconds since 1970 by the server's clock; all numbers are below 2^53.
 -- A holder is exclusive (x) or shares (s); with a limit of n at most n share.
+--@include wake
 
 local AT_ONCE = 1000
 local KEPT = 8 * 86400000  -- milliseconds; holds last a day at most, and are extended before
@@ -128,7 +129,7 @@ local function settle(now, own)
         if not overtaken then
           text = ' ' .. digits(next_token(latest, now)) .. ' ' .. digits(now + e.ttl)
         end
-        local woken = redis.pcall('PUBLISH', e.channel, id .. text)
+        local woken = publish(e.channel, id .. text)
         if type(woken) == 'table' then break end  -- no right to publish: it will ask
         gone = woken == 0
         if overtaken and not gone then

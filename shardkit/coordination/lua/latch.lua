@@ -5,6 +5,7 @@
 -- ARGV[2]  how many; for ask and forget the channel and the waiter, or nothing
 -- ARGV[3]  for how many milliseconds it is kept
 -- Reply    {the count, 1 if the latch was set, or already was open}
+--@include wake
 local text = redis.call('HGET', KEYS[1], 'count')
 if text and not (#text < 16 and string.match(text, '^%d+$')) then
   return redis.error_reply('DAMAGED ' .. cjson.encode({KEYS[1], string.sub(string.gsub(text,
@@ -28,7 +29,7 @@ if count == 0 then
   -- More than a thousand look again by themselves.
   for _, waiting in ipairs(redis.call('SPOP', KEYS[2], 1000)) do
     local channel, waiter = string.match(waiting, '^(%S+) (%S+)$')
-    if channel then redis.pcall('PUBLISH', channel, waiter .. ' open') end
+    if channel then publish(channel, waiter .. ' open') end
   end
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[3])

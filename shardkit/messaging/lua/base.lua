@@ -1,5 +1,6 @@
 -- Included by the scripts of messaging: the time, stored numbers, and how those who wait are woken.
 --@include structures/base/damage
+--@include wake
 local MOST = 9007199254740991
 
 local function digits(number)
@@ -34,7 +35,7 @@ local function wake(waiters, count)
     local waiting = redis.call('SPOP', waiters)
     if not waiting then return end
     local channel, waiter = string.match(waiting, '^(%S+) (%S+)$')
-    local reached = channel and redis.pcall('PUBLISH', channel, waiter .. ' news')
+    local reached = channel and publish(channel, waiter .. ' news')
     if type(reached) == 'number' and reached > 0 then count = count - 1 end
   end
 end
