@@ -211,7 +211,10 @@ class Protocol:
         return ()
 
     def invariant(self, kit: ShardKit) -> None:
-        """Check what must always hold; called after each step. Its requests are no steps."""
+        """Check what must always hold. Its requests are no steps.
+
+        Called after each step that changed what servers hold, and in the end.
+        """
 
     def at_end(self, kit: ShardKit) -> None:
         """Check what must hold when all clients have ended and all that was sent has arrived."""
@@ -333,9 +336,9 @@ class _Run:
                     self._start(number, function)
                 checks = type(protocol).invariant is not Protocol.invariant
 
-                def after_step(delivered: bool) -> None:
+                def after_step(changed: bool) -> None:
                     self._raise_failures()
-                    if checks and delivered:
+                    if checks and changed:
                         world.as_observer(protocol.invariant, observer)
                     if self.states is not None:
                         self.states.add(world.digest())
@@ -344,6 +347,8 @@ class _Run:
                 self._raise_failures()
                 for server in world.servers.values():
                     server.up, server.refuses = True, b""
+                if checks:
+                    world.as_observer(protocol.invariant, observer)
                 world.as_observer(protocol.at_end, observer)
                 if protocol.model is not None:
                     check_linearizable(world.history, protocol.model)

@@ -201,7 +201,7 @@ class World:
 
         Args:
             is_over: whether all clients have ended.
-            after_step: called after each step, with whether a server may have changed.
+            after_step: called after each step, with whether what servers hold has changed.
 
         Raises:
             EndlessRun: it would not end.
@@ -234,7 +234,13 @@ class World:
                 self._last = self.processes.index(unit)
                 self._resume(unit)
             if after_step is not None:
-                after_step(isinstance(unit, Wire))
+                after_step(self._take_changed())
+
+    def _take_changed(self) -> bool:
+        changed = False
+        for server in self.servers.values():
+            changed |= server.take_changed()
+        return changed
 
     def _units(self) -> list[SimulatedProcess | Wire]:
         """Return what can go on, whoever went on last first."""

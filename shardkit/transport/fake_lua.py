@@ -26,6 +26,7 @@ from fakeredis._helpers import SimpleError, SimpleString
 from fakeredis._socket import AsyncFakeSocket, FakeSocket
 from fakeredis.commands_mixins import scripting_mixin
 
+from shardkit.transport.fake_commands import PlannedCommands
 from shardkit.transport.fake_struct import pack, size, unpack
 
 _LUA = scripting_mixin.LUA_MODULE
@@ -302,9 +303,9 @@ class _CompiledScripts:
                 self._script_resp = None
 
 
-class CompilingSocket(_CompiledScripts, FakeSocket):
+class CompilingSocket(_CompiledScripts, PlannedCommands, FakeSocket):
     """fakeredis' end of a blocking connection, with compiled scripts."""
 
 
-class AsyncCompilingSocket(_CompiledScripts, AsyncFakeSocket):
+class AsyncCompilingSocket(_CompiledScripts, PlannedCommands, AsyncFakeSocket):
     """fakeredis' end of an awaiting connection, with compiled scripts."""

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, ClassVar
 
 from shardkit import ShardKit, ShardMap
@@ -21,6 +22,14 @@ from shardkit.errors import (
 from shardkit.queues import AsyncWorker, Worker
 from shardkit.simulation import CLIENTS, NETWORK, Client, Protocol
 from shardkit.simulation.protocol import is_outage
+
+
+@cache
+def map_of(host: str) -> ShardMap:
+    """Return the map of two shards on a host."""
+    shards = ", ".join(f"{{host: {host}, port: {n}}}" for n in (1, 2))
+    text = f"components: {{data: {{entry: {{host: home}}, shards: [{shards}]}}}}"
+    return ShardMap.parse(text, f"the map of {host}")
 
 
 class Workers(Protocol):
@@ -54,19 +63,19 @@ class Workers(Protocol):
     def blocking(self, client: Client) -> None:
         def work(id_: str) -> None:
             self.note(id_)
-            time.sleep(client.choose((0.0, 2.5)))
+            time.sleep(client.choose((0.0, 1.2)))
             if client.choose((False, True)):
                 raise ValueError("it fails now and then")
 
-        worker = Worker(self.queues(client.kit), "q", {"work": work}, concurrency=2, lease=2)
+        worker = Worker(self.queues(client.kit), "q", {"work": work}, concurrency=2, lease=1)
         worker.run(burst=True)
 
     async def awaiting(self, client: Client) -> None:
         async def work(id_: str) -> None:
             self.note(id_)
-            await asyncio.sleep(client.choose((0.0, 2.5)))
+            await asyncio.sleep(client.choose((0.0, 1.2)))
 
-        worker = AsyncWorker(self.queues(client.kit), "q", {"work": work}, concurrency=2, lease=2)
+        worker = AsyncWorker(self.queues(client.kit), "q", {"work": work}, concurrency=2, lease=1)
         await worker.run(burst=True, signals=False)
 
     def waiting(self, kit: ShardKit) -> set[str]:
@@ -98,6 +107,12 @@ class Deadlines(Protocol):
     faults = (*NETWORK, "crash", "cut_off")
     appendfsync = "always"
     seconds = 0.5
+
+    def hash(self, kit: Any) -> Any:
+        return kit.hash("h", component="data", groups=4)
+
+    def setup(self, kit: ShardKit) -> None:
+        self.hash(kit).hset(mapping=dict.fromkeys("abcd", 1))
 
     def client_functions(self) -> Sequence[Callable[[Client], Any]]:
         return [self.blocking, self.awaiting]
@@ -132,7 +147,7 @@ class Deadlines(Protocol):
         raise AssertionError("servers are not asked again")
 
     async def awaiting(self, client: Client) -> None:
-        hashed = client.kit.hash("h", component="data")
+        hashed = self.hash(client.kit)
         for n in range(9):
             begun, error = client.time, None
             try:
@@ -215,9 +230,7 @@ class Moving(Protocol):
 
     def move(self, kit: ShardKit, host: str = "moved") -> None:
         source: Any = kit.topology.source
-        shards = ", ".join(f"{{host: {host}, port: {n}}}" for n in (1, 2))
-        text = f"components: {{data: {{entry: {{host: home}}, shards: [{shards}]}}}}"
-        push(source.client(), ShardMap.parse(text, host), force=True)
+        push(source.client(), map_of(host), force=True)
 
     def move_back(self, kit: ShardKit) -> None:
         self.move(kit, "data")
@@ -298,7 +311,7 @@ class Closing(Protocol):
 
     def blocking(self, client: Client) -> None:
         kit = client.kit
-        hashed = kit.hash("h", component="data")
+        hashed = kit.hash("h", component="data", groups=4)
 
         def use() -> None:
             for n in range(6):
@@ -329,7 +342,7 @@ class Closing(Protocol):
 
     async def awaiting(self, client: Client) -> None:
         kit = client.kit
-        hashed = kit.hash("h", component="data")
+        hashed = kit.hash("h", component="data", groups=4)
 
         async def use() -> None:
             for n in range(6):
