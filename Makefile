@@ -5,7 +5,7 @@ BIN := .venv/bin
 OTHERS := rq celery huey dramatiq saq taskiq limits python-redis-lock pottery walrus cachelib \
   Flask-Caching Flask-Session django-redis cashews channels_redis aiogram
 
-.PHONY: browser week others setup check lua test coverage random mutants lowest lowest-quick soak damage golden simulate bench docs demo clean
+.PHONY: browser week others setup check lua test coverage random mutants lowest lowest-quick soak damage golden simulate schedules bench docs demo clean
 
 setup: .venv/ready
 
@@ -84,6 +84,9 @@ damage: setup  ## every damage to what structures store, one at a time, and ever
 
 simulate: setup  ## shardkit's protocols under ever new schedules until stopped, on all cores
 	$(BIN)/python tools/simulate.py $(SECONDS)
+
+schedules: setup  ## a thousand schedules of each of shardkit's protocols, on all cores; COUNT=100 for fewer
+	$(BIN)/python tools/simulate.py --each $(or $(COUNT),1000)
 
 bench: setup  ## the benchmarks; results as JSON and plots in benchmarks/results
 	$(BIN)/pip install -q -e '.[bench]'

@@ -1,10 +1,13 @@
 """Simulate shardkit's protocols until stopped, on all cores, and write what is found.
 
-    python tools/simulate.py [SECONDS] [--plot FILE]
+    python tools/simulate.py [SECONDS]
+    python tools/simulate.py --each 1000
+    python tools/simulate.py --plot FILE
 
 Each process takes the protocols in turn, with seeds that none has used. What fails is written to
-simulation-failures/. With ``--plot`` it counts instead how many distinct states are seen after how
-many schedules, choosing steps at random and preferring rare ones, and draws that.
+simulation-failures/. With ``--each`` it runs so many schedules of each protocol, the same ones each
+time, and fails if one of them does. With ``--plot`` it counts how many distinct states are seen
+after how many schedules, choosing steps at random and preferring rare ones, and draws that.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ import os
 import random
 import sys
 import time
-from multiprocessing import Process
+from collections import Counter
+from multiprocessing import Pool, Process
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +42,54 @@ def search(worker: int, until: float) -> None:
             try:
                 simulate(kind(), AT_ONCE, seed=seed, rare=bool(seed % 2), seconds=60)
             except SimulationFailure as failure:
-                FOUND.mkdir(exist_ok=True)
-                path = FOUND / f"{name.replace(' ', '-')}-{failure.seed}.txt"
-                path.write_text(f"{failure}\n", encoding="utf-8")
-                print(f"{name} fails: {path}", flush=True)
+                write(name, failure)
             schedules += AT_ONCE
             if time.time() >= until:
                 break
         print(f"process {worker}: {schedules:,} schedules", flush=True)
+
+
+def write(name: str, failure: SimulationFailure) -> None:
+    """Keep what was found."""
+    FOUND.mkdir(exist_ok=True)
+    path = FOUND / f"{name.replace(' ', '-')}-{failure.seed}.txt"
+    path.write_text(f"{failure}\n", encoding="utf-8")
+    print(f"{name} fails: {path}", flush=True)
+
+
+def run(task: tuple[str, int, int]) -> tuple[str, float, bool]:
+    """Run some schedules of a protocol; return its name, the seconds, and whether they passed."""
+    name, first, count = task
+    begun = time.process_time()
+    try:
+        simulate(PROTOCOLS[name](), count, seed=first)
+    except SimulationFailure as failure:
+        write(name, failure)
+        return name, time.process_time() - begun, False
+    return name, time.process_time() - begun, True
+
+
+def each(count: int) -> bool:
+    """Run so many schedules of each protocol on all cores; return whether all passed."""
+    begun = time.perf_counter()
+    tasks = [
+        (name, first, min(AT_ONCE, count - first))
+        for first in range(0, count, AT_ONCE)
+        for name in PROTOCOLS
+    ]
+    took: Counter[str] = Counter()
+    passed = True
+    with Pool(os.cpu_count()) as pool:
+        for name, seconds, ok in pool.imap_unordered(run, tasks):
+            took[name] += seconds  # type: ignore[assignment]
+            passed &= ok
+    for name, seconds in took.most_common():
+        print(f"{seconds / count * 1000:6.1f} ms a schedule  {name}")
+    print(
+        f"{count:,} schedules of each of {len(PROTOCOLS)} protocols in "
+        f"{time.perf_counter() - begun:.0f} s, {sum(took.values()):.0f} s of processors"
+    )
+    return passed
 
 
 def plot(path: str, seconds: float = 20.0) -> None:
@@ -75,6 +119,8 @@ def main() -> None:
     if "--plot" in arguments:
         plot(arguments[arguments.index("--plot") + 1])
         return
+    if "--each" in arguments:
+        sys.exit(not each(int(arguments[arguments.index("--each") + 1])))
     until = time.time() + (float(arguments[0]) if arguments else float("inf"))
     workers = [Process(target=search, args=(n, until)) for n in range(os.cpu_count() or 1)]
     for worker in workers:
