@@ -44,7 +44,7 @@ class _Plan(NamedTuple):
 
 @cache
 def _plan(signature: Signature, count: int) -> _Plan:
-    types = list(signature.fixed)
+    types: list[Any] = list(signature.fixed)
     repeat = signature.repeat
     types += [repeat[n % len(repeat)] for n in range(count - len(types))]
     flags = signature.flags
