@@ -87,6 +87,10 @@ class _Shown:
             self.policy.breaker.pools.add(shared)
         return shared
 
+    def separate_connection(self, **instead: Any) -> Any:
+        """Return a connection as the pool's, but for some arguments, that is not the pool's."""
+        return self._equipped(self.connection_class(**{**self.connection_kwargs, **instead}))
+
     @property
     def shares(self) -> bool:
         """Whether its connections are those of another pool."""

@@ -4,9 +4,11 @@ A component that was never read is read by its first caller. After that a thread
 own reads it again, blocking, for callers of both faces: no caller and no event loop ever waits for
 it. The thread starts when a call finds a component stale, and ends when nothing is left to read.
 
-Who holds connections asks for more (`Topology.watch`): a thread that reads what is stale about once
-a second though nobody calls. So an idle kit closes its connections to an address that no entry
-names any more, and what waits there is moved.
+Who holds connections asks for more (`Topology.watch`): a thread that is told by the config server
+what changes (`shardkit.topology.feed`), and reads that, at once and though nobody calls. So an idle
+kit closes its connections to an address that no entry names any more, and what waits there is
+moved. While it is told, nothing else is read again. Where it cannot be told, it reads what is stale
+about once a second.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from shardkit.errors import (
 )
 from shardkit.forks import ForkSafeLock, renewed_in_children
 from shardkit.server_errors import meaning
+from shardkit.topology.feed import BEAT, ChangeFeed
 from shardkit.topology.sources import Reading, Source, Values
 
 logger = logging.getLogger("shardkit")
@@ -46,7 +49,10 @@ logger = logging.getLogger("shardkit")
 INTERVAL = 1.0
 LONGEST_PAUSE = 8.0
 MAX_WAIT = 10.0  # for another who reads; a config server's time-outs are shorter
+_CLAIMED = 0.005
 LOOK_AGAIN = 0.1  # whether he still can
+FED = 3 * BEAT  # how long entries stay fresh while the source tells of changes
+FEED_PAUSE = 8.0  # before a source that does not tell of changes is asked again to do so
 MOST_KEYS = 1000  # of one exchange, unless a single component has more
 
 Outcomes: TypeAlias = dict[str, Component | Exception]
@@ -114,6 +120,7 @@ class Topology:
         self._thread: threading.Thread | None = None
         self._watch_lock = ForkSafeLock()  # held by the watching thread while it reads
         self._end_of_watch: threading.Event | None = None
+        self._feed: ChangeFeed | None = None  # while it tells of changes
         renewed_in_children(self)
 
     def component(self, name: str) -> Component:
@@ -237,7 +244,7 @@ class Topology:
         In the background, as always; a shard map's is read by the next call.
         """
         cached = self._cache.get(name)
-        if cached is None or cached.component is None:
+        if cached is None or cached.component is None or self._feed is not None:
             return
         now = self._clock()
         if now < max(cached.read_at + wait, self._away_until) or cached.lock.locked():
@@ -290,7 +297,7 @@ class Topology:
                 cached.fresh_until = 0.0
 
     def watch(self) -> None:
-        """Read what is known about once a second from now on, though nobody calls.
+        """Read what has changed from now on, though nobody calls.
 
         By a thread that ends when this topology is closed, or nobody has it any more. A source
         that does not change needs none.
@@ -316,9 +323,11 @@ class Topology:
         """Stop serving."""
         with self._lock:
             self._closed = True
-            end = self._end_of_watch
+            end, feed = self._end_of_watch, self._feed
         if end is not None:
             end.set()
+        if feed is not None:
+            feed.close()
         self._due.clear()
         for cached in list(self._cache.values()):
             cached.component = None
@@ -408,7 +417,59 @@ class Topology:
             ]
             self._read_again(stale)
 
-    def _read_again(self, names: Sequence[str]) -> None:
+    def begin_feed(self) -> ChangeFeed | None:
+        """Have the source tell of changes, and read what may have changed before."""
+        feed = self.source.feed()
+        if feed is not None:
+            self._away_until = 0.0
+            self._feed = feed
+            if self._closed:
+                feed.close()
+            try:
+                self._read_fed(feed, None)
+            except BaseException:
+                self._feed = None
+                feed.release()
+                raise
+        return feed
+
+    def end_feed(self) -> None:
+        """Go on without being told: what is known is stale."""
+        self._feed = None
+        now = self._clock()
+        for cached in list(self._cache.values()):
+            if cached.fresh_until > now:
+                cached.fresh_until = now + self._interval
+
+    def follow(self, feed: ChangeFeed, changed: set[str] | None, epoch: int | None) -> None:
+        """Read what the source says has changed; all of it if its epoch is an unexpected one."""
+        if changed or changed is None:
+            self._read_fed(feed, changed)
+        elif epoch is not None and epoch != self.source.epoch:
+            self._read_fed(feed, None)
+        else:
+            self._all_fresh()
+
+    def _read_fed(self, feed: ChangeFeed, changed: set[str] | None) -> None:
+        known = {name for name, cached in list(self._cache.items()) if cached.component is not None}
+        left = sorted(known if changed is None else known & changed)
+        with self._watch_lock:
+            while left and not self._closed:  # others may be reading what was there before
+                left = self._read_again(left)
+                if left:
+                    time.sleep(_CLAIMED)
+        self._all_fresh()
+        self.source.note_epoch(feed)
+
+    def _all_fresh(self) -> None:
+        now = self._clock()
+        for cached in list(self._cache.values()):
+            if cached.component is not None and cached.fresh_until and now >= self._away_until:
+                cached.read_at, cached.fresh_until = now, now + FED
+
+    def _read_again(self, names: Sequence[str]) -> list[str]:
+        """Read components again; return those that somebody else is reading."""
+        claimed: list[str] = []
         own: dict[str, CacheEntry] = {}
         locks: dict[str, threading.Lock] = {}
         try:
@@ -418,16 +479,19 @@ class Topology:
                     continue
                 if (lock := self._claim(cached)) is not None:
                     own[name], locks[name] = cached, lock
+                else:
+                    claimed.append(name)
             if self._clock() < self._away_until:
                 for cached in own.values():
                     cached.fresh_until = self._away_until
-                return
+                return []
             for name, outcome in self._fetch_all(self._read_together(own)).items():
                 with suppress(RetiredError):  # whoever uses it is told
                     self._settle(name, own[name], outcome)
         finally:
             for name, cached in own.items():
                 self._release(cached, locks[name])
+        return claimed
 
     # ---- reading
 
@@ -581,7 +645,7 @@ class Topology:
         if previous is not None and component is not previous:
             self.changed(component)
         cached.read_at = self._clock()
-        cached.fresh_until = cached.read_at + self._interval
+        cached.fresh_until = cached.read_at + (self._interval if self._feed is None else FED)
         if self._failures or self._problems:
             self._recovered(component.name)
         if self._closed:  # while it was read
@@ -661,24 +725,57 @@ class Topology:
     def after_fork(self) -> None:
         """Have no thread and no reader, in a forked child."""
         self._lock, self._due, self._thread = threading.Lock(), set(), None
-        self._end_of_watch = None
+        self._end_of_watch = self._feed = None
         for cached in self._cache.values():
             cached.lock, cached.loop, cached.waiting = threading.Lock(), None, []
 
 
 def _watch(found: Callable[[], Topology | None], end: threading.Event, interval: float) -> None:
-    """Have a topology read what is stale until its end, without keeping it from being collected."""
-    while not end.wait(interval):
+    """Have a topology read what has changed until its end, without keeping it from being collected.
+
+    Told by the source, if that can do so; else about once a second.
+    """
+    feed: ChangeFeed | None = None
+    again = 0.0  # when to ask it for that once more
+    while not end.is_set():
         topology = found()
         if topology is None:
-            return
+            break
+        source = topology.source
         try:
-            topology._read_stale()
+            if feed is None and time.monotonic() >= again:
+                again = time.monotonic() + FEED_PAUSE
+                feed = topology.begin_feed()
+            if feed is None:
+                topology._read_stale()
+            del topology
+            if feed is None:
+                end.wait(interval)
+                continue
+            changed, epoch = feed.wait()
+            topology = found()
+            if topology is None:
+                break
+            topology.follow(feed, changed, epoch)
         except ClosedError:
-            return
+            break
+        except (RedisError, OSError) as error:
+            if not end.is_set():
+                logger.debug("%s does not tell of changes: %s", source, error)
+            topology = found()
+            if topology is not None:
+                topology.end_feed()
+            if feed is not None:
+                feed.release()
+                feed, again = None, time.monotonic() + interval
+            else:
+                end.wait(interval)
         except Exception:  # nobody is there to be told
-            logger.exception("%s cannot be read", topology.source)
-        del topology
+            logger.exception("%s cannot be read", source)
+            end.wait(interval)
+        topology = None
+    if feed is not None:
+        feed.release()
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -37,6 +37,7 @@ from shardkit.connections.greeting import connection_name
 from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError
 from shardkit.forks import ForkSafeLock
 from shardkit.operations.commands import Shard
+from shardkit.topology.feed import ChangeFeed
 from shardkit.topology.witness import EpochWitness
 
 # How old a file is, in nanoseconds, before its time tells each change: file systems have ticks of
@@ -56,10 +57,12 @@ class Source(Protocol):
     Attributes:
         local: it is read without an exchange with a server.
         changes: what it says may change.
+        epoch: the highest ``config:epoch`` read.
     """
 
     local: bool
     changes: bool
+    epoch: int
 
     def read(self, name: str, known: Component | None) -> Reading:
         """Read one component: yield keys, be sent their values, return the component."""
@@ -72,6 +75,16 @@ class Source(Protocol):
 
     def witness(self, name: str) -> Any:
         """Return what asks a component's servers for later pushes; None if there are no pushes."""
+
+    def feed(self) -> ChangeFeed | None:
+        """Return what is told of changes; None if there is none.
+
+        Raises:
+            RedisError, OSError: the server cannot be reached, or cannot do this.
+        """
+
+    def note_epoch(self, feed: ChangeFeed) -> None:
+        """Have connections say in their names which epoch is in use."""
 
     def names(self) -> list[str]:
         """List the components that there are."""
@@ -183,6 +196,22 @@ class ConfigServer:
             pipe.client_setname(name).mget(keys)
             return _second(await pipe.execute(raise_on_error=False))
 
+    def feed(self) -> ChangeFeed | None:
+        """Return what is told of changes, over a connection of its own."""
+        pool = self.client().connection_pool
+        connection = pool.separate_connection(protocol=3)
+        return None if connection is None else ChangeFeed(connection)
+
+    def note_epoch(self, feed: ChangeFeed) -> None:
+        """Have both connections say in their names which epoch is in use."""
+        if not self.entry.fields.get("client_name"):
+            feed.rename(connection_name(self.described(Shard("config-server"))))
+        values = self.fetch([EPOCH_KEY])
+        newest = max(self.epoch, epoch_number(values[0]))
+        if newest != self.epoch:
+            self.epoch = newest
+            self.note_epoch(feed)
+
     def _new_name(self) -> str | None:
         """Return the connection's new name, with the epoch in use; None if it has not changed."""
         if self._named == self.epoch or self.entry.fields.get("client_name"):
@@ -232,6 +261,7 @@ class MapFile:
 
     local = True
     changes = True
+    epoch = 0
     _digest = b""  # of the file's content
 
     def __init__(self, path: str | Path) -> None:
@@ -314,6 +344,12 @@ class MapFile:
     async def afetch(self, keys: list[str]) -> Values:
         """Never asked."""
         return []
+
+    def feed(self) -> None:
+        """Nothing: a file is looked at."""
+
+    def note_epoch(self, feed: ChangeFeed) -> None:
+        """Nothing: a map is not pushed."""
 
     def names(self) -> list[str]:
         """List the components of the map."""

@@ -1,0 +1,146 @@
+"""Clients are told of changed entries, and read nothing while nothing changes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.admin import push
+from shardkit.local import LocalServer
+from shardkit.topology import cache
+
+
+@pytest.fixture
+def config_server() -> Iterator[LocalServer]:
+    with LocalServer(name="config") as running:
+        yield running
+
+
+def entries(server: LocalServer, shards: int, first: int = 1) -> ShardMap:
+    """A component of so many shards, in few databases."""
+    listed = [{"port": server.port, "db": first + n % 3} for n in range(shards)]
+    return ShardMap.parse(json.dumps({"components": {"users": {"shards": listed}}}))
+
+
+def connected(server: LocalServer) -> shardkit.ShardKit:
+    return shardkit.connect(f"redis://{server.address}")
+
+
+def until(condition: Callable[[], bool], seconds: float = 5.0) -> float:
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() < began + seconds
+        time.sleep(0.001)
+    return time.monotonic() - began
+
+
+def commands(client: redis.Redis) -> dict[str, int]:
+    stats = client.info("commandstats")
+    return {name.removeprefix("cmdstat_"): each["calls"] for name, each in stats.items()}
+
+
+def told(kit: shardkit.ShardKit) -> None:
+    """Wait until a kit is told of changes."""
+    kit.key_sharded("users")["a"].get("a")
+    until(lambda: kit.topology._feed is not None and kit.topology._cache["users"].read_at > 0)
+
+
+def test_a_change_is_in_use_within_milliseconds_by_push_and_by_hand(
+    config_server: LocalServer,
+) -> None:
+    with (
+        config_server.client() as client,
+        shardkit.connect(f"redis://{config_server.address}") as kit,
+    ):
+        push(client, entries(config_server, 3))
+        told(kit)
+        took = []
+        for first in (4, 7, 1):
+            push(client, entries(config_server, 3, first))
+            took.append(until(lambda first=first: database_of(kit) == first))
+        stored = json.loads(client.get("config:redis:users:0"))
+        client.set("config:redis:users:0", json.dumps({**stored, "db": 9}))
+        took.append(until(lambda: database_of(kit) == 9))
+        assert min(took) < 0.05, took
+        names = {each["name"].partition("@")[0] for each in client.client_list()}
+        assert {f"shardkit:config-server/{client.get('config:epoch').decode()}"} == {
+            name for name in names if name.startswith("shardkit:config-server")
+        }
+
+
+def database_of(kit: shardkit.ShardKit) -> object:
+    return kit.topology.last_known("users").shards[0].fields["db"]
+
+
+def test_an_idle_client_of_a_thousand_shards_reads_nothing(
+    config_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.topology.feed.BEAT", 0.1)
+    with (
+        config_server.client() as client,
+        shardkit.connect(f"redis://{config_server.address}") as kit,
+    ):
+        push(client, entries(config_server, 1000))
+        told(kit)
+        time.sleep(0.2)
+        before = commands(client)
+        for _ in range(100):
+            kit.key_sharded("users")["a"].get("a")
+        until(lambda: commands(client).get("get", 0) >= before.get("get", 0) + 105)
+        after = commands(client)
+        assert after["mget"] == before["mget"]
+
+
+def test_what_a_client_was_not_told_it_learns_when_it_is_told_again(
+    config_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        config_server.client() as client,
+        shardkit.connect(f"redis://{config_server.address}") as kit,
+    ):
+        push(client, entries(config_server, 3))
+        told(kit)
+        client.client_kill_filter(_type="normal", skipme=True)
+        push(client, entries(config_server, 3, 4))
+        until(lambda: database_of(kit) == 4)
+        until(lambda: kit.topology._feed is not None)
+        push(client, entries(config_server, 3, 7))
+        until(lambda: database_of(kit) == 7)
+
+
+def test_a_server_that_may_not_tell_is_read_every_second(config_server: LocalServer) -> None:
+    with config_server.client() as client:
+        push(client, entries(config_server, 3))
+        client.execute_command(
+            "ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@all", "-client|tracking"
+        )
+        where = f"redis://reader:secret@127.0.0.1:{config_server.port}"
+        with shardkit.connect(where) as kit:
+            kit.key_sharded("users")["a"].get("a")
+            push(client, entries(config_server, 3, 4))
+            until(lambda: database_of(kit) == 4)
+            assert kit.topology._feed is None
+
+
+def test_a_change_that_comes_while_a_caller_reads_is_not_missed(
+    config_server: LocalServer,
+) -> None:
+    with (
+        config_server.client() as client,
+        shardkit.connect(f"redis://{config_server.address}") as kit,
+    ):
+        push(client, entries(config_server, 3))
+        told(kit)
+        cached = kit.topology._cache["users"]
+        with cached.lock:  # as a caller that has its answer, and has not stored it
+            push(client, entries(config_server, 3, 4))
+            time.sleep(0.1)
+            assert database_of(kit) == 1
+        until(lambda: database_of(kit) == 4)
+        assert cached.fresh_until > time.monotonic() + cache.INTERVAL
