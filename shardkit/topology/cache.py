@@ -52,7 +52,7 @@ MAX_WAIT = 10.0  # for another who reads; a config server's time-outs are shorte
 _CLAIMED = 0.005
 LOOK_AGAIN = 0.1  # whether he still can
 FED = 3 * BEAT  # how long entries stay fresh while the source tells of changes
-FEED_PAUSE = 8.0  # before a source that does not tell of changes is asked again to do so
+FEED_PAUSE = 8.0  # at most, before a source that does not tell of changes is asked for it again
 MOST_KEYS = 1000  # of one exchange, unless a single component has more
 
 Outcomes: TypeAlias = dict[str, Component | Exception]
@@ -736,15 +736,15 @@ def _watch(found: Callable[[], Topology | None], end: threading.Event, interval:
     Told by the source, if that can do so; else about once a second.
     """
     feed: ChangeFeed | None = None
-    again = 0.0  # when to ask it for that once more
+    again, pause = 0.0, interval  # when to ask it for that once more
     while not end.is_set():
         topology = found()
         if topology is None:
             break
-        source = topology.source
+        source = str(topology.source)
         try:
             if feed is None and time.monotonic() >= again:
-                again = time.monotonic() + FEED_PAUSE
+                again, pause = time.monotonic() + pause, min(2 * pause, FEED_PAUSE)
                 feed = topology.begin_feed()
             if feed is None:
                 topology._read_stale()
@@ -753,6 +753,7 @@ def _watch(found: Callable[[], Topology | None], end: threading.Event, interval:
                 end.wait(interval)
                 continue
             changed, epoch = feed.wait()
+            pause = interval
             topology = found()
             if topology is None:
                 break

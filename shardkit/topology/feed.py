@@ -4,7 +4,7 @@
 
     HELLO 3, CLIENT TRACKING ON BCAST PREFIX config:redis: …    once
     ◄── invalidate [config:redis:unique:7, config:shards:unique, config:epoch]   within milliseconds
-    GET config:epoch                     every two seconds: is it there, and what it was?
+    MGET config:epoch                    every two seconds: is it there, and what it was?
 
 So a process that is told reads nothing while nothing changes, however many components and shards it
 uses, and a change is in use as soon as it is made, by a push or by hand. A server that cannot do
@@ -79,7 +79,7 @@ class ChangeFeed:
             if now >= self._beat:
                 if self._asked:
                     raise ConnectionError("the config server does not answer")
-                self._connection.send_command("GET", EPOCH_KEY, check_health=False)
+                self._connection.send_command("MGET", EPOCH_KEY, check_health=False)
                 self._asked, self._beat = True, now + BEAT
             ready, _, _ = select.select([self._socket], [], [], self._beat - now)
             if not ready and not self._has_pending():
@@ -97,7 +97,7 @@ class ChangeFeed:
                     elif changed is not None:
                         changed |= {_component(key) for key in keys}
                 elif said != b"OK":  # to a new name
-                    epoch = 0 if isinstance(said, Exception) else epoch_number(said)
+                    epoch = 0 if isinstance(said, Exception) else epoch_number(said[0])
         return changed, epoch
 
     def _has_pending(self) -> bool:

@@ -18,6 +18,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -33,7 +34,7 @@ from shardkit.config.stored import (
     epoch_number,
     reading,
 )
-from shardkit.connections.greeting import connection_name
+from shardkit.connections.greeting import Greeting, connection_name
 from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError
 from shardkit.forks import ForkSafeLock
 from shardkit.operations.commands import Shard
@@ -200,7 +201,11 @@ class ConfigServer:
         """Return what is told of changes, over a connection of its own."""
         pool = self.client().connection_pool
         connection = pool.separate_connection(protocol=3)
-        return None if connection is None else ChangeFeed(connection)
+        # Not the pool's own greeting, which would keep the clients while nobody else does.
+        connection.greeting = Greeting(
+            partial(connection_name, self.described(Shard("config-server")))
+        )
+        return ChangeFeed(connection)
 
     def note_epoch(self, feed: ChangeFeed) -> None:
         """Have both connections say in their names which epoch is in use."""
