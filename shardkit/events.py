@@ -12,7 +12,7 @@
 
 A handler is called in the thread or task where it happens, before that goes on, so it must be
 quick; what it raises is logged and has no other effect. Without handlers events cost nothing that
-could be measured. No event has a key or a value, unless a handler asks for the commands.
+could be measured. No event shows a value, nor a key, unless a handler asks `CommandsSent` for them.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ class CommandsSent:
         address: the server, ``a.internal:6379/1``.
         count: how many commands.
         names_of: returns their names, of each once; see ``name``.
+        commands_of: returns them, each a name and its arguments.
         begun: when, as `time.perf_counter` tells it.
     """
 
@@ -94,6 +95,7 @@ class CommandsSent:
     address: str
     count: int
     names_of: Callable[[], Iterable[str]] = field(repr=False)
+    commands_of: Callable[[], Iterable[Sequence[Any]]] = field(default=tuple, repr=False)
     begun: float = field(default_factory=time.perf_counter, repr=False)
 
     @property
@@ -291,10 +293,14 @@ def finished(call: CallStarted, error: BaseException | None) -> None:
 
 
 def sent(
-    shard: object, address: str, count: int, names_of: Callable[[], Iterable[str]]
+    shard: object,
+    address: str,
+    count: int,
+    names_of: Callable[[], Iterable[str]],
+    commands_of: Callable[[], Iterable[Sequence[Any]]],
 ) -> CommandsSent:
     """Tell that commands are sent to a server."""
-    event = CommandsSent(str(shard or ""), address, count, names_of)
+    event = CommandsSent(str(shard or ""), address, count, names_of, commands_of)
     emit(event)
     return event
 
@@ -304,21 +310,23 @@ class watched:  # noqa: N801 - a context manager
 
     Args:
         policy: that of the server.
-        names: the commands' names.
+        commands: the commands.
     """
 
-    __slots__ = ("_event", "_hidden", "_names", "_policy")
+    __slots__ = ("_commands", "_event", "_hidden", "_policy")
 
-    def __init__(self, policy: Any, names: Sequence[Any]) -> None:
+    def __init__(self, policy: Any, commands: Sequence[Sequence[Any]]) -> None:
         self._policy = policy
-        self._names = names
+        self._commands = commands
         self._event: CommandsSent | None = None
 
     def __enter__(self) -> None:
         if handlers:
-            names = [str(name) for name in self._names]
-            policy = self._policy
-            self._event = sent(policy.shard, policy.address, len(names), lambda: names)
+            commands, policy = self._commands, self._policy
+            names = [str(args[0]) for args in commands]
+            self._event = sent(
+                policy.shard, policy.address, len(names), lambda: names, lambda: commands
+            )
             self._hidden = hidden.make()
             self._hidden.__enter__()
 

@@ -8,16 +8,17 @@
     ├── HMGET 1   users:0  10.0.0.1:6379     one for each server that it asks
     └── HMGET 1   users:3  10.0.0.2:6379
 
-No span has a key or a value. What redis-py's own code sends for handed-out clients is hidden from
-opentelemetry-instrumentation-redis while this is on, so that nothing is counted twice. See
-docs/observability.md and https://opentelemetry.io/docs/specs/semconv/database/.
+No span has a value, nor a key unless you ask for them. What redis-py's own code sends for
+handed-out clients is hidden from opentelemetry-instrumentation-redis while this is on, so that
+nothing is counted twice. See docs/observability.md and https://opentelemetry.io/docs/specs/semconv/database/.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -28,7 +29,10 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
 
 from shardkit import events
-from shardkit.connections.pool import live_pools
+from shardkit.connections.policy import CallPolicy
+from shardkit.connections.pool import live_pools, watchers
+from shardkit.errors import RoutingError
+from shardkit.routing.command_keys import key_positions
 
 __all__ = ["instrument"]
 
@@ -40,12 +44,15 @@ def instrument(
     *,
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
+    keys: int = 0,
 ) -> Callable[[], None]:
     """Make spans and metrics of everything that shardkit does in this process, from now on.
 
     Args:
         tracer_provider: where spans go; the global one by default.
         meter_provider: where metrics go; the global one by default.
+        keys: how many of the keys of its commands a server's span has at most, as
+            ``shardkit.keys``; none by default, as keys may say what nobody else should know.
 
     Returns:
         What ends it.
@@ -53,13 +60,16 @@ def instrument(
     telemetry = _Telemetry(
         trace.get_tracer("shardkit", tracer_provider=tracer_provider),
         metrics.get_meter("shardkit", meter_provider=meter_provider),
+        keys,
     )
     unsubscribe = events.subscribe(telemetry)
+    watchers.append(telemetry.used)
     before, events.hidden.make = events.hidden.make, _hidden
 
     def stop() -> None:
         telemetry.active = False
         unsubscribe()
+        watchers.remove(telemetry.used)
         events.hidden.make = before
 
     return stop
@@ -77,9 +87,10 @@ def _hidden() -> Iterator[None]:
 class _Telemetry:
     """The handler of events."""
 
-    def __init__(self, tracer: trace.Tracer, meter: metrics.Meter) -> None:
+    def __init__(self, tracer: trace.Tracer, meter: metrics.Meter, keys: int) -> None:
         self.active = True
         self._tracer = tracer
+        self._keys = keys
         self._duration = meter.create_histogram(
             "db.client.operation.duration",
             unit="s",
@@ -92,11 +103,29 @@ class _Telemetry:
             description="The time it took to create a new connection.",
             explicit_bucket_boundaries_advisory=_BUCKETS,
         )
+        self._wait_time = meter.create_histogram(
+            "db.client.connection.wait_time",
+            unit="s",
+            description="The time it took to obtain an open connection from the pool.",
+            explicit_bucket_boundaries_advisory=_BUCKETS,
+        )
+        self._use_time = meter.create_histogram(
+            "db.client.connection.use_time",
+            unit="s",
+            description="The time between borrowing a connection and returning it to the pool.",
+            explicit_bucket_boundaries_advisory=_BUCKETS,
+        )
         meter.create_observable_up_down_counter(
             "db.client.connection.count",
             callbacks=[self._connections],
             unit="{connection}",
             description="The number of connections in the state described by the attribute.",
+        )
+        meter.create_observable_up_down_counter(
+            "db.client.connection.pending_requests",
+            callbacks=[self._pending],
+            unit="{request}",
+            description="The number of current pending requests for an open connection.",
         )
 
     def __call__(self, event: events.Event) -> None:
@@ -137,6 +166,8 @@ class _Telemetry:
         attributes["shardkit.shard"] = sent.shard
         if refused:
             attributes["shardkit.refused"] = True
+        if self._keys:
+            attributes["shardkit.keys"] = _keys(sent.commands_of(), self._keys)
         now = time.time_ns()
         span = self._tracer.start_span(
             f"{name} {attributes.get('db.namespace', '')}".rstrip(),
@@ -148,20 +179,53 @@ class _Telemetry:
             _mark(span, error)
         span.end(now)
 
+    def used(self, policy: CallPolicy, waited: float, used: float) -> None:
+        """Record the use of a connection of a pool."""
+        name = {"db.client.connection.pool.name": _pool_name(policy)}
+        self._wait_time.record(waited, name)
+        self._use_time.record(used, name)
+
+    def _pending(self, options: CallbackOptions) -> Iterable[Observation]:
+        if not self.active:
+            return
+        found: Counter[str] = Counter()
+        for pool in live_pools():
+            found[_pool_name(pool.policy)] += pool.pending()
+        for name, count in found.items():
+            yield Observation(count, {"db.client.connection.pool.name": name})
+
     def _connections(self, options: CallbackOptions) -> Iterable[Observation]:
         if not self.active:
             return
-        found: dict[tuple[str, str], int] = {}
+        found: Counter[tuple[str, str]] = Counter()
         for pool in live_pools():
-            shard, address = pool.policy.shard, pool.policy.address
             for state, count in zip(("idle", "used"), pool.connection_counts(), strict=True):
-                key = str(shard or address), state
-                found[key] = found.get(key, 0) + count
+                found[_pool_name(pool.policy), state] += count
         for (name, state), count in found.items():
             yield Observation(
                 count,
                 {"db.client.connection.pool.name": name, "db.client.connection.state": state},
             )
+
+
+def _pool_name(policy: CallPolicy) -> str:
+    return str(policy.shard or policy.address)
+
+
+def _keys(commands: Iterable[Sequence[Any]], most: int) -> list[str]:
+    """Return the first keys of commands, each once."""
+    found: dict[str, None] = {}
+    for args in commands:
+        try:
+            positions = key_positions(args)
+        except (RoutingError, TypeError):  # the server says what is wrong
+            continue
+        for key in (args[position] for position in positions):
+            text = key.decode(errors="backslashreplace") if isinstance(key, bytes) else str(key)
+            found[text] = None
+        if len(found) >= most:
+            break
+    return list(found)[:most]
 
 
 def _mark(span: trace.Span, error: BaseException) -> None:

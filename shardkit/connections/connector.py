@@ -80,7 +80,7 @@ class ClusterClient(redis.RedisCluster):
         try:
             if self.get_default_node() is None and not self.closed:  # type: ignore[no-untyped-call]
                 learn_slots(self)
-            with watched(self.policy, args[:1]):
+            with watched(self.policy, (args,)):
                 return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
         except Exception:  # redis-py finds nodes without connections, and others
             require_open(self)
@@ -123,7 +123,7 @@ class AsyncClusterClient(aioredis.RedisCluster):
     async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
         """Wait until the cluster is known, and execute a command."""
         await self.initialize()
-        with watched(self.policy, args[:1]):
+        with watched(self.policy, (args,)):
             return await super().execute_command(*args, **kwargs)
 
     async def initialize(self, *args: Any, **kwargs: Any) -> Any:

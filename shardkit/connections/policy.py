@@ -24,6 +24,14 @@ class OverloadError(MaxConnectionsError):
     """Too many commands wait for a server already."""
 
 
+def overloaded(waiting: int, limit: int) -> OverloadError:
+    """Return the error of a server for which too many commands wait already."""
+    return OverloadError(
+        f"{waiting:,} commands wait for it already, and max_waiting is {limit:,}; "
+        "send fewer at once, or give the entry a higher max_waiting"
+    )
+
+
 @dataclass(slots=True, eq=False)
 class CallPolicy:
     """What bounds the calls to one server; its pool, or its cluster's client, has it.

@@ -26,6 +26,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
 
@@ -38,7 +39,7 @@ from redis.exceptions import MaxConnectionsError, RedisError
 
 from shardkit.connections.connection import is_reusable, require_open, reraise_handlers
 from shardkit.connections.greeting import Greeting
-from shardkit.connections.policy import NO_POLICY
+from shardkit.connections.policy import NO_POLICY, CallPolicy, overloaded
 from shardkit.connections.redis_private import (
     close_connection_now,
     forget_lost,
@@ -58,6 +59,11 @@ SWEEP_SECONDS = 5.0
 MOST_PER_SWEEP = 200
 # Whoever waits for a connection looks so often whether somebody just forgot one.
 POLL_SECONDS = 1.0
+
+
+watchers: list[Callable[[CallPolicy, float, float], object]] = []
+"""Told of each use of a connection when it is released: the policy of its server, for how many
+seconds its user waited for it, and for how many it was used."""
 
 
 class _Shown:
@@ -141,6 +147,29 @@ class _Shown:
             raise too_many(self.max_connections, waited)
         return min(left, POLL_SECONDS)
 
+    def pending(self) -> int:
+        """Return how many callers wait for a connection."""
+        return 0
+
+    def _require_few(self) -> None:
+        """Refuse a caller for whom a server has too many already.
+
+        Raises:
+            OverloadError: ``max_waiting`` use a connection, or wait for one.
+        """
+        waiting = len(in_use_of(self)) + self.pending()
+        if waiting >= self.policy.max_waiting:
+            raise overloaded(waiting, self.policy.max_waiting)
+
+    def _tell_use(self, connection: Any) -> None:
+        """Tell the watchers of the use of a connection that is released."""
+        lent, connection.lent = getattr(connection, "lent", None), None
+        if lent is not None:  # else it was lent before anybody watched
+            since, waited = lent
+            used = time.monotonic() - since
+            for watcher in tuple(watchers):
+                watcher(self.policy, waited, used)
+
     def connection_counts(self) -> tuple[int, int]:
         """Return how many connections are idle, and how many in use."""
         return len(idle_of(self)), len(in_use_of(self))
@@ -161,6 +190,16 @@ class _Shown:
         )
 
 
+class _Freed(threading.Condition):
+    """Tells who waits for a connection that one came back.
+
+    Attributes:
+        pending: how many wait. Of a shared pool and its origin together.
+    """
+
+    pending = 0
+
+
 class _ReusingPool(_Shown):
     """A pool for threads that lends and takes back with little bookkeeping; see the module's text.
 
@@ -179,7 +218,7 @@ class _ReusingPool(_Shown):
         forget_lost(self)
         # redis-py's own; to look them up at each use by name takes longer.
         self._idle, self._in_use, self._guard = idle_of(self), in_use_of(self), lock_of(self)
-        self._freed = threading.Condition(self._guard)
+        self._freed = _Freed(self._guard)
 
     def get_idle(self) -> Any:
         """Return a connection that can be used at once, or None."""
@@ -193,6 +232,8 @@ class _ReusingPool(_Shown):
                     self._in_use.add(connection)
                 check = getattr(connection, "is_reusable", None)  # a holder's own class has none
                 if is_reusable(connection) if check is None else check():
+                    if watchers:
+                        connection.lent = time.monotonic(), 0.0
                     return connection
             except (RedisError, OSError) as error:  # the server closed it
                 self._drop(connection)
@@ -209,10 +250,20 @@ class _ReusingPool(_Shown):
 
         Raises:
             MaxConnectionsError: ``max_connections`` are in use, for ``wait_seconds``.
+            OverloadError: ``max_waiting`` callers use a connection or wait for one.
             ConnectionError, TimeoutError: redis-py's.
             ClosedError: the pool was closed for good.
         """
         began = time.monotonic()
+        connection = self.get_idle()
+        if connection is None:
+            self._require_few()
+            connection = self._get_or_connect(began)
+        if watchers:
+            connection.lent = (now := time.monotonic()), now - began
+        return connection
+
+    def _get_or_connect(self, began: float) -> Any:
         while True:
             connection = self.get_idle()
             if connection is not None:
@@ -240,7 +291,16 @@ class _ReusingPool(_Shown):
         """Wait until a connection came back, or another can be made, or it is time to look."""
         with self._guard:
             if not self._idle and len(self._in_use) >= self.max_connections:
-                self._freed.wait(self._left_to_wait(began))
+                freed = self._freed
+                freed.pending += 1
+                try:
+                    freed.wait(self._left_to_wait(began))
+                finally:
+                    freed.pending -= 1
+
+    def pending(self) -> int:
+        """Return how many callers wait for a connection."""
+        return self._freed.pending
 
     def make_connection(self) -> Any:
         """Return a new connection, which is not connected yet.
@@ -265,6 +325,8 @@ class _ReusingPool(_Shown):
                 if self.origin is not None:  # lent before they separated
                     self.origin.release(connection)
                 return
+            if watchers:
+                self._tell_use(connection)
             connection.idle_since = now = time.monotonic()
             self._idle.append(connection)
             if self.wait_seconds != 0:
@@ -362,6 +424,8 @@ class _AsyncReusingPool(_Shown):
             return None
         connection = idle.pop()
         in_use_of(self).add(connection)
+        if watchers:
+            connection.lent = time.monotonic(), 0.0
         return connection
 
     def release_nowait(self, connection: Any) -> None:
@@ -375,6 +439,16 @@ class _AsyncReusingPool(_Shown):
             require_open(self)
             return await super().get_connection()  # type: ignore[misc]
         began = time.monotonic()
+        connection = self.get_idle()
+        if connection is None:
+            if not idle_of(self):
+                self._require_few()
+            connection = await self._get_or_connect(began)
+        if watchers:
+            connection.lent = (now := time.monotonic()), now - began
+        return connection
+
+    async def _get_or_connect(self, began: float) -> Any:
         while True:
             while idle_of(self):
                 connection = self.get_idle()
@@ -398,6 +472,10 @@ class _AsyncReusingPool(_Shown):
             await connection.disconnect(nowait=True)
             raise
         return connection
+
+    def pending(self) -> int:
+        """Return how many callers wait for a connection."""
+        return len(self._waiting)
 
     async def _wait_for_room(self, began: float) -> None:
         """Wait until a connection came back, or another can be made, or it is time to look."""
@@ -476,6 +554,8 @@ class _AsyncReusingPool(_Shown):
             if self.origin is not None:  # lent before they separated
                 self.origin.release_nowait(connection)
             return False
+        if watchers:
+            self._tell_use(connection)
         idle = idle_of(self)
         connection.idle_since = now = time.monotonic()
         idle.append(connection)

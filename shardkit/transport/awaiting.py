@@ -57,7 +57,7 @@ from shardkit.transport.multiplexer import (
     QueuedRequest,
 )
 from shardkit.transport.resp import Chunk, pack_command
-from shardkit.transport.server_request import ATTEMPT_ERRORS
+from shardkit.transport.server_request import ATTEMPT_ERRORS, commands_in
 from shardkit.transport.user_clients import SINGLE_SERVER
 from shardkit.transport.wakeups import LONGEST_POLL, AsyncSubscription, AsyncSubscriptions
 
@@ -106,8 +106,14 @@ class AwaitingLink:
             future, component, number, client = started
             told = None
             if handlers:
-                policy, name = client.connection_pool.policy, batch[0].name
-                told = sent(policy.shard, policy.address, 1, lambda: (name,))
+                policy, request = client.connection_pool.policy, batch[0]
+                told = sent(
+                    policy.shard,
+                    policy.address,
+                    1,
+                    lambda: (request.name,),
+                    lambda: commands_in((request,)),
+                )
             try:
                 answered = await future
                 if not answered.refused:

@@ -178,7 +178,9 @@ class BlockingLink:
         told = None
         if handlers:
             policy = pool.policy
-            told = tell_sent(policy.shard, policy.address, 1, lambda: (command.name,))
+            told = tell_sent(
+                policy.shard, policy.address, 1, lambda: (command.name,), lambda: (args,)
+            )
         connection: Any = None
         error: Exception | None = None
         sent = complete = False

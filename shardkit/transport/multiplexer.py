@@ -39,7 +39,7 @@ from redis.exceptions import (
 
 from shardkit.connections import INCOMPLETE, READ_BYTES, extended_timeout
 from shardkit.connections.connection import closed_error
-from shardkit.connections.policy import CallPolicy, OverloadError
+from shardkit.connections.policy import CallPolicy, overloaded
 from shardkit.connections.redis_private import health_check_is_due, postpone_health_check
 from shardkit.deadlines import Deadline
 from shardkit.operations.commands import Replies, Reply
@@ -490,14 +490,6 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             self._call_later(left)
         else:
             self._break_off(TimeoutError(f"no reply for {timeout} seconds"))
-
-
-def overloaded(waiting: int, limit: int) -> OverloadError:
-    """Return the error of a server for which too many commands wait already."""
-    return OverloadError(
-        f"{waiting:,} commands wait for it already, and max_waiting is {limit:,}; "
-        "send fewer at once, or give the entry a higher max_waiting"
-    )
 
 
 def _check_timeout(found: weakref.ref[MultiplexedConnection]) -> None:

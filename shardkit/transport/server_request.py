@@ -170,7 +170,13 @@ class ServerRequest:
 
     def tell(self) -> CommandsSent:
         """Tell those who listen that this is sent."""
-        return sent(self.shard, self.address, len(self.positions), self._names)
+        return sent(
+            self.shard,
+            self.address,
+            len(self.positions),
+            self._names,
+            lambda: commands_in(self.requests),
+        )
 
     def tell_loaded(self) -> None:
         """Tell those who listen which scripts the server was given."""
@@ -314,6 +320,15 @@ def patience_with(client: Any) -> float:
     pool = getattr(client, "connection_pool", None)
     timeout = pool.connection_kwargs.get("socket_timeout") if pool is not None else None
     return SOCKET_TIMEOUT if timeout is None else float(timeout)
+
+
+def commands_in(requests: Batch) -> Iterator[Sequence[Argument]]:
+    """Yield the commands of requests as they are sent, those of transactions one by one."""
+    for request in requests:
+        if isinstance(request, Transaction):
+            yield from (command.args for command in request.commands)
+        else:
+            yield request.args
 
 
 def may_repeat(request: Command | Transaction) -> bool:

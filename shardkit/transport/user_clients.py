@@ -159,7 +159,7 @@ class DirectClient(redis.Redis):
         deadline = current.get()
         if deadline is not None or pool.policy.deadline is not None:
             deadline = earliest(pool.policy.deadline)
-        told = _told(pool, name) if handlers else None
+        told = _told(pool, args) if handlers else None
         connection = None
         complete = False
         try:
@@ -193,7 +193,7 @@ class DirectClient(redis.Redis):
 
     def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         _separate_if_changed(self.connection_pool, (args,))
-        with _allowed(self.connection_pool, args), watched(policy_of(self), args[:1]):
+        with _allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
             return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
@@ -207,9 +207,9 @@ class DirectPipeline(Pipeline):
 
     def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Execute what was collected."""
-        names = [command[0][0] for command in self.command_stack]
-        _separate_if_changed(self.connection_pool, (command[0] for command in self.command_stack))
-        with _allowed(self.connection_pool, ()), watched(policy_of(self), names):
+        commands = [command[0] for command in self.command_stack]
+        _separate_if_changed(self.connection_pool, commands)
+        with _allowed(self.connection_pool, ()), watched(policy_of(self), commands):
             found: list[Any] = super().execute(*args, **kwargs)
         return found
 
@@ -281,7 +281,7 @@ class MultiplexedClient(aioredis.Redis):
         deadline, seconds = current.get(), pool.policy.deadline
         if deadline is not None or seconds is not None:
             deadline = earliest(seconds)
-        told = _told(pool, name) if handlers else None
+        told = _told(pool, args) if handlers else None
         try:
             request = await connection.submit([Chunk(data, 1)], deadline)
         except ConnectionLost as lost:
@@ -302,7 +302,7 @@ class MultiplexedClient(aioredis.Redis):
 
     async def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         _separate_if_changed(self.connection_pool, (args,))
-        with _allowed(self.connection_pool, args), watched(policy_of(self), args[:1]):
+        with _allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
@@ -316,9 +316,9 @@ class MultiplexedPipeline(AsyncPipeline):
 
     async def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Execute what was collected."""
-        names = [command[0][0] for command in self.command_stack]
-        _separate_if_changed(self.connection_pool, (command[0] for command in self.command_stack))
-        with _allowed(self.connection_pool, ()), watched(policy_of(self), names):
+        commands = [command[0] for command in self.command_stack]
+        _separate_if_changed(self.connection_pool, commands)
+        with _allowed(self.connection_pool, ()), watched(policy_of(self), commands):
             return await super().execute(*args, **kwargs)
 
 
@@ -339,8 +339,8 @@ def _text(name: Any) -> str:
     return (name.decode(errors="replace") if isinstance(name, bytes) else str(name)).upper()
 
 
-def _told(pool: Any, name: str) -> CommandsSent:
-    return sent(pool.policy.shard, pool.policy.address, 1, lambda: (name,))
+def _told(pool: Any, args: tuple[Any, ...]) -> CommandsSent:
+    return sent(pool.policy.shard, pool.policy.address, 1, lambda: args[:1], lambda: (args,))
 
 
 def _allowed(pool: Any, args: tuple[Any, ...]) -> Any:

@@ -23,6 +23,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from shardkit import Entry
 from shardkit.connections import pool as pool_module
 from shardkit.connections.connector import Connector
+from shardkit.connections.policy import CallPolicy, OverloadError
 from shardkit.deadlines import Deadline, DeadlineExceeded, within
 from shardkit.errors import ClosedError, InvalidEntryError, ShardErrors, ShardUnavailable
 from shardkit.local import LocalServer
@@ -361,7 +362,7 @@ def taking(face: Pooled, pool: Any) -> asyncio.Task[Any]:
 
 
 async def waits(face: Pooled, pool: Any) -> bool:
-    return await eventually(lambda: bool(pool._freed._waiters if face.blocks else pool._waiting))
+    return await eventually(lambda: pool.pending() > 0)
 
 
 async def test_who_finds_a_blocking_pool_used_up_gets_what_comes_back(face: Pooled) -> None:
@@ -393,6 +394,30 @@ async def test_who_waits_for_a_connection_in_vain_is_told_the_field(face: Pooled
     assert face.pool(blocking_pool={}).max_connections == 50
     assert face.pool(blocking_pool={}).wait_seconds == 20
     await face.of(pool.disconnect())
+
+
+async def test_more_callers_than_may_wait_for_a_server_are_refused_at_once(face: Pooled) -> None:
+    policy = CallPolicy(max_waiting=3)
+    pool = face.pool(blocking_pool={"size": 2, "timeout": None}, policy=policy)
+    held = [await face.of(pool.get_connection()) for _ in range(2)]
+    waiting = taking(face, pool)
+    assert await waits(face, pool)
+    with pytest.raises(OverloadError, match="3 commands wait for it already, and max_waiting is 3"):
+        await face.of(pool.get_connection())
+    await face.of(pool.release(held[0]))
+    assert await waiting is held[0]
+    for connection in held:
+        await face.of(pool.release(connection))
+    for _ in range(3):  # one after the other is no crowd
+        await face.of(pool.release(await face.of(pool.get_connection())))
+    await face.of(pool.disconnect())
+    unlimited = face.pool(policy=policy)  # one connection each: no more of them than may wait
+    held = [await face.of(unlimited.get_connection()) for _ in range(3)]
+    with pytest.raises(OverloadError):
+        await face.of(unlimited.get_connection())
+    for connection in held:
+        await face.of(unlimited.release(connection))
+    await face.of(unlimited.disconnect())
 
 
 async def test_who_waits_while_a_connection_fails_or_the_kit_closes_learns_of_it(

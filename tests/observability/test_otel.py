@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -128,6 +129,78 @@ def test_nothing_is_counted_twice_beside_the_instrumentation_of_redis_py(
             assert point.count == names.count(name)
     finally:
         RedisInstrumentor().uninstrument()
+
+
+def test_keys_are_told_if_somebody_asks_for_them(face: Face) -> None:
+    found = Telemetry()
+    stop = otel.instrument(tracer_provider=found.tracers, meter_provider=found.meters, keys=2)
+    try:
+        client: Any = face.run(face.kit.client("one"))
+        users = face.kit.hash("users", component="one")
+        router = face.kit.key_sharded("one")
+        face.run(client.ping())
+        found.spans()
+        for call in (
+            lambda: client.set("k", "SECRET-VALUE"),
+            lambda: client.blpop("none", timeout=0.01),
+            lambda: client.pipeline().set(b"b\xff", "SECRET-VALUE").mget("x", "y").execute(),
+            lambda: router.mset({"x": "SECRET-VALUE", "y": "SECRET-VALUE", "z": "SECRET-VALUE"}),
+            lambda: client.publish("channel", "SECRET-VALUE"),
+        ):
+            face.run(call())
+        spans = [span for span in found.spans() if "db.operation.name" in span.attributes]
+        assert [list(span.attributes["shardkit.keys"]) for span in spans] == [
+            ["k"],
+            ["none"],
+            ["b\\xff", "x"],
+            ["x", "y"],
+            [],
+        ]
+        face.run(users.hset(7, "SECRET-VALUE"))
+        keys = [span.attributes.get("shardkit.keys", ()) for span in found.spans()]
+        assert any(key.startswith("users") for each in keys for key in each)
+        assert "SECRET" not in "".join(span.to_json() for span in spans)
+    finally:
+        stop()
+
+
+@pytest.mark.parametrize("awaiting", [False, True])
+async def test_a_pool_tells_of_those_who_wait_and_for_how_long_a_connection_is_used(
+    own_map: ShardMap, awaiting: bool, telemetry: Telemetry
+) -> None:
+    """Of a pool of one connection, for which a second caller waits while the first one has it."""
+    entry: Any = own_map.components["own"].entry
+    fields = {**entry.fields, "multiplex": False, "blocking_pool": {"size": 1, "timeout": 30}}
+    shard_map = ShardMap.parse(json.dumps({"components": {"alone": {"entry": fields}}}))
+
+    def of(name: str) -> list[Any]:
+        return [
+            point
+            for point in telemetry.points(f"db.client.connection.{name}")
+            if point.attributes["db.client.connection.pool.name"] == "alone"
+        ]
+
+    kit: Any = await shardkit.aconnect(shard_map) if awaiting else shardkit.connect(shard_map)
+    try:
+        client = await kit.client("alone") if awaiting else kit.client("alone")
+        pool = client.connection_pool
+        held = await pool.get_connection() if awaiting else pool.get_connection()
+        getting = client.get("k") if awaiting else asyncio.to_thread(client.get, "k")
+        waiting = asyncio.ensure_future(getting)
+        for _ in range(5000):
+            if any(point.value for point in of("pending_requests")):
+                break
+            await asyncio.sleep(0.001)
+        assert sum(point.value for point in of("pending_requests")) == 1
+        await pool.release(held) if awaiting else pool.release(held)
+        await waiting
+        assert sum(point.value for point in of("pending_requests")) == 0
+        for name in ("wait_time", "use_time"):
+            [point] = of(name)
+            assert point.count == 2
+            assert 0 < point.sum < 30
+    finally:
+        await kit.aclose() if awaiting else kit.close()
 
 
 def test_pools_are_counted(face: Face, telemetry: Telemetry) -> None:

@@ -1,0 +1,164 @@
+"""What clients raise when something fails, as the table of docs/resilience.md has it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import (
+    AuthenticationError,
+    MaxConnectionsError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+)
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.connections.breaker import BreakerOpenError
+from shardkit.errors import ClosedError
+from shardkit.local import LocalServer
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    with LocalServer() as running:
+        yield running
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def awaits(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param == "awaiting")
+
+
+class Client:
+    """A client of either face, whose calls are awaited."""
+
+    def __init__(self, kit: Any, client: Any) -> None:
+        self.kit, self.client = kit, client
+
+    async def fails(self, kind: type[Exception], *command: Any) -> None:
+        with pytest.raises(kind) as found:
+            await of(self.client.execute_command(*command or ("SET", "k", 1)))
+        assert type(found.value) is kind
+
+
+async def of(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+@asynccontextmanager
+async def client_of(server: LocalServer, awaits: bool, **fields: Any) -> AsyncIterator[Client]:
+    entry = {"host": "127.0.0.1", "port": server.port, "socket_timeout": 0.15, **fields}
+    shard_map = ShardMap.parse(json.dumps({"components": {"c": {"entry": entry}}}))
+    kit: Any = await shardkit.aconnect(shard_map) if awaits else shardkit.connect(shard_map)
+    try:
+        yield Client(kit, await of(kit.client("c")))
+    finally:
+        await of(kit.aclose() if awaits else kit.close())
+
+
+async def test_a_server_that_is_down_refuses_at_once(awaits: bool) -> None:
+    with LocalServer() as server:
+        async with client_of(server, awaits) as client:
+            server.kill()
+            for _ in range(5):
+                await client.fails(redis.ConnectionError)
+            server.restart()
+            assert await of(client.client.set("k", 1))
+
+
+async def test_a_server_that_hangs_times_out_until_its_breaker_opens(awaits: bool) -> None:
+    with LocalServer() as server:
+        async with client_of(server, awaits) as client:
+            await of(client.client.ping())
+            server.pause()
+            try:
+                for _ in range(3):
+                    await client.fails(redis.TimeoutError)
+                await client.fails(BreakerOpenError)
+            finally:
+                server.resume()
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [({"maxmemory": "1"}, OutOfMemoryError), ({"requirepass": "secret"}, AuthenticationError)],
+)
+async def test_what_a_server_refuses_is_its_own_error(
+    awaits: bool, settings: dict[str, str], kind: type[Exception]
+) -> None:
+    with LocalServer() as server, server.client() as admin:
+        for name, value in settings.items():
+            admin.config_set(name, value)
+        async with client_of(server, awaits) as client:
+            await client.fails(kind)
+
+
+async def test_a_replica_and_a_user_without_rights_refuse_to_write(
+    server: LocalServer, awaits: bool
+) -> None:
+    with server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "reader", "on", "nopass", "~*", "+@read")
+        async with client_of(server, awaits, username="reader", password="any") as client:
+            await client.fails(NoPermissionError)
+        admin.replicaof("127.0.0.1", "1")
+        try:
+            async with client_of(server, awaits) as client:
+                await client.fails(ReadOnlyError)
+        finally:
+            admin.replicaof("NO", "ONE")
+
+
+async def test_a_script_that_runs_for_too_long_lets_nobody_in(
+    server: LocalServer, awaits: bool
+) -> None:
+    with server.client() as admin, server.client() as other:
+        admin.config_set("busy-reply-threshold", 1)
+        running = asyncio.create_task(asyncio.to_thread(until_killed, admin))
+        try:
+            async with client_of(server, awaits, socket_timeout=5) as client:
+                await eventually(lambda: is_busy(other))
+                await client.fails(ResponseError)
+        finally:
+            other.script_kill()
+            await running
+
+
+def until_killed(client: Any) -> None:
+    with pytest.raises(ResponseError):
+        client.eval("while true do end", 0)
+
+
+def is_busy(client: Any) -> bool:
+    try:
+        client.ping()
+    except ResponseError:
+        return True
+    return False
+
+
+async def eventually(done: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if done():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError
+
+
+async def test_all_connections_in_use_and_a_closed_kit_are_told_at_once(
+    server: LocalServer, awaits: bool
+) -> None:
+    async with client_of(server, awaits, max_connections=1, multiplex=False) as client:
+        held = await of(client.client.connection_pool.get_connection())
+        await client.fails(MaxConnectionsError)
+        await of(client.client.connection_pool.release(held))
+        await of(client.kit.aclose() if awaits else client.kit.close())
+        await client.fails(ClosedError)
