@@ -24,7 +24,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -67,6 +67,7 @@ from shardkit.replication.durable import DurableBlock
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.topology import ConfigServer, FixedMap, MapFile, Source, Topology
 from shardkit.transport.user_clients import DirectClient, MultiplexedClient
+from shardkit.upgrade import Upgrade, upgrade_component
 
 logger = logging.getLogger("shardkit")
 
@@ -395,6 +396,33 @@ class ShardKit(_Kit[Blocking]):
         Cost: a PING and an INFO to each server, 16 of them at the same time.
         """
         return health_of(self, seconds)
+
+    def upgrade(
+        self, component: str, structures: Collection[str] = (), *, dry_run: bool = False
+    ) -> list[Upgrade]:
+        """Bring the structures of a component into the newest form of this release.
+
+        Call it when no process of an earlier release is left: they refuse afterwards. Others may
+        read and write meanwhile. It may be interrupted, and run again. An operator's step, once a
+        release: kits for asyncio have none.
+
+        Args:
+            component: the component's name.
+            structures: their names; none for all.
+            dry_run: change nothing.
+
+        Returns:
+            Those that were not in the newest form.
+
+        Raises:
+            NewerFormatError: a later release has written one; nothing was changed.
+            ShardErrors: a shard failed; run it again.
+
+        Cost: a SCAN of the component's databases; for each structure three exchanges, one for 1,000
+        groups of parts, and a second if its format changes.
+        """
+        found = self.component(component)
+        return upgrade_component(found, self.client, self.driver, structures, dry_run=dry_run)
 
     def together(self, *operations: Operation[T]) -> list[T]:
         """Run deferred operations in lock step; see `shardkit.operations.drivers`.

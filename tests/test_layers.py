@@ -44,6 +44,7 @@ GROUPS = [
     "metrics",
     "catalogue",
     "health",
+    "upgrade",
     "kit",
     "otel",
     "prometheus",

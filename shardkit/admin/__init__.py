@@ -27,7 +27,7 @@ from shardkit.admin.push import push
 from shardkit.admin.queue_status import QueueStatus, queue_names, queue_status
 from shardkit.admin.retire import Retirement, delete_data, last_known, remove, still_used
 from shardkit.admin.rotate import PasswordRotation, PendingProcess, abort_rotation, rotate
-from shardkit.admin.upgrade import Upgrade, upgrade
+from shardkit.upgrade import Upgrade
 
 __all__ = [
     "BackupManifest",
@@ -63,6 +63,5 @@ __all__ = [
     "rotate",
     "save_snapshot",
     "still_used",
-    "upgrade",
     "verify",
 ]

@@ -11,7 +11,7 @@ from cli_helpers import Result
 
 import shardkit
 from shardkit import ShardKit, ShardMap
-from shardkit.admin import Upgrade, upgrade
+from shardkit.admin import Upgrade
 from shardkit.errors import NewerFormatError
 from shardkit.local import LocalServers
 from shardkit.structures.base import parameters
@@ -51,11 +51,10 @@ def test_what_earlier_releases_stored_gets_todays_names(
     kit, path = stored
     ids = an_earlier_set(kit)
     changes = ("shard_size is called part_size", "groups name their parameters")
-    component = kit.component("data")
     wanted = [Upgrade("data", "ids", "set", changes)]
-    assert upgrade(kit, component, dry_run=True) == wanted
+    assert kit.upgrade("data", dry_run=True) == wanted
     assert at(kit, "ids:meta").hexists("ids:meta", "shard_size")
-    assert upgrade(kit, component, ["other"]) == []
+    assert kit.upgrade("data", ["other"]) == []
     assert "; ".join(changes) in cli("upgrade", "--dry-run", "-c", path).out
     assert cli("upgrade", "-c", path, input="n\n").code == 1
     [row] = read_json("upgrade", "--yes", "-c", path)
@@ -132,9 +131,9 @@ def test_a_process_that_opened_before_an_upgrade_refuses_to_write_after_it(
     monkeypatch.setattr(parameters, "LEASE", 0.0)
     monkeypatch.setattr(parameters, "FORMATS", NEXT)
     write(later)
-    [done] = upgrade(kit, kit.component("data"))
+    [done] = kit.upgrade("data")
     assert done.changes[0] == "format 1 becomes 2"
-    assert upgrade(kit, kit.component("data")) == []
+    assert kit.upgrade("data") == []
     if name in ("search", "ads", "jobs", "list"):  # their scripts are those of this release
         states = "*:ends" if name == "list" else "*:state"
         clients: list[Any] = [kit.client("data", n) for n in range(4)]
@@ -155,4 +154,4 @@ def test_a_process_that_opened_before_an_upgrade_refuses_to_write_after_it(
         for client in map(kit.client, ["data"] * 4, range(4))
     ]
     with pytest.raises(NewerFormatError, match="upgrade with the latest release"):
-        upgrade(kit, kit.component("data"))
+        kit.upgrade("data")

@@ -172,3 +172,25 @@ def test_a_city_that_a_block_names_and_that_is_lost_is_no_address_without_a_city
         with pytest.raises(DamagedDataError, match=r"cities:0.*city 1, which a block names"):
             face.run(look())
     assert face.run(fresh.find("9.9.9.9")) is None
+
+
+def test_a_check_sees_what_the_next_write_would_go_by(face: Face, kit: ShardKit) -> None:
+    client: Any = kit.client("one")
+    scores = face.kit.sorted_set("s", component="one", groups=2, part_size=16, bound=10)
+    face.run(scores.zadd({f"m{n}": n for n in range(300)}))
+    assert face.list(scores.check()) == []
+    state = next(iter(client.scan_iter("s:{*}")))
+    size, _, worst = client.hget(state, "bottom").partition(b" ")
+    client.hset(state, "bottom", size + b" " + worst[:1] + b"0" + worst[1:])
+    assert [each.key for each in face.list(scores.check())] == [f"{state.decode()}:bottom"]
+    assert face.run(scores.rebuild()) == 300
+    assert face.list(scores.check()) == []
+
+    counter = face.kit.unique_visitors("u", component="one", precision="exact", first_day=500)
+    day = date(2015, 5, 17)
+    face.run(counter.visit_many(SESSIONS, day))
+    client.delete("u:2015-05-17")
+    [found] = face.list(counter.check(day))
+    assert (found.key, found.found) == ("u:2015-05-17", "no count")
+    assert face.run(counter.recount(day)) == 300
+    assert face.list(counter.check(day)) == []

@@ -13,7 +13,6 @@ from faces import keys_of
 from golden import CHECKS, HERE, MAP, plain, restore
 
 from shardkit import ShardKit, ShardMap, connect
-from shardkit.admin import upgrade
 from shardkit.errors import NewerFormatError
 from shardkit.local import LocalServers
 from shardkit.structures.base import parameters
@@ -46,7 +45,7 @@ def test_what_a_release_stored_is_read_checked_and_written(opened: ShardKit, pat
     for called, expected in reads.items():
         assert plain(subject.reads[called](subject.open(opened))) == expected, called
     assert damages(opened, name) == []
-    assert upgrade(opened, opened.component("data"), dry_run=True) == []
+    assert opened.upgrade("data", dry_run=True) == []
     for called, write in subject.writes.items():
         restore(client, path)
         write(subject.open(opened))

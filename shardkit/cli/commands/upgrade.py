@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import click
 
-from shardkit.admin.upgrade import Upgrade, upgrade
 from shardkit.cli.options import common_options, components, config_option, examples, opened
 from shardkit.cli.output import GOOD, Output, wordy
 from shardkit.cli.rows import Field, write_rows
 from shardkit.cli.text import counted
+from shardkit.upgrade import Upgrade
 
 _FIELDS: tuple[Field[Upgrade], ...] = (
     Field("component", lambda row: row.component, wordy("component")),
@@ -67,7 +67,7 @@ def upgrade_(
         found = [
             each
             for component in chosen.values()
-            for each in upgrade(topology.kit, component, structures, dry_run=True)
+            for each in topology.kit.upgrade(component.name, structures, dry_run=True)
         ]
         if found and not dry_run:
             many = counted(len(found), "structure")
@@ -77,7 +77,7 @@ def upgrade_(
             found = [
                 each
                 for component in chosen.values()
-                for each in upgrade(topology.kit, component, structures)
+                for each in topology.kit.upgrade(component.name, structures)
             ]
     if found or as_json:
         write_rows(output, _FIELDS, found)

@@ -197,10 +197,13 @@ class ScoredGroups(GrowingLayout):
                 continue
             found = _rows(flat)
             best = rows[-len(found) :] if n == 0 and found else rows[: len(found)]
-            size = (fields[n] or b"0").partition(b" ")[0]
-            if found != best or len(found) < least or size != b"%d" % len(found):
+            size, _, worst = (fields[n] or b"0").partition(b" ")
+            wrong = size != b"%d" % len(found) or (
+                bool(found) and _number(worst) != found[0 if n == 0 else -1][0]
+            )
+            if found != best or len(found) < least or wrong:
                 wanted = f"the {least} or more {('highest', 'lowest')[n]} of its group"
-                what = f"{len(found)} members, counted as {shown(size)}"
+                what = f"{len(found)} members, noted as {shown(fields[n])}"
                 notes.append(Suspicion(damage(self.component, key, what, wanted), repair))
         return notes
 
@@ -460,6 +463,13 @@ def _batches(calls: Iterable[Command], size: Callable[[Command], int]) -> Iterat
 
 def _reaches(last: Row, worst: Row, reverse: bool) -> bool:
     return last >= worst if reverse else last <= worst
+
+
+def _number(text: bytes) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _rows(flat: Sequence[bytes]) -> list[Row]:

@@ -394,10 +394,13 @@ class UniqueVisitors(Structure[Face]):
 
     def _suspect_count(self, data: SetDay | BitmapDay) -> Operation[Suspicions]:
         [stored] = yield [self._count_command(data.key)]
-        size = None if stored is None or not stored.isdigit() else (yield from data.size())
-        if size is None or int(stored) == size:
+        if stored is not None and not stored.isdigit():
+            return []  # that was said
+        size = yield from data.size()
+        if size is None or int(stored or 0) == size:
             return []
-        error = damage(self._home, data.key, f"count={int(stored)}", f"the {size} ids there are")
+        found = "no count" if stored is None else f"count={int(stored)}"
+        error = damage(self._home, data.key, found, f"that of the {size} ids there are")
         return [Suspicion(error, "recount() counts the ids")]
 
     # ---- looking into a day

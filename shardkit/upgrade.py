@@ -16,15 +16,15 @@ an upgrade, every release writes the form that it finds.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from shardkit.config.component import Component
 from shardkit.errors import NewerFormatError
-from shardkit.kit import ShardKit
 from shardkit.lua import script
 from shardkit.operations.commands import Command, ShardOf, To, script_call
+from shardkit.operations.drivers import BlockingDriver
 from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base import parameters
 from shardkit.structures.base.damage import stored_integer
@@ -55,52 +55,41 @@ class Upgrade:
     changes: tuple[str, ...]
 
 
-def upgrade(
-    kit: ShardKit,
+def upgrade_component(
     component: Component,
+    client: Callable[[str, int | None], Any],
+    driver: BlockingDriver,
     structures: Collection[str] = (),
     *,
     dry_run: bool = False,
 ) -> list[Upgrade]:
-    """Bring the structures of a component into the newest form.
-
-    Call it when no process of an earlier release is left: they refuse afterwards. Others may read
-    and write meanwhile. It may be interrupted, and run again.
+    """Bring the structures of a component into the newest form; see `ShardKit.upgrade`.
 
     Args:
-        kit: a kit.
         component: the component.
+        client: returns the client of a component's shard.
+        driver: runs steps.
         structures: their names; none for all.
         dry_run: change nothing.
-
-    Returns:
-        Those that were not in the newest form.
-
-    Raises:
-        NewerFormatError: a later release has written one; nothing was changed.
-        ShardErrors: a shard failed; run it again.
-
-    Cost: a SCAN of the component's databases; for each structure three exchanges, one for 1,000
-    groups of parts, and a second if its format changes.
     """
     found: list[tuple[Any, str, dict[str, str]]] = []
     for shard in component.all_shards():
-        client: Any = kit.client(component.name, shard.number)
-        for key in client.scan_iter(match=f"*{_SUFFIX}", count=_SCAN, _type="HASH"):
+        shard_client = client(component.name, shard.number)
+        for key in shard_client.scan_iter(match=f"*{_SUFFIX}", count=_SCAN, _type="HASH"):
             text = key.decode(errors="replace") if isinstance(key, bytes) else key
             name = text.removesuffix(_SUFFIX)
             if structures and name not in structures:
                 continue
-            stored = _text_of(client.hgetall(key))
+            stored = _text_of(shard_client.hgetall(key))
             if "kind" in stored:
                 _format_of(component.name, text, stored)
-                found.append((client, name, stored))
+                found.append((shard_client, name, stored))
     done = []
-    for client, name, stored in sorted(found, key=lambda each: each[1]):
-        changes = _upgrade_parameters(client, name, stored, dry_run)
+    for shard_client, name, stored in sorted(found, key=lambda each: each[1]):
+        changes = _upgrade_parameters(shard_client, name, stored, dry_run)
         if any(change.startswith("format") for change in changes) and not dry_run:
             time.sleep(2 * parameters.LEASE)
-        changes += kit.driver.run(_upgrade_states(component.name, name, stored, dry_run))
+        changes += driver.run(_upgrade_states(component.name, name, stored, dry_run))
         if changes:
             done.append(Upgrade(component.name, name, stored["kind"], tuple(changes)))
     return done
