@@ -500,7 +500,7 @@ def _has_moved(found: weakref.ref[Clients], shard: Shard, address: str) -> bool:
     topology = clients.topology() if clients is not None else None
     if topology is None:
         raise closed_error()
-    topology.limit_age(shard.component, _MOVE_AGE)
+    topology.limit_age(shard.component, _MOVE_AGE, trusting=False)
     with suppress(MissingEntryError):
         entry: Entry = topology.last_known(shard.component).entry_of(shard)
         return entry.address != address

@@ -238,13 +238,14 @@ class Topology:
         except (RedisError, OSError) as error:
             raise self._unreadable(error) from error
 
-    def limit_age(self, name: str, wait: float) -> None:
+    def limit_age(self, name: str, wait: float, *, trusting: bool = True) -> None:
         """Have a component read again if what is known of it is older than ``wait`` seconds.
 
-        In the background, as always; a shard map's is read by the next call.
+        In the background, as always; a shard map's is read by the next call. Not while the source
+        tells of changes, unless it is not to be trusted with that.
         """
         cached = self._cache.get(name)
-        if cached is None or cached.component is None or self._feed is not None:
+        if cached is None or cached.component is None or (trusting and self._feed is not None):
             return
         now = self._clock()
         if now < max(cached.read_at + wait, self._away_until) or cached.lock.locked():

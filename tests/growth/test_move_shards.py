@@ -210,7 +210,7 @@ def test_a_client_that_cannot_read_the_config_server_writes_nothing_at_the_old_p
         client = kit.client("users", 1)
         assert client.incr("count") == 1  # type: ignore[union-attr]
         # From now on it reads nothing new, as if the config server were away for it alone.
-        monkeypatch.setattr(kit.topology, "_read_again", lambda names: None)
+        monkeypatch.setattr(kit.topology, "_read_again", lambda names: [])
         monkeypatch.setattr(kit.topology, "reread", kit.topology.last_known)
         start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=1, kill=True)
         with pytest.raises(redis.ConnectionError, match="its shards move to another server"):
