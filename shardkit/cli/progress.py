@@ -11,8 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from shardkit.cli.text import one_line
 
-# Called with the current step, how much is done, and the total.
-ProgressCallback: TypeAlias = Callable[[str, int, int], object]
+# Called with the current step, how much is done, and the total, None if it is not known.
+ProgressCallback: TypeAlias = Callable[[str, int, int | None], object]
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def progress(unit: str) -> Iterator[ProgressCallback]:
     with shown:
         task = shown.add_task("", total=None)
 
-        def report_progress(what: str, done: int, total: int) -> None:
+        def report_progress(what: str, done: int, total: int | None) -> None:
             shown.update(task, description=one_line(what), completed=done, total=total)
 
         yield report_progress

@@ -35,11 +35,14 @@ which loops for ever on a file that is larger than its limit.
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import math
 import os
 import secrets
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -97,7 +100,6 @@ MOST_READERS = 100
 LEASE = 60.0
 ATTEMPTS = 5
 LONGEST_LINE = 2**24
-_PUBLISHER_LEASE = 60_000_000  # microseconds
 # How much is stored or read in one exchange: larger ones need more memory, and are no faster.
 _IN_FLIGHT = 2**22  # bytes, but one chunk at least
 _MOST_CHUNKS = 16
@@ -385,13 +387,14 @@ class Files(Structure[Face]):
         *,
         name: str | None = None,
         timeout: float | None = None,
+        lease: float = LEASE,
         progress: Callable[[int], object] | None = None,
     ) -> Operation[PublishedFile]:
         """Publish a file, and wait for space as long as the channel is full.
 
         A file that is larger than the channel's limit is published as its readers report
         positions; see `checkpoint`. If a process dies while publishing, another one can call this
-        with the same name and content a minute later: it goes on where the first one was.
+        with the same name and content, and goes on where the first one was once its lease is over.
 
         Args:
             channel: the channel.
@@ -399,6 +402,8 @@ class Files(Structure[Face]):
             name: the file's name; by default that of the path.
             timeout: the most seconds to wait for space or for another publisher at a time; None
                 for ever.
+            lease: the seconds after which another process may go on publishing the file: more than
+                it takes to read 4 MiB of the source.
             progress: called with the bytes published so far.
 
         Returns:
@@ -406,13 +411,13 @@ class Files(Structure[Face]):
 
         Raises:
             ChannelError: there is no such channel, or it is closed.
-            FileStalledError: no space in time.
+            FileStalledError: no space in time, or all readers have given the file up.
             FileLeaseLostError: another process has taken over, because this one was away too long.
             OSError: the source cannot be read.
 
         Cost: for each 16 chunks, or 4 MiB, two exchanges.
         """
-        seconds = wait_seconds(self.name, timeout)
+        limits = self._publisher_limits(timeout, lease)
         path = None if isinstance(source, io.IOBase) else Path(source)
         if name is None:
             name = path.name if path else os.path.basename(str(getattr(source, "name", "")))
@@ -420,7 +425,7 @@ class Files(Structure[Face]):
             raise InvalidArgumentError(f"{self.name}: name={shown(name)}", "give the file's name")
         file: Any = source if path is None else (yield Call(open, (path, "rb")))
         try:
-            return (yield from self._publish(channel, file, name, seconds, progress))
+            return (yield from self._publish(channel, file, name, limits, progress))
         finally:
             if path is not None:
                 file.close()
@@ -433,6 +438,7 @@ class Files(Structure[Face]):
         *,
         pattern: str = "*",
         timeout: float | None = None,
+        lease: float = LEASE,
         progress: Callable[[int], object] | None = None,
     ) -> Stream[PublishedFile]:
         """Publish the files of a directory in the order of their names; see `publish`.
@@ -444,14 +450,15 @@ class Files(Structure[Face]):
             path: the directory.
             pattern: which files, such as ``*.log.gz``.
             timeout: see `publish`.
+            lease: see `publish`.
             progress: see `publish`.
         """
-        seconds = wait_seconds(self.name, timeout)
+        limits = self._publisher_limits(timeout, lease)
         for file in (yield Call(_regular_files, (Path(path), pattern))):
             opened = yield Call(open, (file, "rb"))
             try:
                 yield Page(
-                    [(yield from self._publish(channel, opened, file.name, seconds, progress))]
+                    [(yield from self._publish(channel, opened, file.name, limits, progress))]
                 )
             finally:
                 opened.close()
@@ -464,33 +471,37 @@ class Files(Structure[Face]):
         *,
         part_size: int,
         timeout: float | None = None,
+        lease: float = LEASE,
         progress: Callable[[int], object] | None = None,
     ) -> Stream[PublishedFile]:
         """Publish a file of lines in parts, so that several processes of a reader can share it.
 
         Each part ends with a line, and is a file of its own: ``access.log#0``, ``access.log#1``, ….
-        The same file gives the same parts each time.
+        The same file gives the same parts each time. A file that is compressed with gzip is
+        published decompressed, as there are no lines to cut at otherwise.
 
         Args:
             channel: the channel.
-            path: the file; not a compressed one, which has no lines to cut at.
-            part_size: about how many bytes a part has: it goes on to the end of its last line.
+            path: the file, which is read twice.
+            part_size: about how many bytes a part has, decompressed: it goes on to the end of its
+                last line.
             timeout: see `publish`.
+            lease: see `publish`.
             progress: called with the bytes of a part that are published so far.
 
         Raises:
-            InvalidArgumentError: the file is compressed with gzip.
+            UnreadableFileError: what is compressed is truncated or damaged; nothing is published.
         """
-        seconds = wait_seconds(self.name, timeout)
+        limits = self._publisher_limits(timeout, lease)
         check_integer(self.name, "part_size", part_size, 1, 2**50)
         source = Path(path)
-        for n, (start, end) in enumerate((yield Call(_cut_at_lines, (source, part_size)))):
-            part = yield Call(_FilePart, (source, start, end))
-            try:
-                name = f"{source.name}#{n}"
-                yield Page([(yield from self._publish(channel, part, name, seconds, progress))])
-            finally:
-                part.close()
+        lines: Any = yield Call(_open_decoded, (source,))
+        try:
+            for n, (start, end) in enumerate((yield Call(_cut_at_lines, (lines, part_size)))):
+                name, part = f"{source.name}#{n}", _FilePart(lines, start, end)
+                yield Page([(yield from self._publish(channel, part, name, limits, progress))])
+        finally:
+            lines.close()
 
     # ---- readers
 
@@ -704,6 +715,11 @@ class Files(Structure[Face]):
     def _time(self) -> Argument:
         return "" if self._now is None else f"{self._now() * 1e6:.0f}"
 
+    def _publisher_limits(self, timeout: float | None, lease: float) -> tuple[float, int]:
+        """Return the seconds to wait at most, and the microseconds of a publisher's lease."""
+        seconds = check_seconds(self.name, "lease", lease, 0.001, 86_400)
+        return wait_seconds(self.name, timeout), round(seconds * 1e6)
+
     def _check_reader(self, reader: str) -> str:
         check_tag(self.name, "reader", reader)
         if ":" in reader or len(reader) > 100:
@@ -721,12 +737,13 @@ class Files(Structure[Face]):
         channel: str,
         file: Any,
         name: str,
-        timeout: float,
+        limits: tuple[float, int],
         progress: Callable[[int], object] | None,
     ) -> Operation[PublishedFile]:
+        timeout, lease = limits
         claim, until = secrets.token_hex(8), self._monotonic() + timeout
         while True:
-            begin = (self._time(), name, claim, _PUBLISHER_LEASE)
+            begin = (self._time(), name, claim, lease)
             [reply] = yield [self._call("begin", channel, *begin, idempotent=True)]
             self._require(channel, reply[0])
             if reply[0] == -2:
@@ -742,10 +759,11 @@ class Files(Structure[Face]):
                 )
             yield Pause(min(left, 1.0, seconds_until(reply[1])))
         number, chunks, size, chunk_size = reply
-        if size:
+        if size or isinstance(file, _FilePart):
             yield Call(file.seek, (size,))
         # After a shorter chunk nothing comes: all was stored, and only not said to be complete.
-        upload = _Upload(channel, name, number, claim, chunks, size, ended=size % chunk_size > 0)
+        ended = size % chunk_size > 0
+        upload = _Upload(channel, name, number, claim, lease, chunks, size, ended=ended)
         while True:
             sizes = yield from self._reserve(upload, timeout)
             data, upload.read = upload.read[:sizes], upload.read[sizes:]
@@ -773,7 +791,7 @@ class Files(Structure[Face]):
 
         def attempt(waiting: str) -> Operation[tuple[int, float]]:
             # Whoever waits stays the publisher.
-            return (yield from self._advance(upload, sizes, waiting)), _PUBLISHER_LEASE / 4e6
+            return (yield from self._advance(upload, sizes, waiting)), upload.lease / 4e6
 
         found = yield from wait_for(
             self.component, keys[0], keys[10], attempt, timeout, self._monotonic
@@ -797,7 +815,7 @@ class Files(Structure[Face]):
             self._time(),
             upload.number,
             upload.claim,
-            _PUBLISHER_LEASE,
+            upload.lease,
             upload.chunks,
             upload.stored,
             upload.stored_bytes,
@@ -806,9 +824,17 @@ class Files(Structure[Face]):
             *sizes,
         )
         [reply] = yield [call]
-        if reply[0] < 0:
+        if reply[0] == -1:
             raise FileLeaseLostError(
                 f"{self.name}: somebody else publishes {shown(upload.name)} now", "leave it to him"
+            )
+        if reply[0] == -2:
+            end = upload.chunks + upload.stored
+            yield from self._unlink(upload.channel, upload.number, upload.chunks, end)
+            raise FileStalledError(
+                f"{self.name}: all readers have given up {shown(upload.name)}, or the channel was "
+                "deleted",
+                "see status(), and publish it again under another name",
             )
         upload.chunks += upload.stored
         upload.size += upload.stored_bytes
@@ -1046,6 +1072,7 @@ class _Upload:
     name: str
     number: int
     claim: str
+    lease: int  # microseconds
     chunks: int
     size: int
     read: list[bytes] = field(default_factory=list)
@@ -1064,39 +1091,49 @@ class _FileReader:
 
 
 class _FilePart:
-    """A range of a file, read as if it were all of it."""
+    """A range of a file that is open, read as if it were all of it."""
 
-    def __init__(self, path: Path, start: int, end: int) -> None:
-        self._file = path.open("rb")
+    def __init__(self, file: Any, start: int, end: int) -> None:
+        self._file = file
         self._start = start
         self._end = end
-        self._file.seek(start)
 
     def seek(self, offset: int) -> None:
         self._file.seek(self._start + offset)
 
     def read(self, size: int) -> bytes:
-        return self._file.read(max(0, min(size, self._end - self._file.tell())))
-
-    def close(self) -> None:
-        self._file.close()
+        data: bytes = self._file.read(max(0, min(size, self._end - self._file.tell())))
+        return data
 
 
-def _cut_at_lines(path: Path, size: int) -> list[tuple[int, int]]:
+def _open_decoded(path: Path) -> Any:
+    """Open a file, which is decompressed while it is read if it is gzip."""
+    file = path.open("rb")
+    if file.peek(2)[:2] != b"\x1f\x8b":
+        return file
+    file.close()
+    return gzip.open(path)
+
+
+def _cut_at_lines(file: Any, size: int) -> list[tuple[int, int]]:
     """Return the ranges of a file's parts, each of about so many bytes and of whole lines."""
-    ranges, start = [], 0
-    with path.open("rb") as file:
-        if file.read(2) == b"\x1f\x8b":
-            raise InvalidArgumentError(
-                f"{path} is compressed with gzip", "publish it as a whole, or decompress it"
-            )
-        total = file.seek(0, os.SEEK_END)
-        while start < total:
-            file.seek(min(start + size, total) - 1)
+    ranges: list[tuple[int, int]] = []
+    start = 0
+    # Only what is decompressed does not let anybody go beyond its end.
+    total = math.inf if isinstance(file, gzip.GzipFile) else os.fstat(file.fileno()).st_size
+    try:
+        while True:
+            file.seek(min(start + size, total) - 1 if start < total else start)
             file.readline()
-            ranges.append((start, file.tell()))
-            start = file.tell()
-    return ranges
+            end = file.tell()
+            if end <= start:
+                return ranges
+            ranges.append((start, end))
+            start = end
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UnreadableFileError(
+            f"file {shown(file.name)} is truncated or damaged: {error}", "compress it again"
+        ) from None
 
 
 def _at_once(chunk_size: int) -> int:

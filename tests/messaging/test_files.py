@@ -109,17 +109,19 @@ def _all(face: Face, files: Any, reader: str) -> Any:
     return awaiting() if face.runner else blocking()
 
 
+@pytest.mark.parametrize("compressed", [False, True])
 def test_several_processes_of_a_reader_share_the_lines_of_a_file(
-    face: Face, tmp_path: Path
+    face: Face, tmp_path: Path, compressed: bool
 ) -> None:
     content = TEXT + b"the last line has no line feed"
-    (tmp_path / "a.log").write_bytes(content)
-    (tmp_path / "a.log.gz").write_bytes(MEMBERS)
+    members = b"".join(gzip.compress(content[n : n + 9000]) for n in range(0, len(content), 9000))
+    path = tmp_path / ("a.log.gz" if compressed else "a.log")
+    path.write_bytes(members + bytes(100) if compressed else content)
     files, totals = face.kit.files(component="few"), face.kit.totals(component="few")
     face.run(files.create("logs", ["x"], chunk_size=1000))
     for _ in range(2):  # the second time they are there
-        parts = face.list(files.publish_parts("logs", tmp_path / "a.log", part_size=20_000))
-        assert [part.name for part in parts] == [f"a.log#{n}" for n in range(len(parts))]
+        parts = face.list(files.publish_parts("logs", path, part_size=20_000))
+        assert [part.name for part in parts] == [f"{path.name}#{n}" for n in range(len(parts))]
         assert len(parts) == 1 + len(content) // 20_015
     leased = [face.run(files.take("logs", "x")) for _ in parts]
     seen = []
@@ -134,8 +136,84 @@ def test_several_processes_of_a_reader_share_the_lines_of_a_file(
     assert [line for _, lines in sorted(seen) for line in lines] == content.split(b"\n")
     counted = sum(count for _, count in face.list(totals.all("d", "word")))
     assert counted == len(LINES) + 1
-    with pytest.raises(InvalidArgumentError, match="gzip"):
-        face.list(files.publish_parts("logs", tmp_path / "a.log.gz", part_size=1000))
+
+
+def test_parts_end_with_lines_and_nothing_of_what_is_truncated_is_published(
+    kit: ShardKit, tmp_path: Path
+) -> None:
+    files = kit.files(component="few")
+    files.create("logs", ["x"])
+    for content, size, expected in (
+        (b"", 5, []),
+        (b"\n", 5, [b"\n"]),
+        (b"ab\ncd\n", 3, [b"ab\n", b"cd\n"]),
+        (b"ab\ncd\n", 4, [b"ab\ncd\n"]),
+        (b"ab\ncd", 100, [b"ab\ncd"]),
+    ):
+        for encode in (bytes, gzip.compress):
+            path = tmp_path / f"{len(content)}-{size}-{encode.__name__}"
+            path.write_bytes(encode(content))
+            names = [part.name for part in files.publish_parts("logs", path, part_size=size)]
+            assert names == [f"{path.name}#{n}" for n in range(len(expected))]
+            for name, part in zip(names, expected, strict=True):
+                file = files.take("logs", "x")
+                assert file is not None
+                assert (file.name, b"".join(files.read(file))) == (name, part)
+                files.done(file)
+    for spoilt in (MEMBERS[:-5], MEMBERS[:-5000], MEMBERS + b"rubbish"):
+        (tmp_path / "cut.gz").write_bytes(spoilt)
+        with pytest.raises(UnreadableFileError, match=r"cut\.gz"):
+            list(files.publish_parts("logs", tmp_path / "cut.gz", part_size=1000))
+    assert files.status("logs").open == {"x": 0}
+
+
+@pytest.mark.parametrize("ending", ["given up", "deleted"])
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_file_that_ends_while_it_is_published_leaves_no_chunks_behind(
+    kit: ShardKit, ending: str, killed: bool
+) -> None:
+    for exchanges in range(1, 9):
+        files = kit.files(f"f{exchanges}", component="many")
+        files.create("logs", ["x"], chunk_size=1000)
+        content = io.BytesIO(TEXT[:60_500])
+        steps = files.deferred.publish("logs", content, name="a")
+        step: Any = next(steps)
+        for _ in range(exchanges):
+            step = steps.send(kit.driver._run_step(step))
+        file = files.take("logs", "x")
+        if ending == "deleted":
+            files.delete("logs")
+        elif file is None:  # nothing of it was reported
+            continue
+        else:
+            files.fail(file, "nobody wants it", retry=False)
+        if killed:
+            steps.close()
+        else:
+            with pytest.raises(FileStalledError, match="given up"):
+                run_on(kit, steps, step)
+        left = keys_of(kit, "many")
+        assert not [key for key in left if key.startswith(f"f{exchanges}:{{logs:")]
+        if ending == "given up":
+            assert files.status("logs").held == 0
+            files.delete("logs")
+
+
+def test_another_publisher_goes_on_when_the_lease_of_a_killed_one_is_over(kit: ShardKit) -> None:
+    clock = Clock()
+    files = kit.files(component="many", now=clock)
+    files.create("logs", ["x"], chunk_size=1000)
+    steps = files.deferred.publish("logs", io.BytesIO(TEXT), name="a", lease=2)
+    step: Any = next(steps)
+    for _ in range(6):
+        step = steps.send(kit.driver._run_step(step))
+    clock.seconds += 1.9
+    with pytest.raises(FileStalledError, match="another process"):
+        files.publish("logs", io.BytesIO(TEXT), name="a", timeout=0)
+    clock.seconds += 0.2
+    assert files.publish("logs", io.BytesIO(TEXT), name="a", timeout=0).size == len(TEXT)
+    with pytest.raises(FileLeaseLostError):
+        run_on(kit, steps, step)
 
 
 def test_a_reader_that_dies_is_replaced_where_its_checkpoint_was(face: Face) -> None:
@@ -202,6 +280,11 @@ def test_large_chunks_come_whole_from_all_shards(face: Face) -> None:
     file = face.run(files.take("logs", "x"))
     assert b"".join(face.list(files.read(file))) == content
     face.run(files.done(file))
+
+
+def run_on(kit: ShardKit, steps: Any, step: Any) -> None:
+    while True:
+        step = steps.send(kit.driver._run_step(step))
 
 
 def _some(face: Face, stream: Any) -> Any:

@@ -68,6 +68,13 @@ def files() -> None:
 )
 @click.option("--as", "given", metavar="NAME", help="The name of the only file.")
 @click.option("--close", "closes", is_flag=True, help="Close the channel when all are published.")
+@click.option(
+    "--lease",
+    type=click.FloatRange(1),
+    default=LEASE,
+    show_default=True,
+    help="The seconds after which others may go on with a file whose publisher was killed.",
+)
 @click.option("--timeout", type=click.FloatRange(0), help="The most seconds to wait for space.")
 @common_options
 def publish(
@@ -81,6 +88,7 @@ def publish(
     chunk_size: int,
     given: str | None,
     closes: bool,
+    lease: float,
     timeout: float | None,
     as_json: bool,
 ) -> None:
@@ -100,13 +108,15 @@ def publish(
             channels.create(channel, list(readers), byte_limit=byte_limit, chunk_size=chunk_size)
         for path in found:
             source: Any = sys.stdin.buffer if path == "-" else path
-            size = 0 if path == "-" else Path(path).stat().st_size
+            size = None if path == "-" else Path(path).stat().st_size
             shown = given or Path(path).name
 
-            def report(done: int, shown: str = shown, size: int = size) -> None:
-                show(shown, done, max(size, done))
+            def report(done: int, shown: str = shown, size: int | None = size) -> None:
+                show(shown, done, size)
 
-            file = channels.publish(channel, source, name=given, timeout=timeout, progress=report)
+            file = channels.publish(
+                channel, source, name=given, timeout=timeout, lease=lease, progress=report
+            )
             published.append(file)
         if closes:
             channels.close(channel)
@@ -169,7 +179,7 @@ def read(
                 for block in channels.read(file, raw=raw):
                     target.write(block)
                     written += len(block)
-                    show(file.name, written, written)
+                    show(file.name, written, None)
                 target.flush()
             except UnreadableFileError as error:
                 failed += 1

@@ -20,10 +20,13 @@
 -- ARGV[8]  1 if the file is complete with them, else 0
 -- ARGV[9]  who waits if nothing can be reserved, "<channel> <waiter>", or nothing
 -- ARGV[10]  and on: the bytes of each of the next chunks
--- Reply    {how many of these were reserved, garbage}; {-1} if somebody else publishes the file
+-- Reply    {how many of these were reserved, garbage}; {-1} if somebody else publishes the file,
+--          {-2} if it is gone: all readers have given it up, or the channel was deleted
 --@include messaging/files_base
 local n = tonumber(ARGV[2])
-if redis.call('HGET', FILES, field(n, 'claim')) ~= ARGV[3] then return {-1} end
+local claim = redis.call('HGET', FILES, field(n, 'claim'))
+if not claim then return {-2} end
+if claim ~= ARGV[3] then return {-1} end
 local now, stored, bytes = clock(ARGV[1]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local chunks = number_of(n, 'chunks')
 if tonumber(ARGV[5]) ~= chunks then stored = 0 end  -- sent again: it was reported

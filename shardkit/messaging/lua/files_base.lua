@@ -12,6 +12,7 @@
 --@include messaging/base
 local STATE, NAMES, FILES, POSITIONS, TODO, LEASED = unpack(KEYS, 1, 6)
 local CLAIMS, GARBAGE, FAILED, WAITERS, PUBLISHERS = unpack(KEYS, 7, 11)
+local AT_ONCE = 16  -- chunks that a publisher stores at most before it reports them
 check_format(STATE)
 
 local function readers()
@@ -70,7 +71,14 @@ local function free(n)
     set(n, 'freed', digits(past))
   end
   if number_of(n, 'left') == 0 then
-    release_bytes(number_of(n, 'reserved'))
+    -- All have given it up while it is published: what may be stored of it is garbage, too.
+    local reserved = number_of(n, 'reserved')
+    if number_of(n, 'done') == 0 and reserved > 0 then
+      local range = digits(n) .. ':' .. digits(chunks) .. ':' .. digits(chunks + AT_ONCE)
+      redis.call('ZADD', GARBAGE, digits(reserved), range)
+    else
+      release_bytes(reserved)
+    end
     for _, name in ipairs({'name', 'chunks', 'size', 'done', 'freed', 'left', 'reserved', 'claim',
       'until'}) do redis.call('HDEL', FILES, field(n, name)) end
     for _, reader in ipairs(readers()) do redis.call('HDEL', POSITIONS, field(n, reader)) end
