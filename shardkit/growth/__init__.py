@@ -2,7 +2,7 @@
 
 from shardkit.growth.attachment import AttachedReplica, attach_replica, detach_replica
 from shardkit.growth.certificate import ServerComparison, compare
-from shardkit.growth.failover import Fence, Takeover, apply_fences, fail_over, pending_fences
+from shardkit.growth.failover import Fence, apply_fences, fail_over, pending_fences
 from shardkit.growth.journal import ServerMove, ShardMove
 from shardkit.growth.move import (
     MovePlan,
@@ -15,6 +15,7 @@ from shardkit.growth.move import (
     verify_move,
 )
 from shardkit.growth.replica_tree import ReplicaNode, replica_tree
+from shardkit.growth.servers import Takeover
 from shardkit.growth.shard_move import (
     abort_shard_move,
     plan_shard_move,

@@ -20,22 +20,28 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
-from shardkit.config.store import read_components
+from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import ConfigError, InvalidArgumentError
 from shardkit.growth.entries import push_relocation, wait_until_read
 from shardkit.growth.journal import lease
+from shardkit.growth.managed_failover import (
+    fail_over_cluster,
+    fail_over_sentinels,
+    managed_by,
+)
 from shardkit.growth.relocation import ServerAddress, address_of, entries_on
 from shardkit.growth.servers import (
     STEP,
     GrowthError,
     ServerRole,
+    Takeover,
     connected_to,
     hand_over,
     persist_roles,
@@ -49,33 +55,6 @@ MOST_DOWN = 30  # seconds that a replica's link may have been down
 _COPY = 30.0  # seconds to catch up before a planned failover
 _FENCES_KEY = "config:growth:fences"
 _FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Takeover:
-    """What a failover did.
-
-    Attributes:
-        shards: the shards concerned, as ``timelines:3``.
-        source: the master that was.
-        target: the one that is.
-        planned: whether the master handed over, so that no write was lost.
-        held: for how long writers were held at most, in seconds; of a planned one.
-        behind: how many bytes of writes other replicas had and this one had not; of a crash.
-        followers: the other replicas, which follow the new master.
-        failed: those that could not be told, and why.
-        epoch: `config:epoch` now.
-    """
-
-    shards: tuple[str, ...]
-    source: ServerAddress
-    target: ServerAddress
-    planned: bool
-    held: float | None = None
-    behind: int = 0
-    followers: tuple[str, ...] = ()
-    failed: Mapping[str, str] = field(default_factory=dict)
-    epoch: int = 0
 
 
 @dataclass(frozen=True)
@@ -106,8 +85,10 @@ def fail_over(
     Args:
         config: a client of the config server.
         name: a shard (``timelines:3``, or ``unique`` for an unsharded entry) or a master,
-            ``host:port``. All shards of the server are concerned.
-        to: the replica, ``host:port``; by default the one that has the most writes.
+            ``host:port``, also of a cluster. All shards of the server are concerned. Of a service
+            or a cluster, its Sentinels or nodes do it (`growth.managed_failover`).
+        to: the replica, ``host:port``; by default the one that has the most writes. Sentinels
+            choose it themselves.
         force: after a crash, also take a replica whose link had been down for more than 30 s.
         hold: how long writers may wait, in seconds; of a planned failover.
 
@@ -118,6 +99,13 @@ def fail_over(
     """
     with lease(config):
         components = read_components(config)
+        if (managed := managed_by(components, name)) is not None:
+            node, entry, where = managed
+            if entry.is_sentinel:
+                done = fail_over_sentinels(components, entry, where, to)
+            else:
+                done = fail_over_cluster(entry, where, node, to, force=force)
+            return replace(done, epoch=read_epoch(config))
         source, like, where = master_of(components, name)
         shards = tuple(
             component if number is None else f"{component}:{number}"

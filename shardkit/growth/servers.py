@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -48,6 +48,33 @@ class ServerRole:
     down_for: int
     replicas: tuple[tuple[ServerAddress, int], ...]
     raw: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """What a failover did.
+
+    Attributes:
+        shards: the shards concerned, as ``timelines:3``.
+        source: the master that was.
+        target: the one that is.
+        planned: whether the master handed over, so that no write was lost.
+        held: for how long writers were held at most, in seconds; of a planned one.
+        behind: how many bytes of writes other replicas had and this one had not; of a crash.
+        followers: the other replicas, which follow the new master.
+        failed: those that could not be told, and why.
+        epoch: `config:epoch` now.
+    """
+
+    shards: tuple[str, ...]
+    source: ServerAddress
+    target: ServerAddress
+    planned: bool
+    held: float | None = None
+    behind: int = 0
+    followers: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    epoch: int = 0
 
 
 @contextmanager

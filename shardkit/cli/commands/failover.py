@@ -51,7 +51,7 @@ def failover(
 
     If the master answers, it hands over: no write is lost. Otherwise the replica with the most
     writes is promoted, and the old master is fenced when it comes back: it becomes a replica, and
-    what only it had is dropped.
+    what only it had is dropped. Of a service or a cluster, its Sentinels or nodes do it.
     """
     if name is None and guard is None:
         raise click.UsageError("name a shard or a server, or give --guard")
@@ -86,7 +86,9 @@ def failover(
         )
         return
     if done is not None:
-        how = "after a crash" if not done.planned else "as planned: no write was lost"
+        how = "as planned: no write was lost"
+        if not done.planned:
+            how = "it was not handed over: what only the old master had is lost"
         if done.held is not None:
             how += f", writers waited at most {1000 * done.held:.0f} ms"
         output.line(f"{done.target} is the master in place of {done.source} ({how})", GOOD)

@@ -1,0 +1,214 @@
+"""Failover where Sentinels or a cluster see to it: they are told to, and no entry changes.
+
+::
+
+    Sentinels   SENTINEL FAILOVER main COORDINATED   the master hands over: no write is lost
+                SENTINEL FAILOVER main               before Valkey 9: what no replica had is lost
+    cluster     CLUSTER FAILOVER, to a replica       the master hands over: no write is lost
+                CLUSTER FAILOVER FORCE               its master is dead
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import RedisError, ResponseError
+
+from shardkit.admin.sentinels import sentinels_of, servers_of_service
+from shardkit.admin.server_queries import client_of
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
+from shardkit.errors import InvalidArgumentError
+from shardkit.growth.relocation import ServerAddress, address_of
+from shardkit.growth.servers import STEP, TIMEOUT, GrowthError, Takeover
+
+_SECONDS = 30.0  # for Sentinels to agree, or nodes to vote
+_AGAIN = 2.0  # seconds
+_DEAD = frozenset({"fail", "fail?", "noaddr", "handshake"})
+
+
+def managed_by(components: Mapping[str, Component], name: str) -> tuple[str, Entry, str] | None:
+    """Return the entry of Sentinels or of a cluster that a name means, and where that is stored.
+
+    Args:
+        components: the components.
+        name: a component or shard, or a node of a cluster, ``host:port``.
+
+    Returns:
+        Also the node to replace, empty if it was not named; None if the name means something else.
+    """
+    for component in components.values():
+        for shard, entry in component.entries():
+            if not (entry.is_sentinel or entry.is_cluster):
+                continue
+            if str(shard) == name or (shard.number is None and component.name == name):
+                return "", entry, entry_key(*shard)
+            if entry.is_cluster and ":" in name:
+                with suppress(RedisError, OSError, InvalidArgumentError):
+                    nodes = _nodes(entry, entry_key(*shard))
+                    if any(node.address == ServerAddress.parse(name) for node in nodes):
+                        return name, entry, entry_key(*shard)
+    return None
+
+
+def fail_over_sentinels(
+    components: Mapping[str, Component], entry: Entry, where: str, to: str | None
+) -> Takeover:
+    """Have Sentinels replace the master of a service.
+
+    Raises:
+        GrowthError: they refuse, or did not do it in time.
+        ConfigServerError: none of them answers.
+        InvalidArgumentError: a replica was named, which they choose themselves.
+    """
+    if to is not None:
+        raise InvalidArgumentError(
+            f"{where}: Sentinels choose the replica", "leave out --to; they go by replica-priority"
+        )
+    service = entry.fields["sentinel"]["service"]
+    source = _address(servers_of_service(entry, where)[0][1])
+    began = asked = time.monotonic()
+    planned = _ask_sentinels(entry, where, service)
+    while True:
+        target = _address(servers_of_service(entry, where)[0][1])
+        if target != source and _is_master(entry, where):
+            break
+        now = time.monotonic()
+        if now > began + _SECONDS:
+            raise GrowthError(
+                f"the Sentinels of {service!r} did not replace {source} within {_SECONDS:g} s",
+                "look at their logs",
+            )
+        if now > asked + _AGAIN:  # they may have found no majority that time
+            asked = now
+            with suppress(GrowthError):  # they are at it
+                planned = _ask_sentinels(entry, where, service)
+        time.sleep(10 * STEP)
+    shards = tuple(
+        str(shard)
+        for component in components.values()
+        for shard, each in component.entries()
+        if each.fields.get("sentinel", {}).get("service") == service
+    )
+    return Takeover(shards, source, target, planned, time.monotonic() - began)
+
+
+def _ask_sentinels(entry: Entry, where: str, service: str) -> bool:
+    """Have one Sentinel begin; return whether the master hands over."""
+    why: Exception | None = None
+    with sentinels_of(entry, where) as sentinels:
+        for each in sentinels:
+            for words in (("COORDINATED",), ()):
+                try:
+                    each.execute_command("SENTINEL", "FAILOVER", service, *words)
+                    return bool(words)
+                except ResponseError as error:
+                    why = error
+                    if "number of arguments" not in str(error):
+                        break  # it knows the command, and refuses
+                except (RedisError, OSError) as error:
+                    why = error
+                    break
+    raise GrowthError(f"no Sentinel replaces the master of {service!r}: {why}", "nothing changed")
+
+
+def _is_master(entry: Entry, where: str) -> bool:
+    with suppress(RedisError, OSError), client_of(entry.resolved(where), TIMEOUT) as client:
+        return bool(client.info("replication")["role"] == "master")
+    return False
+
+
+@dataclass(frozen=True)
+class _Node:
+    address: ServerAddress
+    id: str
+    master: str  # the id of its master; empty if it is one
+    alive: bool
+
+
+def _nodes(entry: Entry, where: str) -> list[_Node]:
+    """Ask a cluster for its nodes."""
+    with client_of(entry.resolved(where), TIMEOUT) as client:
+        said: Any = client.cluster_nodes()
+    found = []
+    for name, each in said.items():
+        flags = frozenset(each["flags"].split(","))
+        if "noaddr" in flags:
+            continue
+        master = "" if "master" in flags else each["master_id"]
+        found.append(_Node(ServerAddress.parse(name), each["node_id"], master, not flags & _DEAD))
+    return found
+
+
+def fail_over_cluster(
+    entry: Entry, where: str, name: str, to: str | None, *, force: bool
+) -> Takeover:
+    """Have a replica of a cluster take the place of its master.
+
+    Args:
+        entry: the cluster's entry.
+        where: where that is stored.
+        name: the master, ``host:port``; empty if only the replica is named.
+        to: the replica; by default one that is alive.
+        force: also if the master is dead.
+
+    Raises:
+        GrowthError: no replica can take over, or it did not in time.
+        InvalidArgumentError: neither master nor replica is named, or it is no such node.
+    """
+    nodes = _nodes(entry, where)
+    by_id = {node.id: node for node in nodes}
+    if to is not None:
+        wanted = [node for node in nodes if node.address == ServerAddress.parse(to) and node.master]
+    elif name:
+        masters = {n.id for n in nodes if n.address == ServerAddress.parse(name) and not n.master}
+        wanted = [node for node in nodes if node.master in masters and node.alive]
+    else:
+        raise InvalidArgumentError(
+            f"{where} is a cluster of several masters", "name one, HOST:PORT, or its replica: --to"
+        )
+    if not wanted or wanted[0].master not in by_id:
+        raise GrowthError(
+            f"{to or name} is no {'replica' if to else 'master with a replica'} of the cluster",
+            "see: shardkit status",
+        )
+    target, source = wanted[0], by_id[wanted[0].master]
+    if name and source.address != ServerAddress.parse(name):
+        raise GrowthError(f"{to} replicates {source.address}, not {name}", "nothing was changed")
+    if not source.alive and not force:
+        raise GrowthError(
+            f"{source.address} is dead: what {target.address} had not got is lost",
+            "the cluster replaces it by itself if it can; or --force",
+        )
+    fields = {
+        **entry.resolved(where), "cluster": False, "host": target.address.host,
+        "port": target.address.port,
+    }  # fmt: skip
+    began = time.monotonic()
+    with client_of(fields, TIMEOUT) as client:
+        words = () if source.alive else ("FORCE",)
+        client.execute_command("CLUSTER", "FAILOVER", *words)
+        while client.info("replication")["role"] != "master":
+            if time.monotonic() > began + _SECONDS:
+                raise GrowthError(
+                    f"{target.address} did not take over within {_SECONDS:g} s",
+                    "nothing has changed; look at its log",
+                )
+            time.sleep(STEP)
+    return Takeover(
+        (where.removeprefix("config:redis:"),),
+        source.address,
+        target.address,
+        source.alive,
+        time.monotonic() - began,
+    )
+
+
+def _address(entry: Entry) -> ServerAddress:
+    found = address_of(entry)
+    assert found is not None, "Sentinels name servers by host and port"
+    return found
