@@ -17,8 +17,11 @@ from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.execute import execute
 from shardkit.admin.keys import BigKey, biggest_keys
 from shardkit.admin.persistence import (
+    DiskRate,
     PersistenceState,
     apply_profile,
+    estimate_disk_rate,
+    measure_disk_rate,
     persistence_of,
     rewrite_aof,
     save_snapshot,
@@ -35,6 +38,7 @@ __all__ = [
     "CheckFinding",
     "CheckReport",
     "ClientProcess",
+    "DiskRate",
     "PasswordRotation",
     "PendingProcess",
     "PersistenceState",
@@ -50,8 +54,10 @@ __all__ = [
     "check_structures",
     "connected_clients",
     "delete_data",
+    "estimate_disk_rate",
     "execute",
     "last_known",
+    "measure_disk_rate",
     "persistence_of",
     "push",
     "queue_names",

@@ -9,6 +9,9 @@
     always       (as it was)               yes          always      loses nothing acknowledged
 
 A snapshot that was begun is not one that succeeded: `save_snapshot` waits, and says which.
+
+What a disk has to write, by `estimate_disk_rate`: the AOF as commands come, its rewrites (the whole
+data each time that it has grown by a percentage), and the snapshots (the whole data each).
 """
 
 from __future__ import annotations
@@ -36,6 +39,104 @@ PROFILES: Final[Mapping[str, Mapping[str, str]]] = {
 }
 WAIT = 600.0  # seconds
 _STEP = 0.05
+
+
+@dataclass(frozen=True)
+class DiskRate:
+    """What a server writes to its disk, in bytes a second.
+
+    Attributes:
+        commands: how many write commands come in a second.
+        size: of one, in bytes of the AOF.
+        append: for the AOF, as commands come.
+        rewrite: for its rewrites, on average.
+        snapshot: for snapshots, on average.
+    """
+
+    commands: float
+    size: float
+    append: float
+    rewrite: float
+    snapshot: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.append + self.rewrite + self.snapshot
+
+
+def estimate_disk_rate(
+    commands: float, size: float, settings: Mapping[str, str], data: int = 0
+) -> DiskRate:
+    """Estimate what a server writes to its disk. No I/O.
+
+    Args:
+        commands: write commands a second.
+        size: of one, in bytes of the AOF: name and arguments, and about five bytes for each.
+        settings: as in `PersistenceState.settings`, or of a profile.
+        data: how large a snapshot is, in bytes.
+
+    Example: 100,000 commands a second of 1 KB are 100 MB/s of AOF, and as much again for rewrites.
+    """
+    if commands < 0 or size < 0 or data < 0:
+        raise InvalidArgumentError("a rate or size is negative", "give numbers of 0 or more")
+    has_aof = settings.get("appendonly") == "yes"
+    append = commands * size if has_aof else 0.0
+    percentage = int(settings.get("auto-aof-rewrite-percentage", "100"))
+    smallest = int(settings.get("auto-aof-rewrite-min-size", 64 << 20))
+    # It is rewritten when it has grown by the percentage, and is larger than the smallest.
+    grows = max(data * percentage / 100, smallest - data)
+    rewrite = append * data / grows if append and percentage and grows > 0 else 0.0
+    numbers = [int(part) for part in settings.get("save", "").split()]
+    intervals = [
+        max(float(seconds), changes / commands)
+        for seconds, changes in zip(numbers[::2], numbers[1::2], strict=False)
+        if commands
+    ]
+    return DiskRate(commands, size, append, rewrite, data / min(intervals) if intervals else 0.0)
+
+
+def measure_disk_rate(client: Any, seconds: float = 1.0, profile: str | None = None) -> DiskRate:
+    """Estimate what a server writes to its disk from what it executes now.
+
+    The size of a command is the AOF's growth by change; without an AOF, that of what replicas get,
+    or else the bytes that clients send by command, reads too.
+
+    Args:
+        client: a client of the server.
+        seconds: for how long to watch it.
+        profile: as if it had the settings of this profile.
+
+    Raises:
+        InvalidArgumentError: there is no such profile.
+    """
+    settings = {**persistence_of(client).settings, **(_profile(profile) if profile else {})}
+    before: Any = client.info()
+    began = time.monotonic()
+    time.sleep(seconds)
+    now: Any = client.info()
+    took = time.monotonic() - began
+
+    def grown(name: str) -> int:
+        return max(0, int(now.get(name, 0)) - int(before.get(name, 0)))
+
+    changes = grown(
+        "rdb_changes_since_last_save"
+    )  # a snapshot meanwhile begins anew: a rewrite too
+    size = 0.0
+    if changes:
+        size = (grown("aof_current_size") or grown("master_repl_offset")) / changes
+    if changes and not size:
+        size = grown("total_net_input_bytes") / max(1, grown("total_commands_processed"))
+    return estimate_disk_rate(changes / took, size, settings, int(now["used_memory_dataset"]))
+
+
+def _profile(name: str) -> Mapping[str, str]:
+    found = PROFILES.get(name)
+    if found is None:
+        known = ", ".join(PROFILES)
+        raise InvalidArgumentError(f"profile {name!r:.80} is none", f"there are {known}")
+    return found
 
 
 class PersistenceError(ShardKitError):
@@ -123,10 +224,7 @@ def apply_profile(client: Any, profile: str) -> dict[str, tuple[str, str]]:
     Raises:
         InvalidArgumentError: there is no such profile.
     """
-    wanted = PROFILES.get(profile)
-    if wanted is None:
-        known = ", ".join(PROFILES)
-        raise InvalidArgumentError(f"profile {profile!r:.80} is none", f"there are {known}")
+    wanted = _profile(profile)
     before = persistence_of(client).settings
     changed = {}
     for name, value in wanted.items():

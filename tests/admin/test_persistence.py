@@ -12,8 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from shardkit.admin import apply_profile, persistence_of, rewrite_aof, save_snapshot
-from shardkit.admin.persistence import PersistenceError
+from shardkit.admin import (
+    apply_profile,
+    estimate_disk_rate,
+    measure_disk_rate,
+    persistence_of,
+    rewrite_aof,
+    save_snapshot,
+)
+from shardkit.admin.persistence import PROFILES, PersistenceError
 from shardkit.errors import InvalidArgumentError
 from shardkit.local import LocalServer
 
@@ -77,3 +84,42 @@ def test_the_command_shows_every_server(server: LocalServer, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     [state] = json.loads(done.stdout).values()
     assert state["last_save_ok"]
+
+
+def test_what_a_disk_has_to_write_is_estimated_from_commands_and_their_size() -> None:
+    everysec = estimate_disk_rate(100_000, 1000, PROFILES["everysec"], data=1 << 30)
+    assert everysec.append == 100e6
+    assert everysec.rewrite == 100e6  # once more each time that it has doubled
+    assert everysec.snapshot == 0
+    assert everysec.total == 200e6
+    snapshots = estimate_disk_rate(100_000, 1000, PROFILES["snapshot"], data=6_000_000)
+    assert (snapshots.append, snapshots.snapshot) == (0, 100_000)  # each minute, not more often
+    seldom = estimate_disk_rate(10, 1000, PROFILES["snapshot"], data=6_000_000)
+    assert seldom.snapshot == 60_000  # a thousand changes take longer than that
+    assert estimate_disk_rate(10, 1000, PROFILES["none"], data=1).total == 0
+    never = {**PROFILES["always"], "auto-aof-rewrite-percentage": "0"}
+    assert estimate_disk_rate(10, 10, never, data=1).total == 100
+    with pytest.raises(InvalidArgumentError, match="negative"):
+        estimate_disk_rate(-1, 10, {})
+
+
+def test_what_a_server_writes_is_measured(
+    server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server.client() as client:
+        apply_profile(client, "always")
+
+        def write(seconds: float) -> None:
+            for n in range(100):
+                client.set(f"key{n:03}", "v" * 100)
+
+        monkeypatch.setattr("shardkit.admin.persistence.time.sleep", write)
+        rate = measure_disk_rate(client)
+        # *3 $3 SET $6 key000 $100 and the value, each line with its end
+        assert 130 < rate.size < 150
+        assert rate.append == rate.commands * rate.size > 0
+        assert measure_disk_rate(client, profile="none").total == 0
+        client.config_set("appendonly", "no")
+        assert 130 < measure_disk_rate(client).size < 150
+        with pytest.raises(InvalidArgumentError, match="everysec"):
+            measure_disk_rate(client, profile="often")

@@ -11,8 +11,11 @@ import click
 from shardkit.admin.persistence import (
     PROFILES,
     WAIT,
+    DiskRate,
     PersistenceState,
     apply_profile,
+    estimate_disk_rate,
+    measure_disk_rate,
     persistence_of,
     rewrite_aof,
     save_snapshot,
@@ -38,6 +41,7 @@ _wait = click.option(
         "shardkit persistence show",
         "shardkit persistence apply everysec timelines",
         "shardkit persistence snapshot --wait 60",
+        "shardkit persistence estimate --commands 100000 --bytes 1024 --profile everysec",
     ),
 )
 def persistence() -> None:
@@ -100,6 +104,81 @@ def snapshot(names: Sequence[str], wait: float, where: str | None, as_json: bool
 def rewrite(names: Sequence[str], wait: float, where: str | None, as_json: bool) -> int:
     """Have servers rewrite their AOF, and wait until each has succeeded or failed."""
     return _timed(Output(as_json), names, where, lambda client: rewrite_aof(client, wait), wait)
+
+
+@persistence.command()
+@click.argument("names", metavar="[COMPONENT]...", nargs=-1)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1, 60),
+    default=1.0,
+    show_default=True,
+    help="How long to watch the servers.",
+)
+@click.option("--profile", type=click.Choice(list(PROFILES)), help="As if servers had this one.")
+@click.option(
+    "--commands",
+    type=click.FloatRange(min=0),
+    metavar="N",
+    help="Ask no server: so many write commands a second,",
+)
+@click.option(
+    "--bytes", "size", type=click.FloatRange(min=0), metavar="N", help="of so many bytes each."
+)
+@click.option(
+    "--data",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="BYTES",
+    help="How large the data is, with --commands.",
+)
+@config_option
+@common_options
+def estimate(
+    names: Sequence[str],
+    seconds: float,
+    profile: str | None,
+    commands: float | None,
+    size: float | None,
+    data: int,
+    where: str | None,
+    as_json: bool,
+) -> int:
+    """Estimate what servers write to their disks: AOF, rewrites and snapshots.
+
+    From what they execute now, or from --commands and --bytes for a server to come.
+    """
+    output = Output(as_json)
+
+    def lines(rate: DiskRate) -> None:
+        output.line(f"  {rate.commands:,.0f} writes a second of {rate.size:,.0f} bytes")
+        output.line(
+            f"  {rate.total / 1e6:,.2f} MB/s: AOF {rate.append / 1e6:,.2f}, its rewrites "
+            f"{rate.rewrite / 1e6:,.2f}, snapshots {rate.snapshot / 1e6:,.2f}"
+        )
+
+    if (commands is None) != (size is None):
+        raise click.UsageError("give both --commands and --bytes, or none of them")
+    if commands is not None and size is not None:
+        rate = estimate_disk_rate(commands, size, PROFILES[profile or "everysec"], data)
+        if output.as_json:
+            output.document(_document(rate))
+        else:
+            lines(rate)
+        return 0
+    return _on_all(
+        output,
+        names,
+        where,
+        lambda client: measure_disk_rate(client, seconds, profile),
+        _document,
+        lines,
+        2.0 + seconds,
+    )
+
+
+def _document(rate: DiskRate) -> dict[str, Any]:
+    return {**asdict(rate), "total": rate.total}
 
 
 def _timed(
