@@ -10,7 +10,12 @@ from typing import Any
 from shardkit.ads.records import read_ad
 from shardkit.operations.arguments import shown
 from shardkit.operations.operation import Operation, Stream, pages
-from shardkit.search.check import Documents, attributes_in, check_parts
+from shardkit.search.check import (
+    Documents,
+    attributes_in,
+    check_parts,
+    chunks_with_documents,
+)
 from shardkit.search.parts import IndexPart, IndexParts
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, contents
 from shardkit.structures.base.damage import damage
@@ -27,9 +32,9 @@ def check_ads(parts: IndexParts) -> Stream[Damage]:
     )
     for part in parts.primary:
         yield (yield from confirmed(partial(_check_types, part)))
-        [(next_, words)] = yield [part.read_state("next", "words")]
-        last, most = int(next_ or 0), int(words or 1)  # whatever they are, was said before
-        for chunk in range(-(-last // part.chunk)):
+        [[words]] = yield [part.read_state("words")]
+        most = int(words or 1)  # whatever it is, was said before
+        for chunk in (yield from chunks_with_documents(part)):
             for some in pages(range(1, most), _WORDS_AT_ONCE):
                 yield (yield from confirmed(partial(_check_bonuses, part, chunk, some)))
 

@@ -86,7 +86,10 @@ def check_documents(part: IndexPart, check: Callable[[Documents], Checked]) -> S
     """Check documents that a part has, 64 at a time. Cost: as `check`, and one exchange."""
     [[text]] = yield [part.read_state("next")]
     last = stored_integer(part.to, part.state, "next", text or b"0")
-    for buckets in pages(range(-(-last // 128)), KEYS_CHECKED):
+    chunks = yield from chunks_with_documents(part)
+    ends = ((chunk * part.chunk, min((chunk + 1) * part.chunk, last)) for chunk in chunks)
+    numbers = (bucket for low, high in ends for bucket in range(low // 128, -(-high // 128)))
+    for buckets in pages(dict.fromkeys(numbers), KEYS_CHECKED):
         keys = [f"{part.tag}n:{bucket}" for bucket in buckets]
         held = yield from contents(part.to, "HASH", keys, [])
         documents = [
@@ -97,6 +100,13 @@ def check_documents(part: IndexPart, check: Callable[[Documents], Checked]) -> S
         ]
         for some in pages(documents, KEYS_CHECKED):
             yield (yield from confirmed(partial(check, some)))
+
+
+def chunks_with_documents(part: IndexPart) -> Operation[list[int]]:
+    """Return the chunks of a part that have documents, in order. Cost: one exchange."""
+    [fields] = yield [Command(part.to, part.state, ("HKEYS", part.state), idempotent=True)]
+    names = (field.decode(errors="replace") for field in fields)
+    return sorted(int(name[1:]) for name in names if name[:1] == "c" and name[1:].isdigit())
 
 
 def _check_readable(part: IndexPart, look: Look, documents: Documents) -> Checked:

@@ -199,6 +199,21 @@ DAMAGES: dict[str, tuple[Any, str, str]] = {
 }
 
 
+@pytest.mark.parametrize("number", [2**31, 2**32])
+def test_however_high_the_next_number_is_said_to_be_only_documents_are_looked_at(
+    face: Face, index: Any, client: Any, number: int
+) -> None:
+    client.hset(STATE, "next", number)
+    before = client.info("commandstats")
+    assert face.list(index.check()) == []
+    after = client.info("commandstats")
+    calls = {name: after[name]["calls"] - before.get(name, {"calls": 0})["calls"] for name in after}
+    assert sum(calls.values()) < 10_000, calls
+    assert face.run(index.remove("d001")) is True
+    assert face.run(index.delete()) == 149
+    assert list(client.scan_iter("{s:0}:*")) == []
+
+
 def test_a_check_names_what_is_damaged_in_an_index(face: Face, index: Any, client: Any) -> None:
     dumps = {each: client.dump(each) for each in client.scan_iter()}
     for name, (act, key, what) in DAMAGES.items():

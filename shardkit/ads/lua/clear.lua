@@ -10,12 +10,12 @@
 local from = tonumber(ARGV[3])
 local sound, state = pcall(read_state)
 if not from or not sound or state.rebuild then return 1 end -- search/clear removes all keys
-local last_chunk = floor(math.max(state.next - 1, 0) / CHUNK)
+local chunks = chunks_of(state) -- others have no ads, and no bonuses
 
 for bucket = from, from + tonumber(ARGV[4]) - 1 do
   local first = 128 * bucket
   for _, id in ipairs(call('HVALS', ids_key(first))) do call('UNLINK', counts_key(id)) end
-  for chunk = 0, last_chunk do
+  for _, chunk in ipairs(chunks) do
     local keys = {}
     for word = first, first + 127 do keys[#keys + 1] = bonuses_key(chunk, word) end
     call('UNLINK', unpack(keys))

@@ -95,6 +95,16 @@ local function chunks_of(state)
   return chunks
 end
 
+-- The first chunk from one on that has documents; nil if there is none. However high the next number
+-- is said to be, there are only as many of these as there are documents.
+local function chunk_from(state, chunk)
+  local found
+  for live in pairs(state.live) do
+    if live >= chunk and not (found and found < live) then found = live end
+  end
+  return found
+end
+
 -- A word's id as it is stored; nil if no document ever had the word.
 local function read_id(word, text)
   return text and stored_integer(lexicon_key(word), word, text, 1, MOST_WORDS) or nil

@@ -80,6 +80,14 @@ end
 local ids = {}
 while number < state.next and left > 0 do
   local chunk = floor(number / CHUNK)
+  if not state.live[chunk] then
+    chunk = chunk_from(state, chunk)
+    if not chunk then
+      number = state.next
+      break
+    end
+    number = chunk * CHUNK
+  end
   if number % CHUNK == 0 then
     local live, counted = call('BITCOUNT', live_key(chunk)), state.live[chunk] or 0
     if live ~= counted then

@@ -35,8 +35,11 @@ local function check(key, id, of, live)
   end
 end
 
-local last_chunk = floor((state.next - 1) / CHUNK)
-while chunk <= last_chunk and left > 0 do
+while true do
+  local at = chunk_from(state, chunk)
+  if at ~= chunk then word = 0 end
+  chunk = at or -1
+  if chunk < 0 or left <= 0 then break end
   local live = call('GET', live_key(chunk)) or ''
   while word < state.words and left > 0 do
     local first, by_place = word - word % 128, {}
@@ -62,5 +65,4 @@ while chunk <= last_chunk and left > 0 do
   end
   if word >= state.words then chunk, word = chunk + 1, 0 end
 end
-if chunk > last_chunk then chunk = -1 end
 return {chunk, word, unpack(notes)}
