@@ -253,7 +253,7 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
         """Return when its first timer is due, in the time of the simulation."""
         while self._timers and self._timers[0][2].cancelled():
             heapq.heappop(self._timers)
-        return self._timers[0][0] / self.process.clock.rate if self._timers else float("inf")
+        return self.process.clock.reaches(self._timers[0][0]) if self._timers else float("inf")
 
     def resume(self) -> None:
         """Run all that is ready, until it waits."""

@@ -176,7 +176,7 @@ class Protocol:
             map is pushed, in place of knowing the map.
         faults: what may happen, by name: "lose_command" and "lose_answer" (the connection
             breaks), "late", "never", "kill", "freeze", "cancel" (of an awaiting client), "crash",
-            "failover", "cut_off", "read_only", "full", "clock", "time" (passes), and "entry" (one
+            "failover", "cut_off", "read_only", "full", "clock" (jumps), "drift", "time" (passes), and "entry" (one
             of `changes`).
         most_faults: how many there may be in one run.
         appendfsync: what a crash loses: "always" nothing, "everysec" up to the last second, "no"
@@ -421,6 +421,8 @@ class _Run:
             process.end()
             if process.loop is not None:
                 process.loop.finish(kit.aclose())
+        for kit in self._kits[:1]:
+            kit.close()
         self.world.close()
 
 

@@ -33,14 +33,24 @@ class Clock:
         self._now = now
         self.offset = 0.0
         self.rate = 1.0
+        self._gained = 0.0  # by other rates before this one
 
     def monotonic(self) -> float:
         """Return seconds since the beginning, which never go back."""
-        return self._now() * self.rate
+        return self._now() * self.rate + self._gained
 
     def time(self) -> float:
         """Return seconds since 1970."""
-        return START + self._now() * self.rate + self.offset
+        return START + self.monotonic() + self.offset
+
+    def drift(self, rate: float) -> None:
+        """Have it run faster or slower from now on."""
+        self._gained += self._now() * (self.rate - rate)
+        self.rate = rate
+
+    def reaches(self, monotonic: float) -> float:
+        """Return when, in the time of the simulation, it tells a time."""
+        return (monotonic - self._gained) / self.rate
 
 
 @contextmanager

@@ -33,7 +33,7 @@ CLIENTS: Final = ("kill", "freeze")
 EVERYTHING: Final = (
     *NETWORK,
     *CLIENTS,
-    *("cancel", "crash", "failover", "cut_off", "read_only", "full", "clock", "time"),
+    *("cancel", "crash", "failover", "cut_off", "read_only", "full", "clock", "drift", "time"),
 )
 _WAITS: Final = (1.0, 6.0, 0.05, 60.0)
 
@@ -392,8 +392,8 @@ class World:
         elif fault in ("read_only", "full"):
             self._refuse(server, fault)
             return False
-        elif fault == "clock":
-            self._shift_clock(wire)
+        elif fault in ("clock", "drift"):
+            self._change_clock(wire, fault)
             return False
         elif fault == "time":
             seconds = self.choices.one_of((1.0, 10.0, 60.0, 3600.0, 86_400.0))
@@ -461,13 +461,17 @@ class World:
 
         self.after(seconds, accept)
 
-    def _shift_clock(self, wire: Wire) -> None:
+    def _change_clock(self, wire: Wire, fault: str) -> None:
         whose = self.choices.draw(2)
         name, clock = (
             (wire.process.name, wire.process.clock)
             if whose
             else (wire.server.address, wire.server.clock)
         )
+        if fault == "drift":
+            clock.drift(self.choices.one_of((0.999, 1.001, 0.9, 1.1)))
+            self.note(name, f"⚡ clock takes {clock.rate:g} s for a second")
+            return
         seconds = self.choices.one_of((-60.0, 60.0, -3600.0, 3600.0))
         clock.offset += seconds
         self.note(name, f"⚡ clock jumps by {seconds:+g} s")

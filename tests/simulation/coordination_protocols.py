@@ -26,7 +26,7 @@ class Locks(Protocol):
 
     clients = 3
     shards = 1
-    faults = (*NETWORK, *CLIENTS, "cancel", "time", "crash")
+    faults = (*NETWORK, *CLIENTS, "cancel", "time", "drift", "crash")
     appendfsync = "always"
     model = Register(0)
     most = 1
@@ -76,7 +76,7 @@ class Semaphores(Locks):
     """At most two clients think that they hold a share; each gets one, in the end."""
 
     clients = 4
-    faults = (*NETWORK, *CLIENTS, "cancel", "time")
+    faults = (*NETWORK, *CLIENTS, "cancel", "time", "drift")
     model = None
     most = 2
 
@@ -347,7 +347,7 @@ class Transferring(Protocol):
     """
 
     clients = 2
-    faults = (*NETWORK, *CLIENTS, "cancel", "time", "crash")
+    faults = (*NETWORK, *CLIENTS, "cancel", "time", "drift", "crash")
     appendfsync = "always"
     shards = 3
     start = 10_000

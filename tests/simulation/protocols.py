@@ -308,7 +308,7 @@ class Visitors(Protocol):
 class Queues(Protocol):
     """Task queues: a task is in one place, acknowledged once, and never lost."""
 
-    faults = (*NETWORK, *CLIENTS, "cancel", "time", "crash")
+    faults = (*NETWORK, *CLIENTS, "cancel", "time", "drift", "crash")
     appendfsync = "always"
     most_steps = 1500
     ids = ("a", "b", "c")

@@ -70,6 +70,7 @@ def injected(fault: str, appendfsync: str = "always", choices: dict[int, int] | 
         ("read_only", [1, 2, 3], 3),  # kits ride out a failover: they ask again
         ("full", [1, "OutOfMemoryError", 2, 3], 3),
         ("clock", [1, 2, 3], 3),
+        ("drift", [1, 2, 3], 3),
         ("time", [1, 2, 3], 3),
     ],
 )
@@ -131,6 +132,35 @@ def test_what_crashes_replays_scripts_transactions_expiry_and_random_members() -
     assert len(protocol.after) == 30
     assert protocol.rest == ({b"a": b"1"}, [b"b"])
     assert protocol.left == (0, 1)
+
+
+def test_a_clock_that_drifts_runs_on_from_where_it_is() -> None:
+    class Telling(Incrementing):
+        async def client(self, client: Client) -> None:
+            conn = await client.kit.client("data", 0)
+            await asyncio.sleep(100)
+            for _ in range(3):  # the second is executed after the fault
+                seconds, micros = await conn.time()
+                self.answers.append((client.time, time.monotonic(), seconds + micros / 1e6))
+                await asyncio.sleep(100)
+
+    for whose, rate, choices in (
+        ("server", 0.999, {1: 1}),
+        ("server", 1.1, {1: 1, 3: 3}),
+        ("client", 0.999, {1: 1, 2: 1}),
+        ("client", 0.9, {1: 1, 2: 1, 3: 2}),
+    ):
+        protocol = Telling("drift")
+        run = _Run(protocol, Choices(1, choices))
+        run.execute()
+        assert run.world.fault_count == 1
+        (true, _, _), (later, own, there), (last, own_last, there_last) = protocol.answers
+        assert later - true == pytest.approx(100, abs=0.01)
+        clients, servers = (own_last - own), (there_last - there)
+        true = last - later
+        assert clients / true == pytest.approx(rate if whose == "client" else 1, abs=1e-5)
+        assert servers / true == pytest.approx(rate if whose == "server" else 1, abs=1e-5)
+        assert clients == pytest.approx(100, abs=0.01), "it slept by its own clock"
 
 
 def test_clocks_of_clients_and_servers_are_their_own() -> None:
