@@ -176,8 +176,8 @@ class Protocol:
             map is pushed, in place of knowing the map.
         faults: what may happen, by name: "lose_command" and "lose_answer" (the connection
             breaks), "late", "never", "kill", "freeze", "cancel" (of an awaiting client), "crash",
-            "failover", "cut_off", "read_only", "full", "clock" (jumps), "drift", "time" (passes), and "entry" (one
-            of `changes`).
+            "failover", "cut_off", "read_only", "full", "clock" (jumps), "drift", "time"
+            (passes), and "entry" (one of `changes`).
         most_faults: how many there may be in one run.
         appendfsync: what a crash loses: "always" nothing, "everysec" up to the last second, "no"
             everything.
