@@ -130,10 +130,13 @@ class _Node:
     alive: bool
 
 
-def _nodes(entry: Entry, where: str) -> list[_Node]:
-    """Ask a cluster for its nodes."""
-    with client_of(entry.resolved(where), TIMEOUT) as client:
-        said: Any = client.cluster_nodes()
+def _nodes(entry: Entry, where: str, at: ServerAddress | None = None) -> list[_Node]:
+    """Ask a cluster, or one node of it, for its nodes."""
+    fields = entry.resolved(where)
+    if at is not None:
+        fields = {**fields, "cluster": False, "host": at.host, "port": at.port}
+    with client_of(fields, TIMEOUT) as client:
+        said: Any = client.execute_command("CLUSTER NODES")
     found = []
     for name, each in said.items():
         flags = frozenset(each["flags"].split(","))
@@ -142,6 +145,16 @@ def _nodes(entry: Entry, where: str) -> list[_Node]:
         master = "" if "master" in flags else each["master_id"]
         found.append(_Node(ServerAddress.parse(name), each["node_id"], master, not flags & _DEAD))
     return found
+
+
+def _agree(entry: Entry, where: str, nodes: list[_Node], target: _Node) -> bool:
+    """Whether all nodes that answer know that one is a master now."""
+    for each in nodes:
+        with suppress(RedisError, OSError):
+            seen = _nodes(entry, where, each.address)
+            if any(node.id == target.id and node.master for node in seen):
+                return False
+    return True
 
 
 def fail_over_cluster(
@@ -199,12 +212,16 @@ def fail_over_cluster(
                     "nothing has changed; look at its log",
                 )
             time.sleep(STEP)
+        held = time.monotonic() - began
+        alive = [node for node in nodes if node.alive]
+        while not _agree(entry, where, alive, target) and time.monotonic() < began + _SECONDS:
+            time.sleep(4 * STEP)
     return Takeover(
         (where.removeprefix("config:redis:"),),
         source.address,
         target.address,
         source.alive,
-        time.monotonic() - began,
+        held,
     )
 
 
