@@ -239,8 +239,8 @@ class Ads(Structure[Face]):
         Nobody else may be using them. Targets expire on their own.
 
         Args:
-            force: delete it also if other parameters are stored, as when they were damaged. Keys
-                that only the others would name are left.
+            force: delete it also if other parameters are stored, as when they were damaged: keys
+                are looked for among all of the servers, of whatever number of parts.
 
         Cost: one exchange for some 2,500 ads or words of each part.
         """

@@ -206,8 +206,8 @@ class JobSearch(Structure[Face]):
         Nobody else may be writing to them.
 
         Args:
-            force: delete it also if other parameters are stored, as when they were damaged. Keys
-                that only the others would name are left.
+            force: delete it also if other parameters are stored, as when they were damaged: keys
+                are looked for among all of the servers, of whatever number of parts.
 
         Cost: one exchange for some 2,500 jobs or skills of each part.
         """

@@ -328,8 +328,8 @@ class SearchIndex(Structure[Face]):
         Nobody else may be writing to it. Cached results expire on their own.
 
         Args:
-            force: delete it also if other parameters are stored, as when they were damaged. Keys
-                that only the others would name are left.
+            force: delete it also if other parameters are stored, as when they were damaged: keys
+                are looked for among all of the servers, of whatever number of parts.
 
         Cost: one exchange for some 2,500 documents or words of each part.
         """

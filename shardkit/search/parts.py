@@ -19,15 +19,16 @@ from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
     Argument,
     Command,
+    Locate,
     Partial,
     Reply,
     ShardOf,
     Transaction,
     script_call,
 )
-from shardkit.operations.operation import Operation
+from shardkit.operations.operation import Operation, pages
 from shardkit.routing.placement import Place, placement
-from shardkit.search.model.schema import Schema
+from shardkit.search.model.schema import MAX_SHARDS, Schema
 from shardkit.structures.base.arguments import check_name
 from shardkit.structures.base.parameters import Metadata, open_all, send_opened
 from shardkit.structures.base.partitioned import open_to_delete
@@ -36,6 +37,7 @@ PRIMARY: Final = -1
 WORK_PER_CALL: Final = 60_000  # steps, such as to read a posting: together some milliseconds
 TERMS_PER_CALL: Final = 1_500  # that a command writes: some milliseconds
 WRITE_MICROSECONDS: Final = 2_000  # that it spends on documents that exist
+PARTS_LOOKED_FOR: Final = 1_000  # in one exchange
 BUCKETS_PER_CALL: Final = 20  # of 128 documents and words each
 
 
@@ -298,14 +300,16 @@ class IndexParts:
         Args:
             before: a script that runs before ``search/clear``, in the same transaction, with the
                 same arguments.
-            force: whether to delete them also if other parameters are stored.
+            force: whether to delete them also if other parameters are stored. Then parts are looked
+                for whatever their number, and their keys among all of the server.
 
         Cost: one exchange for some 2,500 documents or words of each part.
         """
         meta = self.parameters
         yield from open_to_delete(meta, force)
         removed, columns = 0, len(self.schema.columns)
-        places = dict.fromkeys(self.primary, 0)
+        parts = [*self.primary, *((yield from self._further()) if force else ())]
+        places: dict[IndexPart, int | bytes] = dict.fromkeys(parts, b"s0" if force else 0)
         while places:
             replies = yield [
                 Transaction(
@@ -326,6 +330,22 @@ class IndexParts:
         meta.checked = False
         return removed
 
+    def _further(self) -> Operation[list[IndexPart]]:
+        """Return parts that exist behind those that there should be, if these are not shards."""
+        first, schema = self.primary[0], self.schema
+        [(shard, _)] = yield Locate([(first.to, first.state)])
+        if shard.number is not None:
+            return []
+        further = []
+        for some in pages(range(schema.shards, MAX_SHARDS), PARTS_LOOKED_FOR):
+            parts = [_part(first.to.component, schema, number, MAX_SHARDS) for number in some]
+            found = yield [
+                Command(part.to, part.state, ("EXISTS", part.state), idempotent=True)
+                for part in parts
+            ]
+            further += [part for part, exists in zip(parts, found, strict=True) if exists]
+        return further
+
 
 def first_slice(documents: Sequence[D | str]) -> int:
     """Return how many of the first documents one command may write."""
@@ -338,10 +358,9 @@ def first_slice(documents: Sequence[D | str]) -> int:
 
 
 def _parts_in(component: str, schema: Schema) -> list[IndexPart]:
-    parts = []
-    for n in range(schema.shards):
-        tag = f"{{{schema.name}:{n}}}:"
-        parts.append(
-            IndexPart(ShardOf(component, n, schema.shards), tag, f"{tag}state", schema.chunk)
-        )
-    return parts
+    return [_part(component, schema, n, schema.shards) for n in range(schema.shards)]
+
+
+def _part(component: str, schema: Schema, number: int, shards: int) -> IndexPart:
+    tag = f"{{{schema.name}:{number}}}:"
+    return IndexPart(ShardOf(component, number, shards), tag, f"{tag}state", schema.chunk)

@@ -46,8 +46,9 @@ class ExpirableStructure(PartitionedStructure[Face]):
         before it or after it: one that comes after creates the structure anew.
 
         Args:
-            force: delete it also if other parameters are stored, as when they were damaged. Keys
-                that only the others would name are left.
+            force: delete it also if other parameters are stored, as when they were damaged. Groups
+                of parts are looked for by whatever number of groups. Left is what may be another's:
+                parts of a planned set or hash beyond those that these parameters name.
 
         Raises:
             ParameterMismatchError: the structure exists with other parameters.
@@ -59,11 +60,17 @@ class ExpirableStructure(PartitionedStructure[Face]):
         Cost: one command per part, an exchange for every 1,000 parts, and two more.
         """
         yield from open_to_delete(self.meta, force)
+        others = (yield from self._remove_others()) if force else 0
         try:
-            return (yield from self._remove_all()) > 0
+            return (yield from self._remove_all()) + others > 0
         except DamagedDataError:
             yield from self._restore_index()
-            return (yield from self._remove_all()) > 0
+            return (yield from self._remove_all()) + others > 0
+
+    def _remove_others(self) -> Operation[int]:
+        """Remove keys that only other parameters name; return how many."""
+        yield from ()
+        return 0
 
     @abstractmethod
     def _restore_index(self) -> Operation[None]:

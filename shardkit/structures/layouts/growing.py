@@ -833,6 +833,29 @@ def state_keys(name: str, groups: int) -> list[str]:
     return [f"{name}:{{{tag}}}" for tag in tags(groups)]
 
 
+def remove_groups(component: str, name: str) -> Operation[int]:
+    """Remove all groups of a structure, whatever their number; return how many keys there were.
+
+    Cost: an EXISTS for each of some 8,000 keys, 1,000 in an exchange; for each group that there is
+    an exchange for 1,000 parts.
+    """
+    powers = (2**n for n in range(MOST_GROUPS.bit_length()))
+    states = dict.fromkeys(key for groups in powers for key in state_keys(name, groups))
+    removed = 0
+    for some in pages(states, KEYS_LOOKED_FOR):
+        found = yield [Command(component, k, ("EXISTS", k), idempotent=True) for k in some]
+        for state in (key for key, exists in zip(some, found, strict=True) if exists):
+            gone, start = 1, 0
+            while gone:  # parts are side by side, unless they are empty
+                keys = [f"{state}:{part}" for part in range(start, start + KEYS_LOOKED_FOR)]
+                unlink = ("UNLINK", *keys)
+                [gone] = yield [Command(component, state, unlink, idempotent=True)]
+                removed, start = removed + gone, start + KEYS_LOOKED_FOR
+            beside = ("UNLINK", f"{state}:top", f"{state}:bottom", state)
+            removed += sum((yield [Command(component, state, beside, idempotent=True)]))
+    return removed
+
+
 def tags(groups: int) -> tuple[int, ...]:
     """Return the tag of each group: numbers that CRC-32 spreads evenly."""
     found: dict[int, int] = {}

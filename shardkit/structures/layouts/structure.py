@@ -13,6 +13,7 @@ from shardkit.structures.base.check import Damage
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.layouts.base import Chunk, Layout
 from shardkit.structures.layouts.check import check_layout, rebuild_layout, restore_index
+from shardkit.structures.layouts.growing import remove_groups
 
 # What servers call the keys of a form.
 _TYPES = {"hash": "HASH", "zset": "ZSET", "set": "SET", "intset": "SET"}
@@ -82,6 +83,9 @@ class StructureWithLayout(ExpirableStructure[Face]):
 
     def _restore_index(self) -> Operation[None]:
         yield from restore_index(self.layout, _TYPES[self._form])
+
+    def _remove_others(self) -> Operation[int]:
+        return (yield from remove_groups(self.component, self.name))
 
     def _rebuild(self) -> Operation[None]:
         """Put members where they belong, and write anew what is stored beside them."""

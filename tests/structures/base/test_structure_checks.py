@@ -379,3 +379,52 @@ def test_a_structure_whose_parameters_were_changed_is_deleted_by_force(
     assert keys_of(kit, "many") == set()
     face.run(fill(make(face.kit)))
     assert face.list(make(face.kit).check()) == []
+
+
+OTHERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "set": (
+        lambda kit: kit.set("it", component="one", groups=64, part_size=16),
+        lambda it: it.sadd(*range(3000)),
+        lambda kit: kit.set("it", component="one", groups=2),
+    ),
+    "sorted set": (
+        lambda kit: kit.sorted_set("it", component="one", groups=8, part_size=16, bound=5),
+        lambda it: it.zadd({f"m{n}": n for n in range(300)}),
+        lambda kit: kit.sorted_set("it", component="one", groups=64, part_size=128),
+    ),
+    "hash": (
+        lambda kit: kit.hash("it", component="one", groups=1, part_size=16),
+        lambda it: it.hset(mapping={f"f{n}": n for n in range(50)} | {n: n for n in range(99)}),
+        lambda kit: kit.hash("it", component="one", groups=64, part_size=512),
+    ),
+    "packed": (
+        lambda kit: kit.packed("it", component="one", fields={"a": "u8"}, part_size=64),
+        lambda it: it.set_many({n: {"a": 1} for n in range(300)}),
+        lambda kit: kit.packed("it", component="one", fields={"b": "u32"}),
+    ),
+    "search": (
+        lambda kit: kit.search("it", component="one", shards=9, chunk=64),
+        lambda it: it.index_many((f"{n}", f"words of {n}") for n in range(300)),
+        lambda kit: kit.search("it", component="one", shards=2, attributes={"size": "number"}),
+    ),
+    "ads": (
+        lambda kit: kit.ads("it", component="one", shards=5),
+        lambda it: it.index_many((f"{n}", ["Rome"], f"wine {n}", "cpm", n) for n in range(30)),
+        lambda kit: kit.ads("it", component="one", shards=1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_by_force_nothing_is_left_that_only_other_parameters_name(
+    face: Face, kit: ShardKit, name: str
+) -> None:
+    make, fill, make_other = OTHERS[name]
+    client: Any = kit.client("one")
+    client.set("it:17x", "an application's")
+    client.hset("item:{4}", "a", "b")
+    face.run(fill(make(face.kit)))
+    with pytest.raises(ParameterMismatchError):
+        face.run(make_other(face.kit).delete())
+    assert face.run(make_other(face.kit).delete(force=True))
+    assert keys_of(kit, "one") == {"it:17x", "item:{4}"}
