@@ -114,3 +114,17 @@ def test_a_map_may_be_validated_against_its_servers(
     warned = cli("config", "validate", "--connect", town_map)
     assert warned.code == 0, warned
     assert "loses what scripts and MULTI wrote when it restarts" in warned.out
+
+
+def test_a_map_whose_servers_have_users_says_what_only_connecting_shows(
+    cli: Any, town_map: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text(
+        "components: {a: {shards: [{port: 1, username: app, password: x}, "
+        "{url: 'redis://other:x@127.0.0.1:2'}]}}"
+    )
+    said = cli("config", "validate", path).out
+    assert "(app, other): whether a restart would lose writes is seen with --connect" in said
+    assert "--connect" not in cli("config", "validate", town_map).out
+    assert "default user has no rights" in " ".join(cli("config", "validate", "--help").out.split())

@@ -13,13 +13,14 @@ import click
 
 from shardkit.cli.commands.config_preflight import preflight
 from shardkit.cli.options import common_options, examples
-from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Cell, Output, Styled, wordy
+from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Cell, Output, Styled, wordy
 from shardkit.cli.rows import Field, column_only, table_of
 from shardkit.cli.text import counted
 from shardkit.config.problem import Problem
 from shardkit.config.shard_map import ShardMap
+from shardkit.config.url import read_url
 from shardkit.config.yaml_text import LinedMapping, load_yaml
-from shardkit.errors import ConfigError, InvalidEntryError
+from shardkit.errors import ConfigError, InvalidEntryError, few
 
 _WIDE = 140  # columns; in a narrower terminal the table has three
 
@@ -150,7 +151,9 @@ def _met(path: Path, shard_map: ShardMap) -> list[FileProblem]:
 def validate(maps: Sequence[Path], strict: bool, connect: bool, as_json: bool) -> int:
     """Show everything that is wrong with shard maps.
 
-    Connects to nothing, unless --connect. Exits with 1 if a map cannot be used.
+    Connects to nothing, unless --connect. So it does not see what servers say of themselves: a
+    wrong role or database, or that a restart loses what scripts and MULTI wrote, as of a Redis 7.0
+    with an append-only file whose default user has no rights. Exits with 1 if a map cannot be used.
     """
     output = Output(as_json)
     examined = [(path, *examine(path)) for path in maps]
@@ -184,7 +187,25 @@ def validate(maps: Sequence[Path], strict: bool, connect: bool, as_json: bool) -
             warned = f", {counted(len(found), 'warning')}" if found else ""
             colour = DOUBTFUL if found else GOOD
             output.line(f"{path} can be used: {contents_of(shard_map)}{warned}", colour)
+            if not connect and (users := _users(shard_map)):
+                output.line(
+                    f"its servers have users of their own ({few(users, ', ')}): whether a restart "
+                    "would lose writes is seen with --connect",
+                    FAINT,
+                )
     return int(failed)
+
+
+def _users(shard_map: ShardMap) -> list[str]:
+    """Return the users that entries log in as, but the default user: so their servers have ACLs."""
+    found = set()
+    for component in shard_map.components.values():
+        for _, entry in component.entries():
+            fields = entry.fields
+            if "url" in fields:
+                fields = {**read_url(fields["url"]), **fields}
+            found.add(str(fields.get("username") or "default"))
+    return sorted(found - {"default"})
 
 
 def _problem_fields(output: Output) -> tuple[Field[FileProblem], ...]:
