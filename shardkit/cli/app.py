@@ -37,6 +37,7 @@ COMMANDS = {
     "clients": "shardkit.cli.commands.clients:clients",
     "keys": "shardkit.cli.commands.keys:keys",
     "rotate": "shardkit.cli.commands.rotate:rotate_command",
+    "plan": "shardkit.cli.commands.plan:plan",
     "failover": "shardkit.cli.commands.failover:failover",
     "move": "shardkit.cli.commands.move:move",
     "replicas": "shardkit.cli.commands.replicas:replicas",

@@ -14,6 +14,7 @@ from shardkit.growth.move import (
     start_move,
     verify_move,
 )
+from shardkit.growth.plan import GrowthPlan, GrowthStep, plan_growth
 from shardkit.growth.replica_tree import ReplicaNode, replica_tree
 from shardkit.growth.servers import Takeover
 from shardkit.growth.shard_move import (
@@ -30,6 +31,8 @@ from shardkit.growth.verify import VerifiedReplica, verify_replica, verify_repli
 __all__ = [
     "AttachedReplica",
     "Fence",
+    "GrowthPlan",
+    "GrowthStep",
     "MovePlan",
     "ReplicaNode",
     "ServerComparison",
@@ -46,6 +49,7 @@ __all__ = [
     "fail_over",
     "moves",
     "pending_fences",
+    "plan_growth",
     "plan_move",
     "plan_shard_move",
     "replica_tree",
