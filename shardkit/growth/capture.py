@@ -64,9 +64,16 @@ class KeyCapture:
         self._error: Exception | None = None
         self._ended = False
         patterns = [prefix + b"*" for prefix in self._prefixes]
-        self._connection.send_command("PSUBSCRIBE", *patterns)
-        for _ in patterns:
-            self._connection.read_response(disable_decoding=True)
+        try:
+            self._connection.send_command("PSUBSCRIBE", *patterns)
+            for _ in patterns:
+                self._connection.read_response(disable_decoding=True)
+        except (RedisError, OSError) as error:
+            self._connection.disconnect()
+            self._pool.release(self._connection)
+            raise GrowthError(
+                f"the server does not tell of changed keys: {error}", "see docs/rights.md"
+            ) from error
         self._thread = threading.Thread(target=self._listen, name="shardkit-capture", daemon=True)
         self._thread.start()
 

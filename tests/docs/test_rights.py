@@ -40,6 +40,7 @@ from shardkit.growth import (
     fail_over,
     replica_tree,
     start_move,
+    start_shard_move,
     verify_replicas,
 )
 from shardkit.local import LocalServer
@@ -251,6 +252,26 @@ def test_who_fails_over_moves_and_attaches_replicas(server: LocalServer) -> None
             c.restart()
             user(c, *rights("`shardkit failover`, to fence"))
             assert [fence.applied for fence in apply_fences(config, wait=5)] == [True]
+        with server.client() as config:
+            store.push(config, ShardMap({}), prune=True, force=True)
+
+
+def test_who_moves_shards(server: LocalServer) -> None:
+    allowed = [*rights("an application"), *rights("`shardkit move shards`")]
+    with LocalServer() as a, LocalServer() as b:
+        for each in (a, b):
+            login = user(each, *allowed)
+        with server.client() as config:
+            push(config, map_of({**login, "port": a.port}))
+            [component] = store.read_components(config).values()
+        database = component.shards[0].fields.get("db", 0)
+        with a.client(db=database) as client:
+            client.set("key", 1)
+        growing = credentials(user(server, *rights("they, and what they note")))
+        with server.client(**growing) as config:
+            assert start_shard_move(config, ["a:0"], b.address, kill=True).phase == "done"
+        with b.client(db=database) as client:
+            assert client.get("key") == b"1"
         with server.client() as config:
             store.push(config, ShardMap({}), prune=True, force=True)
 
