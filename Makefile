@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-OTHERS := rq celery huey dramatiq saq taskiq limits python-redis-lock pottery walrus cachelib \
+OTHERS := rq celery huey dramatiq saq 'taskiq<0.13' limits python-redis-lock pottery walrus cachelib \
   Flask-Caching Flask-Session django-redis cashews channels_redis aiogram
 
 .PHONY: browser week others setup check lua test coverage random mutants lowest lowest-quick soak damage golden simulate schedules bench docs demo clean
