@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from builtins import TimeoutError as BuiltinTimeoutError
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from itertools import count
@@ -176,9 +176,13 @@ class Closable(ReplyLimits):
             and perhaps of another kind. Only the user's thread changes this one.
         greeting: what it says and asks first; see `shardkit.connections.greeting`.
         follower: returns the private pool that lent it, or None.
+        due: how many replies to what redis-py's own code sent have not been read, and one more
+            while keys are watched. If it is released so, somebody was interrupted in between.
     """
 
     closed = False
+    due = 0
+    _watches = False
     follower: Callable[[], Any] = staticmethod(_nobody)
     moved_to: Any = None
     greeting: Greeting | None = None
@@ -206,6 +210,7 @@ class Closable(ReplyLimits):
             if handlers and self.is_connected:  # type: ignore[attr-defined]
                 self._tell_closed()
             super().disconnect(*args, **kwargs)  # type: ignore[misc]
+            self.due, self._watches = 0, False
 
     def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
         """Connect, unless the kit is closed, or was meanwhile; again, as ``retry`` says.
@@ -279,7 +284,7 @@ class Closable(ReplyLimits):
                     break
 
     def _replies_to(self, commands: list[tuple[str, ...]]) -> list[Any]:
-        self.send_packed_command(self.pack_commands(commands), check_health=False)  # type: ignore[attr-defined]
+        self.send_packed_command(self.pack_commands(commands), check_health=False)
         replies: list[Any] = []
         for _ in commands:
             try:
@@ -287,6 +292,29 @@ class Closable(ReplyLimits):
             except ResponseError as refused:
                 replies.append(refused)
         return replies
+
+    def pack_commands(self, commands: Iterable[Any]) -> Any:
+        """Pack commands that are about to be sent."""
+        commands = list(commands)
+        self.due += len(commands)
+        if commands:
+            self._note_watch(commands[-1][0])
+        return super().pack_commands(commands)  # type: ignore[misc]
+
+    def send_command(self, *args: Any, **kwargs: Any) -> None:
+        """Send a command."""
+        self.due += 1
+        self._note_watch(args[0])
+        super().send_command(*args, **kwargs)  # type: ignore[misc]
+
+    def _note_watch(self, name: Any) -> None:
+        """Note that keys will be watched after a command that is about to be sent, or no more."""
+        if name == "WATCH" and not self._watches:
+            self._watches = True
+            self.due += 1
+        elif self._watches and name in ("EXEC", "UNWATCH", "DISCARD"):
+            self._watches = False
+            self.due -= 1
 
     def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
         """Send a command; if the kit was closed meanwhile, say that."""
@@ -306,7 +334,7 @@ class Closable(ReplyLimits):
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """Read a reply; if the kit was closed meanwhile, say that."""
         try:
-            return super().read_response(*args, **kwargs)  # type: ignore[misc]
+            reply = super().read_response(*args, **kwargs)  # type: ignore[misc]
         except _LOST as error:
             reraise_handlers(error)
             if self.closed:
@@ -314,10 +342,13 @@ class Closable(ReplyLimits):
             self.note_failure(error)
             raise
         except ResponseError as error:
+            self.due = max(0, self.due - 1)
             pool = self.follower()
             if pool is not None and lost_its_role(error):
                 pool.leave(self, error)
             raise
+        self.due = max(0, self.due - 1)
+        return reply
 
     @contextmanager
     def _kept_to_deadline(self, connects: bool = False) -> Iterator[None]:
@@ -602,7 +633,7 @@ class _BlockingTimeouts(Closable):
                 self.disconnect()
                 self.connect()  # type: ignore[attr-defined]
                 self._blocking_for = blocks
-        return super().send_command(*args, check_health=check_health, **kwargs)  # type: ignore[misc]
+        return super().send_command(*args, check_health=check_health, **kwargs)
 
     def read_response(self, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
         # Otherwise a Sentinel-managed connection stays open when its reader is interrupted.

@@ -318,6 +318,8 @@ class _ReusingPool(_Shown):
 
     def release(self, connection: Any) -> None:
         """Take a connection back, once; one that is not this pool's is left alone."""
+        if getattr(connection, "due", 0) and connection in self._in_use:
+            connection.disconnect()  # whoever had it was interrupted
         with self._guard:
             try:
                 self._in_use.remove(connection)

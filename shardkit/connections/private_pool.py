@@ -53,7 +53,8 @@ class _FollowsEntry:
         self._find = find
         self._pool = client.connection_pool
         self._given = dict(self._pool.connection_kwargs)
-        self._lent: dict[Any, Any] = {}
+        # Weak, as those of whoever was interrupted before the release are to be forgotten.
+        self._lent: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._switch = threading.Lock()
         renewed_in_children(self)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import itertools
 import signal
@@ -50,6 +51,47 @@ def redis_pys(kit: ShardKit) -> object:
 USES = pytest.mark.parametrize("use", [one, several, redis_pys])
 
 
+def private_call(kit: ShardKit, client: Any) -> object:
+    return client.get("k")
+
+
+def private_transaction(kit: ShardKit, client: Any) -> object:
+    with client.pipeline() as pipeline:
+        pipeline.watch("k")
+        pipeline.multi()
+        pipeline.set("k", 1)
+        return pipeline.execute()
+
+
+def shared_transaction(kit: ShardKit, client: Any) -> object:
+    return private_transaction(kit, kit.client("c"))
+
+
+@pytest.mark.parametrize("use", [private_call, private_transaction, shared_transaction])
+def test_a_private_client_and_a_watch_lose_no_connection_wherever_they_are_interrupted(
+    kit: ShardKit, use: Callable[[ShardKit, Any], object]
+) -> None:
+    """And what was watched is not watched by the next one who gets the connection."""
+    client: Any = kit.client("c", private=True)
+    other: Any = kit.client("c", 0)
+    pools = [client.connection_pool, kit.client("c").connection_pool]
+    for n in itertools.count(1):
+        use(kit, client)
+        with suppress(KeyboardInterrupt):
+            with interrupted_at(n) as calls:
+                use(kit, client)
+            if len(calls) < n:
+                break
+        if sum(len(in_use_of(pool)) for pool in pools):
+            gc.collect()
+        assert sum(len(in_use_of(pool)) for pool in pools) == 0, n
+        other.ping()
+        kit.client("c", private=True).set("k", n)  # by another connection
+        found = client.pipeline().set("k", "mine").execute()
+        assert found == [True], f"watched still, after {n} calls"
+    assert n > 10
+
+
 @USES
 def test_no_connection_is_lost_wherever_a_call_is_interrupted(
     kit: ShardKit, use: Callable[[ShardKit], object]
@@ -68,6 +110,38 @@ def test_no_connection_is_lost_wherever_a_call_is_interrupted(
         assert sum(len(in_use_of(pool)) for pool in pools) == 0, n
     assert n > 10
     use(kit)
+
+
+@pytest.mark.parametrize("private", [False, True])
+async def test_a_transaction_that_is_cancelled_at_any_turn_leaves_nothing_watched(
+    own: LocalServers, private: bool
+) -> None:
+    async with await shardkit.aconnect(own.shard_map) as kit:
+        client: Any = await kit.client("c", private=private)
+        other: Any = await kit.client("c", private=True)
+        await client.ping()
+        await other.ping()
+
+        async def transact() -> object:
+            async with client.pipeline() as pipeline:
+                await pipeline.watch("k")
+                pipeline.multi()
+                pipeline.set("k", 1)
+                return await pipeline.execute()
+
+        for turns in itertools.count():
+            task = asyncio.ensure_future(transact())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            done = task.done()
+            task.cancel()
+            await asyncio.wait([task])
+            await other.set("k", turns)
+            assert not in_use_of(client.connection_pool), turns
+            assert await client.pipeline().set("k", "mine").execute() == [True], turns
+            if done:
+                break
+        assert turns > 3
 
 
 def deleting(frame: FrameType | None) -> bool:

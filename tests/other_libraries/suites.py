@@ -112,7 +112,16 @@ def unpacked(library: str, suite: Suite, directory: Path) -> Path:
     where = directory / f"{library}-{version(library)}"
     if suite.repository:
         if not where.exists():
-            clone = ["git", "-c", "advice.detachedHead=false", "clone", "-q", "--depth=1", "--branch", version(library)]
+            clone = [
+                "git",
+                "-c",
+                "advice.detachedHead=false",
+                "clone",
+                "-q",
+                "--depth=1",
+                "--branch",
+                version(library),
+            ]
             subprocess.run([*clone, suite.repository, str(where)], check=True)
         return where
 
