@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -191,3 +194,86 @@ def test_redis_with_a_default_user_without_rights_is_named(
             tried.execute_command("ACL", "SETUSER", "default", "on", "nopass", "~*", "&*", "+@all")
     assert found.problem.startswith("loses what scripts and MULTI wrote when it restarts")
     assert found.remedy == "ACL SETUSER default ~* &* +@all, and leave it off"
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"rdb_last_bgsave_status": "err"}, "the last snapshot failed"),
+        ({"aof_last_write_status": "err"}, "the last write to its append-only file failed"),
+        ({"aof_last_bgrewrite_status": "err"}, "the last rewrite of its append-only file failed"),
+        ({"loading": 1}, "is loading its data"),
+        (
+            {"connected_slaves": 1, "slave0": {"lag": 12, "state": "online"}},
+            "a replica is 12 s behind",
+        ),
+        (
+            {"maxmemory": 1, "maxmemory_policy": "volatile-lru"},
+            "is above its maxmemory: it evicts keys (volatile-lru)",
+        ),
+    ],
+)
+def test_each_sickness_that_a_server_reports_is_named_with_its_remedy(
+    running: LocalServer,
+    server: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    said: dict[str, Any],
+    problem: str,
+) -> None:
+    info = redis.Redis.info
+    monkeypatch.setattr(redis.Redis, "info", lambda self, *names: {**info(self, *names), **said})
+    assert only(looked_at(running)).problem == problem
+
+
+def test_a_failed_snapshot_is_named(running: LocalServer, server: redis.Redis) -> None:
+    blocked = running.directory / "dump.rdb"
+    blocked.mkdir()
+    try:
+        server.bgsave()
+        while server.info("persistence")["rdb_bgsave_in_progress"]:
+            time.sleep(0.01)
+        assert only(looked_at(running)).problem == "the last snapshot failed"
+    finally:
+        blocked.rmdir()
+        server.bgsave()
+        while server.info("persistence")["rdb_bgsave_in_progress"]:
+            time.sleep(0.01)
+
+
+def test_a_clock_that_is_off_and_a_server_that_loads_are_named(
+    running: LocalServer, server: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = redis.Redis.time
+    with monkeypatch.context() as patched:
+        patched.setattr(redis.Redis, "time", lambda self: (now(self)[0] + 10, 0))
+        found = only(looked_at(running))
+    assert found.warning
+    assert re.fullmatch(r"its clock is (9|10)\.\d s ahead", found.problem)
+
+    def ping(self: redis.Redis) -> bool:
+        raise redis.BusyLoadingError("LOADING Redis is loading the dataset in memory")
+
+    monkeypatch.setattr(redis.Redis, "ping", ping)
+    assert "loading" in only(looked_at(running)).problem
+
+
+def test_a_server_that_stands_still_at_times_is_named(
+    running: LocalServer, server: redis.Redis
+) -> None:
+    ended = threading.Event()
+
+    def hold() -> None:
+        with running.client() as client:
+            while not ended.wait(0.01):
+                client.eval("for n = 1, 3e7 do end", 0)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        time.sleep(0.1)
+        found = only(looked_at(running))
+    finally:
+        ended.set()
+        thread.join()
+    assert found.problem.startswith(("stands still at times: one PING took 0.", "does not answer"))
+    assert "script" in found.remedy
