@@ -10,8 +10,8 @@
 A master that crashed comes back as a master. Until it is fenced (`apply_fences`, which
 ``shardkit failover --guard`` repeats), a client that has not read the new entries could still write
 there. A fence makes it a replica of the new master, so its own last writes, which no replica had,
-are dropped. ``min-replicas-to-write 1`` on masters closes the gap by itself: one that comes back
-alone takes no writes.
+are dropped. ``min-replicas-to-write 1`` on all servers closes the gap by itself: a master that is
+back alone takes no writes. The one that takes over is told to do without, until it has replicas.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ from shardkit.growth.servers import (
     GrowthError,
     ServerRole,
     Takeover,
+    ask_for_replicas,
     connected_to,
     hand_over,
     persist_roles,
     replicate,
     role_of,
+    take_writes_alone,
     wait_for_copy,
 )
 
@@ -65,11 +67,14 @@ class Fence:
         source: the server.
         target: the one that took its place.
         applied: whether it is a replica now.
+        least: the replicas that the new master asked for before it took over alone, and asks for
+            again once this one follows.
     """
 
     source: ServerAddress
     target: ServerAddress
     applied: bool = False
+    least: int = 0
 
 
 def fail_over(
@@ -97,7 +102,7 @@ def fail_over(
         InvalidArgumentError: there is no such shard or server.
         ConfigError: the entries cannot be read, or do not name the server by host and port.
     """
-    with lease(config):
+    with lease(config), ExitStack() as stack:
         components = read_components(config)
         if (managed := managed_by(components, name)) is not None:
             node, entry, where = managed
@@ -112,42 +117,43 @@ def fail_over(
             for component, number, _ in entries_on(components.values(), source)
         )
         message = f"failover of {source}"
-        with ExitStack() as stack:
-            master = stack.enter_context(connected_to(source, like, where))
-            try:
-                role: ServerRole | None = role_of(master)
-            except (RedisError, OSError):
-                role = None
-            known = replicas_of(components.values(), source)
-            if role is not None and not role.is_master:
-                # Begun before, by somebody who was killed: the entries are to follow.
-                target = _named(known, role.master) or role.master
-                assert target is not None
-                epoch = push_relocation(config, source, target, keep_source=True, message=message)
-                return Takeover(shards, source, target, True, None, epoch=epoch)
-            if role is not None:
-                seen = [each for each, _ in role.replicas]
-                wanted = _wanted(to, known, seen)
-                candidates = [wanted] if wanted is not None else known or seen
-                offsets = _roles(candidates, like, where)
-                target = _best(offsets, None)
-                replica = stack.enter_context(connected_to(target, like, where))
-                wait_for_copy(master, replica, _COPY)
-                held: float | None = hand_over(master, replica, target, hold)
-                persist_roles(master, replica)
-                behind = 0
-            else:
-                wanted = _wanted(to, known, [])
-                offsets = _roles([wanted] if wanted is not None else known, like, where)
-                target = _best(offsets, None if force else MOST_DOWN)
-                behind = max(each.offset for each in offsets.values()) - offsets[target].offset
-                replica = stack.enter_context(connected_to(target, like, where))
-                config.hset(
-                    _FENCES_KEY, str(source), json.dumps({"format": _FORMAT, "master": str(target)})
-                )
-                replica.execute_command("REPLICAOF", "NO", "ONE")
-                persist_roles(replica)
-                held = None
+        master = stack.enter_context(connected_to(source, like, where))
+        try:
+            role: ServerRole | None = role_of(master)
+        except (RedisError, OSError):
+            role = None
+        known = replicas_of(components.values(), source)
+        if role is not None and not role.is_master:
+            # Begun before, by somebody who was killed: the entries are to follow.
+            target = _named(known, role.master) or role.master
+            assert target is not None
+            epoch = push_relocation(config, source, target, keep_source=True, message=message)
+            return Takeover(shards, source, target, True, None, epoch=epoch)
+        if role is not None:
+            seen = [each for each, _ in role.replicas]
+            wanted = _wanted(to, known, seen)
+            candidates = [wanted] if wanted is not None else known or seen
+            offsets = _roles(candidates, like, where)
+            target = _best(offsets, None)
+            replica = stack.enter_context(connected_to(target, like, where))
+            wait_for_copy(master, replica, _COPY)
+            stack.callback(ask_for_replicas, replica, take_writes_alone(replica))
+            held: float | None = hand_over(master, replica, target, hold)
+            persist_roles(master, replica)
+            behind = 0
+        else:
+            wanted = _wanted(to, known, [])
+            offsets = _roles([wanted] if wanted is not None else known, like, where)
+            target = _best(offsets, None if force else MOST_DOWN)
+            behind = max(each.offset for each in offsets.values()) - offsets[target].offset
+            replica = stack.enter_context(connected_to(target, like, where))
+            least = take_writes_alone(replica)
+            stack.callback(ask_for_replicas, replica, least)
+            fence = {"format": _FORMAT, "master": str(target), "least": least}
+            config.hset(_FENCES_KEY, str(source), json.dumps(fence))
+            replica.execute_command("REPLICAOF", "NO", "ONE")
+            persist_roles(replica)
+            held = None
         followers, failed = _repoint(
             [each for each in known if each != target], target, like, where
         )
@@ -287,7 +293,8 @@ def pending_fences(config: Any) -> list[Fence]:
         try:
             stored = json.loads(text)
             target = ServerAddress.parse(stored["master"])
-            found.append(Fence(ServerAddress.parse(name), target))
+            least = int(stored.get("least", 0))
+            found.append(Fence(ServerAddress.parse(name), target, least=least))
         except (ValueError, TypeError, KeyError, InvalidArgumentError):
             raise ConfigError(
                 f"{_FENCES_KEY} {name} holds no fence", "look at it; delete it if all is well"
@@ -316,7 +323,7 @@ def apply_fences(config: Any, wait: float = 0.0) -> list[Fence]:
                 applied = _apply(fence, like, entry_key(key, at))
             if applied:
                 config.hdel(_FENCES_KEY, str(fence.source))
-            done[fence.source] = Fence(fence.source, fence.target, applied)
+            done[fence.source] = replace(fence, applied=applied)
         if all(fence.applied for fence in done.values()) or time.monotonic() >= end:
             return list(done.values())
         time.sleep(4 * STEP)
@@ -328,6 +335,9 @@ def _apply(fence: Fence, like: Entry, where: str) -> bool:
             if role_of(client).is_master:
                 replicate(client, fence.target, like, where)
                 persist_roles(client)
-            return True
+        if fence.least:
+            with connected_to(fence.target, like, where) as master:
+                ask_for_replicas(master, fence.least)
     except (RedisError, OSError):
         return False
+    return True

@@ -37,12 +37,14 @@ from shardkit.growth.journal import ServerMove
 from shardkit.growth.relocation import ServerAddress, entries_on
 from shardkit.growth.servers import (
     GrowthError,
+    ask_for_replicas,
     connected_to,
     hand_over,
     persist_roles,
     replicate,
     role_of,
     same_server,
+    take_writes_alone,
     unfit,
     wait_for_copy,
 )
@@ -245,6 +247,7 @@ def _carry_on(
             else:
                 _attach(old, new, source, like, where)  # it may have been restarted
                 wait_for_copy(old, new, copy)
+                stack.callback(ask_for_replicas, new, take_writes_alone(new))
                 move.held = hand_over(old, new, target, hold)
             persist_roles(old, new)
             _reached(config, move, "promoted")

@@ -19,6 +19,7 @@ from shardkit.growth.relocation import ServerAddress, at_server
 STEP = 0.005  # seconds between two looks
 TIMEOUT = 2.0  # seconds for one answer
 _ATTEMPTS = 5  # to hand over
+_LEAST = "min-replicas-to-write"
 
 
 class GrowthError(ShardKitError):
@@ -205,6 +206,31 @@ def hand_over(master: Any, replica: Any, to: ServerAddress, seconds: float) -> f
         "was, no write was lost",
         "try again when there are fewer writes, or allow more time: --hold",
     )
+
+
+def take_writes_alone(server: Any) -> int:
+    """Have a server take writes without replicas; return how many it asked for until now."""
+    with suppress(RedisError):  # CONFIG is not everybody's right
+        least = int(server.config_get(_LEAST).get(_LEAST, 0))
+        if least:
+            server.config_set(_LEAST, 0)
+        return least
+    return 0
+
+
+def ask_for_replicas(server: Any, least: int, seconds: float = TIMEOUT) -> None:
+    """Have a master take writes only with so many replicas again, if it has them in time."""
+    end = time.monotonic() + seconds
+    with suppress(RedisError, OSError):
+        while least:
+            role = role_of(server)
+            if len(role.replicas) >= least or not role.is_master:
+                server.config_set(_LEAST, least)
+                persist_roles(server)
+                return
+            if time.monotonic() > end:
+                return
+            time.sleep(STEP)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+import redis
 from growth_helpers import PATIENT, Fleet, check_nothing_lost, follow, writing
 
 import shardkit
@@ -74,6 +75,37 @@ def test_after_a_crash_the_best_replica_takes_over_and_the_old_master_is_fenced(
         assert pending_fences(fleet.config) == []
         with a.client() as client, pytest.raises(Exception, match="read only replica"):
             client.set("stray", 1)
+
+
+def test_masters_that_ask_for_replicas_are_fenced_without_a_guard_and_no_call_fails(
+    fleet: Fleet,
+) -> None:
+    a, b, _ = fleet.servers
+    follow(b, a)
+    fleet.push(0, (1,))
+    least = "min-replicas-to-write"
+    for server in (a, b):
+        with server.client() as client:
+            client.config_set(least, 1)
+            client.config_rewrite()
+    with writing(fleet) as writers:
+        fail_over(fleet.config, "users:0")
+    assert writers.errors == []
+    check_nothing_lost(fleet, writers)
+    with b.client() as client:
+        assert client.config_get(least)[least] == "1"
+    b.kill()
+    fail_over(fleet.config, "users:0")  # a has no replica now, and takes writes
+    with shardkit.connect(fleet.url) as kit:
+        assert kit.key_sharded("users")["k"].set("k", 1)
+    b.restart()  # alone, as a master: nobody has fenced it
+    with b.client() as client:
+        assert role_of(client).is_master
+        with pytest.raises(redis.ResponseError, match=r"NOREPLICAS|good replicas"):
+            client.set("stray", 1)
+    assert [fence.applied for fence in apply_fences(fleet.config, wait=5)] == [True]
+    with a.client() as client:
+        assert client.config_get(least)[least] == "1"
 
 
 def test_a_replica_without_its_master_for_long_takes_over_only_if_that_is_asked_for(
