@@ -1,8 +1,17 @@
 from __future__ import annotations
 
+import fcntl
 import gzip
 import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -67,3 +76,38 @@ def test_invalid_calls_say_what_is_missing(cli: Cli, town_map: Path, logs: Path)
     assert cli("files", "publish", "day", "-", *at).code == 2
     assert cli("files", "publish", "day", logs, "--as", "x", *at).code == 2
     assert "no channel" in cli("files", "status", "day", *at).error()
+
+
+def test_progress_fits_a_terminal_of_80_columns_and_is_cleared(
+    town_map: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / f"{'a-long-name' * 8}-access.log"
+    path.write_bytes(b"a line\n" * 500_000)
+    at = ("-c", town_map, *AT)
+    for arguments, total in (
+        (("publish", "day", path, "--reader", "x", "--close"), "3.5/3.5 MB"),
+        (("read", "day", "x", "--into", tmp_path / "copy"), "3.5/? MB"),
+    ):
+        terminal, output = pty.openpty()
+        fcntl.ioctl(output, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        environment = {**os.environ, "TERM": "xterm-256color"}
+        environment.pop("COLUMNS", None)
+        with subprocess.Popen(
+            [sys.executable, "-m", "shardkit", "files", *arguments, *at],
+            stdout=subprocess.DEVNULL,
+            stderr=output,
+            env=environment,
+        ) as process:
+            os.close(output)
+            written = b""
+            with suppress(OSError):  # the end of a terminal
+                while data := os.read(terminal, 65_536):
+                    written += data
+        os.close(terminal)
+        assert process.returncode == 0
+        text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", written).decode()
+        lines = [line for line in re.split(r"[\r\n]+", text) if line]
+        assert max(map(len, lines)) <= 80
+        assert any("a-long-nam" in line and "access.log" in line for line in lines)
+        assert any(total in line and "\u2501" in line for line in lines), lines
+        assert written.rstrip().endswith(b"\x1b[2K")  # nothing of it stays

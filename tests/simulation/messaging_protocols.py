@@ -6,6 +6,7 @@ import asyncio
 import io
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from shardkit import ShardKit
@@ -188,11 +189,13 @@ class Distributing(Protocol):
         if file is None:
             return
         content, at = self.contents[int(file.name)], file.position.offset
-        async for block in files.read(file):
-            assert content[at : at + len(block)] == block.decode(), "what was read is not the file"
-            at += len(block)
-            if client.choose((False, True)):
-                await files.checkpoint(file)
+        async with aclosing(files.read(file)) as blocks:  # a lost lease ends it half-way
+            async for block in blocks:
+                same = content[at : at + len(block)] == block.decode()
+                assert same, "what was read is not the file"
+                at += len(block)
+                if client.choose((False, True)):
+                    await files.checkpoint(file)
         assert at == len(content), "a file was read that is not complete"
         await asyncio.sleep(client.choose((0, 9)))  # longer than the lease
         await files.done(file)
