@@ -95,6 +95,7 @@ bench: setup  ## the benchmarks; results as JSON and plots in benchmarks/results
 	  if [ -d benchmarks/$$name ]; then path=benchmarks/$$name; else path=benchmarks/$$name.py; fi; \
 	  $(BIN)/python $$path || exit 1; done
 	$(BIN)/python benchmarks/throughput/user_calls.py
+	$(BIN)/python benchmarks/throughput/events.py
 	$(BIN)/python benchmarks/throughput && $(BIN)/python benchmarks/throughput/threads.py
 	$(BIN)/python benchmarks/throughput/peers.py
 

@@ -261,6 +261,9 @@ def log(level: int = logging.DEBUG) -> Callable[[], None]:
     return subscribe(write)
 
 
+_texts: dict[object, str] = {}  # of shards, as making one costs as much as telling of a batch
+
+
 class observed:  # noqa: N801 - a context manager
     """Tell of a call that is made inside; nothing if nobody listens."""
 
@@ -300,7 +303,10 @@ def sent(
     commands_of: Callable[[], Iterable[Sequence[Any]]],
 ) -> CommandsSent:
     """Tell that commands are sent to a server."""
-    event = CommandsSent(str(shard or ""), address, count, names_of, commands_of)
+    text = _texts.get(shard)
+    if text is None:
+        text = _texts[shard] = str(shard or "")
+    event = CommandsSent(text, address, count, names_of, commands_of, time.perf_counter())
     emit(event)
     return event
 
