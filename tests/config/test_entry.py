@@ -706,13 +706,14 @@ def test_any_text_is_a_url_or_an_error_that_can_be_printed(url: str) -> None:
         try:
             entry = Entry({"url": written})
         except InvalidEntryError as error:
-            str(error).encode()
+            said = str(error)
         else:
-            entry.address.encode()
+            said = entry.address
             try:
-                entry.resolved("k", {})
+                assert isinstance(entry.resolved("k", {}), dict)
             except ConfigError as error:
-                str(error).encode()
+                said += str(error)
+        assert said.encode()
 
 
 # ---- as a URL

@@ -200,6 +200,7 @@ def test_an_error_of_a_signal_handler_is_nobody_elses(
     use(kit)
 
 
+@pytest.mark.timeout(120, method="thread")  # SIGALRM is the test's own
 def test_a_servers_timeout_stays_one_while_an_alarm_is_handled(
     own: LocalServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,11 +217,15 @@ def test_a_servers_timeout_stays_one_while_an_alarm_is_handled(
             one(kit)
             own.servers[0].pause()
             signal.setitimer(signal.ITIMER_REAL, 0.1)
-            try:
+            with pytest.raises(Alarm) as told:
                 one(kit)
+            try:
+                raise told.value
             except Alarm:
-                with pytest.raises((ShardFailure, ShardErrors)):
+                with pytest.raises((ShardFailure, ShardErrors)) as failed:
                     one(kit)
+            failures = getattr(failed.value, "exceptions", [failed.value])
+            assert "imeout" in repr([failure.error for failure in failures])
     finally:
         signal.signal(signal.SIGALRM, before)
         own.servers[0].resume()

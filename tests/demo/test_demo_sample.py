@@ -35,6 +35,7 @@ def test_the_sample_has_some_days_and_a_few_malformed_lines() -> None:
 def test_the_sample_has_only_addresses_that_are_reserved_for_examples() -> None:
     batch = AccessLogParser().parse(gzip.decompress(sample.read()).splitlines(keepends=True))
     addresses = {address.decode() for visits in batch.visits.values() for address, _ in visits}
+    assert len(addresses) > 1000
     for address in map(ipaddress.ip_address, addresses):
         assert any(address in network for network in RESERVED)
 

@@ -115,6 +115,7 @@ def test_examples_import_only_what_a_public_package_exports(path: Path) -> None:
 
 @pytest.mark.parametrize("module", PUBLIC)
 def test_a_public_package_has_what_it_exports(module: str) -> None:
+    assert PUBLIC[module]
     for name in PUBLIC[module]:
         exported = getattr(importlib.import_module(module), name)
         if inspect.isclass(exported) or inspect.isfunction(exported):

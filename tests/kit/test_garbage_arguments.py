@@ -205,8 +205,10 @@ def test_an_argument_of_a_wrong_kind_is_named_before_a_request(
 def test_odd_arguments_are_taken_or_refused_by_an_error_of_ours(kit: ShardKit, name: str) -> None:
     structure = MAKERS[name](kit)
     own = given(structure)
+    tried = 0
     for method, function in public_methods(structure):
         for argument, value, args, kwargs in calls(function, own, ODD):
+            tried += 1
             try:
                 call(getattr(structure, method), args, kwargs)
             except (ShardErrors, ShardFailure) as error:
@@ -215,6 +217,7 @@ def test_odd_arguments_are_taken_or_refused_by_an_error_of_ours(kit: ShardKit, n
                 pass
             except Exception as error:
                 pytest.fail(f"{method}({argument}={type(value)}): {error!r}")
+    assert tried
 
 
 @pytest.mark.parametrize("name", ["lock", "quorum_lock"])
@@ -245,6 +248,7 @@ def test_pairs_and_names_of_limits_markets_and_counters_are_checked(kit: ShardKi
 
 
 def test_the_kit_checks_how_a_structure_is_made(kit: ShardKit) -> None:
+    tried = 0
     for name, function in vars(Catalogue).items():
         if name.startswith("_"):
             continue
@@ -252,6 +256,8 @@ def test_the_kit_checks_how_a_structure_is_made(kit: ShardKit) -> None:
         for argument, _, args, kwargs in calls(function, {}, [Garbage()]):
             with pytest.raises(InvalidArgumentError, match=f"{argument}='?<garbage>"):
                 getattr(kit, name)(*args, **kwargs)
+            tried += 1
+    assert tried > 50
 
 
 @pytest.mark.parametrize("option", HoldOptions.__annotations__)

@@ -203,6 +203,7 @@ def test_weighted_sums_are_the_models(
     model = ModelIndex(FIELDS, ATTRIBUTES, average_length=4)
     indexes = filled(face.run, face.kit, model, finite)
     wanted = model.weighted(query, by, combine, default, not ascending)
+    assert indexes
     for index in indexes:
         found = face.run(
             index.search(
@@ -228,7 +229,9 @@ def test_documents_are_returned_as_they_were_indexed(kit: ShardKit, steps: list[
             given.pop(step, None)
         else:
             given[step[0]] = step
-    for index in filled(lambda value: value, kit, model, steps):
+    indexes = filled(lambda value: value, kit, model, steps)
+    assert indexes
+    for index in indexes:
         found = index.get_many([*given, "nobody"])
         assert found.keys() == given.keys() == model.documents.keys()
         for doc_id, text, attrs in given.values():

@@ -141,6 +141,7 @@ class Interrupted(BaseException):
     pass
 
 
+@pytest.mark.timeout(120, method="thread")  # SIGALRM is the test's own
 @pytest.mark.parametrize(("size", "rounds"), [(1, 60), (3, 60), (4000, 20)])
 def test_an_interrupt_in_the_middle_of_an_exchange_leaves_no_replies_behind(
     kit: ShardKit, size: int, rounds: int

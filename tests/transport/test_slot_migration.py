@@ -217,6 +217,7 @@ async def test_a_node_that_is_gone_was_sent_nothing_and_says_so(face_name: str) 
             [node, *_] = whole.nodes
             with whole.client() as asking:
                 own = {key for key in keys if asking.get_node_from_key(key).name == node.address}
+            assert 0 < len(own) < len(keys)
             node.kill()
             await face.send(*[command("data", key, "GET") for key in keys])  # it is noticed
             replies = await face.send(*[command("data", key, "INCR") for key in keys])

@@ -269,7 +269,7 @@ def test_several_open_postgresql_at_once(dsn: str) -> None:
         PostgreSQLStatusStore(dsn, "opened_at_once", connections=1).close()
 
     with ThreadPoolExecutor(6) as threads:
-        list(threads.map(open_and_close, range(6)))
+        assert len(list(threads.map(open_and_close, range(6)))) == 6
 
 
 def test_without_psycopg_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

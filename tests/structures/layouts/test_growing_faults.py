@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from faces import Face, faced
@@ -12,6 +12,7 @@ from faces import Face, faced
 from shardkit import ShardMap
 from shardkit.errors import ShardErrors, ShardUnavailable
 from shardkit.local import LocalServers
+from shardkit.structures.layouts.growing import GrowingLayout, WritePlan
 
 MAP = """
 components:
@@ -55,29 +56,34 @@ def test_a_write_that_met_a_dead_shard_can_be_done_again(
 
 
 def test_no_field_is_in_two_parts_when_a_server_dies_while_parts_split(
-    face: Face, own_servers: LocalServers
+    face: Face, own_servers: LocalServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fields = face.kit.hash("h", component="data", part_size=16, groups=2, partition="crc32")
-    ended = threading.Event()
+    killer = threading.Thread(target=own_servers.server_of("data", 0).kill)
+    splits: list[WritePlan] = []
+    write_command: Any = GrowingLayout._write_command
 
-    def kill() -> None:
-        time.sleep(0.05)
-        own_servers.server_of("data", 0).kill()
-        ended.set()
+    def kill_at_a_split(layout: Any, plan: WritePlan, *args: Any, **kwargs: Any) -> Any:
+        on = face.kit.topology.last_known("data").place(layout._keys[plan.group])
+        if written and plan.wanted > plan.parts and on == 0 and not splits:
+            splits.append(plan)
+            killer.start()
+        return write_command(layout, plan, *args, **kwargs)
 
-    killer = threading.Thread(target=kill)
-    killer.start()
+    monkeypatch.setattr(GrowingLayout, "_write_command", kill_at_a_split)
     written = 0
-    try:
-        for start in range(0, 200_000, 100):
-            some = {f"f{n}": str(n) for n in range(start, start + 100)}
+
+    def write() -> None:
+        nonlocal written
+        while written < 200_000:
+            some = {f"f{n}": str(n) for n in range(written, written + 100)}
             face.run(fields.hset(mapping=some))
-            written = start + 100
-            if ended.is_set():
-                break
-    except ShardErrors:
-        pass
+            written += 100
+
+    with pytest.raises(ShardErrors, match="data:0"):
+        write()
     killer.join()
+    assert splits, "no part was being split"
     with own_servers.server_of("data", 1).client() as client:
         held = [field for key in client.scan_iter("h:*:*") for field in client.hkeys(key)]
     assert len(held) == len(set(held))
