@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -106,40 +103,6 @@ def test_a_move_that_is_killed_before_and_after_each_phase_is_resumed(
         assert fleet.masters() == [fleet.name(1)] * 2
         assert router.mget([f"k{n}" for n in range(50)]) == [b"%d" % n for n in range(50)]
         assert int(router["more"].get("more")) == more
-
-
-def test_processes_that_move_are_killed_at_random_moments_and_resumed(fleet: Fleet) -> None:
-    fleet.push(0)
-    filled(fleet)
-    seed = random.randrange(1_000_000)
-    chance = random.Random(seed)
-    command = [sys.executable, "-m", "shardkit", "move"]
-    source, target = fleet.name(0), fleet.name(1)
-    environment = {**os.environ, "SHARDKIT_CONFIG": fleet.url}
-    with writing(fleet) as writers:
-        for _ in range(3):
-            begun = [each for each in moves(fleet.config) if each.source == source]
-            words = ["resume", source] if begun else ["server", source, "--to", target]
-            process = subprocess.Popen(
-                [*command, *words],
-                env=environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            time.sleep(0.5 + chance.random())
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            fleet.config.delete("config:growth:lease")  # as it ends by itself in ten seconds
-        if moves(fleet.config):
-            done = resume_move(fleet.config, source)
-        else:
-            done = start_move(fleet.config, source, target)
-    assert done.phase == "done"
-    assert done.certificate is not None
-    assert done.certificate["same"], (seed, done.certificate["different"])
-    assert writers.errors == [], seed
-    check_nothing_lost(fleet, writers)
-    check_linearizable(writers.history, Register())
 
 
 def test_two_movers_exclude_each_other(fleet: Fleet) -> None:

@@ -1,0 +1,192 @@
+"""Movers, clients and servers that are killed or stopped at any moment, under full load.
+
+``make kills`` has fifty movers of each kind killed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+import redis
+from growth_helpers import PATIENT, Fleet, check_nothing_lost, writing
+from test_move_server import filled
+
+import shardkit
+from shardkit.growth import (
+    moves,
+    resume_move,
+    resume_shard_move,
+    shard_move,
+    shard_moves,
+    start_move,
+    start_shard_move,
+)
+from shardkit.growth.servers import GrowthError
+from shardkit.simulation.linearizability import Register, check_linearizable
+
+KILLS = int(os.environ.get("KILLS", "3"))
+
+
+def other(fleet: Fleet, shard: int) -> str:
+    """The one of two servers that a shard is not on."""
+    return fleet.name(1) if fleet.masters()[shard] == fleet.name(0) else fleet.name(0)
+
+
+def of_server(fleet: Fleet) -> list[str]:
+    running = [each.source for each in moves(fleet.config) if each.phase != "done"]
+    if running:
+        return ["resume", running[0]]
+    return ["server", fleet.masters()[0], "--to", other(fleet, 0)]
+
+
+def of_shard(fleet: Fleet) -> list[str]:
+    if any(each.phase != "done" for each in shard_moves(fleet.config)):
+        return ["resume", "users:1"]
+    return ["shards", "users:1", "--to", other(fleet, 1)]
+
+
+def finish_server(fleet: Fleet) -> object:
+    words = of_server(fleet)
+    if words[0] == "resume":
+        return resume_move(fleet.config, words[1], hold=PATIENT).certificate
+    return start_move(fleet.config, words[1], words[3], hold=PATIENT).certificate
+
+
+def finish_shard(fleet: Fleet) -> object:
+    words = of_shard(fleet)
+    if words[0] == "resume":
+        return resume_shard_move(fleet.config, "users:1", hold=PATIENT).certificate
+    return start_shard_move(fleet.config, ["users:1"], words[3], hold=PATIENT).certificate
+
+
+@pytest.mark.parametrize(
+    ("words", "finish"), [(of_server, finish_server), (of_shard, finish_shard)]
+)
+def test_processes_that_move_are_killed_at_random_moments_and_resumed(
+    fleet: Fleet, words: Callable[[Fleet], list[str]], finish: Callable[[Fleet], object]
+) -> None:
+    fleet.push(0)
+    filled(fleet)
+    seed = random.randrange(1_000_000)
+    chance = random.Random(seed)
+    environment = {**os.environ, "SHARDKIT_CONFIG": fleet.url}
+    done = 0
+    with writing(fleet) as writers:
+        for _ in range(KILLS):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "shardkit", "move", *words(fleet), "--hold", str(PATIENT)],
+                env=environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            time.sleep(0.4 + 2 * chance.random())
+            process.send_signal(signal.SIGKILL)
+            done += process.wait() == 0
+            fleet.config.delete("config:growth:lease")  # as it ends by itself in ten seconds
+        certificate = finish(fleet)
+    assert isinstance(certificate, dict), seed
+    assert certificate["same"], (seed, certificate["different"])
+    assert certificate.get("stale", []) == [], seed
+    # One that is killed just when it has decided leaves the database closed until it is resumed.
+    errors = [each for each in writers.errors if "the database is closed" not in each]
+    assert errors == [], (seed, done)
+    check_nothing_lost(fleet, writers)
+    check_linearizable(writers.history, Register())
+
+
+CLIENT = """
+import sys, shardkit
+from redis.exceptions import RedisError
+with shardkit.connect(sys.argv[1]) as kit:
+    client = kit.client("users", 1)
+    sure = unsure = 0
+    print("begun", flush=True)
+    while not client.exists("end"):
+        try:
+            client.incr("count")
+            sure += 1
+        except (RedisError, shardkit.ShardKitError):
+            unsure += 1
+    print(sure, unsure, flush=True)
+"""
+
+
+def test_a_client_that_is_stopped_in_a_call_and_goes_on_after_a_move_writes_at_the_new_place(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_move, "_ATTEMPTS", 1)
+    fleet.push(0)
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, fleet.url], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "begun\n"
+        time.sleep(0.2)
+        client.send_signal(signal.SIGSTOP)
+        with pytest.raises(GrowthError, match="did not leave"):
+            start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=0.2)
+        resume_shard_move(fleet.config, "users:1", hold=PATIENT, kill=True)
+        with fleet.servers[0].client(db=2) as old, fleet.servers[1].client(db=2) as new:
+            before = int(new.get("count") or 0)
+            client.send_signal(signal.SIGCONT)
+            end = time.monotonic() + 20
+            while int(new.get("count") or 0) < before + 10:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            assert old.get("count") is None
+            new.set("end", 1)
+            sure, unsure = map(int, client.stdout.readline().split())
+            assert sure <= int(new.get("count")) <= sure + unsure
+            assert unsure <= 1  # the call in which it was stopped
+    finally:
+        client.kill()
+        client.wait()
+        assert client.stdout is not None
+        client.stdout.close()
+
+
+PHASES = [("differing", 1), ("make_permanent", 0), ("attest", 1)]
+if KILLS > 3:
+    PHASES += [("compare", 0), ("compare", 1), ("differing", 0), ("make_permanent", 1)]
+    PHASES += [("attest", 0)]
+
+
+@pytest.mark.parametrize(("moment", "server"), PHASES)
+def test_a_server_that_is_killed_in_each_phase_of_a_move_of_a_shard_loses_nothing(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, moment: str, server: int
+) -> None:
+    fleet.push(0)
+    for each in fleet.servers[:2]:
+        with each.client() as client:
+            client.config_set("appendonly", "yes")
+            client.config_set("appendfsync", "always")
+            client.config_rewrite()
+            while client.info("persistence")["aof_rewrite_in_progress"]:
+                time.sleep(0.01)
+    with shardkit.connect(fleet.url) as kit:
+        kit.key_sharded("users").mset({f"k{n}": n for n in range(50)})
+    go_on = getattr(shard_move, moment)
+
+    def killed(*args: object, **options: object) -> object:
+        monkeypatch.setattr(shard_move, moment, go_on)
+        fleet.servers[server].kill()
+        fleet.servers[server].restart()
+        return go_on(*args, **options)
+
+    monkeypatch.setattr(shard_move, moment, killed)
+    try:
+        start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+    except (GrowthError, redis.RedisError):
+        assert resume_shard_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+    assert fleet.masters() == [fleet.name(0), fleet.name(1)]
+    with shardkit.connect(fleet.url) as kit:
+        found = kit.key_sharded("users").mget([f"k{n}" for n in range(50)])
+    assert found == [b"%d" % n for n in range(50)]
