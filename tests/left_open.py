@@ -56,8 +56,12 @@ def sockets() -> dict[int, str]:
 
 
 def threads() -> set[threading.Thread]:
-    """The threads of this process."""
-    return {each for each in threading.enumerate() if type(each).__name__ != "_DummyThread"}
+    """The threads of this process, but for those that keep the time limits of tests."""
+    return {
+        each
+        for each in threading.enumerate()
+        if type(each).__name__ != "_DummyThread" and not each.name.startswith("pytest_timeout ")
+    }
 
 
 def left_open(known_sockets: dict[int, str], known_threads: set[threading.Thread]) -> list[str]:
