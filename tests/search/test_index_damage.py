@@ -246,3 +246,14 @@ def test_documents_without_parameters_are_refused_and_rebuild_stores_them(
     assert face.list(again.check()) == []
     with pytest.raises(ParameterMismatchError):
         face.run(other.index("new", "blue whale"))
+
+
+def test_a_document_that_says_anothers_number_is_neither_replaced_nor_removed(
+    face: Face, index: Any, client: Any
+) -> None:
+    DAMAGES["another's document"][0](client)
+    before = {each: client.dump(each) for each in client.scan_iter()}
+    for write in (lambda: index.index("d007", "green whale"), lambda: index.remove("d007")):
+        with pytest.raises(DamagedDataError, match="d:d007 is damaged: number 8"):
+            face.run(write())
+    assert {each: client.dump(each) for each in client.scan_iter()} == before

@@ -17,6 +17,7 @@ local function read_ad(id)
   if head == '' then return end
   if #head < 12 then damaged(key, #head .. ' bytes', 'a document') end
   local number, size, more = struct.unpack('<I4I4I4', head)
+  check_number(id, number)
   local stored, words = call('GETRANGE', key, '12', int(11 + size + more)), {}
   if size % 3 > 0 or #stored < size + more then
     damaged(key, #stored + 12 .. ' bytes', int(12 + size + more))

@@ -87,6 +87,13 @@ local function check_rebuild(state)
   end
 end
 
+-- A document's number is its own: what is written by another's would be damaged too.
+local function check_number(id, number)
+  if call('HGET', ids_key(number), int(number % 128)) ~= id then
+    damaged(document_key(id), 'number ' .. int(number), 'its own')
+  end
+end
+
 -- The chunks that have documents, in order.
 local function chunks_of(state)
   local chunks = {}

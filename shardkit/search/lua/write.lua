@@ -82,16 +82,7 @@ check_unused(state.words, next_word, function(id)
   return keys
 end, 'words')
 
-for _, i in ipairs(new) do
-  local word, id = ARGV[3 + i], ids[i]
-  call('HSET', lexicon_key(word), word, int(id))
-  call('SADD', starts_key(), sub(word, 1, 3))
-end
-for i = many - values + 1, many do
-  if ids[i] >= state.words or KEYS[2] then -- a new one, or perhaps lost
-    call('HSET', values_key(ids[i]), int(ids[i] % 128), ARGV[at + i - many + values])
-  end
-end
+local values_at = at
 at = at + 1 + values
 
 local packed = {[0] = '\0\0\0'}
@@ -202,19 +193,18 @@ local function put_columns(number, columns)
   end
 end
 
--- Which documents existed; their numbers, by place; whether all are new, so that their postings can
--- be appended.
-local existed, numbers_of, fresh, most = {}, {}, true, tonumber(ARGV[#ARGV])
+-- Which documents existed, and the numbers of those; whether all are new, so that their postings can
+-- be appended. Nothing is written before all of this is read: what is damaged stops it.
+local existed, old_numbers, fresh, most = {}, {}, true, tonumber(ARGV[#ARGV])
+local next_number = state.next
 for doc = at, #ARGV - 1, 5 do
   if spent >= most then
     fresh = false
     break
   end
-  local before = spent
-  local id, attributes, text = ARGV[doc], ARGV[doc + 1], ARGV[doc + 2]
-  local key = document_key(id)
-  local head = call('GETRANGE', key, '0', '11')
-  local number
+  local before, removed = spent, ARGV[doc + 1] == ''
+  local key = document_key(ARGV[doc])
+  local head, number = call('GETRANGE', key, '0', '11'), nil
   if head ~= '' then
     local size
     if #head < 12 then damaged(key, #head .. ' bytes', 'a document') end
@@ -222,11 +212,36 @@ for doc = at, #ARGV - 1, 5 do
     if number >= state.next then
       damaged(key, 'number ' .. int(number), 'one below ' .. int(state.next))
     end
+    check_number(ARGV[doc], number)
     remove_postings(key, number, size)
-    if attributes ~= '' then spent = 2 * spent - before end -- its new words take as long
+    if not removed then spent = 2 * spent - before end -- its new words take as long
+  elseif not removed then
+    next_number = next_number + 1
   end
   existed[#existed + 1] = number and 1 or 0
-  fresh = fresh and not number and attributes ~= ''
+  old_numbers[#existed] = number
+  fresh = fresh and not number and not removed
+end
+
+-- What fails from here on, as a key is of another type, leaves ids and numbers unused.
+call('HSET', KEYS[1], 'docs', int(state.docs), 'next', int(next_number), 'words', int(next_word),
+  'version', int(state.version))
+for _, i in ipairs(new) do
+  local word, id = ARGV[3 + i], ids[i]
+  call('HSET', lexicon_key(word), word, int(id))
+  call('SADD', starts_key(), sub(word, 1, 3))
+end
+for i = many - values + 1, many do
+  if ids[i] >= state.words or KEYS[2] then -- a new one, or perhaps lost
+    call('HSET', values_key(ids[i]), int(ids[i] % 128), ARGV[values_at + i - many + values])
+  end
+end
+
+local numbers_of = {}
+for n = 1, #existed do
+  local doc, number = at + 5 * (n - 1), old_numbers[n]
+  local id, attributes, text = ARGV[doc], ARGV[doc + 1], ARGV[doc + 2]
+  local key = document_key(id)
   if attributes ~= '' then
     if not number then
       number = state.next
@@ -236,9 +251,9 @@ for doc = at, #ARGV - 1, 5 do
       call('SETBIT', live_key(chunk), int(number % CHUNK), '1')
       call('HSET', ids_key(number), int(number % 128), id)
     end
-    numbers_of[#existed] = number
+    numbers_of[n] = number
     local words = translated(ARGV[doc + 4])
-    head = struct.pack('<I4I4I4', number, #words, #attributes)
+    local head = struct.pack('<I4I4I4', number, #words, #attributes)
     call('SET', key, head .. words .. attributes .. text)
     if KEYS[2] then call('UNLINK', PREFIX .. 'o:' .. id) end
     put_columns(number, ARGV[doc + 3])
@@ -425,6 +440,5 @@ for _, key in ipairs(keys) do apply(together[key].chunk, together[key]) end
 write_live()
 
 state.version = state.version + 1
-call('HSET', KEYS[1], 'docs', int(state.docs), 'next', int(state.next), 'words', int(next_word),
-  'version', int(state.version))
+call('HSET', KEYS[1], 'docs', int(state.docs), 'version', int(state.version))
 return {state.version, state.docs, unpack(existed)}

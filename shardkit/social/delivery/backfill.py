@@ -14,7 +14,7 @@ from typing import Any
 
 from shardkit.operations.operation import Operation
 from shardkit.social.base.keys import FOLLOWING, KeyLayout, RelationKind
-from shardkit.social.base.models import stored_ids
+from shardkit.social.base.models import is_id, stored_ids
 from shardkit.social.content.timelines import Timelines, scored_members
 from shardkit.social.delivery.fan_out_job import DONE
 from shardkit.social.relations.delivery_mode import FETCHED
@@ -74,6 +74,7 @@ class Backfill:
                 for flat, mode in zip(profiles, modes, strict=True)
                 if mode != FETCHED.encode()
                 for row in scored_members(flat)
+                if is_id(row[0])  # what is none, `check` names: it does not spread
             ]
             newest = nlargest(limit, rows, key=lambda row: (row[1], row[0]))
             yield from timelines.add([key], newest, limit)

@@ -13,7 +13,9 @@ end
 
 -- The next version: the time, but always greater than the last one, even if the clock goes back.
 local function tick(clock)
-  local version = math.max((tonumber(redis.call('GET', clock)) or 0) + 1, now())
+  local stored = redis.call('GET', clock) or ''
+  local last = #stored < 17 and string.find(stored, '^%d+$') and tonumber(stored) or 0
+  local version = math.max(last + 1, now())
   redis.call('SET', clock, string.format('%d', version))
   return version
 end
