@@ -57,10 +57,11 @@ class _Process:
 process = _Process()
 
 
-def _after_fork_in_child() -> None:
-    process.pid = os.getpid()  # first: by it connections know that they are the parent's
+def renew() -> None:
+    """Do what a forked child does first."""
+    process.pid = os.getpid()  # before the rest: by it connections know that they are the parent's
     for part in list(_parts):
         part.after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(after_in_child=renew)

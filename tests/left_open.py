@@ -64,6 +64,12 @@ def threads() -> set[threading.Thread]:
     }
 
 
+def is_real(connection: Any) -> bool:
+    """Whether a connection is open, and not a simulated one."""
+    simulated = type(connection).__module__.startswith("shardkit.simulation")
+    return connection.is_connected and not simulated
+
+
 def left_open(known_sockets: dict[int, str], known_threads: set[threading.Thread]) -> list[str]:
     """Name what is open and was not before; threads that are ending get a few seconds."""
     deadline = time.monotonic() + 5
@@ -74,7 +80,7 @@ def left_open(known_sockets: dict[int, str], known_threads: set[threading.Thread
     found += [
         f"connections of {pool!r}"
         for pool in live_pools()
-        if any(each.is_connected for each in (*idle_of(pool), *in_use_of(pool)))
+        if any(is_real(each) for each in (*idle_of(pool), *in_use_of(pool)))
     ]
     for each in gc.get_objects():
         if isinstance(each, _LOOP) and not each.is_closed():

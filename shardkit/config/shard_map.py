@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -77,14 +78,24 @@ class ShardMap:
             ConfigError: the file cannot be read.
             InvalidEntryError: something in it cannot be used; ``.problems`` lists everything.
         """
-        reason: str | None = "it is not UTF-8 text"
+        data, reason = None, ""
         try:
-            return cls.parse(Path(path).read_text(encoding="utf-8"), str(path))
-        except OSError as error:
-            reason = error.strerror
-        except ValueError:  # not chained: it contains the text
-            pass
-        raise ConfigError(f"{path}: cannot be read: {reason}", "name a shard map")
+            data = Path(path).read_bytes()
+        except (OSError, ValueError) as error:  # the latter: it is no path
+            reason = getattr(error, "strerror", None) or str(error)
+        if data is None:
+            raise _unreadable(path, reason)
+        return cls.decode(data, str(path))
+
+    @classmethod
+    def decode(cls, data: bytes, source: str) -> ShardMap:
+        """Validate the content of a file; see `load`."""
+        text = None
+        with suppress(UnicodeDecodeError):  # not chained: it contains the text
+            text = data.decode()
+        if text is None:
+            raise _unreadable(source, "it is not UTF-8 text")
+        return cls.parse(text, source)
 
     @classmethod
     def parse(cls, text: str, source: str = "shard map") -> ShardMap:
@@ -108,6 +119,10 @@ class ShardMap:
         if self.epoch is not None:
             top = {"epoch": self.epoch, **top}
         return yaml.safe_dump(top, sort_keys=False, default_flow_style=None, width=100)
+
+
+def _unreadable(path: str | Path, reason: str) -> ConfigError:
+    return ConfigError(f"{path}: cannot be read: {reason}", "name a shard map")
 
 
 @dataclass

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Mapping
 from functools import cache
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -20,7 +21,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from shardkit.connections import Connector, ReplyParser
-from shardkit.connections.connection import AsyncTcpConnection, TcpConnection
+from shardkit.connections.connection import AsyncTcpConnection, TcpConnection, require_open
 from shardkit.connections.pool import AsyncPool, Pool
 from shardkit.connections.redis_private import socket_of, wants_reconnect
 from shardkit.simulation.network import Wire
@@ -57,6 +58,7 @@ class SimulatedSocket:
         self._timeout = timeout
         self._received = bytearray()
         self._ended = False
+        self._user: Fiber | None = None  # who waits for an answer
 
     def receive(self, data: bytes | None) -> None:
         """Take what arrives."""
@@ -85,6 +87,7 @@ class SimulatedSocket:
 
     def recv(self, size: int) -> bytes:
         """Receive; waits for the scheduler."""
+        self.wire.require_own()
         if not self.readable:
             self.wait_for(self._timeout)
         if not self.readable:
@@ -115,7 +118,9 @@ class SimulatedSocket:
         until = float("inf")
         if seconds is not None:
             until = process.now() + seconds / process.clock.rate
+        self._user = fiber
         fiber.wait(lambda: self.readable, until)
+        self._user = None
 
     def settimeout(self, seconds: float | None) -> None:
         """Set how long a read may wait."""
@@ -130,7 +135,14 @@ class SimulatedSocket:
         self._ended = True
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; that is for who uses it to do.
+
+        The system gives its number to the next that is opened, which the user would then write to.
+        """
+        fiber = Fiber.current
+        if self._user not in (None, fiber) and fiber is not None and not self._process.dead:
+            error = AssertionError(f"{self.wire.server.address}: closed while it is in use")
+            self._process.failure = self._process.failure or error
         self.wire.close_client()
 
     def fileno(self) -> int:
@@ -197,10 +209,12 @@ class SimulatedPool(Pool):
 
     def get_connection_of_new(self) -> Any:
         """Return a new connection."""
+        require_open(self)
         connection = self.make_connection()
         self._in_use.add(connection)
         try:
             connection.connect()
+            require_open(self)
         except BaseException:
             self._drop(connection)
             raise
@@ -217,6 +231,7 @@ class SimulatedTransport(asyncio.Transport):
         self._loop = loop
         self._protocol: Any = None
         self._closing = False
+        self._sock = SimpleNamespace(close=self._close_wire)  # what is left without a loop
 
     def receive(self, data: bytes | None) -> None:
         """Take what arrives, in the loop's next turn."""
@@ -254,6 +269,9 @@ class SimulatedTransport(asyncio.Transport):
             self._closing = True
             self.wire.close_client()
             self._loop.call_soon(self._protocol.connection_lost, None)
+
+    def _close_wire(self) -> None:
+        self.wire.close_client()
 
     def abort(self) -> None:
         """Close the connection."""

@@ -40,6 +40,7 @@ class Wire:
     Attributes:
         requests: what was sent, and not yet executed.
         not_before: when the next of it can be delivered.
+        inherited: whether it is that of a forked child's parent.
         usable: whether what arrived last was executed to its end; not while a command blocks.
     """
 
@@ -56,7 +57,7 @@ class Wire:
         self.requests: deque[list[bytes]] = deque()
         self.not_before = 0.0
         self.usable = True
-        self.muted = False
+        self.muted = self.inherited = False
         self._receive: Callable[[bytes | None], None] | None = receive
         self._reader = hiredis.Reader()
         self._socket: ServerSocket | None = server.connect(db, self._answer)
@@ -74,6 +75,7 @@ class Wire:
     def write(self, data: bytes) -> bool:
         """Send; return whether anything waits to be delivered now."""
         socket = self._socket
+        self.require_own()
         if socket is None:
             return False
         self._reader.feed(data)
@@ -83,6 +85,13 @@ class Wire:
             else:
                 self.requests.append(args)
         return bool(self.requests)
+
+    def require_own(self) -> None:
+        """Fail if a forked child uses a connection of its parent's."""
+        if self.inherited:
+            error = AssertionError(f"a child uses its parent's connection to {self.server.address}")
+            self.process.failure = self.process.failure or error
+            raise error
 
     def deliver(self) -> list[bytes]:
         """Have the server execute the next command, and return it."""

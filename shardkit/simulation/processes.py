@@ -17,6 +17,7 @@ import asyncio
 import contextvars
 import heapq
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -61,6 +62,7 @@ class SimulatedProcess:
         self.frozen_until = 0.0
         self.dead = False
         self.fibers: list[Fiber] = []
+        self._vanished: list[Fiber] = []  # the threads of its parent
         self.loop: SimulatedLoop | None = None
         self.immediate = False
         self.cut_off: dict[str, float] = {}
@@ -99,6 +101,11 @@ class SimulatedProcess:
             self.loop = SimulatedLoop(self)
         return self.loop.create_task(steps)
 
+    def fork(self) -> None:
+        """Go on as a forked child: only the fiber that calls is left, and none ends its work."""
+        self._vanished += [each for each in self.fibers if each is not Fiber.current]
+        self.fibers = [each for each in self.fibers if each is Fiber.current]
+
     def unwind(self) -> NoReturn:
         """End the code that runs, as the process is dead; what it does on its way out fails.
 
@@ -115,7 +122,7 @@ class SimulatedProcess:
     def end(self) -> None:
         """Drop all that is left of it."""
         self.dead = True
-        for fiber in list(self.fibers):
+        for fiber in [*self.fibers, *self._vanished]:
             fiber.end()
         if self.loop is not None:
             self.loop.end()
@@ -242,15 +249,37 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
         self._tasks: list[asyncio.Task[Any]] = []
         self._main: asyncio.Task[Any] | None = None
         self._ended = False
+        self._generators: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.held_up_until, self.stopped = 0.0, False
 
     # ---- for the scheduler
 
+    def hold_up(self, seconds: float, *, stopped: bool) -> None:
+        """Run nothing for so long, though threads of the process go on.
+
+        Args:
+            seconds: how long.
+            stopped: whether it is stopped; else a callback blocks it.
+        """
+        self.held_up_until, self.stopped = self.process.now() + seconds, stopped
+
+    def _is_held_up(self) -> bool:
+        return self.process.now() < self.held_up_until
+
     def is_ready(self) -> bool:
         """Whether anything of it can run now."""
-        return bool(self._ready) or self.next_time() <= self.process.now()
+        if self._is_held_up():
+            return False
+        return bool(self._ready) or self._next_timer() <= self.process.now()
 
     def next_time(self) -> float:
-        """Return when its first timer is due, in the time of the simulation."""
+        """Return when it can go on by itself, in the time of the simulation."""
+        if self._is_held_up() and self._ready:
+            return self.held_up_until
+        return max(self.held_up_until, self._next_timer())
+
+    def _next_timer(self) -> float:
+        """Return when its first timer is due."""
         while self._timers and self._timers[0][2].cancelled():
             heapq.heappop(self._timers)
         return self.process.clock.reaches(self._timers[0][0]) if self._timers else float("inf")
@@ -258,12 +287,12 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
     def resume(self) -> None:
         """Run all that is ready, until it waits."""
         hooks = sys.get_asyncgen_hooks()
-        sys.set_asyncgen_hooks(None, self._close_generator)
+        sys.set_asyncgen_hooks(self._generators.add, self._close_generator)
         outer = asyncio._get_running_loop()  # of a test that awaits, for example
         asyncio._set_running_loop(self)
         try:
             left = MOST_HANDLES
-            while self.next_time() <= self.process.now():
+            while self._next_timer() <= self.process.now():
                 self._ready.append(heapq.heappop(self._timers)[2])
             while self._ready and not self.process.dead:
                 handle = self._ready.popleft()
@@ -302,6 +331,10 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
             self._ready.clear()
             self._timers.clear()
             self._tasks.clear()
+
+    async def shut_down_generators(self) -> None:
+        """End asynchronous generators, as asyncio.run does before it closes its loop."""
+        await asyncio.gather(*(each.aclose() for each in list(self._generators)))
 
     def finish(self, cleanup: Coroutine[Any, Any, None]) -> None:
         """Run a clean-up after the end: nothing of the simulation sees it."""
@@ -409,7 +442,7 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
 
     def is_running(self) -> bool:
         """Whether it runs."""
-        return not self._ended
+        return not self._ended and not (self.stopped and self._is_held_up())
 
     def is_closed(self) -> bool:
         """Whether it was closed."""

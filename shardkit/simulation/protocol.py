@@ -28,8 +28,9 @@ import logging
 import shutil
 import time
 import traceback
+import weakref
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +38,7 @@ from typing import Any, ClassVar, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
+from shardkit import forks
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import push
 from shardkit.errors import (
@@ -51,7 +53,7 @@ from shardkit.kit import _source as source_of
 from shardkit.simulation.choices import Choices, from_text, shrink, to_text
 from shardkit.simulation.connections import SimulatedConnector
 from shardkit.simulation.linearizability import Model, RecordedCall, check_linearizable
-from shardkit.simulation.processes import SimulatedProcess
+from shardkit.simulation.processes import Fiber, SimulatedProcess
 from shardkit.simulation.threads import simulated_threads
 from shardkit.simulation.timeline import timeline
 from shardkit.simulation.virtual_time import virtual_time
@@ -87,10 +89,14 @@ class Client:
         number: the how manyth client it is, from 0.
     """
 
-    def __init__(self, world: World, name: str, number: int, kit: Any) -> None:
+    def __init__(
+        self, world: World, process: SimulatedProcess, kit: Any, make_awaiting: Callable[[], Any]
+    ) -> None:
         self.kit = kit
-        self.name = name
-        self.number = number
+        self.name = process.name
+        self.number = len(world.processes) - 1
+        self._make_awaiting = make_awaiting
+        self._process = process
         self._world = world
 
     def call(
@@ -154,6 +160,38 @@ class Client:
         """Add a line to the timeline."""
         self._world.note(self.name, text)
 
+    def fork(self) -> None:
+        """Go on as a forked child, of a blocking client that is the only one of its protocol.
+
+        Its other threads are gone, whatever they hold; its parent's connections are not its own,
+        and using one is a failure.
+        """
+        self._world.fork(self._process)
+
+    def awaiting_kit(self) -> Any:
+        """Return an `AsyncShardKit`, of a blocking client that runs event loops; see `run_loop`."""
+        return self._make_awaiting()
+
+    def run_loop(self, main: Coroutine[Any, Any, T], *, shut_down: bool = True) -> T:
+        """Run a coroutine in an event loop of its own, as asyncio.run does; of a blocking client.
+
+        Args:
+            main: the coroutine.
+            shut_down: whether asynchronous generators are shut down before the loop is closed;
+                those who only close their loops forget to.
+        """
+        process, fiber = self._process, Fiber.current
+        assert fiber is not None, "a blocking client runs loops"
+        task = process.start_awaiting(main)
+        loop = process.loop
+        assert loop is not None
+        fiber.wait(task.done, float("inf"))
+        if shut_down:
+            fiber.wait(loop.create_task(loop.shut_down_generators()).done, float("inf"))
+        loop.end()
+        process.loop = None
+        return task.result()
+
     @property
     def connections(self) -> list[str]:
         """The addresses of the servers to which its process has connections."""
@@ -175,9 +213,9 @@ class Protocol:
         config_server: whether kits read their entries from a simulated config server, to which the
             map is pushed, in place of knowing the map.
         faults: what may happen, by name: "lose_command" and "lose_answer" (the connection
-            breaks), "late", "never", "kill", "freeze", "cancel" (of an awaiting client), "crash",
-            "failover", "cut_off", "read_only", "full", "clock" (jumps), "drift", "time"
-            (passes), and "entry" (one of `changes`).
+            breaks), "late", "never", "kill", "freeze", "cancel" and "stall" (of an awaiting
+            client and its event loop), "crash", "failover", "cut_off", "read_only", "full",
+            "clock" (jumps), "drift", "time" (passes), and "entry" (one of `changes`).
         most_faults: how many there may be in one run.
         appendfsync: what a crash loses: "always" nothing, "everysec" up to the last second, "no"
             everything.
@@ -305,7 +343,7 @@ class _Run:
         self.map = _map_of(protocol)
         self.names: list[str] = []
         self._ended: list[Callable[[], bool]] = []
-        self._kits: list[Any] = []
+        self._kits: list[tuple[Any, SimulatedProcess]] = []
         self.world = World(
             choices,
             faults=protocol.faults,
@@ -321,6 +359,7 @@ class _Run:
         with (
             virtual_time(world.clock, world.sleep, world.numbers),
             simulated_threads(),
+            _parts_of_this_run(),
             _logged_to(world),
         ):
             source: Any = CONFIG_URL if protocol.config_server else FixedMap(self.map)
@@ -364,7 +403,7 @@ class _Run:
         clock = ServerClock(process.clock.monotonic)
         kit = kind(source, connector=connector, clock=clock, **options)
         kit.topology._clock = process.clock.monotonic
-        self._kits.append(kit)
+        self._kits.append((kit, process))
         return kit
 
     def _start(self, number: int, function: Callable[[Client], Any]) -> None:
@@ -377,7 +416,7 @@ class _Run:
         source: Any = CONFIG_URL if self.protocol.config_server else FixedMap(self.map)
         awaits = inspect.iscoroutinefunction(function)
         kit = self._kit(process, AsyncShardKit if awaits else ShardKit, source)
-        client = Client(world, name, number, kit)
+        client = Client(world, process, kit, partial(self._kit, process, AsyncShardKit, source))
         if awaits:
 
             async def main() -> None:
@@ -416,12 +455,12 @@ class _Run:
             raise error
 
     def _close(self) -> None:
-        for kit, process in zip(self._kits[1:], self.world.processes, strict=False):
+        for kit, process in self._kits[1:]:
             kit.topology.close()
             process.end()
-            if process.loop is not None:
+            if process.loop is not None and isinstance(kit, AsyncShardKit):
                 process.loop.finish(kit.aclose())
-        for kit in self._kits[:1]:
+        for kit, _ in self._kits[:1]:
             kit.close()
         self.world.close()
 
@@ -442,6 +481,16 @@ def _logged_to(world: World) -> Iterator[None]:
         yield
     finally:
         logger.handlers[:], logger.propagate = kept
+
+
+@contextmanager
+def _parts_of_this_run() -> Iterator[None]:
+    """Have a simulated fork renew what belongs to the simulation, and nothing else."""
+    kept, forks._parts = forks._parts, weakref.WeakSet()
+    try:
+        yield
+    finally:
+        forks._parts = kept
 
 
 def _named(function: Any, like: Any) -> Any:

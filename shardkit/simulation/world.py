@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from shardkit import forks
 from shardkit.simulation.choices import Choices
 from shardkit.simulation.linearizability import RecordedCall
 from shardkit.simulation.network import Wire, describe, script_names
@@ -34,6 +35,7 @@ EVERYTHING: Final = (
     *NETWORK,
     *CLIENTS,
     *("cancel", "crash", "failover", "cut_off", "read_only", "full", "clock", "drift", "time"),
+    "stall",
 )
 _WAITS: Final = (1.0, 6.0, 0.05, 60.0)
 
@@ -378,6 +380,16 @@ class World:
             note(process.name, f"⚡ frozen for {seconds:g} s")
             process.frozen_until = self.seconds + seconds
             return False
+        elif fault == "stall":
+            if process.loop is None:
+                return False
+            seconds = self.choices.one_of(_WAITS)
+            stopped = bool(self.choices.draw(2))
+            note(
+                process.name, f"⚡ event loop {'stopped' if stopped else 'blocked'}, {seconds:g} s"
+            )
+            process.loop.hold_up(seconds, stopped=stopped)
+            return False
         elif fault == "cancel":
             if process.loop is None or not process.loop.cancel_main():
                 return False
@@ -475,6 +487,20 @@ class World:
         seconds = self.choices.one_of((-60.0, 60.0, -3600.0, 3600.0))
         clock.offset += seconds
         self.note(name, f"⚡ clock jumps by {seconds:+g} s")
+
+    def fork(self, process: SimulatedProcess) -> None:
+        """Have a process go on as its own forked child.
+
+        What its parent sent may still arrive. The parent's connections are there, but are not the
+        child's to use.
+        """
+        process.fork()
+        for wire in self._wires:
+            if wire.process is process:
+                wire.inherited = True
+                wire.close_client()
+        self.note(process.name, "forks, and goes on as the child")
+        forks.renew()
 
     # ---- the end
 

@@ -77,7 +77,7 @@ class CacheEntry:
     component: Component | None = None
     error: ConfigError | None = None
     fresh_until: float = 0.0
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=lambda: threading.Lock())
     loop: asyncio.AbstractEventLoop | None = None
     since: float = 0.0
     read_at: float = 0.0

@@ -270,7 +270,7 @@ class MapFile:
     _digest = b""  # of the file's content
 
     def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
+        self._path = path if isinstance(path, Path) else Path(path)
         self._lock = ForkSafeLock()  # of the following two, which are changed together
         self._seen: tuple[tuple[int, ...], ConfigError | None] = (), None
         self.shard_map = self._newest()
@@ -291,15 +291,15 @@ class MapFile:
 
     def _load(self) -> ConfigError | None:
         """Read the file, unless it says what it said; return why it cannot be used."""
+        self._digest, before = b"", self._digest
         try:
-            digest = hashlib.sha256(self._path.read_bytes()).digest()
-        except OSError:
-            digest = b""  # loading says why
-        if digest and digest == self._digest:
-            return self._seen[1]
-        self._digest = digest
-        try:
-            loaded = ShardMap.load(self._path)
+            data = self._path.read_bytes()
+            self._digest = hashlib.sha256(data).digest()
+            if self._digest == before:
+                return self._seen[1]
+            loaded = ShardMap.decode(data, str(self._path))  # these bytes: it may change any time
+        except OSError as error:
+            return self._unreadable(error)
         except ConfigError as error:
             return error.with_traceback(None)
         for warning in loaded.warnings:
@@ -307,12 +307,15 @@ class MapFile:
         self.shard_map = loaded
         return None
 
+    def _unreadable(self, error: OSError) -> ConfigError:
+        return ConfigError(f"{self._path}: {error.strerror}", "name a shard map")
+
     def _stamp(self) -> tuple[int, ...]:
         """Return what tells one content of the file from the next."""
         try:
             stat = self._path.stat()
         except OSError as error:
-            raise ConfigError(f"{self._path}: {error.strerror}", "name a shard map") from None
+            raise self._unreadable(error) from None
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
     def read(self, name: str, known: Component | None) -> Reading:

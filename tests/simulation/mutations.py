@@ -14,9 +14,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from shardkit.config import store
+from shardkit.config.directory import Directory
+from shardkit.connections import clients
 from shardkit.connections.breaker import Breaker
 from shardkit.connections.clients import Clients
-from shardkit.connections.pool import _ReusingPool
+from shardkit.connections.connection import Closable
+from shardkit.connections.pool import _AsyncReusingPool, _ReusingPool
 from shardkit.coordination.events import Barrier, CountdownLatch
 from shardkit.coordination.holdable import Holdable
 from shardkit.coordination.several import MultiLock, QuorumLock
@@ -26,9 +29,11 @@ from shardkit.market import Market
 from shardkit.metrics.outbox import Outbox
 from shardkit.operations import cancellation, drivers
 from shardkit.queues import Worker
+from shardkit.queues.worker_base import BaseWorker
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.unique.day_planner import DayPlanner
-from shardkit.topology.sources import ConfigServer
+from shardkit.topology import Topology
+from shardkit.topology.sources import ConfigServer, MapFile
 from shardkit.transport import dispatcher, fake_lua
 from shardkit.transport.dispatcher import Dispatcher
 from shardkit.transport.user_clients import DirectClient
@@ -532,6 +537,143 @@ MUTATIONS: dict[str, Mutation] = {
         "a connection that is closed with its kit is connected anew",
         python,
         (_ReusingPool, "close_for_good", "self.closed = self.draining = True", "pass"),
+    ),
+    "closing-closes-sockets-in-use": Mutation(
+        "closing",
+        "who closes a kit closes the sockets that others use",
+        python,
+        (
+            Closable,
+            "shut_down",
+            "with self._closing:",
+            "super(Closable, self).disconnect()\n    if 0:",
+        ),
+    ),
+    "closing-answers-from-the-cache": Mutation(
+        "closing",
+        "what the directory has cached is there after closing",
+        python,
+        (
+            Directory,
+            "get",
+            "client = self._client()  # first: a closed kit has none",
+            "client: Any = None if self._fresh(key, wait) else self._client()",
+        ),
+    ),
+    "retired-under-calls": Mutation(
+        "retired clients",
+        "a client that is retired closes connections that are in use",
+        python,
+        (
+            _AsyncReusingPool,
+            "drain",
+            "    while idle_of(self):\n",
+            "    for each in list(in_use_of(self)):\n        close_connection_now(each)\n"
+            "    while idle_of(self):\n",
+        ),
+    ),
+    "retired-are-kept": Mutation(
+        "retired clients",
+        "a client that is retired is kept",
+        python,
+        (
+            Clients,
+            "_get_or_build",
+            "held.built.add(_closable(client))",
+            "held.built.add(_closable(client)); vars(held).setdefault('kept', []).append(client)",
+        ),
+    ),
+    "retired-by-the-kind-that-is-asked-for": Mutation(
+        "retired clients",
+        "structures' own clients are retired only when a structure is used",
+        python,
+        (clients, "_displaced", "for raw in (None, False, True)", "for raw in (None, False)"),
+    ),
+    "retired-when-somebody-calls": Mutation(
+        "retired clients",
+        "an idle kit does not look whether entries have changed",
+        python,
+        (Clients, "_get_or_build", "topology.watch()", "pass"),
+    ),
+    "readers-waited-for-for-ever": Mutation(
+        "stalled readers",
+        "a task in a stopped event loop stays the one who reads",
+        python,
+        (Topology, "_lock_of", "self._clock() > cached.since + MAX_WAIT", "False"),
+    ),
+    "readers-go-back": Mutation(
+        "stalled readers",
+        "what a reader has read that was given up replaces what was read since",
+        python,
+        (Topology, "_aread", "cached.lock is not lock and cached", "False and cached"),
+    ),
+    "maps-without-a-lock": Mutation(
+        "map files",
+        "two threads read a changed file, and the older map stays",
+        python,
+        (MapFile, "_newest", "with self._lock:", "if True:"),
+    ),
+    "maps-parsed-from-another-reading": Mutation(
+        "map files",
+        "a file is compared by one reading and parsed by the next",
+        python,
+        (MapFile, "_load", "ShardMap.decode(data,", "ShardMap.decode(self._path.read_bytes(),"),
+    ),
+    "maps-stamp-after-reading": Mutation(
+        "map files",
+        "when a file changed is asked after it was read",
+        python,
+        (
+            MapFile,
+            "_newest",
+            "broken = self._load()\n",
+            "broken = self._load()\n            stamp = self._stamp()\n",
+        ),
+    ),
+    "maps-half-written": Mutation(
+        "map files",
+        "a component that was never read is not there while the file is half written",
+        python,
+        (MapFile, "read", "known is not None or", "True or"),
+    ),
+    "forks-readers-stay": Mutation(
+        "forks",
+        "a lock of the parent's thread that was reading stays held",
+        python,
+        (Topology, "after_fork", "cached.lock, cached.loop,", "_, cached.loop,"),
+    ),
+    "forks-connections-stay": Mutation(
+        "forks",
+        "a child uses the connections of its parent",
+        python,
+        (_ReusingPool, "after_fork", "self.reset()", "pass"),
+    ),
+    "loops-that-are-closed-stay": Mutation(
+        "event loops",
+        "what a loop leaves that was only closed stays open",
+        python,
+        (Clients, "_hold", "self._abandon_closed_loops()", "pass"),
+    ),
+    "loops-that-end-stay": Mutation(
+        "event loops",
+        "clients do not notice that their loop ends",
+        python,
+        (clients, "_until_shutdown", "await alive.aclose()", "pass"),
+    ),
+    "moving-queues-gone-is-overtaken": Mutation(
+        "moving queues",
+        "a task that is not on this server counts as one that outlived its lease",
+        lua,
+        (
+            "if redis.call('HEXISTS', q.tasks, id) == 0 then return -1 end",
+            "if redis.call('HEXISTS', q.tasks, id) == 0 then return 0 end",
+        ),
+    ),
+    "moving-queues-told-of-a-lease": Mutation(
+        "moving queues",
+        "a worker says of each task that it could not acknowledge that its lease has ended",
+        python,
+        (BaseWorker, "_succeeded", "is Acknowledged.CLAIM_LOST", "is not Acknowledged.YES"),
     ),
     "mailboxes-popped": Mutation(
         "mailboxes",

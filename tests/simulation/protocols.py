@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from datetime import date
 from typing import Any
 
+from change_protocols import CHANGES
 from client_protocols import CLIENT, map_of
 from coordination_protocols import COORDINATION
 from messaging_protocols import MESSAGING
@@ -675,6 +676,7 @@ PROTOCOLS: dict[str, type[Protocol]] = {
     "social network": Social,
     "configuration": Configuration,
     **CLIENT,
+    **CHANGES,
     **COORDINATION,
     **METRICS,
     **MESSAGING,

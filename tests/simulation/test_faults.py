@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -72,6 +73,7 @@ def injected(fault: str, appendfsync: str = "always", choices: dict[int, int] | 
         ("clock", [1, 2, 3], 3),
         ("drift", [1, 2, 3], 3),
         ("time", [1, 2, 3], 3),
+        ("stall", [1, 2, 3], 3),
     ],
 )
 def test_a_fault_is_what_its_name_says(fault: str, answers: list[Any], stored: int) -> None:
@@ -105,6 +107,88 @@ def test_a_cut_off_client_goes_on_when_the_cut_is_over() -> None:
     protocol, _ = injected("cut_off", choices={1: 1, 2: 3})  # a minute
     assert protocol.answers[:2] == [1, "TimeoutError"]
     assert protocol.stored in (3, 4)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_stalled_event_loop_leaves_threads_alone(stopped: bool) -> None:
+    """It is blocked, or stopped; asyncio says the latter of it."""
+
+    class Stalling(Incrementing):
+        async def client(self, client: Client) -> None:
+            loop = asyncio.get_running_loop()
+            self.running: list[bool] = []
+
+            def look() -> None:
+                for _ in range(30):
+                    time.sleep(0.1)
+                    self.running.append(loop.is_running())
+
+            looking = loop.run_in_executor(None, look)
+            await super().client(client)
+            await looking
+
+    protocol = Stalling("stall")
+    _Run(protocol, Choices(1, {1: 1, 3: 1} if stopped else {1: 1})).execute()
+    assert max(protocol.took) == pytest.approx(1, abs=0.1)
+    assert protocol.running.count(False) == pytest.approx(10 * stopped, abs=stopped)
+
+
+def test_loops_that_a_client_runs_are_closed_and_their_generators_with_them() -> None:
+    ended = []
+
+    async def numbers() -> Any:
+        try:
+            yield 1
+        finally:
+            ended.append(1)
+
+    kept = []  # as somebody would who never closes it
+
+    async def main() -> asyncio.AbstractEventLoop:
+        generator = numbers()
+        kept.append(generator)
+        await anext(generator)
+        return asyncio.get_running_loop()
+
+    class Running(Incrementing):
+        def client(self, client: Client) -> None:  # type: ignore[override]
+            for shut_down in (False, True):
+                assert client.run_loop(main(), shut_down=shut_down).is_closed()
+                assert len(ended) == shut_down
+
+        def at_end(self, kit: Any) -> None:
+            pass
+
+    _Run(Running("late"), Choices(1)).execute()
+
+
+def test_a_forked_client_has_one_thread_and_no_connection() -> None:
+    class Forking(Incrementing):
+        def client(self, client: Client) -> None:  # type: ignore[override]
+            conn: Any = client.kit.client("data", 0)
+            others: list[int] = []
+
+            def use() -> None:
+                while True:
+                    others.append(conn.incr("n"))
+                    time.sleep(1)
+
+            threading.Thread(target=use).start()
+            time.sleep(2.5)
+            assert others == [1, 2, 3]
+            held = conn.connection_pool.get_connection()
+            assert client.connections == ["data:1"]
+            client.fork()
+            assert client.connections == []
+            time.sleep(5)
+            assert len(others) == 3
+            assert conn.incr("n") == 4
+            assert client.connections == ["data:1"]
+            with pytest.raises(AssertionError, match="its parent's connection"):
+                held.send_command("INCR", "n")
+            client._process.failure = None  # that was wanted
+
+    _Run(Forking("late"), Choices(1)).execute()
 
 
 def test_what_crashes_replays_scripts_transactions_expiry_and_random_members() -> None:

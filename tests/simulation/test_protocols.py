@@ -18,6 +18,7 @@ SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "60"))
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_what_must_hold_of_a_protocol_holds_under_every_schedule(name: str) -> None:
-    report = simulate(PROTOCOLS[name](), SCHEDULES)
+    protocol = PROTOCOLS[name]()
+    report = simulate(protocol, SCHEDULES)
     assert report.schedules == SCHEDULES
-    assert report.faults > SCHEDULES / 5
+    assert report.faults > SCHEDULES / 5 or not protocol.faults

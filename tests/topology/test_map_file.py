@@ -58,7 +58,7 @@ def test_a_file_that_did_not_change_is_not_parsed_again(
 ) -> None:
     topology = Topology(MapFile(path), clock=clock)
     first = topology.component("few")
-    monkeypatch.setattr(ShardMap, "load", None)
+    monkeypatch.setattr(ShardMap, "decode", None)
     clock.now += 1.01
     assert topology.component("few") is first
 
@@ -100,14 +100,14 @@ def test_a_broken_file_is_not_parsed_every_second(
     topology.component("one")
     write(path, text="[]")
     parsed = 0
-    load = ShardMap.load
+    decode = ShardMap.decode
 
     def counting(*args: Any, **kwargs: Any) -> ShardMap:
         nonlocal parsed
         parsed += 1
-        return load(*args, **kwargs)
+        return decode(*args, **kwargs)
 
-    monkeypatch.setattr(ShardMap, "load", counting)
+    monkeypatch.setattr(ShardMap, "decode", counting)
     for _ in range(3):
         clock.now += 1.01
         assert port_of(topology) == 7001
@@ -178,22 +178,45 @@ def test_a_change_during_a_reading_is_not_missed(
     """One reads the old file, and is overtaken by one who reads the new."""
     source = MapFile(path)
     write(path, port=7002)
-    load = ShardMap.load
+    decode = ShardMap.decode
     second = threading.Thread(target=source.names)
 
-    def overtaken(file: Path) -> ShardMap:
-        monkeypatch.setattr(ShardMap, "load", load)
-        loaded = load(file)
+    def overtaken(data: bytes, name: str) -> ShardMap:
+        monkeypatch.setattr(ShardMap, "decode", decode)
+        loaded = decode(data, name)
         write(path, port=7003, shards=5)
         second.start()
         second.join(0.2)  # it may wait for this reading
         return loaded
 
-    monkeypatch.setattr(ShardMap, "load", overtaken)
+    monkeypatch.setattr(ShardMap, "decode", overtaken)
     source.names()
     second.join()
     source.names()
     assert len(source.shard_map.components["few"].shards) == 5
+
+
+def test_a_map_that_is_half_written_while_it_is_read_is_read_when_it_is_whole(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is parsed is what was compared: the whole file is no repetition of its half."""
+    topology = Topology(MapFile(path), clock=clock)
+    assert port_of(topology) == 7001
+    write(path, port=7002)
+    whole, read_bytes = path.read_bytes(), Path.read_bytes
+
+    def halved_afterwards(self: Path) -> bytes:
+        found = read_bytes(self)
+        monkeypatch.setattr(Path, "read_bytes", read_bytes)
+        self.write_bytes(whole[:20])
+        return found
+
+    monkeypatch.setattr(Path, "read_bytes", halved_afterwards)
+    clock.now += 1.01
+    port_of(topology)
+    path.write_bytes(whole)
+    clock.now += 1.01
+    assert port_of(topology) == 7002
 
 
 def test_a_change_in_the_tick_of_the_last_one_is_seen(path: Path, clock: Clock) -> None:
