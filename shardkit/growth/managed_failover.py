@@ -28,6 +28,7 @@ from shardkit.growth.servers import STEP, TIMEOUT, GrowthError, Takeover
 
 _SECONDS = 30.0  # for Sentinels to agree, or nodes to vote
 _AGAIN = 2.0  # seconds
+_AGREE = 5.0  # seconds for the nodes of a cluster to learn of it
 _DEAD = frozenset({"fail", "fail?", "noaddr", "handshake"})
 
 
@@ -147,12 +148,13 @@ def _nodes(entry: Entry, where: str, at: ServerAddress | None = None) -> list[_N
     return found
 
 
-def _agree(entry: Entry, where: str, nodes: list[_Node], target: _Node) -> bool:
-    """Whether all nodes that answer know that one is a master now."""
+def _agree(entry: Entry, where: str, nodes: list[_Node], source: _Node, target: _Node) -> bool:
+    """Whether all nodes that answer know that two have changed their roles."""
+    changed = {target.id: "", source.id: target.id} if source.alive else {target.id: ""}
     for each in nodes:
         with suppress(RedisError, OSError):
-            seen = _nodes(entry, where, each.address)
-            if any(node.id == target.id and node.master for node in seen):
+            masters = {node.id: node.master for node in _nodes(entry, where, each.address)}
+            if any(masters.get(id_) != master for id_, master in changed.items()):
                 return False
     return True
 
@@ -214,7 +216,8 @@ def fail_over_cluster(
             time.sleep(STEP)
         held = time.monotonic() - began
         alive = [node for node in nodes if node.alive]
-        while not _agree(entry, where, alive, target) and time.monotonic() < began + _SECONDS:
+        end = time.monotonic() + _AGREE
+        while not _agree(entry, where, alive, source, target) and time.monotonic() < end:
             time.sleep(4 * STEP)
     return Takeover(
         (where.removeprefix("config:redis:"),),

@@ -32,6 +32,7 @@ def counting(url: str, cut_off: int) -> Iterator[None]:
     ended = threading.Event()
     counted: dict[str, int] = {}
     uncertain: dict[str, int] = {}
+    errors: list[str] = []
 
     def write(router: Any) -> None:
         n = 0
@@ -41,7 +42,8 @@ def counting(url: str, cut_off: int) -> Iterator[None]:
             try:
                 router[key].incr(key)
                 counted[key] = counted.get(key, 0) + 1
-            except (redis.RedisError, shardkit.ShardKitError):
+            except (redis.RedisError, shardkit.ShardKitError) as error:
+                errors.append(repr(error))
                 uncertain[key] = uncertain.get(key, 0) + 1
 
     with shardkit.connect(url) as kit:
@@ -56,7 +58,7 @@ def counting(url: str, cut_off: int) -> Iterator[None]:
         for key, count in counted.items():
             found = int(router[key].get(key) or 0)
             assert count <= found <= count + uncertain.get(key, 0)
-        assert sum(uncertain.values()) <= cut_off
+        assert len(errors) <= cut_off, errors
 
 
 def described(entry: dict[str, Any]) -> ShardMap:
@@ -95,7 +97,7 @@ def test_a_replica_of_a_cluster_takes_its_masters_place_and_no_write_is_lost() -
                     {"cluster": True, "host": "127.0.0.1", "port": int(cluster.nodes[0].port)}
                 ),
             )
-            with counting(url, cut_off=0):
+            with counting(url, cut_off=2):  # one for each failover, seldom
                 done = fail_over(config, master)
                 assert (done.planned, str(done.target)) == (True, replica)
                 words = ["failover", "data", "--to", master, "--config", url, "--json"]
