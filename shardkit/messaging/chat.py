@@ -51,6 +51,7 @@ from shardkit.messaging.messages import (
     wait_seconds,
 )
 from shardkit.messaging.waiting import wait_for
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, Key, script_call
 from shardkit.operations.operation import (
     Deferred,
@@ -236,7 +237,7 @@ class Chats(Structure[Face]):
                 self._at(messages, "ZCOUNT", messages, f"({position}", "+inf", idempotent=True)
                 for position in positions
             ]
-            users = [user.decode() for user in flat[::2]]
+            users = [self._name(members, user) for user in flat[::2]]
             yield Page(map(ChatMember, users, positions, counts))
 
     @operation
@@ -247,7 +248,7 @@ class Chats(Structure[Face]):
         """
         key = self._list_key(user)
         [found] = yield [self._at(key, "HKEYS", key, idempotent=True)]
-        return sorted(chat.decode() for chat in found)
+        return sorted(self._name(self._list_key(user), chat) for chat in found)
 
     # ---- messages
 
@@ -577,7 +578,14 @@ class Chats(Structure[Face]):
         """Return some members whose list lacks the chat, and the cursor of the next ones."""
         scan = ("ZSCAN", key, cursor, "COUNT", MOST_AT_ONCE)
         [(cursor, flat)] = yield [self._at(key, *scan, idempotent=True)]
-        return cursor, (yield from self._lacking(chat, [user.decode() for user in flat[::2]]))
+        names = [self._name(key, user) for user in flat[::2]]
+        return cursor, (yield from self._lacking(chat, names))
+
+    def _name(self, key: str, text: bytes) -> str:
+        try:
+            return text.decode()
+        except UnicodeDecodeError:
+            raise damage(self.component, key, shown(text), "a name, in UTF-8") from None
 
     def _lacking(self, chat: str, users: Sequence[str]) -> Operation[list[str]]:
         lists = [self._list_key(user) for user in users]
@@ -626,7 +634,12 @@ class Chats(Structure[Face]):
             for user, score in zip(users, scores, strict=True)
             if score is not None and not 0 <= float(score) <= last
         ]
-        names = [user.decode() for user, score in zip(users, scores, strict=True) if score]
+        names = []
+        for user, score in zip(users, scores, strict=True):
+            try:
+                names += [self._name(key, user)] if score else []
+            except DamagedDataError as error:
+                notes.append(Suspicion(error, "remove the member", "the member"))
         return notes + [
             Suspicion(
                 damage(self.component, self._list_key(user), "nothing", f"chat {chat}"),

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import io
 import sys
 import time
 from collections import Counter
@@ -33,7 +34,6 @@ import redis
 
 import shardkit
 from shardkit import DamagedDataError, ShardErrors, ShardKit, ShardKitError, ShardMap
-from shardkit.completion import AddressBook
 from shardkit.geo import City, IpRange
 from shardkit.local import LocalServers
 
@@ -148,6 +148,24 @@ def _fill_network(network: Any) -> None:
     network.post(bo, "again")
     network.block(ada, cy)
     network.create_list(ada, "friends")
+
+
+def _fill_chat(chats: Any) -> None:
+    chats.create("ada", ["bo", "cy"], "hello", chat="room", history=5)
+    for n in range(4):
+        chats.send("room", "ada", {"n": n})
+
+
+def _fill_files(files: Any) -> None:
+    files.create("logs", ["ada", "bo"], chunk_size=1024)
+    for n in range(3):
+        files.publish("logs", io.BytesIO(b"a line\n" * 500), name=f"{n}.log")
+
+
+def _fill_market(market: Any) -> None:
+    market.deposit("ada", 5, ["lamp", "rug"])
+    market.deposit("bo", 100)
+    market.list("lamp", "ada", 30)
 
 
 SUBJECTS: dict[str, Subject] = {
@@ -300,8 +318,60 @@ SUBJECTS: dict[str, Subject] = {
             "reconcile": lambda network: network.reconcile(_uid(network, "ada")),
         },
     ),
+    "mailboxes": Subject(
+        lambda kit: kit.mailboxes(component="data"),
+        lambda boxes: [boxes.send("ada", "bo", {"n": n}) for n in range(5)],
+        {
+            "counts": lambda boxes: tuple(boxes.counts("ada")),
+            "unread": lambda boxes: boxes.unread("ada"),
+        },
+        {
+            "send": lambda boxes: boxes.send("ada", "cy", "more"),
+            "fetch": lambda boxes: [(m.id, m.sender, m.body) for m in boxes.fetch("ada")],
+            "pop": lambda boxes: [(m.id, m.sender, m.body) for m in boxes.pop("ada")],
+        },
+        lambda boxes: boxes.check("ada"),
+    ),
+    "chats": Subject(
+        lambda kit: kit.chats(component="data"),
+        _fill_chat,
+        {
+            "unread": lambda chats: chats.unread("bo"),
+            "members": lambda chats: sorted(tuple(each) for each in chats.members("room")),
+            "history": lambda chats: [(m.id, m.sender, m.body) for m in chats.history("room")],
+        },
+        {
+            "send": lambda chats: chats.send("room", "ada", "more"),
+            "join": lambda chats: chats.join("room", "di"),
+            "acknowledge": lambda chats: chats.acknowledge("room", "bo", 2),
+        },
+        lambda chats: chats.check("room"),
+    ),
+    "files": Subject(
+        lambda kit: kit.files(component="data"),
+        _fill_files,
+        {"status": lambda files: tuple(files.status("logs"))[:5]},
+        {
+            "take": lambda files: getattr(files.take("logs", "bo", timeout=0), "name", None),
+            "close": lambda files: files.close("logs"),
+            "delete": lambda files: files.delete("logs"),
+        },
+        lambda files: files.check("logs"),
+    ),
+    "market": Subject(
+        lambda kit: kit.market(component="data"),
+        _fill_market,
+        {
+            "user": lambda market: [market.user(name) for name in ("ada", "bo")],
+            "price": lambda market: market.price("lamp", "ada"),
+        },
+        {
+            "purchase": lambda market: market.purchase("bo", "lamp", "ada", 30),
+            "unlist": lambda market: market.unlist("lamp", "ada"),
+        },
+        lambda market: [],
+    ),
 }
-assert AddressBook
 
 
 class Case(NamedTuple):

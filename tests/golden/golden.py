@@ -16,28 +16,18 @@ import json
 import shutil
 import sys
 from base64 import b64decode, b64encode
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "damage"))
-from damages import DAY, SUBJECTS
+from damages import SUBJECTS
 
 import shardkit
-from shardkit import ShardKit, ShardMap
+from shardkit import ShardMap
 from shardkit.local import LocalServers
 
 HERE = Path(__file__).parent
 MAP = "components: {data: {entry: {port: 7001}}}"
-Kit = Callable[[ShardKit], Any]
-
-
-CHECKS: dict[str, Callable[[Any], Any]] = {
-    "queue": lambda queues: queues.check("mail"),
-    "address book": lambda book: book.check("elves"),
-    "contacts": lambda known: known.check("ada"),
-    **{name: lambda u: u.check(DAY) for name in SUBJECTS if name.startswith("unique")},
-}
 
 
 def plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from damages import SUBJECTS
 from faces import keys_of
-from golden import CHECKS, HERE, MAP, plain, restore
+from golden import HERE, MAP, plain, restore
 
 from shardkit import ShardKit, ShardMap, connect
 from shardkit.errors import NewerFormatError
@@ -30,10 +30,7 @@ def opened() -> Iterator[ShardKit]:
 
 
 def damages(kit: ShardKit, name: str) -> list[Any]:
-    structure = SUBJECTS[name].open(kit)
-    if name in CHECKS:
-        return list(CHECKS[name](structure))
-    return list(structure.check()) if hasattr(structure, "check") else []
+    return list(SUBJECTS[name].check(SUBJECTS[name].open(kit)))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name} {path.stem}")

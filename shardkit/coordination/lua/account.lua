@@ -34,6 +34,21 @@ local function is_debit(change)
   return string.sub(change, 1, 1) == '-'
 end
 
+-- Stop, before anything is changed, if what a leg changes is not a number.
+local function check_account(account, leg)
+  local fields = {'version'}
+  for n, pair in ipairs(leg[1]) do fields[n + 1] = 'a:' .. pair[1] end
+  for first = 1, #fields, 1000 do
+    local last = math.min(first + 999, #fields)
+    for n, text in ipairs(redis.call('HMGET', account, unpack(fields, first, last))) do
+      if text and not (#text < 20 and string.find(text, '^%-?%d+$')) then
+        local found = fields[first + n - 1] .. '=' .. string.gsub(text, '[^\32-\126]', '?')
+        error({err = 'DAMAGED ' .. cjson.encode({account, found, 'an integer'})})
+      end
+    end
+  end
+end
+
 -- Whether a leg is about fields.
 local function has_fields(leg)
   return #leg[2] + #leg[3] > 0

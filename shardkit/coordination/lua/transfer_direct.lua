@@ -6,6 +6,7 @@
 local legs = {}
 for n = 1, #KEYS do
   legs[n] = cjson.decode(ARGV[n])
+  check_account(KEYS[n], legs[n])
   if is_busy(KEYS[n], legs[n]) then return {0, n, 'busy', ''} end
   local field = unmet(KEYS[n], legs[n])
   if field then return {0, n, 'required', field} end

@@ -8,6 +8,7 @@
 --@include coordination/account
 if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 1 then return {1} end
 local leg = cjson.decode(ARGV[2])
+check_account(KEYS[1], leg)
 local what, why = unmet(KEYS[1], leg), 'required'
 if is_busy(KEYS[1], leg) then
   what, why = '', 'busy'

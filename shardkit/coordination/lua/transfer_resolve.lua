@@ -8,6 +8,7 @@
 local text = redis.call('HGET', KEYS[2], ARGV[1])
 if not text then return 0 end
 local leg = cjson.decode(text)
+check_account(KEYS[1], leg)
 if ARGV[2] == '1' then give(KEYS[1], leg) else give_back(KEYS[1], leg) end
 redis.call('HDEL', KEYS[2], ARGV[1])
 if has_fields(leg) then redis.call('HDEL', KEYS[1], 'lock') end

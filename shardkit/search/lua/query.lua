@@ -306,9 +306,22 @@ end
 
 local numbers, keys, total, bound = {}, {}, 0, nil
 
--- Documents with equal keys are ordered by their ids, so each match may mean reading an id.
+-- Whether all documents that match a node have the same score: words that stand for values, which
+-- begin with a byte that no text has, say nothing of relevance.
+local function is_tied(node)
+  if node[1] == 'word' then return byte(query.words[node[2]]) == 1 end
+  if node[1] ~= 'and' and node[1] ~= 'or' then return node[1] ~= 'phrase' end
+  for _, part in ipairs(node[2]) do
+    if not is_tied(part) then return false end
+  end
+  return true
+end
+
+-- Documents with equal keys are ordered by their ids, so each match may mean reading an id, and does
+-- if all are equal.
 local each = 3 + 8 * #query.facets + (by == 'sum' and 6 * #query.sort[2] or 0)
   + (size > 0 and (scored and 8 or 16) or 0) + (query.after and 8 or 0)
+if size > 0 and by == 'score' and is_tied(query.tree) then each = each + 24 end
 local function estimate(most)
   local work, matches = work_of(query.tree, most)
   local hits = 45 * math.min(matches, size)
