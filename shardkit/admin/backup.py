@@ -381,6 +381,7 @@ def restore(
     to_origin: bool = False,
     timeout: float = 10.0,
     progress: Callable[[int], object] = lambda keys: None,
+    leased: Callable[[int], object] = lambda tasks: None,
 ) -> dict[str, int]:
     """Copy the keys of a backup into the servers of a map.
 
@@ -390,6 +391,8 @@ def restore(
         to_origin: whether a server that the backup came from may be written to.
         timeout: seconds for one answer of a server.
         progress: is told how many keys were copied.
+        leased: is told how many tasks of queues were leased at the moment of the cut: they are
+            handed out again when their leases are over.
 
     Returns:
         By shard, how many keys it has got; each was counted again afterwards.
@@ -404,6 +407,7 @@ def restore(
     targets = _targets(origin, shard_map, to_origin)
     _require_empty(targets, timeout)
     copied: dict[str, int] = {}
+    tasks = 0
     for each in manifest.servers:
         with tempfile.TemporaryDirectory(prefix="shardkit-restore-") as folder:
             shutil.copyfile(Path(directory) / each.file, Path(folder) / "dump.rdb")
@@ -417,6 +421,8 @@ def restore(
                     ):
                         before = copied.get(shard, 0)
                         copied[shard] = before + _copy(origin_client, target, report)
+                        tasks += _leased(origin_client)
+    leased(tasks)
     return {shard: _recount(targets[shard], keys, timeout) for shard, keys in copied.items()}
 
 
@@ -533,6 +539,12 @@ def _copy(source: Any, target: Any, progress: Callable[[int], object]) -> int:
             flush()
     flush()
     return copied
+
+
+def _leased(source: Any) -> int:
+    """Return how many tasks of queues are leased."""
+    keys = source.scan_iter(match="*:{*}:taken", count=1000, _type="zset")
+    return sum(source.zcard(key) for key in keys)
 
 
 def _recount(fields: Mapping[str, Any], copied: int, timeout: float) -> int:

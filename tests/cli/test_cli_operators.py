@@ -203,7 +203,14 @@ def test_a_backup_is_taken_checked_and_restored_into_embedded_servers(
     assert "is where the backup came from" in cli("restore", target, town_map).error()
     assert "say one of MAP" in cli("restore", target).error()
     kit.client("followers", 1).set("k", 1)
+    queues = kit.queues(component="followers")
+    queues.enqueue_many("mail", [("send", [n]) for n in range(3)])
+    assert queues.take("mail", lease=600)
+    assert queues.take("mail", lease=600)
     document = read_json("backup", tmp_path / "second", "followers", "--no-pause", "-c", town_url)
     assert document["paused_ms"] == 0
     restored = read_json("restore", tmp_path / "second", "--local")
-    assert restored["keys"] == {"followers:0": 0, "followers:1": 1}
+    assert sum(restored["keys"].values()) > 1
+    assert restored["leased_tasks"] == 2
+    said = cli("restore", tmp_path / "second", "--local").out
+    assert "2 tasks of queues were leased: handed out again when that ends" in said

@@ -126,6 +126,7 @@ def restore_command(
                 GOOD,
             )
         return
+    leased: list[int] = []
     with output.busy("copying keys") as busy:
 
         def progress(keys: int) -> None:
@@ -134,20 +135,36 @@ def restore_command(
 
         if shard_map is not None:
             wanted = ShardMap.load(shard_map)
-            copied = restore(directory, wanted, to_origin=to_origin, progress=progress)
+            copied = restore(
+                directory, wanted, to_origin=to_origin, progress=progress, leased=leased.append
+            )
         else:
             with LocalServers(ShardMap.load(directory / MAP), ports="free") as servers:
-                copied = restore(directory, servers.shard_map, progress=progress)
+                copied = restore(
+                    directory, servers.shard_map, progress=progress, leased=leased.append
+                )
     objects = 0
     if objects_to is not None:
         with connected(config_server(objects_to)) as config:
             objects = restore_objects(directory, config)
     if as_json:
-        output.document({"directory": str(directory), "keys": copied, "objects": objects})
+        output.document(
+            {
+                "directory": str(directory),
+                "keys": copied,
+                "objects": objects,
+                "leased_tasks": sum(leased),
+            }
+        )
         return
     where = "embedded servers, which have ended" if local else str(shard_map)
     keys = sum(copied.values())
     output.line(f"restored {counted(keys, 'key')} on {counted(len(copied), 'shard')}", GOOD)
+    if sum(leased):
+        said = (
+            f"{counted(sum(leased), 'task')} of queues were leased: handed out again when that ends"
+        )
+        output.line(said, DOUBTFUL)
     if objects_to is not None:
         output.line(f"{counted(objects, 'object')} written to the config server", GOOD)
     output.line(f"into {where}", FAINT)
