@@ -73,9 +73,10 @@ def own_client(kit: Any, component: str, number: int | None = None) -> Any:
 
 
 def keys_of(kit: ShardKit, component: str) -> set[str]:
-    """All keys of a component: of its entry and its shards."""
+    """All keys of a component, of its entry and its shards; but what is kept of deletions."""
     found = kit.component(component)
     clients = [kit.client(component, n) for n in range(len(found.shards))]
     if found.entry is not None:
         clients.append(kit.client(component))
-    return {key.decode() for client in clients for key in client.scan_iter()}
+    keys = {key.decode() for client in clients for key in client.scan_iter()}
+    return {key for key in keys if not key.endswith(":meta}:deleted")}

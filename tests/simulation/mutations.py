@@ -129,7 +129,7 @@ MUTATIONS: dict[str, Mutation] = {
         "lifetime",
         "the parts that exist do not get the expiry",
         python,
-        (ExpirableStructure, "_set_due", 'yield from self._send_to_all("PEXPIREAT", due)', "pass"),
+        (ExpirableStructure, "_set_due", "yield from self._send_to_all(*self.meta.expiry)", "pass"),
     ),
     "lifetime-settled-with-an-old-end": Mutation(
         "lifetime",
@@ -141,7 +141,19 @@ MUTATIONS: dict[str, Mutation] = {
         "lifetime",
         "a part that a write creates is kept before anybody knows whether it has parameters",
         lua,
-        ("if redis.call('PEXPIRE', KEYS[1], 60000) == 0", "if true"),
+        ("if redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', due)) == 0", "if true"),
+    ),
+    "lives-have-one-end": Mutation(
+        "lives",
+        "what is created after a deletion has the parts of the life before",
+        lua,
+        ("life = KEYS[2] and tonumber(redis.call('GET', KEYS[2]) or nil)", "life = nil"),
+    ),
+    "lives-deleted-by-other-parameters": Mutation(
+        "lives",
+        "a deletion does not look whether others created it meanwhile",
+        lua,
+        ("then return -1 end", "then same = same end"),
     ),
     "list-pop-leaves-an-empty-part": Mutation(
         "lists",

@@ -59,13 +59,13 @@ class ExpirableStructure(PartitionedStructure[Face]):
 
         Cost: one command per part, an exchange for every 1,000 parts, and two more.
         """
-        yield from open_to_delete(self.meta, force)
+        lost = yield from open_to_delete(self.meta, force)
         others = (yield from self._remove_others()) if force else 0
         try:
-            return (yield from self._remove_all()) + others > 0
+            return (yield from self._remove_all(lost)) + others > 0
         except DamagedDataError:
             yield from self._restore_index()
-            return (yield from self._remove_all()) + others > 0
+            return (yield from self._remove_all(lost)) + others > 0
 
     def _remove_others(self) -> Operation[int]:
         """Remove keys that only other parameters name; return how many."""
@@ -76,11 +76,19 @@ class ExpirableStructure(PartitionedStructure[Face]):
     def _restore_index(self) -> Operation[None]:
         """Write anew what says which keys there are, from those that exist."""
 
-    def _remove_all(self) -> Operation[int]:
-        """Remove all keys, the parameters last; return how many there were."""
-        yield [self.meta.mark("begin")]
+    def _remove_all(self, lost: bool = False) -> Operation[int]:
+        """Remove all keys, the parameters last; return how many there were.
+
+        Args:
+            lost: whether there may be other keys although there are no parameters.
+        """
+        while (marked := (yield [self.meta.beginning()])[0]) < 0:  # others created it meanwhile
+            self.meta.checked = False
+            yield from self._open()
+        if not marked and not lost:
+            return 0
         removed = yield from self._send_to_all("UNLINK")
-        removed += sum((yield [self.meta.mark("end")]))
+        removed += sum((yield [self.meta.removal("end")]))
         self._reset()
         return removed
 
@@ -181,20 +189,24 @@ class ExpirableStructure(PartitionedStructure[Face]):
         """Change when the parameters expire, then all other keys likewise; return whether."""
         key = self.meta_key
         read = self._at(key, "PEXPIRETIME", key, idempotent=True)
-        changing = Transaction(self.component, key, (self._at(key, command, key, *args), read))
-        [[changed, due]] = yield [changing]
+        left = self._at(key, "PTTL", key, idempotent=True)
+        changing = Transaction(
+            self.component, key, (self._at(key, command, key, *args), read, left)
+        )
+        [[changed, due, left_then]] = yield [changing]
         if not changed:
             return False
         while True:
             if due == -2:  # a time in the past
-                yield from self._remove_all()
+                if expecting := self.meta.expecting_end(1):
+                    yield expecting
+                yield from self._remove_all(lost=True)
                 return True
             self.meta.due = max(0, due)
-            if due < 0:
-                yield from self._send_to_all("PERSIST")
-            else:
-                yield from self._send_to_all("PEXPIREAT", due)
-            [now] = yield [read]  # others may have changed it meanwhile: the last one holds
+            yield from self._send_to_all(*self.meta.expiry)
+            if expecting := self.meta.expecting_end(left_then):
+                yield expecting
+            [now, left_then] = yield [read, left]  # others may have changed it: the last one holds
             if now in (due, -2):
                 return True
             due = now

@@ -28,13 +28,30 @@ and only then gives the part the end that the structure has. ::
 So what a client leaves behind that fails in between is gone a minute later, and nobody has relied
 on it. If the part is gone when it is to be settled, somebody has deleted the structure: the write
 is repeated. Groups of parts that split as they fill are settled as one, and name the parameters
-that they belong to. Whoever writes to other parts has read the parameters within the last second
-(`LEASE`).
+that they belong to.
+
+Other parts do not name them, and after a deletion a structure may be created with other parameters
+and the same end. So each *life* of a structure gives its parts an end of its own, which differs in
+what is left when it is divided by 16: 15 in the first life, where never is -1, and 1 to 14 in
+others, where never is the year 6429. ::
+
+    s:meta                  {s:meta}:deleted        s:0
+    kind=set total=8                                never expires
+                            3 (for a minute)                              deleted
+    kind=set total=9
+      hint:life=3           3                       expires in 6429       refuses what says: never
+
+A deletion says for a minute (`LAST_WRITES`) which life is the next one, and so does an expiry
+within the next minute. Before a write to such parts the parameters are read again if that was more
+than a second ago (`LEASE`). So what is refused is every write that was on its way for less than a
+minute, whatever the two lives have in common. A part of another life that was not settled yet is
+removed, not settled.
 
 **Two releases.** So that they can work side by side:
 
 * a parameter that has its default is not written, and one that is absent has it;
-* a field ``hint:…`` changes neither place nor format: who does not know it ignores it;
+* a field ``hint:…`` changes neither place nor format: who does not know it ignores it (a release
+  that does not know lives lets parts never expire again, and writes to them);
 * ``shard_size`` is what ``part_size`` was called, and is read as that;
 * ``format`` is the number of the format of the data. Absent, it is 1.
 """
@@ -67,6 +84,7 @@ from shardkit.operations.commands import (
     script_call,
 )
 from shardkit.operations.operation import Operation, pages
+from shardkit.routing.keys import hash_tag, key_bytes
 from shardkit.structures.base.damage import damage, stored_integer
 
 logger = logging.getLogger("shardkit.structures")
@@ -78,6 +96,12 @@ _HINT = "hint:"
 
 # Seconds after which parameters are read again before a write, where parts do not name them.
 LEASE = 1.0
+# Milliseconds for which a deletion is remembered where parts do not name their parameters.
+LAST_WRITES = 60_000
+_LIFE = _HINT + "life"
+_LIVES = 16  # that differ in the ends of their parts
+_FIRST_LIFE = 15  # as -1 leaves when it is divided by 16
+_NEVER = 2**47
 # How often, and after how many seconds, parameters are looked for that data is there without: a
 # write that came after a deletion creates parts first.
 _LOOKS, _LOOKED_AFTER = 10, 0.1
@@ -107,7 +131,11 @@ class Metadata:
         due: when the structure expires, in milliseconds since 1970; 0 if it does not.
         deleting: whether somebody has begun to delete it, and not ended.
         looked: whether it is known that its data has parameters, if it has data.
-        leased: whether they are read again before a write when `LEASE` is over.
+        leased: whether they are read again before a write when `LEASE` is over, as parts do not
+            name them.
+        life: which of its lives the structure has, 1 to 15.
+        deleted_key: the key that says which is the next one, on the same server; None if the name
+            is of a kind that no such key can be made of.
         fingerprint: names the parameters in the groups of parts that split as they fill.
         complete_deletion: ends a deletion that somebody began; set by the structure.
         data_keys: returns keys, and where each lives, of which one exists if there is data; set by
@@ -133,6 +161,9 @@ class Metadata:
         self.due = 0
         self.deleting = False
         self.leased = False
+        self.life = _FIRST_LIFE
+        self._seen: dict[str, str] = {}  # as stored when they were read: what decides
+        self.deleted_key = _deleted_key(self.key)
         self.looked = False
         self.fingerprint = self.fingerprint_of(FORMATS[0])
         self._read_at = 0.0
@@ -153,8 +184,7 @@ class Metadata:
     @property
     def asks_policy(self) -> bool:
         """Whether to ask the server if it evicts keys: before the first write, once."""
-        first = self.data_keys is not None and not self.looked
-        return first and self.component not in _WARNED
+        return not self._creates and self.component not in _WARNED
 
     def is_checked(self, *, create: bool) -> bool:
         """Return whether an operation, one that writes if ``create``, need not read them."""
@@ -166,29 +196,69 @@ class Metadata:
         """Return the command that reads the stored parameters; ``create`` stores them if absent."""
         if not create:
             return Command(self.to, self.key, ("HGETALL", self.key), idempotent=True)
-        if self.data_keys is not None and not self.looked:  # creates nothing before that
+        if not self._creates:
             return script_call(self.to, script(_OPEN), [self.key], idempotent=True)
         flat = [text for pair in self._written.items() for text in pair]
-        return script_call(self.to, script(_OPEN), [self.key], flat, idempotent=True)
+        return script_call(self.to, script(_OPEN), self._life_keys, flat, idempotent=True)
+
+    @property
+    def _life_keys(self) -> list[str]:
+        """The keys of scripts that begin or end a life."""
+        return [self.key, *([self.deleted_key] if self.leased and self.deleted_key else [])]
+
+    @property
+    def _creates(self) -> bool:
+        """Whether `opening` to create does so: not before it is known that there is no data."""
+        return self.looked or self.data_keys is None
+
+    @property
+    def later_life(self) -> int:
+        """Which life the structure has; 0 for the first one."""
+        return 0 if self.life == _FIRST_LIFE else self.life
 
     @property
     def end(self) -> int:
-        """When the structure expires, in milliseconds since 1970; -1 if it does not."""
-        return self.due or -1
+        """When parts expire, in milliseconds since 1970; -1 if they do not.
+
+        That is when the structure does; in a later life up to 16 ms earlier, or in the year 6429.
+        """
+        if self.life == _FIRST_LIFE:
+            return self.due or -1
+        return (self.due // _LIVES * _LIVES - _LIVES if self.due else _NEVER) + self.life
 
     @property
     def expiry(self) -> tuple[str, *tuple[int, ...]]:
-        """The command, without its key, that lets a key expire when the structure does."""
-        return ("PEXPIREAT", self.due) if self.due else ("PERSIST",)
+        """The command, without its key, that lets a part expire when the structure does."""
+        return ("PERSIST",) if self.end == -1 else ("PEXPIREAT", self.end)
+
+    def expecting_end(self, left: int) -> list[Command]:
+        """Return what says which life is the next one, if the structure expires within a minute.
+
+        Args:
+            left: milliseconds that it has.
+        """
+        if not self.leased or self.deleted_key is None or not 0 < left <= LAST_WRITES:
+            return []
+        args: tuple[Argument, ...]
+        args = ("SET", self.deleted_key, self.life % 14 + 1, "PX", left + LAST_WRITES)
+        return [Command(self.to, self.key, args, idempotent=True)]
 
     def command(self, key: str, name: str, *args: Argument) -> Command:
         """Return an idempotent command for another key of the structure."""
         return Command(self.to, key, (name, key, *args), idempotent=True)
 
-    def mark(self, step: str) -> Command:
-        """Return the command that begins or ends a deletion: see ``lua/mark_deleting.lua``."""
+    def beginning(self) -> Command:
+        """Return the command that begins a deletion: see ``lua/mark_deleting.lua``."""
+        words: list[Argument] = [word for pair in sorted(self._seen.items()) for word in pair]
+        if self.later_life:
+            words += [_LIFE, self.life]
         marking = script("structures/base/mark_deleting")
-        return script_call(self.to, marking, [self.key], [step], idempotent=True)
+        return script_call(self.to, marking, [self.key], words, idempotent=True)
+
+    def removal(self, step: str) -> Command:
+        """Return the command that removes the parameters: see ``lua/remove_parameters.lua``."""
+        removing, args = script("structures/base/remove_parameters"), (step, self.life, LAST_WRITES)
+        return script_call(self.to, removing, self._life_keys, args, idempotent=True)
 
     def compare(self, reply: Sequence[Any], *, create: bool) -> None:
         """Compare the reply to `opening` with these parameters.
@@ -199,11 +269,18 @@ class Metadata:
         """
         self.checked = False
         if create:
-            due, reply = reply
+            due, reply, *begun = reply
             self.due = max(0, int(due))
+            self.life = begun[0] if begun else _FIRST_LIFE
         words = [word.decode(errors="replace") for word in reply]
         found = dict(zip(words[::2], words[1::2], strict=True))
         self.deleting = found.pop(DELETING, None) is not None
+        if found:
+            life = found.get(_LIFE, str(_FIRST_LIFE))
+            self.life = stored_integer(self.to, self.key, _LIFE, life, 1, _FIRST_LIFE)
+        self._seen = {
+            field: value for field, value in found.items() if not field.startswith(_HINT)
+        } or (self._written if create and self._creates else {})
         stored = self._known(found)
         if stored and stored != self.parameters:
             raise ParameterMismatchError(
@@ -212,7 +289,7 @@ class Metadata:
                 "open it with those it has: its data is where they say",
             )
         # A reader does not create the structure, and checks again next time.
-        created = create and (self.looked or self.data_keys is None)
+        created = create and self._creates
         self.looked = self.looked or bool(stored)
         self.checked = not self.deleting and (created or bool(stored))
         self._read_at = time.monotonic()
@@ -259,6 +336,13 @@ def readable() -> str:
 def meta_key(name: str) -> str:
     """Return the key of a structure's parameters."""
     return f"{name}:meta"
+
+
+def _deleted_key(key: str) -> str | None:
+    """Return a key on the same server, also of a cluster; None if there is none."""
+    own = hash_tag(key_bytes(key))
+    made = f"{key}:deleted" if own != key_bytes(key) else f"{{{key}}}:deleted"
+    return made if hash_tag(key_bytes(made)) == own else None
 
 
 def open_all(metas: Iterable[Metadata], *, create: bool = False) -> Operation[None]:

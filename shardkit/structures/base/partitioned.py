@@ -122,8 +122,10 @@ def restore_parameters(meta: Metadata) -> Operation[None]:
         yield from open_all([meta], create=True)
 
 
-def open_to_delete(meta: Metadata, force: bool = False) -> Operation[None]:
-    """Compare the parameters of what is going to be deleted; also if they are lost or damaged.
+def open_to_delete(meta: Metadata, force: bool = False) -> Operation[bool]:
+    """Compare the parameters of what is going to be deleted; return whether they are not there.
+
+    What is damaged, and with ``force`` what differs, is removed.
 
     Args:
         meta: the parameters.
@@ -141,6 +143,7 @@ def open_to_delete(meta: Metadata, force: bool = False) -> Operation[None]:
         yield [meta.command(meta.key, "UNLINK")]
         gone = True
     meta.looked = meta.looked or gone
+    return gone
 
 
 def _removed_if_damaged(meta: Metadata) -> Operation[bool]:

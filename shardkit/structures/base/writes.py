@@ -14,6 +14,7 @@ from shardkit.lua import script
 from shardkit.operations.commands import (
     WRITE_PART,
     Argument,
+    Columns,
     Command,
     Replies,
     Reply,
@@ -26,6 +27,7 @@ from shardkit.structures.base.part_registry import PartRegistry
 
 # What ``lua/write_part.lua`` says first.
 CREATED, WRITTEN, REFUSED = range(3)
+_SETTLE_PART = "structures/base/settle_part"
 # How often a write is tried while others keep deleting and creating the structure.
 ATTEMPTS = 10
 
@@ -50,7 +52,6 @@ def settled_writes(
     meta: Metadata,
     keys: Mapping[int, str],
     send: Callable[[Sequence[int]], Operation[tuple[Replies, list[PartReply]]]],
-    undo: Callable[[int], Command],
     registry: PartRegistry | None = None,
     numbers: Mapping[str, int] | None = None,
     begun: PartReply | None = None,
@@ -62,7 +63,6 @@ def settled_writes(
         keys: the part of each write.
         send: sends some writes, which say when the structure expires, and returns all replies, and
             those that are no failures by write.
-        undo: returns what undoes a write that created a part.
         registry: where parts are registered before they are written to.
         numbers: their numbers by key, if they are.
         begun: the reply to the only write, if it was sent already.
@@ -107,7 +107,7 @@ def settled_writes(
                 assert numbers is not None
                 again[registry.key] = sorted(registry.ranges(numbers[keys[at]] for at in created))
                 unsettled.setdefault(registry.key, meta.end)
-            undoing = [undo(at) for at in created]
+            undoing = [_removal(meta, keys[at], unsettled[keys[at]]) for at in created]
             gone = yield from settle(meta, unsettled, undoing, again, replies)
             waiting = [*waiting, *(at for at in created if keys[at] in gone)]
             if registry is not None and registry.key in gone:
@@ -117,6 +117,28 @@ def settled_writes(
         if not waiting and state != REFUSED:
             return found
     raise unstable(meta.key)
+
+
+def to_parts(
+    meta: Metadata | None, component: str, name: str, keys: Sequence[str], args: Sequence[Argument]
+) -> Columns | list[Command]:
+    """Return what sends UNLINK, PERSIST or PEXPIREAT to parts that do not name their parameters.
+
+    In a later life of the structure parts of another one may be there, which were not settled: they
+    are not given a time to live, but removed. Nor is a part removed whose life has begun since.
+    """
+    if meta is None or (name != "UNLINK" and not meta.later_life):
+        return Columns.each(component, name, keys, *args)
+    told: tuple[Argument, ...]
+    lua, told = script(_SETTLE_PART), ("", meta.end, meta.later_life)
+    if name == "UNLINK":
+        lua, told = script("structures/base/remove_part"), (meta.life,)
+    return [script_call(component, lua, [key], told, idempotent=True) for key in keys]
+
+
+def _removal(meta: Metadata, key: str, expiry: int) -> Command:
+    """Return what removes a part that a write created, unless it was settled since."""
+    return script_call(meta.to, script(_SETTLE_PART), [key], [expiry, ""], idempotent=True)
 
 
 def _register(
@@ -160,11 +182,13 @@ def settle(
     """
     gone: set[str] = set()
     waiting = dict(keys)
-    lua = script("structures/base/settle_part")
+    lua = script(_SETTLE_PART)
     for _ in range(ATTEMPTS):
         yield from open_again(meta, undo, written)
         replies = yield [
-            script_call(meta.to, lua, [key], [expiry, meta.end, *added.get(key, ())])
+            script_call(
+                meta.to, lua, [key], [expiry, meta.end, meta.later_life, *added.get(key, ())]
+            )
             for key, expiry in waiting.items()
         ]
         gone.update(key for key, reply in zip(waiting, replies, strict=True) if reply == 0)

@@ -12,7 +12,6 @@ from shardkit.lua import script
 from shardkit.operations.commands import (
     WRITE_PART,
     Argument,
-    Command,
     Partial,
     Replies,
     Reply,
@@ -234,12 +233,8 @@ def write_parts(
             if not isinstance(reply, ShardFailure)
         ]
 
-    def undo(at: int) -> Command:
-        key, some, _, sent = writes[at]
-        return Command(component, key, ("SREM" if sent[0] == "SADD" else "HDEL", key, *some))
-
     keys = {at: key for at, (key, *_) in enumerate(writes)}
-    found = yield from settled_writes(meta, keys, send, undo, registry, numbers, begun)
+    found = yield from settled_writes(meta, keys, send, registry, numbers, begun)
     return [(writes[at][2], reply) for at, reply in found.items()]
 
 

@@ -235,7 +235,7 @@ def restore_index(layout: Layout, kind: str) -> Operation[None]:
     if isinstance(layout, NumberedLayout):
         yield from layout.registry.repair()
         yield from layout.refresh_numbers()
-        due = 0 if layout.meta is None else layout.meta.due
+        due = 0 if layout.meta is None else max(0, layout.meta.end)
         yield from register_existing(layout.registry, *_first_parts(layout), due)
         yield from layout.refresh_numbers()
         yield from restore_index(layout.rest, kind)

@@ -9,6 +9,7 @@ from shardkit.operations.operation import Operation
 from shardkit.routing.partition import Partition
 from shardkit.structures.base.parameters import Metadata
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
+from shardkit.structures.base.writes import to_parts
 from shardkit.structures.layouts.base import Build, Chunk, Layout, T, grouped, write_parts
 
 # A structure with members has one in these, unless it has fewer than it has parts.
@@ -125,5 +126,5 @@ class FixedLayout(Layout):
         total = 0
         for chunk in self.chunks(PARTS_AT_ONCE):
             keys = list(map(self.key, chunk))
-            total += sum((yield Columns.each(self.component, name, keys, *args)))
+            total += sum((yield to_parts(self.meta, self.component, name, keys, args)))
         return total

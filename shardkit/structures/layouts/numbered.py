@@ -25,6 +25,7 @@ from shardkit.operations.operation import Operation
 from shardkit.structures.base.parameters import Metadata
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
+from shardkit.structures.base.writes import to_parts
 from shardkit.structures.layouts.base import Build, Chunk, Layout, T, write_parts
 from shardkit.structures.layouts.fixed import FixedLayout
 
@@ -198,11 +199,11 @@ class NumberedLayout(Layout):
         total = 0
         for start in range(0, len(parts), PARTS_AT_ONCE):
             keys = list(map(self.key, parts[start : start + PARTS_AT_ONCE]))
-            total += sum((yield Columns.each(self.component, name, keys, *args)))
+            total += sum((yield to_parts(self.meta, self.component, name, keys, args)))
         if not isinstance(self.rest, FixedLayout):
             total += yield from self.rest.send_to_all(name, *args)
-        key = self.registry.key
-        return total + sum((yield [Command(self.component, key, (name, key, *args))]))
+        keys = [self.registry.key]
+        return total + sum((yield to_parts(self.meta, self.component, name, keys, args)))
 
     def verify(self, found: int) -> Operation[None]:
         """See `Layout.verify`: of members that are not numbers."""

@@ -508,7 +508,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def _restore_index(self) -> Operation[None]:
         yield from restore_ends(self._scripts)
 
-    def _remove_all(self) -> Operation[int]:
+    def _remove_all(self, lost: bool = False) -> Operation[int]:
         """Remove all keys; return 1 if there were any, else 0."""
         removed = yield from self._send_to_all("UNLINK")
         self._reset()

@@ -36,7 +36,7 @@ from shardkit.structures.base.damage import damage
 from shardkit.structures.base.parameters import Metadata, open_all
 from shardkit.structures.base.part_registry import HIGHEST, PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.base.writes import PartReply, settled_writes
+from shardkit.structures.base.writes import PartReply, settled_writes, to_parts
 from shardkit.structures.packed.addressing import PartCommands, ReadRange, RecordLayout
 
 IDS_AT_ONCE = 1000
@@ -173,13 +173,8 @@ class PartStore:
                 if not isinstance(reply, ShardFailure)
             ]
 
-        def undo(at: int) -> Command:
-            return Command(self.component, keys[at], ("UNLINK", keys[at]), idempotent=True)
-
         registry = self.registry if create else None
-        found = yield from settled_writes(
-            self.meta, dict(enumerate(keys)), send, undo, registry, numbers
-        )
+        found = yield from settled_writes(self.meta, dict(enumerate(keys)), send, registry, numbers)
         return {numbers[keys[at]]: reply for at, reply in found.items()}
 
     def parts(self) -> Operation[list[int]]:
@@ -209,7 +204,7 @@ class PartStore:
         keys = [*map(self.part_key, parts), self.registry.key]
         total = 0
         for some in pages(keys, PARTS_AT_ONCE):
-            total += sum((yield Columns.each(self.component, name, some, *args)))
+            total += sum((yield to_parts(self.meta, self.component, name, some, args)))
         return total
 
     def check(self) -> Stream[Damage]:
@@ -253,7 +248,7 @@ class PartStore:
         yield from self.registry.repair()
         parts = yield from self._first_unregistered()
         keys = list(map(self.part_key, parts))
-        yield from register_existing(self.registry, parts, keys, self.meta.due)
+        yield from register_existing(self.registry, parts, keys, max(0, self.meta.end))
 
     def restore_lengths(self) -> Operation[int]:
         """Give all parts their length; return how many parts are registered."""

@@ -262,8 +262,11 @@ class DayInParts(ABC):
         for page in pages(keys, PARTS_AT_ONCE):
             affected += sum((yield [Command(self.component, k, (name, k, *args)) for k in page]))
         if name == "UNLINK":
-            affected += sum((yield [Command(self.component, index, (name, index))]))
+            affected += sum((yield [self._removal()]))
         return affected
+
+    def _removal(self) -> Command:
+        return Command(self.component, self.index_key, ("UNLINK", self.index_key))
 
 
 class SetDay(DayInParts):
@@ -364,6 +367,9 @@ class SetDay(DayInParts):
                 keys.append(key)
                 args += (len(page), *page)
         yield script_call(to, add, keys, args)
+
+    def _removal(self) -> Command:
+        return self.meta.removal("remove")
 
     def settle(self, created: Members, refused: Sequence[str], written: Replies) -> Operation[None]:
         """See `DayInParts.settle`."""

@@ -143,7 +143,10 @@ class World(NamedTuple):
         ]
 
     def keys(self) -> dict[str, int]:
-        """When each key expires, in milliseconds since 1970; -1 if it does not."""
+        """When each key expires, in milliseconds since 1970; -1 if it does not.
+
+        Without what says for a minute after a deletion which life is the next one.
+        """
         found = {}
         for client in self.clients:
             if keys := list(client.scan_iter()):
@@ -151,7 +154,11 @@ class World(NamedTuple):
                 for key in keys:
                     pipe.pexpiretime(key)
                 found |= dict(zip((key.decode() for key in keys), pipe.execute(), strict=True))
-        return found
+        return {
+            key: -1 if due >= 2**47 else due
+            for key, due in found.items()
+            if not key.endswith(":deleted")
+        }
 
 
 @pytest.fixture(params=["one", "many", "cluster"])
@@ -183,7 +190,8 @@ def check(world: World, kind: Kind, expected: set[int] | None = None) -> set[int
     keys = world.keys()
     if keys:
         assert any(key.endswith(":meta") for key in keys), keys
-        assert len(set(keys.values())) == 1, keys
+        # In a later life parts expire up to 16 milliseconds before the parameters.
+        assert max(keys.values()) - min(keys.values()) <= 16, keys
     with shardkit.connect(world.shard_map) as newcomer:
         it = kind.make(newcomer, world.component)
         found = kind.members(it)

@@ -1,11 +1,19 @@
--- Mark a structure as being deleted, or remove the parameters of one that is.
--- KEYS[1]  the structure's parameters, a HASH: <name>:meta
--- ARGV[1]  begin or end
--- Reply    1 if that was done; 0 if it does not exist, or to end, if it is not marked
-if ARGV[1] == 'end' then
-  if redis.call('HEXISTS', KEYS[1], 'deleting') == 0 then return 0 end
-  return redis.call('UNLINK', KEYS[1])
+-- Mark a structure as being deleted.
+-- KEYS[1]  its parameters, a HASH: <name>:meta
+-- ARGV     field, value, field, value, … as the caller has read them, without marks, and of hints
+--          the life only
+-- Reply    1 if that was done; 0 if it does not exist; -1, with nothing done, if it has others
+local stored, given = redis.call('HGETALL', KEYS[1]), {}
+if #stored == 0 then return 0 end
+for n = 1, #ARGV, 2 do given[ARGV[n]] = ARGV[n + 1] end
+local same = 0
+for n = 1, #stored, 2 do
+  local field = stored[n]
+  if field == 'hint:life' or field ~= 'deleting' and string.sub(field, 1, 5) ~= 'hint:' then
+    if given[field] ~= stored[n + 1] then return -1 end
+    same = same + 1
+  end
 end
-if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+if same * 2 ~= #ARGV then return -1 end
 redis.call('HSET', KEYS[1], 'deleting', 1)
 return 1

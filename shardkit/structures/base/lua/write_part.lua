@@ -14,5 +14,8 @@ if ARGV[2] == 'HINCRBY' then -- Lua's numbers would not hold the sum exactly
   reply = redis.call('HGET', KEYS[1], ARGV[3])
 end
 if due ~= -2 then return {1, reply} end
-if redis.call('PEXPIRE', KEYS[1], 60000) == 0 then return {1, reply} end
-return {0, reply, redis.call('PEXPIRETIME', KEYS[1])}
+-- Of the same life as the end that was given: see structures/base/parameters.
+local now = redis.call('TIME')
+due = (math.floor((now[1] * 1000 + now[2] / 1000) / 16) + 3750) * 16 + ARGV[1] % 16
+if redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', due)) == 0 then return {1, reply} end
+return {0, reply, due}

@@ -11,6 +11,8 @@
 --          32}
 -- Every write is a call, so base/damage is not included: it takes longer than most writes.
 local length, whole = redis.call('STRLEN', KEYS[1]), tonumber(ARGV[1])
+local due = length > 0 and redis.call('PEXPIRETIME', KEYS[1])
+if due and due ~= tonumber(ARGV[2]) then return {2, due} end
 if length ~= whole then
   if length > 0 then
     local wanted = {KEYS[1], length .. ' bytes', ARGV[1] .. ' bytes'}
@@ -19,10 +21,11 @@ if length ~= whole then
   if ARGV[4] == '0' then return {1, 0} end
   -- Adding 0 to the last bit changes nothing, but gives the part its full length.
   redis.call('BITFIELD', KEYS[1], 'INCRBY', 'u1', 8 * whole - 1, 0)
-  redis.call('PEXPIRE', KEYS[1], 60000)
+  -- Of the same life as the end that was given: see structures/base/parameters.
+  local now = redis.call('TIME')
+  due = (math.floor((now[1] * 1000 + now[2] / 1000) / 16) + 3750) * 16 + ARGV[2] % 16
+  redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', due))
 end
-local due = redis.call('PEXPIRETIME', KEYS[1])
-if length == whole and due ~= tonumber(ARGV[2]) then return {2, due} end
 local reply, at = {length == whole and 1 or 0, due}, 5
 while at < #ARGV do
   local last = at + ARGV[at]
