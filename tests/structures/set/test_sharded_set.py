@@ -465,6 +465,7 @@ def test_a_deleted_set_that_is_written_again_has_its_parameters(face: Face, kit:
         b"part_size": b"50",
         b"partition": b"crc32",
         b"members": b"int",
+        b"hint:life": b"2",
     }
 
 
