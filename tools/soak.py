@@ -53,7 +53,7 @@ import shardkit
 from shardkit import AsyncShardKit, ClosedError, ShardKit, ShardMap
 from shardkit.config import store
 from shardkit.local import LocalServer, LocalServers
-from shardkit.queues import Worker
+from shardkit.queues import AsyncWorker, Worker
 
 MAP = """
 components:
@@ -267,7 +267,29 @@ async def tasks_of_a_loop(entries: Entries, until: float) -> None:
             except Exception as error:
                 note("tasks", error)
 
+    async def work() -> None:
+        while time.monotonic() < until:
+            try:
+                await ado_tasks(kit)
+            except Exception as error:
+                note("awaited queues", error)
+
+    async def listen() -> None:
+        client = await kit.client("moving", 0, private=True)
+        async with client.pubsub() as listener:
+            await listener.subscribe("news")
+            while time.monotonic() < until:
+                try:
+                    if await listener.get_message(timeout=0.2) is not None:
+                        done["awaited messages"] += 1
+                except (shardkit.ConfigError, ConnectionLost):
+                    done["awaiting subscriber moved"] += 1
+                except Exception as error:
+                    note("awaiting subscriber", error)
+        await client.aclose()
+
     running = [asyncio.create_task(one()) for _ in range(10)]
+    running += [asyncio.create_task(work()), asyncio.create_task(listen())]
     while time.monotonic() < until:
         await aclose_in_the_middle(entries)
     await asyncio.gather(*running)
@@ -313,6 +335,24 @@ def do_tasks(kit: ShardKit) -> None:
     if found != Counter(range(20)):
         problems[f"tasks done: {dict(found)}"] += 1
     done["tasks of queues"] += 20
+
+
+async def ado_tasks(kit: AsyncShardKit) -> None:
+    """The same, awaited; in other queues."""
+    tasks = kit.queues("aq", component="work")
+    found: Counter[int] = Counter()
+    worker = AsyncWorker(tasks, ["a", "b"], concurrency=3)
+
+    @worker.task()
+    async def count(n: int) -> None:
+        found[n] += 1
+
+    for n in range(20):
+        await tasks.enqueue("ab"[n % 2], "count", [n])
+    await worker.run(burst=True, signals=False)
+    if found != Counter(range(20)):
+        problems[f"tasks done, awaiting: {dict(found)}"] += 1
+    done["awaited tasks of queues"] += 20
 
 
 def fork(kit: ShardKit, entries: Entries) -> None:

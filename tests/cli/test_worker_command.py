@@ -74,12 +74,14 @@ number = 7
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A directory with a module of workers, which is the current one."""
     (tmp_path / "town_tasks.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(__import__("sys").modules, "town_tasks", raising=False)
-    return tmp_path
+    yield tmp_path
+    imported = sys.modules.pop("town_tasks", None)
+    if hasattr(imported, "kit"):
+        imported.kit.close()
 
 
 @pytest.fixture
