@@ -6,7 +6,9 @@ Chats are driven one call at a time over the sharded component; Redis Streams wi
 for each reader likewise, by redis-py, over the same servers. A file is read by threads of this
 process: from the channel with all that a lease needs, from one STRING by GETRANGE in pieces of the
 same size, and from the disk. Lines are counted by a tally and by a loop over one dict with the same
-key function. The median of three rounds counts; other load changes times, and ratios less.
+key function, in one process and in several: what each counts in a second of its processor tells
+whether they hinder each other, also on a machine that is busy. Medians of rounds count; other load
+changes times, and ratios less.
 """
 
 from __future__ import annotations
@@ -97,8 +99,12 @@ def in_threads(count: int, work: Callable[[int], object]) -> None:
         thread.join()
 
 
-def files(kit: ShardKit, path: Path, readers: int) -> tuple[float, float, float, float]:
-    """Megabytes a second to all readers: of the channel, of GETRANGE, of the disk; bytes held."""
+def files(kit: ShardKit, path: Path, readers: int) -> list[float]:
+    """Megabytes a second to all readers: of the channel, of GETRANGE, of the disk; bytes held.
+
+    And how the channel compares with GETRANGE: in time, and in the processor's seconds of this
+    process and the servers together, which other load hardly changes.
+    """
     channel = kit.files(component="data")
     plain: Any = kit.client("one")
     size = path.stat().st_size
@@ -115,8 +121,9 @@ def files(kit: ShardKit, path: Path, readers: int) -> tuple[float, float, float,
             while file.read(2**18):
                 pass
 
-    overhead, taken = 0.0, []
-    for n in range(2 * ROUNDS):  # each way in each round, as other load comes and goes
+    overhead = 0.0
+    taken: dict[str, list[tuple[float, float]]] = {"channel": [], "GETRANGE": [], "disk": []}
+    for n in range(3 * ROUNDS):  # each way in each round, as other load comes and goes
         name = f"{readers}-{n}"
         channel.create(name, [str(m) for m in range(readers)])
         before = used(kit)
@@ -129,29 +136,44 @@ def files(kit: ShardKit, path: Path, readers: int) -> tuple[float, float, float,
             assert sum(map(len, channel.read(file))) == size
             channel.done(file)
 
-        began = time.perf_counter()
-        in_threads(readers, read)
-        ended = [time.perf_counter()]
-        for way in (getrange, disk):
-            in_threads(readers, way)
-            ended.append(time.perf_counter())
-        taken.append([end - start for start, end in zip([began, *ended], ended, strict=False)])
+        for way, work in (("channel", read), ("GETRANGE", getrange), ("disk", disk)):
+            busy, began = processor(kit), time.perf_counter()
+            in_threads(readers, work)
+            wall = time.perf_counter() - began
+            taken[way].append((wall, processor(kit) - busy))
         channel.delete(name)
-    ours, ranges, from_disk = (
-        readers * size / 2**20 / median(way) for way in zip(*taken, strict=True)
-    )
-    return ours, ranges, from_disk, overhead
+    walls = {way: median(wall for wall, _ in found) for way, found in taken.items()}
+    busy = {way: median(seconds for _, seconds in found) for way, found in taken.items()}
+    megabytes = readers * size / 2**20
+    return [
+        *(megabytes / wall for wall in walls.values()),
+        overhead,
+        walls["GETRANGE"] / walls["channel"],
+        busy["GETRANGE"] / busy["channel"],
+    ]
+
+
+def servers_of(kit: ShardKit) -> list[dict[str, Any]]:
+    """What INFO says of each server of the component."""
+    found: dict[int, Any] = {}
+    for n in range(len(kit.component("data").shards)):
+        client: Any = kit.client("data", n)
+        port = client.connection_pool.connection_kwargs["port"]
+        found[port] = {**client.info("memory"), **client.info("cpu")}
+    return list(found.values())
 
 
 def used(kit: ShardKit) -> int:
     """The bytes that all servers of the component use."""
-    found: dict[int, int] = {}
-    for n in range(len(kit.component("data").shards)):
-        client: Any = kit.client("data", n)
-        found[client.connection_pool.connection_kwargs["port"]] = client.info("memory")[
-            "used_memory"
-        ]
-    return sum(found.values())
+    return sum(server["used_memory"] for server in servers_of(kit))
+
+
+def processor(kit: ShardKit) -> float:
+    """The processor's seconds that this process and all servers have used."""
+    servers = servers_of(kit)
+    return time.process_time() + sum(
+        server["used_cpu_sys"] + server["used_cpu_user"] for server in servers
+    )
 
 
 def key_of(line: bytes) -> tuple[bytes, bytes]:
@@ -163,17 +185,32 @@ def key_of(line: bytes) -> tuple[bytes, bytes]:
 LINES = [b"192.0.%d.%d 2015-05-%02d x" % (n % 4, n % 250, n % 28 + 1) for n in range(200_000)]
 
 
-def tally(_: int = 0) -> None:
-    """Count lines as an aggregator does."""
+def tally(_: int = 0) -> float:
+    """Count lines as an aggregator does; return the processor's seconds."""
+    began = time.process_time()
     RecordTally(key_of, lambda key: [Total("d", "k", str(key))]).add(LINES)
+    return time.process_time() - began
 
 
-def loop(_: int = 0) -> None:
-    """Count lines in a dict."""
+def loop(_: int = 0) -> float:
+    """Count lines in a dict; return the processor's seconds."""
+    began = time.process_time()
     counts: dict[tuple[bytes, bytes], int] = {}
     for line in LINES:
         key = key_of(line)
         counts[key] = counts.get(key, 0) + 1
+    return time.process_time() - began
+
+
+def lines(name: str, work: Callable[[int], float], processes: int) -> list[Any]:
+    """Lines a second of all processes, and of each for a second of its processor."""
+    walls, processor = [], []
+    with get_context("fork").Pool(processes) as pool:
+        for _ in range(3 * ROUNDS):
+            began = time.perf_counter()
+            processor += pool.map(work, range(processes), chunksize=1)
+            walls.append(time.perf_counter() - began)
+    return [name, processes * len(LINES) / median(walls), len(LINES) / median(processor)]
 
 
 def main() -> None:
@@ -186,22 +223,24 @@ def main() -> None:
         path = Path(folder) / "file"
         path.write_bytes(os.urandom(FILE))
         file_rows = [[n, *files(kit, path, n)] for n in (1, 4, 8)]
-    line_rows: list[list[Any]] = [["dict", len(LINES) / seconds(loop)]]
-    line_rows.append(["tally", len(LINES) / seconds(tally)])
-    for count in (1, 2):
-        with get_context("fork").Pool(count) as pool:
-            taken = seconds(lambda pool=pool, count=count: pool.map(tally, range(count)))
-        line_rows.append([f"{count} processes", count * len(LINES) / taken])
+    line_rows = [lines("dict", loop, 1)]
+    line_rows += [lines(f"{n} process{'es'[: 2 * (n > 1)]}", tally, n) for n in (1, 2, 4)]
     for row in chat_rows:
         row.append(row[1] / row[2])
-    for row in file_rows:
-        row.append(row[1] / row[2])
     for row in line_rows:
-        row.append(row[1] / line_rows[0][1])
+        row.append(row[2] / line_rows[0][2])
     columns = [
         ["chats", "messages/s", "streams", "ratio"],
-        ["readers", "MB/s", "GETRANGE", "disk", "held per byte", "ratio to GETRANGE"],
-        ["counted by", "lines/s", "ratio to dict"],
+        [
+            "readers",
+            "MB/s",
+            "GETRANGE",
+            "disk",
+            "held per byte",
+            "ratio to GETRANGE",
+            "of processor",
+        ],
+        ["counted by", "lines/s", "lines/s of processor each", "ratio to dict"],
     ]
     titles = ("Messages sent, and fetched by two members", "A file of 32 MiB", "Lines counted")
     for title, names, rows in zip(titles, columns, (chat_rows, file_rows, line_rows), strict=True):
@@ -215,7 +254,7 @@ def main() -> None:
     }
     save("messaging", result)
     ratios = {f"{row[0]} chats : Streams": row[-1] for row in chat_rows}
-    ratios |= {f"a file to {row[0]} : GETRANGE": row[-1] for row in file_rows}
+    ratios |= {f"a file to {row[0]} : GETRANGE": row[-2] for row in file_rows}
     ratios |= {f"lines by {row[0]} : dict": row[-1] for row in line_rows[1:]}
     bars("messaging", "Messaging, against redis-py and a dict", ratios, "ratio")
 
