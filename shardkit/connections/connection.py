@@ -75,9 +75,10 @@ _SIGNALS = signal.valid_signals()
 
 INCOMPLETE = object()
 READ_BYTES = 64 * 1024
-# What is read at once of replies that are larger than that, into buffers that are used again.
-_LARGE_READ_BYTES = 256 * 1024
-_LARGE_BUFFERS: list[bytearray] = []  # those that no read is using
+# Replies that are larger than that are read into buffers that are used again; strings of up to a
+# megabyte directly, as hiredis would copy them twice.
+_BUFFER_BYTES = 1024 * 1024
+_BUFFERS: list[bytearray] = []  # those that no read is using
 _CLOSED = "the server closed the connection"
 
 _BLOCKING = (
@@ -704,8 +705,7 @@ class _FastReplies(_BlockingTimeouts):
         deadline = current.get()
         started, usual = (0.0, None) if deadline is None else (time.monotonic(), sock.gettimeout())
         try:
-            receive = self._receiver(sock, deadline, reply_parser.reader)
-            reply_parser.read(receive, replies, count, not raw, more)
+            reply_parser.read(_Receiver(self, sock, deadline), replies, count, not raw, more)
         except BaseException as error:
             self._close_and_raise(error, deadline, started)
             raise
@@ -761,9 +761,9 @@ class _FastReplies(_BlockingTimeouts):
             reply_parser.reader.feed(received)
             reply = gets()
             if reply is INCOMPLETE:
-                receive = self._receiver(sock, deadline, reply_parser.reader)
+                receiver = _Receiver(self, sock, deadline)
                 while reply is INCOMPLETE:
-                    receive()
+                    receiver.feed(reply_parser.reader)
                     reply = gets()
         except BaseException as error:
             self._close_and_raise(error, deadline, started)
@@ -773,35 +773,6 @@ class _FastReplies(_BlockingTimeouts):
         if reply_parser.reader.has_data():
             self.disconnect()  # it says more than was asked for
         return reply, reply_parser.refused
-
-    def _receiver(self, sock: Any, deadline: Deadline | None, reader: Any) -> Callable[[], None]:
-        """Return what receives bytes of the replies to what was just sent, within the limits."""
-        started, size = time.monotonic(), 0
-        usual = None if deadline is None else sock.gettimeout()
-
-        def receive() -> None:
-            nonlocal size
-            if size:
-                self.check_reply(time.monotonic() - started, size)
-            if deadline is not None:  # what has come already is read even if it has passed
-                sock.settimeout(deadline.shorten(usual))
-            if size < READ_BYTES:
-                data: bytes = sock.recv(READ_BYTES)
-                read = len(data)
-                reader.feed(data)
-            else:
-                try:
-                    buffer = _LARGE_BUFFERS.pop()
-                except IndexError:
-                    buffer = bytearray(_LARGE_READ_BYTES)
-                read = sock.recv_into(buffer)
-                reader.feed(buffer, 0, read)
-                _LARGE_BUFFERS.append(buffer)
-            if not read:
-                raise ConnectionError(_CLOSED)
-            size += read
-
-        return receive
 
     def _parser_on(self, sock: Any) -> ReplyParser:
         if self._reply_parser is None or self._parsed_socket is not sock:
@@ -859,6 +830,92 @@ def _poller(sock: Any) -> Callable[[float], Any]:
     return selector.select
 
 
+class _Receiver:
+    """Receives the replies to what was just sent, within the limits of their connection.
+
+    Args:
+        connection: the connection.
+        sock: its socket.
+        deadline: by when the replies have to be there.
+    """
+
+    __slots__ = ("_connection", "_deadline", "_size", "_sock", "_started", "_usual")
+
+    def __init__(self, connection: ReplyLimits, sock: Any, deadline: Deadline | None) -> None:
+        self._connection = connection
+        self._sock = sock
+        self._deadline = deadline
+        self._started = time.monotonic()
+        self._size = 0
+        self._usual = None if deadline is None else sock.gettimeout()
+
+    def _before(self) -> None:
+        if self._size:
+            self._connection.check_reply(time.monotonic() - self._started, self._size)
+        if self._deadline is not None:  # what has come already is read even if it has passed
+            self._sock.settimeout(self._deadline.shorten(self._usual))
+
+    def _after(self, received: int) -> None:
+        if not received:
+            raise ConnectionError(_CLOSED)
+        self._size += received
+
+    def some(self) -> bytes:
+        """Return some bytes."""
+        self._before()
+        data: bytes = self._sock.recv(READ_BYTES)
+        self._after(len(data))
+        return data
+
+    def feed(self, reader: Any) -> None:
+        """Give hiredis some bytes; more at a time if there are many."""
+        if self._size < READ_BYTES:
+            reader.feed(self.some())
+            return
+        self._before()
+        buffer = _take_buffer()
+        received = self._sock.recv_into(buffer)
+        self._after(received)
+        reader.feed(buffer, 0, received)
+        _BUFFERS.append(buffer)
+
+    def large_strings(self, replies: list[Any], count: int) -> bytes:
+        """Read replies into a list as long as they are large strings; return what follows."""
+        while len(replies) < count:
+            data = self.some()
+            header, _, begun = data[:16].partition(b"\r\n")
+            if header[:1] != b"$" or not begun or not header[1:].isdigit():
+                return data
+            length, have = int(header[1:]), len(data) - len(header) - 2
+            if not READ_BYTES <= length <= _BUFFER_BYTES - 2:
+                return data
+            buffer = _take_buffer()
+            with memoryview(buffer) as view:
+                view[:have] = memoryview(data)[len(header) + 2 :]
+                while have < length + 2:  # not a byte of the next reply
+                    self._before()
+                    received = self._sock.recv_into(view[have : length + 2])
+                    self._after(received)
+                    have += received
+                if bytes(view[length : length + 2]) != b"\r\n":
+                    raise InvalidResponse("a string does not end where it should")
+                replies.append(bytes(view[:length]))
+            _BUFFERS.append(buffer)
+        return b""
+
+
+def _take_buffer() -> bytearray:
+    try:
+        return _BUFFERS.pop()
+    except IndexError:
+        # glibc gives what was freed back to the system as soon as it is twice the largest block
+        # that was freed before, and getting it again costs as much as reading it. After one of
+        # 8 MiB, the pages of files that are read are not given back each time.
+        freed = bytes(2**23)
+        del freed
+        return bytearray(_BUFFER_BYTES)
+
+
 class ReplyParser:
     """Parses the replies on a connection.
 
@@ -914,7 +971,7 @@ class ReplyParser:
 
     def read(
         self,
-        receive: Callable[[], None],
+        receiver: _Receiver,
         replies: list[Any],
         count: int,
         decode: bool,
@@ -926,20 +983,28 @@ class ReplyParser:
         mid_batch, self._mid_batch = self._mid_batch, more
         if missing <= 0:
             return
+        begun = b""
+        if not (more or mid_batch or gets == self._decoded):
+            begun = receiver.large_strings(replies, count)
+            missing = count - len(replies)
+            if not missing:
+                return
         # Not as one list if a reply may have been read in part. The reader does not tell: between
         # two elements of an array it has no data either.
         if missing == 1 or more or mid_batch or gets == self._decoded:
+            reader.feed(begun)
             replies.extend(
                 iter(gets, INCOMPLETE)
             )  # all that is there, without a step of Python each
             while len(replies) < count:
-                receive()
+                receiver.feed(reader)
                 replies.extend(iter(gets, INCOMPLETE))
             return
         reader.feed(b"*%d\r\n" % missing)  # with this header, hiredis builds the list
+        reader.feed(begun)
         found = gets()
         while found is INCOMPLETE:
-            receive()
+            receiver.feed(reader)
             found = gets()
         replies += found
 

@@ -1,0 +1,99 @@
+"""Large strings among other replies, received in pieces of any length."""
+
+from __future__ import annotations
+
+import socket
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import (
+    ConnectionError,  # noqa: A004 - redis-py's own
+    InvalidResponse,
+    ResponseError,
+)
+
+from shardkit.connections.connection import ReplyParser, _Receiver
+
+SIZES = (0, 5, 65_535, 65_536, 65_537, 200_000, 2**20 - 2, 2**20 - 1, 3_000_000)
+
+
+class Pieces:
+    """A socket that gives a stream in pieces of random lengths, and then its end."""
+
+    def __init__(self, stream: bytes, chance: Random) -> None:
+        self.stream = stream
+        self.chance = chance
+        self.pair = socket.socketpair()
+
+    def fileno(self) -> int:
+        return self.pair[0].fileno()
+
+    def recv(self, size: int) -> bytes:
+        size = min(size, self.chance.choice((1, 3, 7, 20, 1000, 65_536, 2**20)))
+        data, self.stream = self.stream[:size], self.stream[size:]
+        return data
+
+    def recv_into(self, buffer: Any) -> int:
+        data = self.recv(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        for each in self.pair:
+            each.close()
+
+
+def read(sock: Pieces, count: int, *, raw: bool = True, **fields: Any) -> list[Any]:
+    connection = redis.Connection(**fields)
+    parser = ReplyParser(connection, sock)
+    receiver = _Receiver(SimpleNamespace(check_reply=lambda *_: None), sock, None)  # type: ignore[arg-type]
+    replies: list[Any] = []
+    parser.read(receiver, replies, count, not raw, False)
+    assert not parser.reader.has_data()
+    return replies
+
+
+def reply_of(value: Any) -> bytes:
+    match value:
+        case bytes():
+            return b"$%d\r\n%b\r\n" % (len(value), value)
+        case int():
+            return b":%d\r\n" % value
+        case list():
+            return b"*%d\r\n" % len(value) + b"".join(map(reply_of, value))
+        case None:
+            return b"$-1\r\n"
+        case _:
+            return b"-%b\r\n" % str(value).encode()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_replies_of_all_kinds_and_sizes_come_as_they_were_sent(seed: int) -> None:
+    chance = Random(seed)
+
+    def value() -> Any:
+        if chance.random() < 0.6:
+            return chance.randbytes(chance.choice(SIZES))
+        return chance.choice((7, None, ResponseError("no"), [b"x" * 70_000, 1], b"\r\n$5\r\n"))
+
+    sent = [value() for _ in range(chance.randint(1, 6))]
+    stream = b"".join(map(reply_of, sent))
+    for options in ({}, {"raw": False}, {"decode_responses": True}):
+        sock = Pieces(stream, chance)
+        assert list(map(repr, read(sock, len(sent), **options))) == list(map(repr, sent))
+        assert not sock.stream
+        sock.close()
+
+
+def test_a_string_that_ends_wrongly_and_a_lost_connection_are_errors() -> None:
+    for stream, error in (
+        (b"$70000\r\n" + b"x" * 70_000 + b"no", InvalidResponse),
+        (b"$70000\r\n" + b"x" * 60_000, ConnectionError),
+    ):
+        sock = Pieces(stream, SimpleNamespace(choice=lambda _: 2**20))  # type: ignore[arg-type]
+        with pytest.raises(error):
+            read(sock, 1)
+        sock.close()
