@@ -402,7 +402,107 @@ class Closing(Protocol):
         assert client.connections == [], client.connections
 
 
+class Streaming(Protocol):
+    """A set is read as a stream while its parts split.
+
+    What was there when a stream began is given out once, and nothing that nobody has added.
+    """
+
+    clients = 3
+    faults = (*NETWORK, *CLIENTS, "cancel")
+
+    def set(self, kit: Any) -> Any:
+        return kit.set("s", component="data", part_size=4, groups=1, members=int)
+
+    def setup(self, kit: ShardKit) -> None:
+        self.there = set(range(6))  # for certain
+        self.tried = set(self.there)
+        self.set(kit).sadd(*self.there)
+
+    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
+        return [self.writer, self.blocking, self.awaiting]
+
+    async def writer(self, client: Client) -> None:
+        found = self.set(client.kit)
+        for n in range(10, 28, 6):
+            some = range(n, n + 6)
+            self.tried.update(some)
+            await found.sadd(*some)
+            self.there.update(some)
+
+    def check(self, before: set[int], seen: Counter[int]) -> None:
+        assert set(seen) <= self.tried
+        assert before <= set(seen), f"{before - set(seen)} are missing"
+        assert all(count == 1 for count in seen.values()), seen
+
+    def blocking(self, client: Client) -> None:
+        before = set(self.there)
+        self.check(before, Counter(self.set(client.kit).sscan_iter(count=1)))
+
+    async def awaiting(self, client: Client) -> None:
+        found = self.set(client.kit)
+        for _ in range(2):
+            before = set(self.there)
+            self.check(before, Counter([member async for member in found.sscan_iter(count=1)]))
+
+
+class Decorated(Protocol):
+    """Decorated functions and generators of both faces get the connection of their key's shard."""
+
+    faults = (*NETWORK, *CLIENTS, "cancel")
+    keys = ("a", "b", "d")
+
+    def setup(self, kit: ShardKit) -> None:
+        self.done: Counter[str] = Counter()
+        self.tried: Counter[str] = Counter()
+
+    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
+        return [self.blocking, self.awaiting]
+
+    def blocking(self, client: Client) -> None:
+        @client.kit.sharded_connection("data")
+        def push(conn: Any, key: str) -> None:
+            conn.rpush(key, client.number)
+
+        @client.kit.sharded_connection("data", key="name")
+        def every(conn: Any, start: int, name: str) -> Any:
+            for at in range(start, conn.llen(name)):
+                yield conn.lindex(name, at)
+
+        for key in self.keys:
+            self.tried[key] += 1
+            push(key)
+            self.done[key] += 1
+            least = self.done[key]
+            assert len(list(every(0, key))) >= least
+
+    async def awaiting(self, client: Client) -> None:
+        @client.kit.sharded_connection("data")
+        async def push(conn: Any, key: str) -> None:
+            await conn.rpush(key, client.number)
+
+        @client.kit.sharded_connection("data", key="name")
+        async def every(conn: Any, start: int, name: str) -> Any:
+            for at in range(start, await conn.llen(name)):
+                yield await conn.lindex(name, at)
+
+        for key in self.keys:
+            self.tried[key] += 1
+            await push(key)
+            self.done[key] += 1
+            least = self.done[key]
+            assert len([value async for value in every(0, key)]) >= least
+
+    def at_end(self, kit: ShardKit) -> None:
+        router = kit.key_sharded("data")
+        for key in self.keys:
+            length = router[key].llen(key)
+            assert self.done[key] <= length <= self.tried[key], (key, length)
+
+
 CLIENT: dict[str, type[Protocol]] = {
+    "streams": Streaming,
+    "decorated functions": Decorated,
     "workers": Workers,
     "deadlines": Deadlines,
     "together": Together,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
+from shardkit.client_plane import decorators
 from shardkit.config import store
 from shardkit.config.directory import Directory
 from shardkit.connections import clients
@@ -31,6 +32,7 @@ from shardkit.operations import cancellation, drivers
 from shardkit.queues import Worker
 from shardkit.queues.worker_base import BaseWorker
 from shardkit.structures.base.lifetime import ExpirableStructure
+from shardkit.structures.layouts import growing
 from shardkit.structures.unique.day_planner import DayPlanner
 from shardkit.topology import Topology
 from shardkit.topology.sources import ConfigServer, MapFile
@@ -124,6 +126,45 @@ MUTATIONS: dict[str, Mutation] = {
         "a writer that does not know of a split is let through",
         lua,
         ("if state.parts ~= known then", "if false then"),
+    ),
+    "streams-split-unseen": Mutation(
+        "streams",
+        "a stream does not look whether a part was split while it was read",
+        python,
+        (
+            growing,
+            "read_parts_together",
+            "layouts[n]._update_parts(group, next(replies)) == number",
+            "layouts[n]._update_parts(group, next(replies))",
+        ),
+    ),
+    "streams-new-parts-left-out": Mutation(
+        "streams",
+        "a stream leaves out the parts that were split off since it began",
+        python,
+        (
+            growing,
+            "read_parts_together",
+            "parts_after_splits(parts[0].number, number, {part.part for part in parts})",
+            "[part.part for part in parts]",
+        ),
+    ),
+    "decorated-one-shard": Mutation(
+        "decorated functions",
+        "a decorated function gets the connection of another key's shard",
+        python,
+        (
+            decorators,
+            "sharded_connection",
+            "return find(component, shards, args[position])",
+            'return find(component, shards, "a")',
+        ),
+    ),
+    "decorated-first-argument": Mutation(
+        "decorated functions",
+        "the first argument is taken for the key, although another was named",
+        python,
+        (decorators, "sharded_connection", "_key_of(function, key)", "_key_of(function, None)"),
     ),
     "lifetime-only-parameters-expire": Mutation(
         "lifetime",

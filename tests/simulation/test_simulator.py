@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -93,6 +94,13 @@ def test_a_race_is_found_shrunk_to_one_switch_and_shown(
     assert len({line.index("│") for line in lines}) == 1
     with pytest.raises(NotLinearizable):
         replay(protocol, failure.schedule)
+    # What it prints as a regression test is one: it fails alike until the race is mended.
+    assert f"fails under seed {failure.seed}: NotLinearizable" in str(failure)
+    [printed] = re.findall(r"^ +def (\w+)\(\):\n +(replay\(.*\))$", str(failure), re.MULTILINE)
+    kept: dict[str, Any] = {"replay": replay, type(protocol).__name__: type(protocol)}
+    exec(f"def {printed[0]}():\n    {printed[1]}", kept)
+    with pytest.raises(NotLinearizable, match="are not linearizable"):
+        kept[printed[0]]()
 
 
 def test_the_mended_race_holds_whatever_is_lost_late_killed_or_frozen() -> None:
@@ -160,6 +168,49 @@ def test_an_invariant_is_checked_after_each_step() -> None:
 
     with pytest.raises(SimulationFailure, match="fails under seed 0: AssertionError"):
         simulate(Moving(), 1)
+
+
+def test_an_invariant_is_asked_where_data_changed_and_in_the_end() -> None:
+    script = "redis.call(ARGV[1], KEYS[1], ARGV[2]); return redis.call('TIME')"
+
+    class Asking(Protocol):
+        faults = ()
+        clients = 1
+
+        def setup(self, kit: Any) -> None:
+            self.asked: list[int] = []
+
+        def client(self, client: Client) -> None:
+            conn = client.kit.client("data")
+            for n, call in enumerate(self.calls(conn)):
+                before = len(self.asked)
+                call()
+                self.asked_by[n] = len(self.asked) - before
+
+        def calls(self, conn: Any) -> list[Any]:
+            return [
+                lambda: conn.set("a", 1),
+                lambda: conn.get("a"),
+                lambda: conn.eval(script, 1, "a", "APPEND", "x"),
+                lambda: conn.eval(script, 1, "b", "SISMEMBER", "x"),
+                lambda: conn.rpush("l", 1, 2),
+                lambda: conn.blpop("l", 1),
+                lambda: conn.lmpop(1, "l", direction="LEFT"),
+                lambda: conn.keys("*"),
+                lambda: conn.expire("a", 100),
+                lambda: conn.ping(),
+                lambda: conn.transaction(lambda pipe: pipe.multi() or pipe.incr("n")),
+                lambda: conn.flushall(),
+            ]
+
+        def invariant(self, kit: Any) -> None:
+            self.asked.append(kit.client("data").dbsize())
+
+    protocol: Any = Asking()
+    protocol.asked_by = {}
+    simulate(protocol, 1)
+    assert [n for n, count in protocol.asked_by.items() if count] == [0, 2, 4, 5, 6, 8, 10, 11]
+    assert len(protocol.asked) == sum(protocol.asked_by.values()) + 1
 
 
 def run_of(protocol: Protocol, schedule: str) -> _Run:

@@ -19,7 +19,7 @@ MAP = """
 components:
   mine: {shards: {count: 4, over: [{host: a.internal, password: "${NOT_SET}"}]}}
 """
-QUIET = ["-pno:cacheprovider", "-pno:xdist", "-pno:hypothesispytest"]
+QUIET = ["-pno:cacheprovider", "-pno:xdist", "-pno:hypothesispytest", "-pno:random_order"]
 NO_LOOPS = ["-pno:asyncio", "-pno:anyio"]
 
 # pytester has every run in this process import anew what was not imported before it.
