@@ -460,6 +460,8 @@ class _Run:
             process.end()
             if process.loop is not None and isinstance(kit, AsyncShardKit):
                 process.loop.finish(kit.aclose())
+            elif isinstance(kit, ShardKit):
+                kit.close()
         for kit, _ in self._kits[:1]:
             kit.close()
         self.world.close()
