@@ -11,6 +11,9 @@ Each new connection asks for the fence before it sends anything (`shardkit.conne
 A fence that expires by itself opens the database again if the mover dies. A mover that was merely
 stopped, and goes on later, finds that its fence is not there any more: `make_permanent` is the one
 step by which a move becomes a fact. So is each of its writes bound to the fence of its attempt.
+
+Who resumes first takes the target, and then opens the source; who decides first closes the source,
+and then looks whether the target is still its own. So of two of them one finds the other's mark.
 """
 
 from __future__ import annotations
@@ -78,15 +81,32 @@ def is_permanent(client: Any, move: str) -> bool:
     return move_of(client.get(FENCE_KEY)) == move and client.pttl(FENCE_KEY) == -1
 
 
-def lift(client: Any, move: str) -> None:
-    """Open a database that a move has closed."""
+def lift(client: Any, move: str, value: bytes | None = None) -> None:
+    """Open a database that a move has closed; with ``value`` only if this attempt has."""
     with client.pipeline(transaction=True) as pipe:
         pipe.watch(FENCE_KEY)
-        if move_of(pipe.get(FENCE_KEY)) == move:
+        there = pipe.get(FENCE_KEY)
+        if there == value if value is not None else move_of(there) == move:
             pipe.multi()
             pipe.delete(FENCE_KEY)
-            with suppress(WatchError):  # it has just expired
+            with suppress(WatchError):  # it has just expired, or is another attempt's
                 pipe.execute()
+
+
+def lift_unless_permanent(client: Any, move: str) -> bool:
+    """Open a database that a move has closed for a time; whether it is not closed for good."""
+    while True:
+        with client.pipeline(transaction=True) as pipe:
+            pipe.watch(FENCE_KEY)
+            if move_of(pipe.get(FENCE_KEY)) != move:
+                return True
+            if pipe.pttl(FENCE_KEY) == -1:
+                return False
+            pipe.multi()
+            pipe.delete(FENCE_KEY)
+            with suppress(WatchError):  # it is being made permanent, or has expired
+                pipe.execute()
+                return True
 
 
 def write_under(client: Any, value: bytes, write: Callable[[Any], object]) -> list[Any]:

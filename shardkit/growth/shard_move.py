@@ -46,6 +46,7 @@ from shardkit.growth.fence import (
     fence_value,
     is_permanent,
     lift,
+    lift_unless_permanent,
     make_permanent,
     move_of,
     write_under,
@@ -378,6 +379,7 @@ class _Mover:
         self._source = ServerAddress.parse(move.source)
         self._target = ServerAddress.parse(move.target)
         self._like, self._where = self._described(components)
+        self._attempt = fence_value(move.id, secrets.token_hex(8), move.target)
 
     def _described(self, components: Mapping[str, Component]) -> tuple[Entry, str]:
         """Return an entry whose user both servers know."""
@@ -405,7 +407,7 @@ class _Mover:
             if move.phase == "begun" and self._is_decided(old):
                 self._reached("fenced")
             if move.phase == "begun":
-                self._begin(old, new)
+                self._begin(old, new)  # or it is decided meanwhile
             first = next(iter(old.values()))
             turn_on_notifications(first)  # a server that was restarted has forgotten
             capture = KeyCapture(first, move.databases)
@@ -418,7 +420,8 @@ class _Mover:
         return move
 
     def _is_decided(self, old: Mapping[int, Any]) -> bool:
-        return all(is_permanent(client, self._move.id) for client in old.values())
+        """Whether the first of the databases, which is closed last, is closed for good."""
+        return is_permanent(old[self._move.databases[0]], self._move.id)
 
     def _reached(self, phase: str) -> None:
         self._move.phase = phase
@@ -427,31 +430,53 @@ class _Mover:
     # ---- before it is decided
 
     def _begin(self, old: Mapping[int, Any], new: Mapping[int, Any]) -> None:
-        """Have everything as at the beginning, whatever an attempt before has left."""
+        """Have everything as at the beginning, whatever an attempt before has left or still does.
+
+        Unless that decides the move just now.
+        """
         move = self._move
         journal.write(self._config, move)
-        self._release(old)
         if not role_of(next(iter(new.values()))).is_master:
             raise GrowthError(f"{move.target} is a replica", "nothing has changed for clients")
         for number, client in new.items():
             fence = client.get(FENCE_KEY)
-            if move_of(fence) == move.id:
-                client.flushdb(asynchronous=True)
-            elif _strays(client, 1):
-                raise GrowthError(
-                    f"{move.target} has keys in database {number}", "empty it, or abort the move"
-                )
-            elif fence is not None:
-                move.fences[str(number)] = fence.decode(errors="replace")
+            if move_of(fence) != move.id:
+                if _strays(client, 1):
+                    raise GrowthError(
+                        f"{move.target} has keys in database {number}",
+                        "empty it, or abort the move",
+                    )
+                if fence is not None:
+                    move.fences[str(number)] = fence.decode(errors="replace")
         if move.notifications is None:
-            client = next(iter(old.values()))
-            move.notifications = turn_on_notifications(client)
+            move.notifications = turn_on_notifications(next(iter(old.values())))
         journal.write(self._config, move)
+        if self._take_over(old, new):
+            for client in new.values():
+                write_under(client, self._attempt, self._emptying)
+        else:
+            self._reached("fenced")
 
-    def _release(self, old: Mapping[int, Any]) -> None:
-        """Have clients go on at the source, if they were held."""
+    def _take_over(self, old: Mapping[int, Any], new: Mapping[int, Any]) -> bool:
+        """Have other attempts write nothing and decide nothing; False if one has decided."""
+        for client in new.values():
+            client.set(FENCE_KEY, self._attempt)
+        for number in self._move.databases:
+            if number != self._move.databases[0]:
+                lift(old[number], self._move.id)
+            elif not lift_unless_permanent(old[number], self._move.id):
+                return False
+        self._held(None)
+        return True
+
+    def _emptying(self, pipe: Any) -> None:
+        pipe.flushdb()
+        pipe.set(FENCE_KEY, self._attempt)
+
+    def _let_go(self, old: Mapping[int, Any], value: bytes) -> None:
+        """Have clients go on at the source."""
         for client in old.values():
-            lift(client, self._move.id)
+            lift(client, self._move.id, value)
         self._held(None)
 
     def _held(self, by: str | None) -> None:
@@ -467,12 +492,9 @@ class _Mover:
     ) -> None:
         """Copy, follow, compare, hold and decide."""
         move = self._move
-        value = fence_value(move.id, secrets.token_hex(8), move.target)
-        for client in new.values():
-            client.set(FENCE_KEY, value)
         before = flushes(next(iter(old.values()))), self._run_of(new)
         began = time.monotonic()
-        copy = DatabaseCopy(old, new, value, capture)
+        copy = DatabaseCopy(old, new, self._attempt, capture)
 
         def tell(keys: int, size: int) -> None:
             if time.monotonic() > began + self._copy:
@@ -538,8 +560,10 @@ class _Mover:
                 self._held(move.name)
                 self._wait_until_left(old, began)
                 self._finish(old, new, copy, before)
+                self._require_target(new)
                 deciding = True
-                decided = all(make_permanent(client, value) for client in old.values())
+                last = reversed(move.databases)  # the first of them decides
+                decided = all(make_permanent(old[number], value) for number in last)
                 deciding = False
             except GrowthError as error:
                 problem = error
@@ -547,7 +571,7 @@ class _Mover:
                     raise
             finally:
                 if not decided and not deciding:  # in doubt, a resumption looks
-                    self._release(old)
+                    self._let_go(old, value)
             if decided:
                 move.held = time.monotonic() - began
                 self._reached("fenced")
@@ -568,6 +592,13 @@ class _Mover:
             return (flushes(next(iter(old.values()))), self._run_of(new)) != before
         except (RedisError, OSError):
             return True
+
+    def _require_target(self, new: Mapping[int, Any]) -> None:
+        """Look whether no other attempt has taken the target, which may be empty by now."""
+        if any(client.get(FENCE_KEY) != self._attempt for client in new.values()):
+            raise GrowthError(
+                "another process has taken over this move", "see: shardkit move status"
+            )
 
     def _wait_until_left(self, old: Mapping[int, Any], began: float) -> None:
         """Wait until nobody is connected to the databases who was before they were closed."""
@@ -702,15 +733,20 @@ class _Mover:
     def abort(self) -> ShardMove:
         move = self._move
         with self._clients(self._source) as old, self._clients(self._target) as new:
-            if move.phase != "begun" or self._is_decided(old):
+            taken = any(move_of(client.get(FENCE_KEY)) == move.id for client in new.values())
+            if (
+                move.phase != "begun"
+                or self._is_decided(old)
+                or (taken and not self._take_over(old, new))
+            ):
                 raise GrowthError(
                     f"{move.target} has taken over",
                     f"resume it, and then: shardkit move reverse {move.name}",
                 )
-            self._release(old)
             for number, client in new.items():
-                if move_of(client.get(FENCE_KEY)) == move.id:
-                    client.flushdb(asynchronous=True)
+                if taken:
+                    write_under(client, self._attempt, self._emptying)
+                    lift(client, move.id)
                     fence = move.fences.get(str(number))
                     if fence is not None:
                         client.set(FENCE_KEY, fence)

@@ -104,7 +104,7 @@ def test_a_move_of_a_shard_that_is_killed_at_any_point_is_resumed(
             carry_on = partial(resume_shard_move, shard="users:1")
             with monkeypatch.context() as patched:
                 patched.setattr(shard_move, moment, killed)
-                patched.setattr(shard_move._Mover, "_release", lambda self, old: None)
+                patched.setattr(shard_move._Mover, "_let_go", lambda self, old, value: None)
                 with pytest.raises(Killed):
                     (carry_on if found else begin)(fleet.config, hold=0.3)
             router["more"].incr("more")  # waits, at most until the fence of the killed one expires
