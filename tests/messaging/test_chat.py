@@ -67,6 +67,18 @@ def test_members_fetch_at_their_own_pace_until_they_acknowledge(face: Face) -> N
     assert face.run(chats.fetch("anna", 1))[0].unread == 2
 
 
+def test_ids_of_chats_and_names_of_users_never_meet_other_keys(kit: ShardKit) -> None:
+    chats = kit.chats(component="one")
+    names = ["x", "x:members", "x:state", "chat:", "user:x", "user:", ":", "1"]
+    for chat in names:
+        assert chats.create(chat, names, chat, chat=chat) == chat
+    for user in names:
+        found = {chat: [each.body for each in new] for chat, new, _ in chats.fetch(user)}
+        assert found == {chat: [chat] for chat in names}
+    for chat in names:
+        assert [message.id for message in chats.history(chat)] == [1]
+
+
 def test_what_all_have_acknowledged_is_removed_except_for_the_history(face: Face) -> None:
     chats = face.kit.chats(component="few")
     for kept in (0, 2):

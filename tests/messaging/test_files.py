@@ -245,6 +245,23 @@ def test_a_reader_that_dies_is_replaced_where_its_checkpoint_was(face: Face) -> 
     assert face.run(files.status("logs")).held == 0
 
 
+def test_a_file_is_there_until_the_last_of_ten_readers_has_finished_it(kit: ShardKit) -> None:
+    files = kit.files(component="many")
+    files.create("logs", [str(n) for n in range(10)], chunk_size=1000)
+    for name in ("x", "x:done", "1:0"):  # names of files never meet other keys
+        files.publish("logs", io.BytesIO(TEXT[:5000]), name=name)
+    for n in range(10):
+        assert len([key for key in keys_of(kit, "many") if key.startswith("files:{logs:")]) == 15
+        for _ in range(3):
+            file = files.take("logs", str(n))
+            assert file is not None
+            assert b"".join(files.read(file)) == TEXT[:5000]
+            files.done(file)
+        assert files.take("logs", str(n)) is None
+    assert not [key for key in keys_of(kit, "many") if key.startswith("files:{logs:")]
+    assert files.status("logs").held == 0
+
+
 def test_reading_extends_the_lease_once_a_quarter_of_it_has_passed(kit: ShardKit) -> None:
     server, local = Clock(), Clock()
     files: Files[Any] = Files(kit.driver, "few", now=server, monotonic=local)
