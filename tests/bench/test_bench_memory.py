@@ -139,7 +139,7 @@ def test_limits_are_set_as_far_as_a_server_knows_them(own: LocalServer) -> None:
     assert server.client.config_get("hash-max-*-entries")["hash-max-listpack-entries"] == "512"
     server.client.set("now", "not empty")
     server.close()
-    with pytest.raises(NotEmptyError):
+    with pytest.raises(NotEmptyError, match=r"server holds data \(db0: 1 keys\); name an empty"):
         BenchServer(dict(own.entry.fields))
 
 

@@ -186,7 +186,7 @@ def test_a_command_over_several_slots_is_refused(kit: ShardKit) -> None:
     assert router["c"].get("c") is None
     assert len(router) == 1
     assert router.group(["a", "b"]) == {0: ["a", "b"]}
-    with pytest.raises(MissingEntryError):
+    with pytest.raises(MissingEntryError, match="config:redis:archive:1 is missing: component '"):
         router.client(1)
 
 

@@ -72,7 +72,7 @@ def test_the_state_after_each_push_is_found(client: redis.Redis) -> None:
 def test_a_push_that_is_refused_or_changes_nothing_is_not_in_it(client: redis.Redis) -> None:
     store.push(client, shard_map(a=1))
     store.push(client, shard_map(a=1))
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="pushed: component 'a' holds data, and the push"):
         store.push(client, shard_map(b=1), prune=True)
     assert [each.epoch for each in store.read_history(client)] == [1]
 

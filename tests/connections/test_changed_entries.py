@@ -177,7 +177,7 @@ async def test_a_client_that_is_built_while_its_kit_closes_is_closed(
 
     monkeypatch.setattr(Clients, "_build", close_and_build)
     get: Any = held.get if blocks else held.aget
-    with pytest.raises(ClosedError):
+    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
         get(Component("c", entry(here)), None, raw=False)
     assert await eventually(lambda: made[0].connection_pool.closed)
     await held.aclose()

@@ -77,7 +77,7 @@ def test_a_call_whose_kit_is_closed_before_it_writes_writes_nowhere_else(
             opened.append(os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT))
 
         between_look_up_and_write(monkeypatch, connection_of(kit), close_and_open_others)
-        with pytest.raises(ClosedError):
+        with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
             words.hset("stolen", "x")
         assert other.client("d").get("nothing") is None  # no answer of another's
         assert other.client("d").dbsize() == 0
@@ -101,7 +101,7 @@ def test_closing_leaves_the_socket_to_the_thread_that_uses_it(
         seen.append(connection._sock.fileno())
 
     between_look_up_and_write(monkeypatch, connection, close)
-    with pytest.raises(ClosedError):
+    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
         words.hget("f")
     assert seen == [number]
     assert connection._sock is None
@@ -141,7 +141,7 @@ def test_a_connection_that_is_opened_while_its_pool_closes_is_closed_again(
         pool.close_for_good()
 
     monkeypatch.setattr(connections.TcpConnection, "connect", connect_and_close)
-    with pytest.raises(ClosedError):
+    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
         client.ping()
     assert made
     assert made[0]._sock is None
@@ -157,7 +157,7 @@ def test_a_held_client_and_a_pub_sub_of_a_closed_kit_stay_closed(
     assert channel.get_message(timeout=5)
     kit.close()
     for use in (client.ping, lambda: channel.get_message(timeout=5), channel.ping):
-        with pytest.raises(ClosedError):
+        with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
             use()
     assert asyncio.run(eventually(lambda: clients_of(own.servers[0]) == 0))
 
@@ -183,9 +183,9 @@ async def test_awaiting_calls_under_way_end_when_their_kit_is_closed(own: LocalS
     found = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(error) for error in found] == [ClosedError] * 3
     for use in (client.ping, channel.ping, lambda: channel.get_message(timeout=5)):
-        with pytest.raises(ClosedError):
+        with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
             await use()
-    with pytest.raises(ClosedError):
+    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
         await words.hget("f")
     assert await eventually(lambda: clients_of(server) == 0)
 

@@ -434,7 +434,7 @@ async def test_who_waits_while_a_connection_fails_or_the_kit_closes_learns_of_it
     waiting = taking(face, pool)
     assert await waits(face, pool)
     await face.of(pool.close_for_good())
-    with pytest.raises(ClosedError):
+    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
         await waiting
 
 

@@ -163,7 +163,7 @@ async def test_closing_the_kit_closes_its_private_clients(
     await moving.of(client.ping())
     await moving.kit.aclose()
     assert await eventually(lambda: connections(here) == 0)
-    with pytest.raises(ClosedError):
+    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
         await moving.of(client.ping())
 
 

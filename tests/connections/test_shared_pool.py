@@ -141,7 +141,7 @@ def test_a_separated_pool_closes_with_its_kit(face: Face) -> None:
     held = idle_of(client.connection_pool)[-1]
     of(face, face.kit.aclose() if face.runner else face.kit.close())
     assert not held.is_connected
-    with pytest.raises(ClosedError):
+    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
         of(face, client.ping())
     of(face, client.connection_pool.disconnect())  # as a library at its end
 

@@ -535,7 +535,7 @@ def test_locks_and_guards_work_on_a_cluster_and_behind_sentinels(kind: str) -> N
                     assert new is not None
                     assert new.guard(component).execute(("INCR", f"{new.name}:value")) == [1]
                 for old in guards:
-                    with pytest.raises(StaleTokenError):
+                    with pytest.raises(StaleTokenError, match="give up what was being done"):
                         face.run(old.execute(("INCR", f"{old.name}:value")))
                 use_the_rest(face, component)
 

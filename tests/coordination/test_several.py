@@ -32,7 +32,7 @@ def test_several_locks_are_acquired_all_or_none(face: Face) -> None:
     several.check()
     assert run(face.kit.lock("b", component="many").acquire(wait=0)) is None
     assert run(several.release()) is True
-    with pytest.raises(NotHolderError):
+    with pytest.raises(NotHolderError, match=r"a\+b\+c are not held; acquire them first"):
         run(several.release())
 
 
@@ -156,5 +156,5 @@ def test_a_hold_on_a_majority_is_lost_with_it(three: list[LocalServer]) -> None:
                 hold.check()
         with pytest.raises(InvalidArgumentError, match="at least three"):
             kit.quorum_lock("y", components=["q0", "q1"])
-        with pytest.raises(NotHolderError):
+        with pytest.raises(NotHolderError, match=r"quorum:\{y\} is not held; acquire it first"):
             lock.release()

@@ -220,7 +220,7 @@ async def test_a_worker_that_cannot_go_on_is_an_error(servers: LocalServers) -> 
     async with await shardkit.aconnect(servers.shard_map) as akit:
         tasks = akit.queues(component="tasks")
         network = akit.social(**PLACES, queues=tasks)
-        with pytest.raises(ShardKitError):
+        with pytest.raises(ShardKitError, match="' of a structure; give text: the prefix of its"):
             async with working(network, tasks, "", Activity()):
                 pass
 

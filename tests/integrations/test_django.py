@@ -151,7 +151,7 @@ def test_a_dead_shard_is_an_error_or_a_miss_as_it_is_set(
         lambda: strict.set(key, 1),
         lambda: strict.get_many(data),
     ):
-        with pytest.raises(ShardErrors):
+        with pytest.raises(ShardErrors, match=r"1 shard failed \(half:1\)"):
             call()
     missing = cache("no such component", IGNORE_EXCEPTIONS=True)
     assert missing.get("x") is None

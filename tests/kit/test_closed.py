@@ -81,7 +81,7 @@ def test_a_closed_kit_says_so_in_every_method(kit: ShardKit) -> None:
     assert kit.directory.get("flags", "checkout", wait=60) == {"new": True}
     kit.close()
     for use in prepared:
-        with pytest.raises(ClosedError):
+        with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
             use()
 
 
@@ -109,7 +109,7 @@ def test_a_kit_that_is_closed_during_a_handshake_leaves_no_connection(
 
     words = kit.hash("h", component="c")
     monkeypatch.setattr(TcpConnection, "on_connect_check_health", close_first)
-    with pytest.raises(ClosedError):
+    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
         words.hget("f")
     monkeypatch.undo()
     with server.client() as client:
@@ -133,7 +133,7 @@ async def test_an_async_kit_that_is_closed_during_a_handshake_leaves_no_connecti
 
     client, words = await akit.client("c"), akit.hash("h", component="c")
     monkeypatch.setattr(AsyncTcpConnection, "on_connect_check_health", close_first)
-    with pytest.raises(ClosedError):
+    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
         await (words.hget("f") if through == "structure" else client.get("k"))
     monkeypatch.undo()
     with server.client() as asking:
@@ -148,7 +148,7 @@ def test_closing_twice_and_from_several_threads_is_closing_once(kit: ShardKit) -
     kit.client("c").get("k")
     for _ in range(2):
         kit.close()
-    with pytest.raises(ClosedError):
+    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
         kit.client("c")
 
 
@@ -220,7 +220,7 @@ async def test_closing_while_a_cluster_or_a_sentinel_is_asked_says_so(
 
             client = await kit.client(component)
             monkeypatch.setattr(AsyncTcpConnection, "on_connect_check_health", close_first)
-            with pytest.raises(ClosedError):
+            with pytest.raises(ClosedError, match="kit is closed; open a new one with"):
                 await client.get("k")
             monkeypatch.undo()
 
@@ -240,5 +240,5 @@ def test_closing_under_a_call_of_a_clusters_client_says_so(
             raise AttributeError("as redis-py raises it then")
 
         monkeypatch.setattr(client, "_determine_nodes", close_first)
-        with pytest.raises(ClosedError):
+        with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
             client.get("k")

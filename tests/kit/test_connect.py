@@ -182,7 +182,7 @@ def test_configuring_again_closes_the_old_default_kit(where: ShardMap, server: L
     with shardkit.connect(where) as mine:
         shardkit.configure(mine)
         assert shardkit.default_kit() is mine
-        with pytest.raises(ClosedError):
+        with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
             old.client("one")
         assert router["k"] is mine.key_sharded("few")["k"]
         shardkit.configure(mine)  # the same: it stays open
@@ -196,7 +196,7 @@ def test_a_closed_default_kit_says_so_until_another_is_configured(where: ShardMa
     with shardkit.default_kit():
         pass
     router = shardkit.KeyShardedConnection("few")
-    with pytest.raises(ClosedError):
+    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
         router["k"]
     shardkit.configure(where)
     assert router["k"].ping()
@@ -330,7 +330,7 @@ def test_a_loop_that_ends_takes_its_pools_along_and_the_next_has_its_own(
 
 
 def test_a_kit_that_could_not_open_leaves_nothing_open(server: LocalServer) -> None:
-    with pytest.raises(InvalidEntryError):
+    with pytest.raises(InvalidEntryError, match=r"components\.few\.entry: port = 0 cannot be"):
         shardkit.connect(ShardMap.parse("components: {few: {entry: {port: 0}}}"))
     with server.client(db=7) as client:
         client.set("config:redis:broken", "{")

@@ -212,7 +212,7 @@ def test_another_publisher_goes_on_when_the_lease_of_a_killed_one_is_over(kit: S
         files.publish("logs", io.BytesIO(TEXT), name="a", timeout=0)
     clock.seconds += 0.2
     assert files.publish("logs", io.BytesIO(TEXT), name="a", timeout=0).size == len(TEXT)
-    with pytest.raises(FileLeaseLostError):
+    with pytest.raises(FileLeaseLostError, match="files: somebody else publishes 'a' now; leave"):
         run_on(kit, steps, step)
 
 
@@ -239,7 +239,7 @@ def test_a_reader_that_dies_is_replaced_where_its_checkpoint_was(face: Face) -> 
         assert len(rest) < len(LINES)
         assert LINES[-len(rest) :] == rest
         assert len(rest) >= len(LINES) - reported  # what was given out in the last page comes again
-        with pytest.raises(FileLeaseLostError):
+        with pytest.raises(FileLeaseLostError, match="may have taken it; give a longer lease"):
             face.run(files.checkpoint(first))
         face.run(files.done(second))
     assert face.run(files.status("logs")).held == 0
@@ -285,7 +285,7 @@ def test_reading_extends_the_lease_once_a_quarter_of_it_has_passed(kit: ShardKit
     assert b"".join(files.read(other)) == TEXT
     files.done(other)
     step = steps.send(kit.driver._run_step(step))  # chunks are gone: whose is the file?
-    with pytest.raises(FileLeaseLostError):
+    with pytest.raises(FileLeaseLostError, match="may have taken it; give a longer lease than"):
         steps.send(kit.driver._run_step(step))
 
 

@@ -80,5 +80,5 @@ def test_it_is_read_once_a_second_at_most_and_kept_while_the_server_is_away(kit:
 
 @pytest.mark.parametrize("arguments", [{"part": "a:b"}, {"seconds": 0}, {"seconds": float("nan")}])
 def test_what_cannot_be_a_flag_is_refused(arguments: Any, kit: ShardKit) -> None:
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match="is-under-maintenance:"):
         kit.maintenance(component="few").turn_on(**arguments)

@@ -104,9 +104,9 @@ async def test_steps_are_closed_whatever_happens(run: Run) -> None:
         finally:
             closed.append(batch)
 
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="component 'nowhere' is not known"):
         await run.one(operation([say("GET", 1, to="nowhere")]))
-    with pytest.raises(ShardErrors):
+    with pytest.raises(ShardErrors, match=r"1 shard failed \(c\)"):
         await run.one(operation([say("FAIL", "c")]))
     assert len(closed) == 2
 
@@ -153,11 +153,11 @@ async def test_a_stream_raises_where_it_fails_after_what_it_had() -> None:
 
     values = Run(True).driver.iterate(stream())
     assert next(values) == 1
-    with pytest.raises(ShardErrors):
+    with pytest.raises(ShardErrors, match=r"1 shard failed \(c:1\)"):
         next(values)
     awaited = Run(False).driver.iterate(stream())
     assert await anext(awaited) == 1
-    with pytest.raises(ShardErrors):
+    with pytest.raises(ShardErrors, match=r"1 shard failed \(c:1\)"):
         await anext(awaited)
 
 

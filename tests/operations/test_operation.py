@@ -113,7 +113,7 @@ def test_methods_keep_their_names_documentation_and_arguments() -> None:
         things.first()
     with pytest.raises(TypeError):
         things.first(1, "GET")
-    with pytest.raises(ShardErrors):
+    with pytest.raises(ShardErrors, match=r"1 shard failed \(1\)"):
         things.first(1, word="FAIL")
 
 

@@ -417,11 +417,11 @@ def test_a_server_that_is_away_does_not_keep_tasks_of_others_from_being_done(
     first.kill()
     for order in ([lost, alive], [alive, lost], [alive, lost]):
         assert run(tasks.take(order, timeout=5)).queue == alive
-    with pytest.raises(ShardErrors):
+    with pytest.raises(ShardErrors, match=r"1 shard failed \(own:0\)"):
         run(tasks.take([lost, alive], timeout=0))
-    with pytest.raises(ShardErrors):
+    with pytest.raises(ShardErrors, match=r"1 shard failed \(own:0\)"):
         run(tasks.take([lost, alive], timeout=0.05))
-    with pytest.raises(ShardErrors):
+    with pytest.raises(ShardErrors, match=r"1 shard failed \(own:0\)"):
         run(tasks.take(lost))
 
 

@@ -370,7 +370,7 @@ def test_a_worker_outlives_its_server(tmp_path: Any) -> None:
 def test_a_worker_of_a_closed_kit_ends(shard_map: ShardMap) -> None:
     with shardkit.connect(shard_map) as kit:
         worker = Worker(kit.queues(component="many"), "q", concurrency=2)
-    with pytest.raises(ClosedError):
+    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
         worker.run()
 
 

@@ -493,7 +493,7 @@ def test_what_cannot_be_routed_is_an_error_that_shows_no_arguments(call: str, me
 
 @pytest.mark.parametrize("name", [b"", "  ", "G\u00cbT", 7, None])
 def test_what_is_no_name_is_an_error(name: Any) -> None:
-    with pytest.raises(RoutingError):
+    with pytest.raises(RoutingError, match="a command without a name; its first element is"):
         key_positions((name, "a"))
 
 

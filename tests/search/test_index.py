@@ -243,10 +243,10 @@ def test_an_index_is_only_opened_with_its_own_parameters(face: Face, kit: ShardK
         index = opened(face, **other)
         with pytest.raises(ParameterMismatchError, match="created with other parameters"):
             face.run(index.search("x"))
-        with pytest.raises(ParameterMismatchError):
+        with pytest.raises(ParameterMismatchError, match="s:meta: 's' was created with other"):
             face.run(index.index("b", "y"))
     assert face.run(opened(face, keep_text=False).count()) == 1
-    with pytest.raises(ShardCountError):
+    with pytest.raises(ShardCountError, match="the caller says 4: keys would be looked for on"):
         face.run(opened(face, "other", component="many", shards=4).index("a", "x"))
     assert keys_of(kit, "many") == set()
 

@@ -244,7 +244,7 @@ def test_documents_without_parameters_are_refused_and_rebuild_stores_them(
     assert (found.key, found.repair) == ("s:meta", "rebuild() stores those that it is opened with")
     assert face.run(again.rebuild()) == 150
     assert face.list(again.check()) == []
-    with pytest.raises(ParameterMismatchError):
+    with pytest.raises(ParameterMismatchError, match="s:meta: 's' was created with other"):
         face.run(other.index("new", "blue whale"))
 
 

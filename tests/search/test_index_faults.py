@@ -99,7 +99,7 @@ def test_a_part_that_is_gone_is_named_or_left_out(own: Face, own_servers: LocalS
     assert scored.result is None
     after = own.run(index.search("x", sort="votes", limit=100, cursor=cursor, partial=True))
     assert ids(after) == [one for one in there if one not in ("0", "1")]
-    with pytest.raises(ShardErrors):
+    with pytest.raises(ShardErrors, match=r"1 shard failed \(data:1\)"):
         own.run(index.index_many([(str(n), "new") for n in range(40, 60)]))
     own_servers.server_of("data", 0).kill()
     with pytest.raises(ShardErrors, match="2 shards failed"):
@@ -110,7 +110,7 @@ def test_indexing_can_be_repeated_after_a_part_failed(own: Face, own_servers: Lo
     index = filled(own, "data")
     own_servers.server_of("data", 1).kill()
     many = [(str(n), "new", {"votes": -n}) for n in range(60)]
-    with pytest.raises(ShardErrors):
+    with pytest.raises(ShardErrors, match=r"1 shard failed \(data:1\)"):
         own.run(index.index_many(many))
     own_servers.server_of("data", 1).restart()  # it has lost its data
     own.run(index.index_many(many))
@@ -160,7 +160,7 @@ def test_replicas_answer_while_their_source_is_down(own: Face, own_servers: Loca
         "s", component="source", shards=2, attributes=ATTRIBUTES, read_from=["kept_copy"]
     )
     assert own.run(index.search("x y1")).total == 13
-    with pytest.raises(ShardErrors):
+    with pytest.raises(ShardErrors, match=r"2 shards failed \(source:0, source:1\)"):
         own.run(index.count())
 
 

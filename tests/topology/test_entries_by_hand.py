@@ -116,7 +116,7 @@ def test_entries_by_hand_are_served_beside_pushed_ones(
         pairs[1, 2].set("pair", 1)
         assert kit.key_sharded("unique", shards=COUNT)["k"].ping()
         config.delete("config:shards:other")
-        with pytest.raises(MissingEntryError):
+        with pytest.raises(MissingEntryError, match="push the shard map again: shardkit config"):
             kit.key_sharded("other", shards=1)["k"]
 
 
@@ -159,7 +159,7 @@ def test_callers_who_say_different_counts_or_placements_are_told(
 ) -> None:
     with shardkit.connect(url(running)) as kit:
         assert kit.key_sharded("unique", shards=COUNT)["k"]
-        with pytest.raises(ShardCountError):
+        with pytest.raises(ShardCountError, match="unique' has 16 shards, the caller says 8:"):
             kit.key_sharded("unique", shards=8)["k"]
         with pytest.raises(InvalidArgumentError, match="another caller says 'crc32'"):
             kit.sharded_connection("unique", shards=COUNT, placement="slot")

@@ -73,7 +73,7 @@ def test_an_awaiting_client_stops_too(server: LocalServer, config: redis.Redis) 
             await ids.sadd(1)
             prune(config, server)
             kit.topology.expire()
-            with pytest.raises(RetiredError):
+            with pytest.raises(RetiredError, match="'goes' was removed by a push on config"):
                 await ids.sadd(2)
 
     asyncio.run(use())

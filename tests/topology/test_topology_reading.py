@@ -459,9 +459,9 @@ def test_closing_while_somebody_reads_ends_his_call_as_well(
         topology.close()
         directory.open.set()
         for future in (reading, waiting):
-            with pytest.raises(ClosedError):
+            with pytest.raises(ClosedError, match="kit is closed; open a new one with"):
                 future.result(20)
-    with pytest.raises(ClosedError):
+    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
         topology.component("c")
 
 

@@ -289,7 +289,7 @@ def test_what_is_no_status_or_id_is_refused(kit: ShardKit, store: CountingStore)
         with pytest.raises(InvalidArgumentError):
             kit.driver.run(wrong)
     for options in ({"ttl": 1}, {"limit": 0}):
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(InvalidArgumentError, match="give an integer"):
             CachedStatuses(store, "one", **options)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="tag"):
         kit.driver.run(CachedStatuses(store, "one", "a}}b:{}".format).remove([1]))

@@ -191,7 +191,7 @@ def test_what_is_no_status_is_refused_before_anything_is_written(
 
 def test_arguments_out_of_range_are_refused(store: StatusStore) -> None:
     for wrong in ({"limit": 0}, {"limit": 10**6}):
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(InvalidArgumentError, match="0; give an integer, 1 to 10"):
             store.by_author(1, **wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="uid"):
         store.by_author(0)

@@ -373,7 +373,7 @@ def test_a_structure_whose_parameters_were_changed_is_deleted_by_force(
         for key in client.scan_iter("*:meta"):
             client.hset(key, "part_size", 77)
             client.hset(key, "chunk", 77)
-    with pytest.raises(ParameterMismatchError):
+    with pytest.raises(ParameterMismatchError, match="'77', not None; open it with those it"):
         face.run(make(face.kit).delete())
     assert face.run(make(face.kit).delete(force=True))
     assert keys_of(kit, "many") == set()
@@ -424,7 +424,7 @@ def test_by_force_nothing_is_left_that_only_other_parameters_name(
     client.set("it:17x", "an application's")
     client.hset("item:{4}", "a", "b")
     face.run(fill(make(face.kit)))
-    with pytest.raises(ParameterMismatchError):
+    with pytest.raises(ParameterMismatchError, match="meta: 'it' was created with other"):
         face.run(make_other(face.kit).delete())
     assert face.run(make_other(face.kit).delete(force=True))
     assert keys_of(kit, "one") == {"it:17x", "item:{4}"}

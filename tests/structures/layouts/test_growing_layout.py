@@ -169,7 +169,7 @@ def test_a_set_that_grows_is_deleted_whole_and_can_be_created_again(
 @pytest.mark.parametrize("other", [{"total": 1000}, {"groups": 8}, {"part_size": 100}])
 def test_a_set_is_not_opened_with_another_layout(face: Face, other: dict[str, int]) -> None:
     face.run(face.kit.set("ids", component="many").sadd("a"))
-    with pytest.raises(ParameterMismatchError):
+    with pytest.raises(ParameterMismatchError, match="meta: 'ids' was created with other"):
         face.run(face.kit.set("ids", component="many", **other).sadd("b"))
 
 

@@ -74,6 +74,6 @@ def test_a_lost_part_is_named_before_anything_is_popped(
         with pytest.raises(DamagedDataError) as raised:
             face.run(call())
         assert raised.value.key == lost
-    with pytest.raises(DamagedDataError):
+    with pytest.raises(DamagedDataError, match="was expected; restore it, or delete it"):
         face.list(jobs.items())
     assert {key: client.dump(key) for key in client.scan_iter()} == before

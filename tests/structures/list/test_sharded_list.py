@@ -384,7 +384,7 @@ def test_other_parameters_are_refused_and_nothing_is_changed(face: Face, kit: Sh
             with pytest.raises(ParameterMismatchError, match=r"^{jobs}:meta: ") as caught:
                 face.run(call())
             assert named in str(caught.value)
-        with pytest.raises(ParameterMismatchError):
+        with pytest.raises(ParameterMismatchError, match="with those it has: its data is where"):
             face.list(other.items())
     assert keys_of(kit, "many") == before
 

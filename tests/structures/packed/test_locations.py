@@ -236,7 +236,7 @@ def test_countries_alone_take_a_byte_each(face: Face, kit: ShardKit) -> None:
     assert holder(kit, "many", "of:2").strlen("of:2") == 100
     with pytest.raises(InvalidArgumentError, match="region='ON'; make the locations with"):
         face.run(countries.set(8, "CAN", "ON"))
-    with pytest.raises(ParameterMismatchError):
+    with pytest.raises(ParameterMismatchError, match="'of' was created with other parameters:"):
         face.run(face.kit.locations("of", component="many", part_size=100).get(3))
     assert face.run(countries.remove(3, 7)) == 1
     assert face.run(countries.highest()) == 249

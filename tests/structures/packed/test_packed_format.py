@@ -152,7 +152,7 @@ def test_invalid_fields_are_refused(fields: Any, said: str) -> None:
 def test_invalid_choices_are_refused(args: Any) -> None:
     with pytest.raises(InvalidArgumentError):
         Choice(*args)
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match="Choice: bits=0; give an integer, 1 to 32"):
         Choice(["a"], bits=0)
 
 

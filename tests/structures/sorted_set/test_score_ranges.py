@@ -297,5 +297,5 @@ def test_invalid_arguments_are_refused(
 
 
 def test_another_number_of_shards_is_refused(kit: ShardKit) -> None:
-    with pytest.raises(ShardCountError):
+    with pytest.raises(ShardCountError, match="the caller says 4: keys would be looked for on"):
         kit.score_ranges("f", component="many", shards=4).page()

@@ -379,7 +379,7 @@ def test_other_parameters_than_it_was_made_with_are_refused(
     face: Face, plan: dict[str, Any]
 ) -> None:
     face.run(face.kit.sorted_set("s", component="many").zadd({"1": 1}))
-    with pytest.raises(ParameterMismatchError):
+    with pytest.raises(ParameterMismatchError, match="s:meta: 's' was created with other"):
         face.run(face.kit.sorted_set("s", component="many", **plan).zcard())
 
 
