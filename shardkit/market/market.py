@@ -26,6 +26,7 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import shown
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.damage import stored_integer
 
 MONEY = "money"
 
@@ -124,9 +125,13 @@ class Market(Structure[Face]):
 
         Cost: one exchange.
         """
-        [account] = yield from Transfers.read.steps(self.transfers, _offer(item, seller))
+        offer = _offer(item, seller)
+        [account] = yield from Transfers.read.steps(self.transfers, offer)
         text = account.fields.get("price")
-        return None if text is None or not account.balances else int(text)
+        if text is None or not account.balances:
+            return None
+        key = f"{self.name}:{{{offer}}}"
+        return stored_integer(self.component, key, "f:price", text, 0, HIGHEST)
 
     @operation
     def user(self, user: str) -> Operation[Account]:

@@ -87,6 +87,7 @@ end
 
 -- A reader is through with a file.
 local function finish(n, reader)
+  count_of(STATE, 'open:' .. reader)
   local entry = reader .. ':' .. padded(n)
   redis.call('ZREM', LEASED, entry)
   redis.call('ZREM', TODO, entry)

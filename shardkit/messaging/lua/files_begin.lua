@@ -33,6 +33,8 @@ if n then
   release_bytes(number_of(n, 'reserved'))
 else
   if count_of(STATE, 'closed') == 1 then return {-2} end
+  count_of(STATE, 'last')
+  for _, reader in ipairs(readers()) do count_of(STATE, 'open:' .. reader) end
   n = redis.call('HINCRBY', STATE, 'last', 1)
   redis.call('HSET', NAMES, ARGV[2], digits(n))
   set(n, 'name', ARGV[2])

@@ -5,6 +5,7 @@
 --@include messaging/base
 local MESSAGES, LEASED, STATE, WAITERS = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 check_format(STATE)
+for _, field in ipairs({'bytes', 'dropped'}) do count_of(STATE, field) end -- before it is counted
 
 local function remove(id, message)
   redis.call('ZREM', MESSAGES, message)

@@ -293,10 +293,13 @@ def _last_part(layout: GrowingLayout, group: int) -> Operation[int]:
     last, start = -1, 0
     while True:
         keys = [layout.key(group, part) for part in range(start, start + KEYS_LOOKED_FOR)]
-        found = yield [
-            Command(layout.component, key, ("EXISTS", key), idempotent=True) for key in keys
-        ]
-        there = [n for n, exists in enumerate(found) if exists]
+        there: list[int] = []
+        [some] = yield [Command(layout.component, state, ("EXISTS", *keys), idempotent=True)]
+        if some:
+            found = yield [
+                Command(layout.component, key, ("EXISTS", key), idempotent=True) for key in keys
+            ]
+            there = [n for n, exists in enumerate(found) if exists]
         if there:
             last = start + there[-1]
         start += KEYS_LOOKED_FOR
