@@ -55,7 +55,7 @@ others: setup  ## other libraries on our clients, and their own suites; LIBRARIE
 	$(BIN)/uv pip install -q --python .venv-others/bin/python --no-deps taskiq-redis==1.2.2 arq
 	$(BIN)/uv pip install -q --python .venv-others/bin/python -e '.[dev]'
 	$(BIN)/uv pip install -q --python .venv-others/bin/python pip channels huey aiocache==0.12.3 \
-	  aiohttp async_timeout dirty-equals freezegun hiro msgpack numpy process-tests psutil \
+	  aiohttp async_timeout dirty-equals freezegun hiro marshmallow msgpack numpy process-tests psutil \
 	  pydantic-settings pymemcache pymongo pytest-asyncio pytest-benchmark pytest-lazy-fixtures pytest-mock \
 	  pytest-timeout starlette time-machine valkey 'psycopg[binary,pool]'
 	.venv-others/bin/python -m pytest -q tests/other_libraries

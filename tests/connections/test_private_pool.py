@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -435,3 +436,25 @@ def test_threads_that_go_on_during_many_moves_lose_nothing(
             counted = [int(each.get("n") or 0) for each in (one, other)]
         assert sum(counted) == count * rounds * 15
         assert asyncio.run(eventually(lambda: connections(there) == 0))
+
+
+def test_a_forked_child_of_a_private_client_has_connections_of_its_own(
+    tmp_path: Path, here: LocalServer
+) -> None:
+    """Though a thread of the parent was switching to another address, and held the lock."""
+    moving = Moving(None, tmp_path / "map.yaml")
+    moving.write(here)
+    with shardkit.connect(moving.path) as kit:
+        client: Any = kit.client("jobs", private=True)
+        client.set("k", 1)
+        parents = client.client_id()
+        with client.connection_pool._switch:
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    code = 0 if client.get("k") == b"1" and client.client_id() != parents else 2
+                finally:
+                    os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert client.client_id() == parents

@@ -70,6 +70,11 @@ for _name, _function in (
     setattr(_helpers, _name, _function)
 
 
+def pytest_sessionfinish() -> None:
+    if "on_private_clients" in sys.modules:  # the end of the process may wait for workers
+        sys.modules["on_private_clients"].tell()
+
+
 def pytest_configure() -> None:
     if Path("saq").is_dir():
         sys.modules["tests.helpers"] = _helpers

@@ -145,13 +145,15 @@ def _replace() -> None:
                 setattr(module, name, awaiting)
 
 
-def _tell() -> None:
+def tell() -> None:
+    """Write down which pools were made, once."""
     path = os.environ.get("SHARDKIT_MADE")
     if path and made:
         with Path(path).open("a") as file:
             file.write(json.dumps(made) + "\n")
+        made.clear()
 
 
 if os.environ.get("SHARDKIT_PRIVATE_CLIENTS"):
     _replace()
-    atexit.register(_tell)
+    atexit.register(tell)

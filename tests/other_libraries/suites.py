@@ -169,7 +169,7 @@ def run(suite: Suite, where: Path, private: bool, only: Sequence[str] = ()) -> O
     command = [sys.executable, "-m", "pytest", "-q", *(only or suite.paths), *suite.options]
     command += ["-p", "borrowed_fixtures", "-p", "no:cacheprovider", "-p", "no:randomly"]
     command += ["-o", "addopts=", "-o", "filterwarnings=", "--timeout=60", f"--junitxml={report}"]
-    command += ["-o", "junit_family=xunit1"]  # says each test's file
+    command += ["-o", "junit_family=xunit1", f"--rootdir={where}"]  # says each test's file
     with (
         LocalServer(port=6379),
         LocalServer(port=7379),
@@ -187,7 +187,7 @@ def run(suite: Suite, where: Path, private: bool, only: Sequence[str] = ()) -> O
         while process.poll() is None and not report.exists() and time.monotonic() < deadline:
             time.sleep(0.5)
         with suppress(subprocess.TimeoutExpired):  # it waits for workers that its tests left
-            process.wait(timeout=10)
+            process.wait(timeout=60)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
