@@ -87,6 +87,10 @@ def test_an_idle_client_of_a_thousand_shards_reads_nothing(
         monkeypatch.setattr(
             kit.topology.source, "fetch", lambda keys: asked.append(keys) or fetch(keys)
         )
+        # The end of its beginning: it says in its name which epoch it has.
+        named = f"shardkit:config-server/{client.get('config:epoch').decode()}@"
+        until(lambda: sum(each["name"].startswith(named) for each in client.client_list()) == 2)
+        asked.clear()
         before = client.info("commandstats")["cmdstat_mget"]["calls"]
         router = kit.key_sharded("users")
         until(
