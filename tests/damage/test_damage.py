@@ -130,7 +130,7 @@ def test_nothing_is_left_of_a_structure_that_says_too_few_parts(
         )
         client.hset(next(iter(client.scan_iter(name + ":{*}"))), "parts", parts)
         assert face.run(structure.delete())
-        assert list(client.scan_iter()) == []
+        assert [key for key in client.scan_iter() if not key.endswith(b":deleted")] == []
 
 
 @pytest.mark.parametrize("lost", [lambda client, key: client.delete(key), lambda c, k: c.spop(k)])
@@ -147,7 +147,7 @@ def test_nothing_is_left_of_a_structure_whose_registry_lost_parts(
             face.run(packed.set_many({n: {"a": 1} for n in range(300)}))
         lost(client, f"{structure.name}:parts")
         assert face.run(structure.delete())
-        assert list(client.scan_iter()) == []
+        assert [key for key in client.scan_iter() if not key.endswith(b":deleted")] == []
 
 
 def test_a_day_that_has_lost_ids_says_so_when_they_are_listed(face: Face, kit: ShardKit) -> None:
