@@ -839,11 +839,11 @@ class _Receiver:
         deadline: by when the replies have to be there.
     """
 
-    __slots__ = ("_connection", "_deadline", "_size", "_sock", "_started", "_usual")
+    __slots__ = ("_connection", "_deadline", "_size", "_socket", "_started", "_usual")
 
     def __init__(self, connection: ReplyLimits, sock: Any, deadline: Deadline | None) -> None:
         self._connection = connection
-        self._sock = sock
+        self._socket = sock
         self._deadline = deadline
         self._started = time.monotonic()
         self._size = 0
@@ -853,7 +853,7 @@ class _Receiver:
         if self._size:
             self._connection.check_reply(time.monotonic() - self._started, self._size)
         if self._deadline is not None:  # what has come already is read even if it has passed
-            self._sock.settimeout(self._deadline.shorten(self._usual))
+            self._socket.settimeout(self._deadline.shorten(self._usual))
 
     def _after(self, received: int) -> None:
         if not received:
@@ -863,7 +863,7 @@ class _Receiver:
     def some(self) -> bytes:
         """Return some bytes."""
         self._before()
-        data: bytes = self._sock.recv(READ_BYTES)
+        data: bytes = self._socket.recv(READ_BYTES)
         self._after(len(data))
         return data
 
@@ -874,7 +874,7 @@ class _Receiver:
             return
         self._before()
         buffer = _take_buffer()
-        received = self._sock.recv_into(buffer)
+        received = self._socket.recv_into(buffer)
         self._after(received)
         reader.feed(buffer, 0, received)
         _BUFFERS.append(buffer)
@@ -894,7 +894,7 @@ class _Receiver:
                 view[:have] = memoryview(data)[len(header) + 2 :]
                 while have < length + 2:  # not a byte of the next reply
                     self._before()
-                    received = self._sock.recv_into(view[have : length + 2])
+                    received = self._socket.recv_into(view[have : length + 2])
                     self._after(received)
                     have += received
                 if bytes(view[length : length + 2]) != b"\r\n":

@@ -4,7 +4,7 @@
 
     CLIENT SETNAME shardkit:unique:7@web1/4711     component, shard, host and process
     ZSCORE config:witness unique                   once per client, see shardkit.topology.witness
-    GET config:fence                               whether the database is closed: its shards move
+    EXISTS config:fence                            whether the database is closed: its shards move
 
 Whatever the server refuses of it, for want of rights say, is left out: connections work without.
 
@@ -30,7 +30,7 @@ FENCE_KEY = "config:fence"
 FENCE_WAIT = 10.0  # seconds that a connection waits for a fence to be lifted
 WAITING = "shardkit:waiting/"  # before the names of connections that wait at a fence
 _FENCE_STEP = 0.02
-_ASK_FENCE = ("GET", FENCE_KEY)
+_ASK_FENCE = ("EXISTS", FENCE_KEY)
 
 
 class DatabaseMovedError(ConnectionError):
@@ -97,7 +97,7 @@ class Greeting:
 
     def fenced(self, commands: list[tuple[str, ...]], replies: list[Any]) -> bool:
         """Whether the server has answered that the database is closed."""
-        return commands[-1] is _ASK_FENCE and isinstance(replies[-1], bytes | str)
+        return commands[-1] is _ASK_FENCE and replies[-1] == 1
 
     def pauses(self) -> Iterator[tuple[float, list[tuple[str, ...]]]]:
         """Yield how long to wait, and what to ask then, for as long as the database is closed.

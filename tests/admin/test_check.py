@@ -265,7 +265,7 @@ def test_a_server_that_stands_still_at_times_is_named(
     def hold() -> None:
         with running.client() as client:
             while not ended.wait(0.01):
-                client.eval("for n = 1, 3e7 do end", 0)
+                client.eval("for n = 1, 1.5e8 do end", 0)
 
     thread = threading.Thread(target=hold)
     thread.start()

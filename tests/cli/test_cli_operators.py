@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 import yaml
 from cli_helpers import SECRET, Result
 
@@ -162,12 +163,16 @@ def test_a_component_is_retired_and_its_data_deleted_when_nobody_uses_it(
     where = ("-c", town_url)
     for n in range(2):
         kit.client("followers", n).mset({f"k{n}:{i}": 1 for i in range(700)})
-    removed = cli("retire", "followers", *where, "-m", "replaced")
-    assert removed.code == 0, removed
-    assert removed.lines[0].startswith("followers was removed by a push (epoch 2)")
-    assert re.search(rf"{os.getpid()} used it \d+ s ago", removed.out)
-    refused = cli("retire", "followers", *where, "--delete-data").error()
-    assert "component 'followers' is still used: by " in refused
+    place = kit.client("followers", 0).connection_pool.connection_kwargs
+    address = {name: place[name] for name in ("host", "port", "db", "username", "password")}
+    with redis.Redis(**address, client_name="shardkit:followers:0@elsewhere/4711") as late:
+        late.get("x")  # it is not told of the push
+        removed = cli("retire", "followers", *where, "-m", "replaced")
+        assert removed.code == 0, removed
+        assert removed.lines[0].startswith("followers was removed by a push (epoch 2)")
+        assert re.search(r"4711 used it \d+ s ago", removed.out)
+        refused = cli("retire", "followers", *where, "--delete-data").error()
+        assert "component 'followers' is still used: by " in refused
     kit.topology.expire()
     with pytest.raises(RetiredError):
         kit.component("followers")

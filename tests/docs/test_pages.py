@@ -129,16 +129,30 @@ def test_the_examples_of_a_page_show_what_happens(
     text = PAGES[page]
     connect, aconnect = shardkit.connect, shardkit.aconnect
     names: dict[str, Any] = {}
+    opened: list[Any] = []
 
     async def main() -> int:
         shown = 0
         for match in re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
             line = text[: match.start()].count("\n") + 1
             shown += await run(page, match[1], line, names)
+        for kit in opened:
+            if isinstance(kit, shardkit.AsyncShardKit):
+                await kit.aclose()
+            else:
+                kit.close()
         return shown
+
+    def opens(path: str) -> Any:
+        opened.append(connect(servers.shard_map))
+        return opened[-1]
+
+    async def aopens(path: str) -> Any:
+        opened.append(await aconnect(servers.shard_map))
+        return opened[-1]
 
     shard_map = ShardMap.load(ROOT / "configs" / "local.yaml")
     with LocalServers(shard_map, ports="free") as servers:
-        monkeypatch.setattr(shardkit, "connect", lambda path: connect(servers.shard_map))
-        monkeypatch.setattr(shardkit, "aconnect", lambda path: aconnect(servers.shard_map))
+        monkeypatch.setattr(shardkit, "connect", opens)
+        monkeypatch.setattr(shardkit, "aconnect", aopens)
         assert asyncio.run(main()) == text.count("  #> ") + text.count("  #! ")

@@ -116,7 +116,8 @@ def test_threads_read_each_component_once_a_second(
         calls = sum(pool.map(lambda _: work(), range(32)))
         seconds = time.monotonic() - start
     assert calls > 1000
-    assert 2 <= mgets(config) <= 2 * (int(seconds) + 1)
+    # And once more when it begins to be told of changes: there may have been one before.
+    assert 2 <= mgets(config) <= 2 * (int(seconds) + 2)
 
 
 async def test_tasks_read_each_component_once_a_second(

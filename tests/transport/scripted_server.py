@@ -58,7 +58,7 @@ class ScriptedServer:
         name = args[0].decode().upper()
         if name in ("CLIENT", "HELLO", "SELECT") and name not in self.answers:
             return b"+OK\r\n"
-        if args[:2] in ([b"ZSCORE", b"config:witness"], [b"GET", b"config:fence"]):
+        if args[:2] in ([b"ZSCORE", b"config:witness"], [b"EXISTS", b"config:fence"]):
             return b"$-1\r\n"
         self.received.append(args)
         answer = self.answers.get(name, b"+OK\r\n")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from redis.exceptions import ResponseError
 
-from shardkit.connections.connection import ReplyParser
+from shardkit.connections.connection import ReplyParser, _Receiver
 
 SAID = [
     (b"$1\r\na\r\n", b"a"),
@@ -37,10 +37,11 @@ def answers() -> Iterator[ReplyParser]:
         yield ReplyParser(connection, ours)
 
 
-def arriving(pieces: list[bytes]) -> Callable[[int], bytes]:
-    """A socket's recv, to which these pieces come one by one."""
+def arriving(pieces: list[bytes]) -> Any:
+    """What receives from a socket to which these pieces come one by one."""
     left = iter(pieces)
-    return lambda: next(left)
+    unlimited = SimpleNamespace(check_reply=lambda seconds, size: None)
+    return _Receiver(unlimited, SimpleNamespace(recv=lambda size: next(left)), None)
 
 
 @pytest.mark.parametrize("first", range(1, len(SAID)))
@@ -49,9 +50,9 @@ def test_answers_read_in_two_turns_are_whole_wherever_they_are_cut(
 ) -> None:
     for cut in range(len(TEXT) + 1):
         replies: list[Any] = []
-        recv = arriving([piece for piece in (TEXT[:cut], TEXT[cut:]) if piece])
-        answers.read(recv, replies, first, True, more=True)
-        answers.read(recv, replies, len(SAID), True, more=False)
+        receiver = arriving([piece for piece in (TEXT[:cut], TEXT[cut:]) if piece])
+        answers.read(receiver, replies, first, True, more=True)
+        answers.read(receiver, replies, len(SAID), True, more=False)
         assert replies == VALUES, f"cut at {cut}"
 
 
@@ -60,10 +61,10 @@ def test_exchanges_in_many_pieces_follow_one_another(answers: ReplyParser) -> No
     for _ in range(300):
         cuts = sorted(dice.sample(range(1, len(TEXT)), dice.randrange(1, 12)))
         ends = zip([0, *cuts], [*cuts, len(TEXT)], strict=True)
-        recv = arriving([TEXT[a:b] for a, b in ends])
+        receiver = arriving([TEXT[a:b] for a, b in ends])
         turns = sorted(dice.sample(range(1, len(SAID)), dice.randrange(0, 4)))
         replies: list[Any] = []
         for count in turns:
-            answers.read(recv, replies, count, True, more=True)
-        answers.read(recv, replies, len(SAID), True, more=False)
+            answers.read(receiver, replies, count, True, more=True)
+        answers.read(receiver, replies, len(SAID), True, more=False)
         assert replies == VALUES

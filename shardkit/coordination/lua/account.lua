@@ -1,8 +1,9 @@
 -- Included by the scripts of transfers: accounts, and what a leg does to one.
 -- An account is a HASH: a:<asset> its balance, an integer below 2^62 in magnitude; f:<field> text;
--- version, which each change increments; lock, the transfer in flight that is about fields, as there
--- is one at a time. What is in flight is a HASH by the transfer's id.
--- A leg is JSON: {{{asset, change}, …}, {{field, required or false}, …}, {{field, new or false}, …}}
+-- version, which each change increments; lock, the transfer in flight that is about fields, as
+-- there is one at a time. What is in flight is a HASH by the transfer's id.
+-- A leg is JSON: {{{asset, change}, …},
+--   {{field, required or false}, …}, {{field, new or false}, …}}.
 -- All changes are digits, and added by the server, so nothing is rounded.
 
 local HIGHEST = 4611686018427387904

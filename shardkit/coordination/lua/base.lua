@@ -107,8 +107,8 @@ local function grant(id, e, now, latest)
 end
 
 -- Give what is free to those who wait, in order. Who cannot be woken, because it was killed, loses
--- its place; who polls keeps it until it asks, or is late. Who may be overtaken is only told to ask,
--- once, and asks by itself from then on.
+-- its place; who polls keeps it until it asks, or is late. Who may be overtaken is only told to
+-- ask, once, and asks by itself from then on.
 -- Returns the token if `own` got it.
 local function settle(now, own)
   local id = redis.call('ZRANGE', KEYS[4], 0, 0)[1]

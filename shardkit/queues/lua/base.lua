@@ -33,9 +33,9 @@ local function wake(q)
   if redis.call('EXISTS', q.signal) == 0 then redis.call('RPUSH', q.signal, '1') end
 end
 
--- Count tasks that were 'enqueued', 'finished' or 'failed' this minute, for the latest quarter of an
--- hour, by the server's clock. Nothing else depends on it, so an error, as of a key of another type,
--- is ignored.
+-- Count tasks that were 'enqueued', 'finished' or 'failed' this minute, for the latest quarter of
+-- an hour, by the server's clock. Nothing else depends on it, so an error, as of a key of another
+-- type, is ignored.
 local KEPT_MINUTES = 15
 local function count(q, what, many)
   if many == 0 then return end

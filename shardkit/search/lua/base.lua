@@ -102,8 +102,8 @@ local function chunks_of(state)
   return chunks
 end
 
--- The first chunk from one on that has documents; nil if there is none. However high the next number
--- is said to be, there are only as many of these as there are documents.
+-- The first chunk from one on that has documents; nil if there is none. However high the next
+-- number is said to be, there are only as many of these as there are documents.
 local function chunk_from(state, chunk)
   local found
   for live in pairs(state.live) do

@@ -52,7 +52,9 @@ end
 local function check_document(at, id)
   local key = document_key(id)
   local head = redis.pcall('GETRANGE', key, '0', '11')
-  if type(head) == 'table' then return note(key, 'a ' .. string.upper(call('TYPE', key).ok), 'a document') end
+  if type(head) == 'table' then
+    return note(key, 'a ' .. string.upper(call('TYPE', key).ok), 'a document')
+  end
   if #head < 12 then return note(key, int(#head) .. ' bytes', 'a document') end
   local its, size, more = struct.unpack('<I4I4I4', head)
   if its ~= at then return note(key, 'number ' .. int(its), int(at)) end

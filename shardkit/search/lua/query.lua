@@ -317,8 +317,8 @@ local function is_tied(node)
   return true
 end
 
--- Documents with equal keys are ordered by their ids, so each match may mean reading an id, and does
--- if all are equal.
+-- Documents with equal keys are ordered by their ids, so each match may mean reading an id, and
+-- does if all are equal.
 local each = 3 + 8 * #query.facets + (by == 'sum' and 6 * #query.sort[2] or 0)
   + (size > 0 and (scored and 8 or 16) or 0) + (query.after and 8 or 0)
 if size > 0 and by == 'score' and is_tied(query.tree) then each = each + 24 end

@@ -1,5 +1,6 @@
--- Set documents of a part of an index aside, {tag}o:… instead of {tag}d:…, to be indexed anew, and
--- delete what is made of documents; a slice at a time.
+-- Set documents of a part of an index aside, to be indexed anew.
+-- They become {tag}o:… instead of {tag}d:…; what is made of documents is deleted. A slice at a
+-- time.
 -- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
 -- KEYS[2]  the rebuild, {tag}rebuild:<id>
 -- ARGV[1]  how many document numbers a chunk covers

@@ -193,8 +193,8 @@ local function put_columns(number, columns)
   end
 end
 
--- Which documents existed, and the numbers of those; whether all are new, so that their postings can
--- be appended. Nothing is written before all of this is read: what is damaged stops it.
+-- Which documents existed, and the numbers of those; whether all are new, so that their postings
+-- can be appended. Nothing is written before all of this is read: what is damaged stops it.
 local existed, old_numbers, fresh, most = {}, {}, true, tonumber(ARGV[#ARGV])
 local next_number = state.next
 for doc = at, #ARGV - 1, 5 do

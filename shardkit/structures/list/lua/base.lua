@@ -1,13 +1,16 @@
 -- Included by the scripts of lists: reads and stores where a list ends.
 -- A list has three KEYS: its parameters, its ends and its signal; and three ARGV: what the keys of
--- its parts begin with, how many values a part takes, and their type. Only the ends say which parts exist, so parts
--- are not in KEYS; they have the same {tag}.
+-- its parts begin with, how many values a part takes, and their type. Only the ends say which parts
+-- exist, so parts are not in KEYS; they have the same {tag}.
 -- The ends are a HASH: first and last are the numbers of the end parts, left and right how many
--- values are in them; part_size and values are copies of the parameters; due is when the list expires, in milliseconds since 1970. Parts between the
--- ends are full. Numbers in it are far below 2^53, so they are stored as digits.
--- Where part_size is 0, somebody has begun what takes several scripts, and `unfinished` says what is left of it: see
--- list/steps. To all scripts but list/finish that is another list: they answer nil, and change nothing.
--- What is read is checked before it is used: the numbers, and that the end parts hold as many values.
+-- values are in them; part_size and values are copies of the parameters; due is when the list
+-- expires, in milliseconds since 1970. Parts between the ends are full. Numbers in it are far below
+-- 2^53, so they are stored as digits.
+-- Where part_size is 0, somebody has begun what takes several scripts, and `unfinished` says what
+-- is left of it: see list/steps. To all scripts but list/finish that is another list: they answer
+-- nil, and change nothing.
+-- What is read is checked before it is used: the numbers, and that the end parts hold as many
+-- values.
 --@include structures/base/damage
 
 local MOST_PARTS = 2 ^ 50
