@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 from redis.exceptions import WatchError
 
+import shardkit
 from shardkit import ShardMap
 from shardkit.errors import InvalidArgumentError
 
@@ -20,10 +23,15 @@ from coordination.touches import WAYS, touches
 
 
 @pytest.fixture(params=list(MARKETS))
-def way(request: pytest.FixtureRequest, shard_map: ShardMap) -> Any:
+def way(
+    request: pytest.FixtureRequest, shard_map: ShardMap, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Any]:
     entry = shard_map.components["one"].entry
     assert entry is not None
-    return lambda: MARKETS[request.param](int(entry.fields["port"]))
+    with ExitStack() as kits:
+        connect = shardkit.connect
+        monkeypatch.setattr(shardkit, "connect", lambda *args: kits.enter_context(connect(*args)))
+        yield lambda: MARKETS[request.param](int(entry.fields["port"]))
 
 
 def test_every_way_keeps_the_rules(way: Any) -> None:
