@@ -187,7 +187,11 @@ def test_programs_learn_the_reason_too(read_json: ReadJson, dead_map: Path) -> N
 
 
 def test_a_server_that_never_answers_holds_nobody_up() -> None:
-    found = query_all({"never": threading.Event().wait, "soon": lambda: True}, timeout=0.05)
+    over = threading.Event()
+    try:
+        found = query_all({"never": over.wait, "soon": lambda: True}, timeout=0.05)
+    finally:
+        over.set()
     assert found["soon"] is True
     assert isinstance(found["never"], Exception)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -78,5 +79,10 @@ def test_a_django_site_keeps_its_sessions_and_its_cache_on_shards(config: str) -
 
 
 def test_a_job_of_rq_enqueues_tasks_that_a_worker_of_ours_does(config: str) -> None:
-    with shardkit.connect(config) as kit:
-        assert sorted(rq_and_queues.work(kit, config, ["Ann", "Bob"])) == ["Ann", "Bob"]
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with shardkit.connect(config) as kit:
+            assert sorted(rq_and_queues.work(kit, config, ["Ann", "Bob"])) == ["Ann", "Bob"]
+    finally:
+        for each, handler in before.items():  # rq's worker leaves its own
+            signal.signal(each, handler)

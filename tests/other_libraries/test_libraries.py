@@ -6,6 +6,7 @@ Skipped where a library is not installed; `make others` installs them all.
 from __future__ import annotations
 
 import inspect
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -55,7 +56,10 @@ def queue_and_worker(kit: ShardKit, url: str) -> None:
 
     queue = rq.Queue(connection=private(kit))
     job = queue.enqueue(len, "abc")
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     assert rq.SimpleWorker([queue], connection=private(kit)).work(burst=True)
+    for each, handler in before.items():  # its worker leaves its own
+        signal.signal(each, handler)
     assert job.return_value() == 3
 
 

@@ -91,7 +91,7 @@ def note(n: int) -> None:
 
     job: Any = rq.get_current_job()
     job.connection.rpush("executed", n)
-    time.sleep(0.01)
+    time.sleep(0.03)
 
 
 def test_rq_workers_do_each_job_once_while_another_server_takes_over(jobs: Jobs, how: str) -> None:

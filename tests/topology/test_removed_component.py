@@ -128,6 +128,7 @@ def test_an_idle_kit_closes_its_connections_to_a_removed_component(
     assert eventually(lambda: len(watching()) <= before)
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # as nobody closes it
 def test_a_kit_that_nobody_has_any_more_is_not_kept_by_its_watch(
     server: LocalServer, config: redis.Redis
 ) -> None:
