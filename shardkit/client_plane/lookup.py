@@ -64,7 +64,7 @@ class ClientPlane:
 
     def clients_of(self, component: Component) -> Clients:
         """Return a component's clients: those that read from replicas if its entries say so."""
-        found: Any = self.readers if component.reads_replicas else self.clients
+        found: Any = self.readers if component.reads_apart else self.clients
         return found  # type: ignore[no-any-return]
 
     def _have_links_read(self, clients: Clients, read_from: ReadFrom | None) -> None:
@@ -82,14 +82,14 @@ class ClientPlane:
     def connection(self, component: str) -> Client:
         """Return the client of a component's unsharded entry."""
         found = self.topology.component(component)
-        return (self.readers if found.reads_replicas else self.clients).get(found, None)
+        return (self.readers if found.reads_apart else self.clients).get(found, None)
 
     def shard_connection(self, component: str, shards: int | None, key: Key) -> Client:
         """Return the client of the shard of a key."""
         found = self.topology.component(component)
         if shards is not None and len(found.shards) != shards:
             found.require_shards(shards)
-        return (self.readers if found.reads_replicas else self.clients).get(
+        return (self.readers if found.reads_apart else self.clients).get(
             found, found.number_of(key)
         )
 
@@ -98,7 +98,7 @@ class ClientPlane:
         found = self.topology.fresh(component)
         if found is None:
             return self._read_connection(component)
-        return (self.readers if found.reads_replicas else self.clients).aget(found, None)
+        return (self.readers if found.reads_apart else self.clients).aget(found, None)
 
     def ashard_connection(self, component: str, shards: int | None, key: Key) -> MaybeAwaited:
         """Return the awaiting client of the shard of a key."""
@@ -107,13 +107,13 @@ class ClientPlane:
             return self._read_shard_connection(component, shards, key)
         if shards is not None and len(found.shards) != shards:
             found.require_shards(shards)
-        return (self.readers if found.reads_replicas else self.clients).aget(
+        return (self.readers if found.reads_apart else self.clients).aget(
             found, found.number_of(key)
         )
 
     async def _read_connection(self, component: str) -> AsyncClient:
         found = await self.topology.acomponent(component)
-        return (self.readers if found.reads_replicas else self.clients).aget(found, None)
+        return (self.readers if found.reads_apart else self.clients).aget(found, None)
 
     async def _read_shard_connection(
         self, component: str, shards: int | None, key: Key
@@ -121,7 +121,7 @@ class ClientPlane:
         found = await self.topology.acomponent(component)
         if shards is not None and len(found.shards) != shards:
             found.require_shards(shards)
-        return (self.readers if found.reads_replicas else self.clients).aget(
+        return (self.readers if found.reads_apart else self.clients).aget(
             found, found.number_of(key)
         )
 
@@ -130,7 +130,7 @@ class ClientPlane:
         found = self.cached(component)
         if shards is not None and len(found.shards) != shards:
             found.require_shards(shards)
-        return (self.readers if found.reads_replicas else self.clients).aget(
+        return (self.readers if found.reads_apart else self.clients).aget(
             found, found.number_of(key)
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import count
 from typing import Any
 
@@ -19,6 +20,7 @@ LONGEST_NAME = 200
 _NAME = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)*")
 
 
+@lru_cache(maxsize=4096, typed=True)
 def entry_key(component: str, number: int | None = None) -> str:
     """Return the key of an entry: ``config:redis:unique`` or ``config:redis:unique:7``."""
     return f"config:redis:{Shard(component, number)}"
@@ -80,7 +82,9 @@ class Component:
         place: the function from a key to its shard's number; 0 if the component is not sharded.
         number_of: the same, but None if the component is not sharded.
         place_all: the function from many keys to their shards' numbers.
-        reads_replicas: whether an entry says that reads may go to replicas.
+        reads_apart: whether what only reads may go another way than what writes: to replicas, or
+            to shards that are being moved.
+        held: whether a shard of it is being moved just now.
     """
 
     name: str
@@ -92,15 +96,18 @@ class Component:
     place: Place = field(init=False, repr=False)
     number_of: Callable[[Key], int | None] = field(init=False, repr=False)
     place_all: PlaceAll = field(init=False, repr=False)
-    reads_replicas: bool = field(init=False, repr=False)
+    reads_apart: bool = field(init=False, repr=False)
+    held: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         count = max(1, len(self.shards))
         object.__setattr__(self, "place", placement(self.placement, count))
         object.__setattr__(self, "number_of", self.place if self.shards else self._unsharded)
         object.__setattr__(self, "place_all", placement_of_all(self.placement, count))
-        reads = any(entry.read_from for _, entry in self.entries())
-        object.__setattr__(self, "reads_replicas", reads)
+        held = any(entry.held for _, entry in self.entries())
+        object.__setattr__(self, "held", held)
+        apart = held or any(entry.read_from for _, entry in self.entries())
+        object.__setattr__(self, "reads_apart", apart)
 
     def __reduce__(self) -> tuple[type[Component], tuple[Any, ...]]:
         """Pickle what was given; the functions are made anew."""

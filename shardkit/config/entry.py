@@ -29,7 +29,7 @@ from shardkit.config.problem import Problem as Problem
 from shardkit.config.problem import invalid as invalid
 from shardkit.config.problem import mask as mask
 from shardkit.config.problem import shown_name
-from shardkit.config.read_from import read_from_of
+from shardkit.config.read_from import in_use, read_from_of
 from shardkit.config.url import DEFAULT_PORT as DEFAULT_PORT
 from shardkit.config.url import (
     REFERENCE,
@@ -54,10 +54,11 @@ class Entry:
             port, user, password, database, TLS, timeouts; also the host, if it sets a port.
         read_from: where reads may go; None for the master.
         zone: the zone that its server is in; empty if it is not said.
+        held: the move that holds its shard just now; empty if there is none.
     """
 
     __slots__ = (
-        *("_canonical", "_fields", "address", "is_cluster", "is_sentinel", "read_from"),
+        *("_canonical", "_fields", "address", "held", "is_cluster", "is_sentinel", "read_from"),
         *("replicas", "zone"),
     )
 
@@ -81,6 +82,9 @@ class Entry:
         self.address = self._address()
         self.read_from = read_from_of(self._fields)
         self.zone: str = self._fields.get("zone", "")
+        self.held: str = self._fields.get("held", "")
+        if self.held:
+            in_use.any = True
         self.replicas = tuple(
             Entry(with_master(replica, fields), f"{where} replicas[{n}]")
             for n, replica in enumerate(fields.get("replicas", ()))

@@ -65,7 +65,10 @@ def as_read_from(given: object) -> ReadFrom:
 
 
 class _ReplicaReads:
-    """Whether any reads of this process may go to replicas; links ask before anything else."""
+    """Whether any reads may go another way than writes; links ask before anything else.
+
+    To replicas, that is, or to shards that are being moved.
+    """
 
     any = False
 

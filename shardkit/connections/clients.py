@@ -68,7 +68,8 @@ class ReplicaOf(NamedTuple):
 
     Attributes:
         number: the shard's number; None for the unsharded entry.
-        entry: the replica's; None for a cluster's client that reads from replicas.
+        entry: the replica's; None for a cluster's client that reads from replicas. The shard's own
+            for what only reads while a move holds it; see `reader_of`.
     """
 
     number: int | None
@@ -77,6 +78,16 @@ class ReplicaOf(NamedTuple):
 
 Number: TypeAlias = int | ReplicaOf | None
 """Which client: of a shard, of the unsharded entry (None), or of a replica of either."""
+
+
+def reader_of(component: Component, number: int | None) -> Number:
+    """Return which client of a shard's master sends what only reads.
+
+    It is one of its own while a move holds the shard, as only writes wait then.
+    """
+    entry = component.entry_of(Shard(component.name, number))
+    return ReplicaOf(number, entry) if entry.held else number
+
 
 _MOVE_AGE = 0.05  # seconds; how old entries may be while their shard is being moved
 _RAW = {"protocol": 2, "decode_responses": False}
@@ -339,7 +350,7 @@ class Clients:
         if raw is None and not entry.is_cluster:
             own = get(component, number, False)
             client = type(own)(connection_pool=own.connection_pool.share())
-            return self._with_successor(client, shard, raw, awaiting)
+            return self._with_successor(client, shard, raw, awaiting, replica is not None)
         where = entry_key(component.name, master)
         if replica is not None and replica.entry is not None:
             entry = replica.entry
@@ -361,15 +372,17 @@ class Clients:
         try:
             connector = self._connector
             client = connector.awaiting(fields) if awaiting else connector.blocking(fields)
-            self._with_successor(client, shard, raw, awaiting)
+            self._with_successor(client, shard, raw, awaiting, replica is not None)
             pool = getattr(client, "connection_pool", None)
             if pool is not None:
                 topology = self.topology()
                 witness = None if topology is None else topology.source.witness(component.name)
-                address = component.entry_of(shard).address
+                own = component.entry_of(shard)
+                reads = replica is not None and bool(entry.held)
+                address = entry.address if reads else own.address
                 moved = partial(_has_moved, weakref.ref(self), shard, address)
                 pool.greeting = Greeting(
-                    partial(self._name, shard), witness, None if topology is None else moved
+                    partial(self._name, shard), witness, None if topology is None else moved, reads
                 )
             return client
         except (RedisError, RedisClusterException, OSError) as error:
@@ -380,11 +393,18 @@ class Clients:
                 error=error,
             ) from error
 
-    def _with_successor(self, client: Any, shard: Shard, raw: bool | None, awaiting: bool) -> Any:
-        """Have a client find the one that follows it when its server is not to be used any more."""
+    def _with_successor(
+        self, client: Any, shard: Shard, raw: bool | None, awaiting: bool, reads: bool
+    ) -> Any:
+        """Have a client find the one that follows it when its server is not to be used any more.
+
+        And, unless it only ``reads`` itself, the one that reads while a move holds the shard.
+        """
         if self.topology() is not None and hasattr(client, "successor"):
             find = _asuccessor if awaiting else _successor
-            client.successor = partial(find, weakref.ref(self), shard.component, shard.number, raw)
+            client.successor = partial(find, weakref.ref(self), shard, raw, reads)
+            if not reads:
+                client.reader = partial(_present_reader, weakref.ref(self), shard, awaiting)
         return client
 
     def _name(self, shard: Shard) -> str:
@@ -507,26 +527,42 @@ def _has_moved(found: weakref.ref[Clients], shard: Shard, address: str) -> bool:
     return False
 
 
-def _successor(
-    found: weakref.ref[Clients], name: str, number: int | None, raw: bool | None
-) -> Client:
+def _present_reader(found: weakref.ref[Clients], shard: Shard, awaiting: bool) -> Any:
+    """Return the client that reads a shard which a move holds just now; None if none does."""
+    clients = found()
+    topology = clients.topology() if clients is not None else None
+    if clients is None or topology is None:
+        return None
+    with suppress(ShardKitError):
+        component = topology.last_known(shard.component)
+        which = reader_of(component, shard.number)
+        if isinstance(which, ReplicaOf):
+            return (clients.aget if awaiting else clients.get)(component, which, False)
+    return None
+
+
+def _successor(found: weakref.ref[Clients], shard: Shard, raw: bool | None, reads: bool) -> Client:
     """Return the client of a shard, its component read anew."""
     clients = found()
     topology = clients.topology() if clients is not None else None
     if clients is None or topology is None:
         raise closed_error()
-    return clients.get(topology.reread(name), number, raw)
+    component = topology.reread(shard.component)
+    which = reader_of(component, shard.number) if reads else shard.number
+    return clients.get(component, which, raw)
 
 
 async def _asuccessor(
-    found: weakref.ref[Clients], name: str, number: int | None, raw: bool | None
+    found: weakref.ref[Clients], shard: Shard, raw: bool | None, reads: bool
 ) -> AsyncClient:
     """Return the awaiting client of a shard, its component read anew."""
     clients = found()
     topology = clients.topology() if clients is not None else None
     if clients is None or topology is None:
         raise closed_error()
-    return clients.aget(await topology.areread(name), number, raw)
+    component = await topology.areread(shard.component)
+    which = reader_of(component, shard.number) if reads else shard.number
+    return clients.aget(component, which, raw)
 
 
 def _current(
@@ -569,7 +605,7 @@ def _entry(component: Component, number: Number) -> Entry | None:
         master = _entry(component, number.number)
         if master is None or number.entry is None:
             return master
-        is_known = master.is_sentinel or number.entry in master.replicas
+        is_known = master.is_sentinel or number.entry in (*master.replicas, master)
         return number.entry if is_known else None
     if number is None:
         return component.entry
@@ -578,7 +614,8 @@ def _entry(component: Component, number: Number) -> Entry | None:
 
 def _name_of(component: str, number: Number) -> str:
     if isinstance(number, ReplicaOf):
-        return f"{Shard(component, number.number)} replica"
+        is_own = number.entry is not None and number.entry.held
+        return f"{Shard(component, number.number)} {'reader' if is_own else 'replica'}"
     return str(Shard(component, number))
 
 

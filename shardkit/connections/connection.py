@@ -657,10 +657,10 @@ class _BlockingTimeouts(Closable):
         self.shut_down()
 
     def round_trip(
-        self, data: bytes, raw: bool, deadline: Deadline | None = None
-    ) -> tuple[Any, bool]:
-        """Send one packed command; see the function."""
-        return round_trip(self, data, raw, deadline)
+        self, data: bytes, raw: bool, deadline: Deadline | None = None, count: int = 1
+    ) -> tuple[list[Any], bool]:
+        """Send a few packed commands; see the function."""
+        return round_trip(self, data, raw, deadline, count)
 
     def is_reusable(self) -> bool:
         """Whether it is connected, and the server has neither sent anything nor closed it."""
@@ -719,17 +719,18 @@ class _FastReplies(_BlockingTimeouts):
         return reply_parser.refused
 
     def round_trip(
-        self, data: bytes, raw: bool, deadline: Deadline | None = None
-    ) -> tuple[Any, bool]:
-        """Send one packed command, and return the answer, and whether that is or holds an error.
+        self, data: bytes, raw: bool, deadline: Deadline | None = None, count: int = 1
+    ) -> tuple[list[Any], bool]:
+        """Send a few packed commands; return the replies, and whether errors are among them.
 
         In one pass: what `send_packed_command` and `read_replies` do, without what is only of use
         to many.
 
         Args:
-            data: the command.
+            data: the commands.
             raw: whether to leave text undecoded.
-            deadline: by when the reply has to be there.
+            deadline: by when the replies have to be there.
+            count: how many commands there are.
 
         Raises:
             ConnectionError, TimeoutError: redis-py's; the connection is closed then.
@@ -741,7 +742,7 @@ class _FastReplies(_BlockingTimeouts):
             or self.health_check_interval
             or not self._is_plain_tcp
         ):
-            return round_trip(self, data, raw, deadline)
+            return round_trip(self, data, raw, deadline, count)
         reply_parser = self._reply_parser
         if reply_parser is None or self._parsed_socket is not sock:
             reply_parser = self._parser_on(sock)
@@ -759,12 +760,16 @@ class _FastReplies(_BlockingTimeouts):
             if not received:
                 raise ConnectionError(_CLOSED)
             reply_parser.reader.feed(received)
-            reply = gets()
-            if reply is INCOMPLETE:
-                receiver = _Receiver(self, sock, deadline)
-                while reply is INCOMPLETE:
-                    receiver.feed(reply_parser.reader)
-                    reply = gets()
+            replies: list[Any] = []
+            receiver = None
+            while len(replies) < count:
+                reply = gets()
+                if reply is not INCOMPLETE:
+                    replies.append(reply)
+                    continue
+                if receiver is None:
+                    receiver = _Receiver(self, sock, deadline)
+                receiver.feed(reply_parser.reader)
         except BaseException as error:
             self._close_and_raise(error, deadline, started)
             raise
@@ -772,7 +777,7 @@ class _FastReplies(_BlockingTimeouts):
             sock.settimeout(self.socket_timeout)
         if reply_parser.reader.has_data():
             self.disconnect()  # it says more than was asked for
-        return reply, reply_parser.refused
+        return replies, reply_parser.refused
 
     def _parser_on(self, sock: Any) -> ReplyParser:
         if self._reply_parser is None or self._parsed_socket is not sock:
@@ -1124,9 +1129,9 @@ def is_reusable(connection: Any) -> bool:
 
 
 def round_trip(
-    connection: Any, data: bytes, raw: bool, deadline: Deadline | None = None
-) -> tuple[Any, bool]:
-    """Send one packed command, and return the answer, and whether that may be or hold an error.
+    connection: Any, data: bytes, raw: bool, deadline: Deadline | None = None, count: int = 1
+) -> tuple[list[Any], bool]:
+    """Send a few packed commands; return the replies, and whether errors may be among them.
 
     Raises:
         ConnectionError, TimeoutError: redis-py's.
@@ -1134,8 +1139,8 @@ def round_trip(
     replies: list[Any] = []
     with within(deadline or current.get()):
         connection.send_packed_command((data,))
-        refused = read_replies_of(connection)(replies, 1, raw)
-    return replies[0], refused
+        refused = read_replies_of(connection)(replies, count, raw)
+    return replies, refused
 
 
 def read_replies_of(connection: Any) -> Callable[..., bool]:

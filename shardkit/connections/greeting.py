@@ -12,10 +12,15 @@ A *fence* closes a database to new connections while its shards move to another 
 once they have moved (see `shardkit.growth.shard_move`). Whoever meets one says so in its name
 (``shardkit:waiting/unique:7@web1/4711``) and waits until it is lifted, or the entries name another
 place. Nothing was sent by then, so it can be sent there.
+
+While a move holds a shard, what only reads is sent over connections of its own, which say that in
+their names (``shardkit:reading/unique:7@web1/4711``). A fence that says ``"readers": true`` lets
+them pass: they read the fence (``GET config:fence``) where others ask whether it is there.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -29,8 +34,10 @@ from redis.exceptions import ConnectionError  # noqa: A004 - redis-py's own
 FENCE_KEY = "config:fence"
 FENCE_WAIT = 10.0  # seconds that a connection waits for a fence to be lifted
 WAITING = "shardkit:waiting/"  # before the names of connections that wait at a fence
+READING = "shardkit:reading/"  # of those over which nothing is written while a move holds the shard
 _FENCE_STEP = 0.02
 _ASK_FENCE = ("EXISTS", FENCE_KEY)
+_READ_FENCE = ("GET", FENCE_KEY)
 
 
 class DatabaseMovedError(ConnectionError):
@@ -48,6 +55,14 @@ def _host() -> str:
     return re.sub(r"[^!-~]|[@/]", "-", platform.node()) or "localhost"
 
 
+def lets_readers_pass(fence: bytes) -> bool:
+    """Whether a fence keeps out only those who may write."""
+    try:
+        return json.loads(fence)["readers"] is True
+    except (ValueError, TypeError, KeyError):
+        return False
+
+
 def connection_name(what: str) -> str:
     """Return the name of a connection of this process: ``shardkit:unique:7@web1/4711``."""
     return f"shardkit:{what}@{_host()}/{os.getpid()}"
@@ -61,6 +76,7 @@ class Greeting:
         witness: what to ask; see `shardkit.topology.witness.EpochWitness`.
         has_moved: returns whether the entries name another place by now, read a moment ago; without
             it, fences are not asked for.
+        reads: whether nothing is written over the connections.
     """
 
     def __init__(
@@ -68,20 +84,23 @@ class Greeting:
         name: Callable[[], str],
         witness: Any = None,
         has_moved: Callable[[], bool] | None = None,
+        reads: bool = False,
     ) -> None:
         self._name = name
         self._witness = witness
         self._has_moved = has_moved
+        self._reads = reads
+        self._ask = _READ_FENCE if reads else _ASK_FENCE
 
     def commands(self, client_name: str | None) -> list[tuple[str, ...]]:
         """Return what a connection sends; one that was given a name keeps that."""
         found: list[tuple[str, ...]] = []
-        if not client_name:
-            found.append(("CLIENT", "SETNAME", self._name()))
+        if self._reads or not client_name:
+            found += self.renamed(None)
         if self._witness is not None and not self._witness.settled:
             found.append(self._witness.command)
         if self._has_moved is not None:
-            found.append(_ASK_FENCE)
+            found.append(self._ask)
         return found
 
     def heard(self, commands: list[tuple[str, ...]], replies: list[Any]) -> int:
@@ -97,6 +116,8 @@ class Greeting:
 
     def fenced(self, commands: list[tuple[str, ...]], replies: list[Any]) -> bool:
         """Whether the server has answered that the database is closed."""
+        if commands[-1] is _READ_FENCE:
+            return isinstance(replies[-1], bytes) and not lets_readers_pass(replies[-1])
         return commands[-1] is _ASK_FENCE and replies[-1] == 1
 
     def pauses(self) -> Iterator[tuple[float, list[tuple[str, ...]]]]:
@@ -118,11 +139,14 @@ class Greeting:
                     "the entries still name this one; see: shardkit move status"
                 )
             name = self._name().removeprefix("shardkit:")
-            yield _FENCE_STEP, [("CLIENT", "SETNAME", WAITING + name), _ASK_FENCE]
+            yield _FENCE_STEP, [("CLIENT", "SETNAME", WAITING + name), self._ask]
 
     def renamed(self, client_name: str | None) -> list[tuple[str, ...]]:
         """Return what a connection says that has waited, and need not any more."""
-        return [("CLIENT", "SETNAME", client_name or self._name())]
+        name = self._name()
+        if self._reads:
+            return [("CLIENT", "SETNAME", READING + name.removeprefix("shardkit:"))]
+        return [("CLIENT", "SETNAME", client_name or name)]
 
     def confirm(self, witnessed: int) -> None:
         """See `shardkit.topology.witness.EpochWitness.confirm`."""

@@ -35,6 +35,7 @@ import inspect
 import re
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
+from itertools import islice
 from types import MethodType
 from typing import (
     TYPE_CHECKING,
@@ -349,17 +350,11 @@ def pages(values: Iterable[T], size: int) -> Iterator[list[T]]:
     Raises:
         InvalidArgumentError: they are no iterable.
     """
-    page: list[T] = []
     try:
         each = iter(values)
     except TypeError:
         raise InvalidArgumentError(
             f"{type(values).__name__} where several values are taken", "give a list of them"
         ) from None
-    for value in each:
-        page.append(value)
-        if len(page) >= size:
-            yield page
-            page = []
-    if page:
+    while page := list(islice(each, size)):
         yield page

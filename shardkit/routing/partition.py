@@ -56,7 +56,7 @@ def partition(name: str, total: int, part_size: int) -> Partition:
     """
     count = part_count(total, part_size)
     if name == "crc32":
-        return lambda member: crc32(key_bytes(member)) % count
+        return lambda member: crc32(member if type(member) is bytes else key_bytes(member)) % count
     if name == "redis-in-action":
         return lambda member: crc32(b"x" + key_bytes(member)) % count
     if name == "digits":

@@ -47,6 +47,7 @@ from shardkit.topology.sources import Reading, Source, Values
 logger = logging.getLogger("shardkit")
 
 INTERVAL = 1.0
+HELD_INTERVAL = 0.1  # while a shard of the component is being moved
 LONGEST_PAUSE = 8.0
 MAX_WAIT = 10.0  # for another who reads; a config server's time-outs are shorter
 _CLAIMED = 0.005
@@ -418,6 +419,15 @@ class Topology:
             ]
             self._read_again(stale)
 
+    def _interval_of(self, component: Component | None) -> float:
+        is_held = component is not None and component.held
+        return min(HELD_INTERVAL, self._interval) if is_held else self._interval
+
+    def pause(self) -> float:
+        """Return for how many seconds what was read last stays fresh, without a feed."""
+        known = [cached.component for cached in list(self._cache.values())]
+        return min(map(self._interval_of, known), default=self._interval)
+
     def begin_feed(self) -> ChangeFeed | None:
         """Have the source tell of changes, and read what may have changed before."""
         feed = self.source.feed()
@@ -646,7 +656,7 @@ class Topology:
         if previous is not None and component is not previous:
             self.changed(component)
         cached.read_at = self._clock()
-        cached.fresh_until = cached.read_at + (self._interval if self._feed is None else FED)
+        cached.fresh_until = cached.read_at + (FED if self._feed else self._interval_of(component))
         if self._failures or self._problems:
             self._recovered(component.name)
         if self._closed:  # while it was read
@@ -749,9 +759,10 @@ def _watch(found: Callable[[], Topology | None], end: threading.Event, interval:
                 feed = topology.begin_feed()
             if feed is None:
                 topology._read_stale()
+            until_next = topology.pause()
             del topology
             if feed is None:
-                end.wait(interval)
+                end.wait(until_next)
                 continue
             changed, epoch = feed.wait()
             pause = interval

@@ -37,7 +37,6 @@ from shardkit.operations.commands import (
     Shard,
     Subscribe,
     To,
-    Transaction,
 )
 from shardkit.topology import Topology
 from shardkit.transport.dispatcher import (
@@ -49,15 +48,15 @@ from shardkit.transport.dispatcher import (
     NeedEntries,
     NeedRefresh,
 )
-from shardkit.transport.grouping import components_of, locate, place
+from shardkit.transport.grouping import SEVERAL, are_few, components_of, locate, place, place_few
 from shardkit.transport.multiplexer import (
     ConnectionLost,
     ConnectionSource,
     MultiplexedConnection,
     QueuedRequest,
 )
-from shardkit.transport.resp import Chunk, pack_command
-from shardkit.transport.server_request import ATTEMPT_ERRORS, commands_in
+from shardkit.transport.resp import Chunk
+from shardkit.transport.server_request import ATTEMPT_ERRORS, commands_in, pack_few
 from shardkit.transport.user_clients import SINGLE_SERVER
 from shardkit.transport.wakeups import LONGEST_POLL, AsyncSubscription, AsyncSubscriptions
 
@@ -101,18 +100,18 @@ class AwaitingLink:
         if in_use.any and self.reads is not None:
             return await self.reads.asend(self, batch)  # type: ignore[no-any-return]
         attempt = None
-        started = self._send_one(batch[0]) if len(batch) == 1 else None
+        started = self._send_few(batch) if are_few(batch) else None
         if started is not None:
             future, component, number, client = started
             told = None
             if handlers:
-                policy, request = client.connection_pool.policy, batch[0]
+                policy = client.connection_pool.policy
                 told = sent(
                     policy.shard,
                     policy.address,
-                    1,
-                    lambda: (request.name,),
-                    lambda: commands_in((request,)),
+                    len(batch),
+                    lambda: [command.name for command in batch],
+                    lambda: commands_in(batch),
                 )
             try:
                 answered = await future
@@ -122,7 +121,7 @@ class AwaitingLink:
                     return answered.replies
             except ConnectionLost:
                 pass  # the attempt is told below
-            attempt = Attempt.of_one(batch, component, number, client)
+            attempt = Attempt.of_all(batch, component, number, client)
             await _await_replies([(attempt, future)])
             if told is not None:
                 refused = attempt.error is None
@@ -162,32 +161,24 @@ class AwaitingLink:
             await self._exchange(need)
         return None
 
-    def _send_one(
-        self, command: Command | Transaction
+    def _send_few(
+        self, batch: Batch
     ) -> tuple[asyncio.Future[QueuedRequest], Component, int | None, Any] | None:
-        """Send one plain command to one server, without the dispatcher's bookkeeping.
+        """Send a few plain commands to one server, without the dispatcher's bookkeeping.
 
         Returns:
-            The future of the reply, and the component, the shard's number and its client; None if
+            The future of the replies, and the component, the shard's number and its client; None if
             nothing was sent, because it needs the dispatcher.
         """
-        if type(command) is not Command or command.block is not None:
+        to = batch[0].to
+        component = self._topology.fresh(to if isinstance(to, str) else to.component)
+        if component is None:  # it must be read first
             return None
-        to, key, args, script, _, _ = command
-        if isinstance(to, str):
-            component = self._topology.fresh(to)
-            if component is None:  # it must be read first
-                return None
-            number = component.place(key) if component.shards else None
-        else:
-            component = self._topology.fresh(to.component)
-            if component is None:
-                return None
-            number = place(to, key, {component.name: component}).number
+        number = place_few(batch, component)
+        if number == SEVERAL:
+            return None
         client: Any = self._clients.aget(component, number, self._raw)
-        if type(client) not in SINGLE_SERVER or (
-            script is not None and script.sha not in self._dispatcher.loaded(client)
-        ):
+        if type(client) not in SINGLE_SERVER:
             return None
         try:
             connection = self._connections[client][""]
@@ -197,14 +188,13 @@ class AwaitingLink:
             if found is None:
                 return None
             connection = found
-        try:
-            data = pack_command(args)
-        except (TypeError, UnicodeEncodeError):
+        data = pack_few(batch, self._dispatcher.loaded(client))
+        if data is None:
             return None
         deadline, seconds = current.get(), client.connection_pool.policy.deadline
         if deadline is not None or seconds is not None:
             deadline = earliest(seconds)
-        return connection.submit([Chunk(data, 1)], deadline), component, number, client
+        return connection.submit([Chunk(data, len(batch))], deadline), component, number, client
 
     async def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:
         """Return where keys live, without an exchange with their shards."""

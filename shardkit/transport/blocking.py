@@ -54,9 +54,9 @@ from shardkit.transport.dispatcher import (
     NeedEntries,
     NeedRefresh,
 )
-from shardkit.transport.grouping import components_of, locate, place
-from shardkit.transport.resp import Chunk, pack_command
-from shardkit.transport.server_request import ATTEMPT_ERRORS
+from shardkit.transport.grouping import SEVERAL, are_few, components_of, locate, place, place_few
+from shardkit.transport.resp import Chunk
+from shardkit.transport.server_request import ATTEMPT_ERRORS, commands_in, pack_few
 from shardkit.transport.user_clients import SINGLE_SERVER
 from shardkit.transport.wakeups import LONGEST_POLL, Subscription, Subscriptions
 
@@ -99,7 +99,7 @@ class BlockingLink:
         """
         if in_use.any and self.reads is not None:
             return self.reads.send(self, batch)  # type: ignore[no-any-return]
-        attempt = self._send_one(batch) if len(batch) == 1 else None
+        attempt = self._send_few(batch) if are_few(batch) else None
         if type(attempt) is Replies:
             return attempt
         steps = self._dispatcher.dispatch(batch, attempt)  # type: ignore[arg-type]
@@ -141,35 +141,26 @@ class BlockingLink:
         except ShardFailure as failure:
             return failure
 
-    def _send_one(self, batch: Batch) -> Replies | Attempt | None:
-        """Send one plain command to one server, without the dispatcher's bookkeeping.
+    def _send_few(self, batch: Batch) -> Replies | Attempt | None:
+        """Send a few plain commands to one server, without the dispatcher's bookkeeping.
 
         Returns:
-            The reply; or the attempt, if it failed; or None if nothing was sent, because it needs
+            The replies; or the attempt, if it failed; or None if nothing was sent, because it needs
             the dispatcher.
         """
-        command = batch[0]
-        if type(command) is not Command or command.block is not None:
+        to = batch[0].to
+        component = self._topology.component(to if isinstance(to, str) else to.component)
+        number, raw = place_few(batch, component), self._raw
+        if number == SEVERAL:
             return None
-        to, key, args, script = command[:4]
-        if isinstance(to, str):
-            component = self._topology.component(to)
-            number = component.place(key) if component.shards else None
-        else:
-            component = self._topology.component(to.component)
-            number = place(to, key, {component.name: component}).number
-        raw = self._raw
         try:
             client: Any = self._clients.get(component, number, raw)
         except ShardFailure:
             return None
-        if type(client) not in SINGLE_SERVER or (
-            script is not None and script.sha not in self._dispatcher.loaded(client)
-        ):
+        if type(client) not in SINGLE_SERVER:
             return None
-        try:
-            data = pack_command(args)
-        except (TypeError, UnicodeEncodeError):
+        data = pack_few(batch, self._dispatcher.loaded(client))
+        if data is None:
             return None
         pool: Any = client.connection_pool
         deadline = current.get()
@@ -179,28 +170,32 @@ class BlockingLink:
         if handlers:
             policy = pool.policy
             told = tell_sent(
-                policy.shard, policy.address, 1, lambda: (command.name,), lambda: (args,)
+                policy.shard,
+                policy.address,
+                len(batch),
+                lambda: [command.name for command in batch],
+                lambda: commands_in(batch),
             )
         connection: Any = None
         error: Exception | None = None
         sent = complete = False
-        reply: Any = None
+        replies: list[Any] = []
         try:
             if deadline is None:
                 connection = pool.get_idle() or pool.get_connection()
                 sent = True
-                reply, refused = connection.round_trip(data, raw)
+                replies, refused = connection.round_trip(data, raw, None, len(batch))
             else:
                 with within(deadline):
                     connection = pool.get_idle() or pool.get_connection()
                     deadline.require_left()
                     sent = True
-                    reply, refused = connection.round_trip(data, raw, deadline)
+                    replies, refused = connection.round_trip(data, raw, deadline, len(batch))
             complete = True
             if not refused:
                 if told is not None:
                     settled(told, None)
-                return Replies((reply,))
+                return Replies(replies)
         except ATTEMPT_ERRORS as failure:
             reraise_handlers(failure)
             error = failure
@@ -211,10 +206,10 @@ class BlockingLink:
                 pool.release(connection)
         if told is not None:
             settled(told, error, maybe_executed=sent, refused=complete)
-        attempt = Attempt.of_one(batch, component, number, client)
+        attempt = Attempt.of_all(batch, component, number, client)
         attempt.error, attempt.sent = error, sent
         if complete:
-            attempt.replies, attempt.refused = [reply], True
+            attempt.replies, attempt.refused = replies, True
         return attempt
 
     def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:

@@ -132,10 +132,11 @@ class Attempt:
         self.ended = 0.0
 
     @classmethod
-    def of_one(cls, batch: Batch, component: Component, number: int | None, client: Any) -> Attempt:
-        """Return the attempt that a link makes at a batch's only request."""
-        where = Shard(component.name, number)
-        return cls(ServerRequest(where, component.entry_of(where).address, [0], batch), client)
+    def of_all(cls, batch: Batch, component: Component, number: int | None, client: Any) -> Attempt:
+        """Return the attempt that a link makes at a whole batch."""
+        where, positions = Shard(component.name, number), range(len(batch))
+        server_request = ServerRequest(where, component.entry_of(where).address, positions, batch)
+        return cls(server_request, client)
 
     @property
     def allowed(self) -> float | None:

@@ -11,7 +11,6 @@ Connections that subscribe or speak RESP3 get fakeredis' own way.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, Final, NamedTuple
 
 from fakeredis import _msgs as msgs
@@ -42,8 +41,13 @@ class _Plan(NamedTuple):
     changes: bool
 
 
-@cache
-def _plan(signature: Signature, count: int) -> _Plan:
+_plans: dict[tuple[Signature, int], _Plan] = {}
+
+
+def _plan(signature: Signature, given: list[Any], version: Any) -> _Plan:
+    """Return the plan of a command with so many arguments; raises if it takes another number."""
+    signature.check_arity(given, version)
+    count = len(given)
     types: list[Any] = list(signature.fixed)
     repeat = signature.repeat
     types += [repeat[n % len(repeat)] for n in range(count - len(types))]
@@ -58,15 +62,18 @@ def _plan(signature: Signature, count: int) -> _Plan:
             keys.append((at, kind.type_, kind.type_ if creates else None))
         elif kind is not bytes:
             checks.append((at, kind.decode, None))
-    return _Plan(
-        tuple(checks),
-        tuple(keys),
-        msgs.FLAG_LEAVE_EMPTY_VAL not in flags,
-        msgs.FLAG_SKIP_CONVERT_TO_RESP2 not in flags,
-        msgs.FLAG_NO_SCRIPT not in flags,
-        (not keys or signature.name == "sort")
-        and signature.name not in ("eval", "evalsha", "exec")
-        and bool(is_write_command(signature.name.encode())),
+    return _plans.setdefault(
+        (signature, count),
+        _Plan(
+            tuple(checks),
+            tuple(keys),
+            msgs.FLAG_LEAVE_EMPTY_VAL not in flags,
+            msgs.FLAG_SKIP_CONVERT_TO_RESP2 not in flags,
+            msgs.FLAG_NO_SCRIPT not in flags,
+            (not keys or signature.name == "sort")
+            and signature.name not in ("eval", "evalsha", "exec")
+            and bool(is_write_command(signature.name.encode())),
+        ),
     )
 
 
@@ -80,6 +87,7 @@ class PlannedCommands:
     _db: Any
     _pubsub: int
     _resp_version: int
+    _script_resp: int | None
     _keyspace_notifications: Any
 
     def _run_command(
@@ -88,7 +96,7 @@ class PlannedCommands:
         server = self._server
         if (
             self._pubsub
-            or self._resp_version != 2
+            or (self._script_resp or self._resp_version) != 2
             or server.version >= (8, 8)
             or server.server_type == "dragonfly"
         ):
@@ -96,10 +104,10 @@ class PlannedCommands:
                 server.changed = True
             return super()._run_command(function, signature, given, from_script)  # type: ignore[misc]
         items: list[CommandItem] = []
-        plan: _Plan | None = None
+        plan = _plans.get((signature, len(given)))
         try:
-            signature.check_arity(given, server.version)
-            plan = _plan(signature, len(given))
+            if plan is None:
+                plan = _plan(signature, given, server.version)
             result = self._apply(plan, function, given, items, from_script)
         except SimpleError as error:
             result = error

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
+from threading import RLock
 from typing import Any, Final
 
 from fakeredis import _msgs as msgs
@@ -93,7 +93,7 @@ class _Lua:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = RLock()
         self.socket: Any = None
         self.runtime: Any = _LUA.LuaRuntime(encoding=None, unpack_returned_tuples=True)
         self.compiled: dict[bytes, Any] = {}

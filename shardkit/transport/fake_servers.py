@@ -439,9 +439,9 @@ class _BlockingFaulty(_Faulty):
         super().send_packed_command(seen, check_health=False)  # type: ignore[misc]
 
     def round_trip(
-        self, data: bytes, raw: bool, deadline: Deadline | None = None
-    ) -> tuple[Any, bool]:
-        return round_trip(self, data, raw, deadline)
+        self, data: bytes, raw: bool, deadline: Deadline | None = None, count: int = 1
+    ) -> tuple[list[Any], bool]:
+        return round_trip(self, data, raw, deadline, count)
 
     def is_reusable(self) -> bool:
         return is_reusable(self)

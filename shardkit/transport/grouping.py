@@ -35,6 +35,9 @@ _TO, _KEY, _ARGS, _SCRIPT, _BLOCK = map(
 _TARGET, _TARGET_KEY = itemgetter(0), itemgetter(1)
 # A shorter batch is grouped one by one; checking whether it can be otherwise would cost more.
 _MIN_AT_ONCE = 8
+# A batch of so many commands or fewer, for one server, is sent without the dispatcher.
+FEW = 4
+SEVERAL = -1
 # So many fit into the processor's cache while they are passed over repeatedly.
 _SLICE = 2000
 
@@ -191,6 +194,32 @@ def place(to: To, key: Key, components: Components) -> Shard:
     if component.entry is not None:
         return Shard(component.name)
     return component.shard_of(key)
+
+
+def are_few(batch: Batch) -> bool:
+    """Whether a batch is a few plain commands, which neither block nor are to be joined."""
+    size = len(batch)
+    if size != 1 and (type(batch) is not list or not 0 < size <= FEW):
+        return False
+    for command in batch:  # noqa: SIM110 - all() takes twice as long
+        if type(command) is not Command or command.block is not None:
+            return False
+    return True
+
+
+def place_few(batch: Batch, component: Component) -> int | None:
+    """Return the number of the only shard that a few commands go to; SEVERAL if there are more."""
+    to, number = batch[0].to, _number(batch[0].to, batch[0].key, component)
+    for n in range(1, len(batch)):
+        if batch[n].to != to or _number(to, batch[n].key, component) != number:
+            return SEVERAL
+    return number
+
+
+def _number(to: To, key: Key, component: Component) -> int | None:
+    if type(to) is str:
+        return component.place(key) if component.shards else None
+    return place(to, key, {component.name: component}).number
 
 
 def locate(request: Locate, components: Components) -> list[tuple[Shard, int | None]]:

@@ -331,6 +331,33 @@ def commands_in(requests: Batch) -> Iterator[Sequence[Argument]]:
             yield request.args
 
 
+def pack_few(batch: Batch, loaded: set[str]) -> bytes | None:
+    """Pack a few plain commands for a server.
+
+    Args:
+        batch: the commands.
+        loaded: the SHA-1s of the scripts that the server is known to have.
+
+    Returns:
+        None if that takes more: a script may have to be sent in full, an argument cannot be sent,
+        or they are too large to be written at once.
+    """
+    packed = []
+    command: Any
+    for command in batch:
+        _, _, args, script, _, _ = command
+        if script is not None and script.sha not in loaded:
+            return None
+        try:
+            packed.append(pack_command(args))
+        except (TypeError, UnicodeEncodeError):
+            return None
+    if len(packed) == 1:
+        return packed[0]
+    data = b"".join(packed)
+    return data if len(data) <= resp.CHUNK_BYTES else None
+
+
 def may_repeat(request: Command | Transaction) -> bool:
     """Whether a request may be sent again although it may have been executed."""
     return isinstance(request, Command) and request.idempotent

@@ -47,7 +47,7 @@ from shardkit.connections.redis_private import (
 from shardkit.deadlines import current, earliest, within
 from shardkit.errors import RoutingError
 from shardkit.events import CommandsSent, handlers, sent, settled, watched
-from shardkit.routing.command_keys import blocking_seconds, has_plain_form
+from shardkit.routing.command_keys import blocking_seconds, has_plain_form, reads_only
 from shardkit.transport.multiplexer import ConnectionLost, ConnectionSource, MultiplexedConnection
 from shardkit.transport.resp import Chunk, pack_command
 from shardkit.transport.server_request import patience_with, pause_before
@@ -98,6 +98,13 @@ def _pauses(client: Any) -> Iterator[float]:
         yield pause
 
 
+def _reader_for(client: Any, args: Sequence[Any]) -> Any:
+    """Return the client in whose place a command only reads while a move holds the shard."""
+    if client.reader is None or client.connection is not None or not reads_only(args):
+        return None
+    return client.reader()
+
+
 class DirectClient(redis.Redis):
     """redis-py's blocking client, in one pass from the method to the socket.
 
@@ -106,13 +113,20 @@ class DirectClient(redis.Redis):
 
     Attributes:
         successor: returns the client of the same shard, its entry read anew.
+        reader: returns the client that reads while a move holds the shard; None if none does.
     """
 
     successor: Callable[[], Any] | None = None
+    reader: Callable[[], Any] | None = None
     _takes_redis_pys_way: bool | None = None
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, in one pass if it can be."""
+        pool: Any = self.connection_pool
+        if pool.draining:  # another client is in its place by now
+            reader = _reader_for(self, args)
+            if reader is not None:
+                return reader.execute_command(*args, **options)
         try:
             return self._execute(args, options)
         except ServerReplacedError:
@@ -170,7 +184,7 @@ class DirectClient(redis.Redis):
                     connection = pool.get_idle() or pool.get_connection()
             if deadline is not None:
                 deadline.require_left()
-            reply, refused = connection.round_trip(data, False, deadline)
+            [reply], refused = connection.round_trip(data, False, deadline)
             complete = True
         except BaseException as error:
             if told is not None:
@@ -222,14 +236,21 @@ class MultiplexedClient(aioredis.Redis):
 
     Attributes:
         successor: returns the client of the same shard, its entry read anew, awaiting.
+        reader: returns the client that reads while a move holds the shard; None if none does.
     """
 
     successor: Callable[[], Awaitable[Any]] | None = None
+    reader: Callable[[], Any] | None = None
     _multiplexed: MultiplexedConnection | None = None
     _takes_redis_pys_way: bool | None = None
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, over the shared connection if it can be."""
+        pool: Any = self.connection_pool
+        if pool.draining:  # another client is in its place by now
+            reader = _reader_for(self, args)
+            if reader is not None:
+                return await reader.execute_command(*args, **options)
         try:
             return await self._execute(args, options)
         except ServerReplacedError:

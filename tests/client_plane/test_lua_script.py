@@ -201,10 +201,19 @@ def test_nil_is_none_also_through_json() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [{1, 2}, b"x", float("nan"), float("inf"), {1: 2}, 2**53, [-(2**60)]]
+    ("value", "said"),
+    [
+        ({1, 2}, "set is not JSON serializable"),
+        (b"x", "bytes is not JSON serializable"),
+        (float("nan"), "Out of range float values"),
+        (float("inf"), "Out of range float values"),
+        ({1: 2}, "1 cannot be a key of a JSON object"),
+        (2**53, "9007199254740992 is too large"),
+        ([-(2**60)], "-1152921504606846976 is too large"),
+    ],
 )
-def test_what_json_or_lua_cannot_hold_is_refused(value: Any) -> None:
-    with pytest.raises(InvalidArgumentError):
+def test_what_json_or_lua_cannot_hold_is_refused(value: Any, said: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=said):
         to_json(value)
 
 

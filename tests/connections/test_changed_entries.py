@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from link_helpers import eventually
+from places import at_place
 from sockets import connections
 
 from shardkit import AsyncShardKit, ClosedError, Entry, ShardKit, ShardMap
 from shardkit.config.component import Component
+from shardkit.connections import clients
 from shardkit.connections.clients import Clients
 from shardkit.connections.pool import AsyncPool
 from shardkit.local import LocalServer, LocalServers
@@ -142,24 +144,43 @@ async def test_a_caller_some_versions_behind_displaces_nobody_and_leaves_nothing
     await held.aclose()
 
 
-def test_a_client_that_is_built_while_the_entry_changes_drains(
-    here: LocalServer, there: LocalServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("raw", [None, True])
+@pytest.mark.parametrize("blocks", [True, False])
+async def test_wherever_another_thread_reads_a_change_nobody_is_left_at_the_old_place(
+    here: LocalServer, there: LocalServer, blocks: bool, raw: bool | None
 ) -> None:
-    held = Clients()
-    old, new = Component("c", entry(here)), Component("c", entry(there))
-    build = Clients._build
+    """The other thread's turn comes at every place in a call with the version before."""
+    first, second, third = (
+        Component("c", shards=[entry(server, protocol=3)] * 2) for server in (here, there, here)
+    )
+    switched: list[int] = []
 
-    def change_and_build(self: Clients, *args: Any, **kwargs: Any) -> Any:
-        monkeypatch.setattr(Clients, "_build", build)
-        client = build(self, *args, **kwargs)
-        held.changed(new)
-        return client
+    async def use(n: int) -> bool:
+        held = Clients()
+        get: Any = held.get if blocks else held.aget
+        get(first, 0, raw)
+        found: list[Any] = []
 
-    monkeypatch.setattr(Clients, "_build", change_and_build)
-    client = held.get(old, None)
-    assert client.ping()
-    assert clients_of(here) == 0
-    held.close()
+        def change() -> None:
+            if not held._lock._is_owned():  # type: ignore[attr-defined]
+                switched.append(n)  # else the other waits, and its turn comes after that
+                thread = threading.Thread(target=held.changed, args=(third,))
+                thread.start()
+                thread.join()
+
+        again = at_place(n, lambda: found.append(get(second, 1, raw)), change, (clients.__name__,))
+        held.changed(third)  # at the latest
+        pong = found[0].ping()
+        assert pong if blocks else await pong
+        assert await eventually(lambda: clients_of(there) == 0), n
+        held.close()
+        await held.aclose()
+        return again
+
+    n = 1
+    while await use(n):
+        n += 1
+    assert len(switched) > 20
 
 
 @pytest.mark.parametrize("blocks", [True, False])

@@ -133,7 +133,7 @@ async def test_a_script_that_runs_for_too_long_lets_nobody_in(
 
 
 def until_killed(client: Any) -> None:
-    with pytest.raises(ResponseError):
+    with pytest.raises(ResponseError, match="Script killed by user"):
         client.eval("while true do end", 0)
 
 

@@ -6,21 +6,29 @@ import asyncio
 import gc
 import itertools
 import signal
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import pytest
+from places import at_place
 
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.connections.redis_private import in_use_of
 from shardkit.errors import ShardErrors, ShardFailure
 from shardkit.local import LocalServers
+from shardkit.operations import Command, Operation, Shard
 
-PLAN = "components: {c: {entry: {port: 7001}, shards: [{port: 7001, db: 1}, {port: 7001, db: 2}]}}"
+WHERE = ("shardkit.connections", "shardkit.transport", "redis", "_weakrefset")
+PLAN = """
+components:
+  c:
+    entry: {port: 7001, socket_timeout: 60}
+    shards: [{port: 7001, db: 1, socket_timeout: 60}, {port: 7001, db: 2, socket_timeout: 60}]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +43,13 @@ def kit(own: LocalServers) -> Iterator[ShardKit]:
         yield opened
 
 
+def get() -> Operation[object]:
+    [found] = yield [Command(Shard("c", 0), "k", ("GET", "k"), idempotent=True)]
+    return found
+
+
 def one(kit: ShardKit) -> object:
-    return kit.hash("h", component="c").hget("f")
+    return kit.driver.run(get())
 
 
 def several(kit: ShardKit) -> object:
@@ -73,43 +86,42 @@ def test_a_private_client_and_a_watch_lose_no_connection_wherever_they_are_inter
 ) -> None:
     """And what was watched is not watched by the next one who gets the connection."""
     client: Any = kit.client("c", private=True)
-    other: Any = kit.client("c", 0)
+    other: Any = kit.client("c", private=True)
     pools = [client.connection_pool, kit.client("c").connection_pool]
     for n in itertools.count(1):
         use(kit, client)
-        with suppress(KeyboardInterrupt):
-            with interrupted_at(n) as calls:
-                use(kit, client)
-            if len(calls) < n:
-                break
-        if sum(len(in_use_of(pool)) for pool in pools):
-            gc.collect()
-        assert sum(len(in_use_of(pool)) for pool in pools) == 0, n
-        other.ping()
-        kit.client("c", private=True).set("k", n)  # by another connection
+        if not interrupted_at(n, partial(use, kit, client)):
+            break
+        assert lost(pools) == 0, n
+        other.set("k", n)
         found = client.pipeline().set("k", "mine").execute()
-        assert found == [True], f"watched still, after {n} calls"
-    assert n > 10
+        assert found == [True], f"watched still, interrupted at {n}"
+        assert client.get("k") == kit.client("c").get("k") == b"mine", n
+    assert n > 100
 
 
 @USES
 def test_no_connection_is_lost_wherever_a_call_is_interrupted(
     kit: ShardKit, use: Callable[[ShardKit], object]
 ) -> None:
-    """A KeyboardInterrupt comes at the first call of a function, at the second, …: at each once."""
+    """And none answers the next one with what the last one has not read."""
     pools: list[Any] = [kit.client("c", number).connection_pool for number in (None, 0, 1)]
+    kit.client("c", 0).set("k", 1)
+    expected = use(kit)
     for n in itertools.count(1):
-        use(kit)
-        with suppress(KeyboardInterrupt):
-            with interrupted_at(n) as calls:
-                use(kit)
-            if len(calls) < n:
-                break
-        if sum(len(in_use_of(pool)) for pool in pools):
-            gc.collect()
-        assert sum(len(in_use_of(pool)) for pool in pools) == 0, n
-    assert n > 10
-    use(kit)
+        interrupted = interrupted_at(n, partial(use, kit))
+        assert lost(pools) == 0, n
+        assert use(kit) == expected, n
+        if not interrupted:
+            break
+    assert n > 30
+
+
+def lost(pools: list[Any]) -> int:
+    """How many connections are in use, though nobody uses one."""
+    if sum(len(in_use_of(pool)) for pool in pools):
+        gc.collect()
+    return sum(len(in_use_of(pool)) for pool in pools)
 
 
 @pytest.mark.parametrize("private", [False, True])
@@ -144,33 +156,21 @@ async def test_a_transaction_that_is_cancelled_at_any_turn_leaves_nothing_watche
         assert turns > 3
 
 
-def deleting(frame: FrameType | None) -> bool:
-    """Whether Python is destroying something, and would swallow an exception."""
-    while frame is not None:
-        if frame.f_code.co_name == "__del__":
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def interrupted_at(n: int, call: Callable[[], object]) -> bool:
+    """Interrupt a thread that makes a call, wherever connections are lent, used and released.
+
+    Returns:
+        Whether there is an n-th place for it.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            return thread.submit(at_place, n, call, interrupt, WHERE).result()
+        except KeyboardInterrupt:
             return True
-        frame = frame.f_back
-    return False
-
-
-@contextmanager
-def interrupted_at(n: int) -> Iterator[list[None]]:
-    """Raise KeyboardInterrupt at the n-th call of a function of ours or of redis-py's."""
-    calls: list[None] = []
-
-    def count(frame: FrameType, event: str, arg: object) -> None:
-        name = frame.f_globals.get("__name__", "")
-        if event == "call" and name.startswith(("shardkit", "redis")) and not deleting(frame):
-            calls.append(None)
-            if len(calls) == n:
-                sys.setprofile(None)
-                raise KeyboardInterrupt
-
-    sys.setprofile(count)
-    try:
-        yield calls
-    finally:
-        sys.setprofile(None)
 
 
 class Alarm(TimeoutError):
@@ -206,7 +206,7 @@ def test_a_servers_timeout_stays_one_while_an_alarm_is_handled(
 ) -> None:
     """The caller, who has just been told by its handler, tries again inside of its except."""
     entry = {**own.shard_map.components["c"].entries()[0][1].fields, "socket_timeout": 0.2}
-    plan = ShardMap.parse(f"components: {{c: {{entry: {entry}}}}}")
+    plan = ShardMap.parse(f"components: {{c: {{shards: [{entry}]}}}}")
 
     def handler(signum: int, frame: FrameType | None) -> None:
         raise Alarm("of my own")

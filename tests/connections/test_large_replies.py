@@ -89,11 +89,11 @@ def test_replies_of_all_kinds_and_sizes_come_as_they_were_sent(seed: int) -> Non
 
 
 def test_a_string_that_ends_wrongly_and_a_lost_connection_are_errors() -> None:
-    for stream, error in (
-        (b"$70000\r\n" + b"x" * 70_000 + b"no", InvalidResponse),
-        (b"$70000\r\n" + b"x" * 60_000, ConnectionError),
+    for stream, error, said in (
+        (b"$70000\r\n" + b"x" * 70_000 + b"no", InvalidResponse, "not end where it should"),
+        (b"$70000\r\n" + b"x" * 60_000, ConnectionError, "server closed the connection"),
     ):
         sock = Pieces(stream, SimpleNamespace(choice=lambda _: 2**20))  # type: ignore[arg-type]
-        with pytest.raises(error):
+        with pytest.raises(error, match=said):
             read(sock, 1)
         sock.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import os
 import re
 import socket
@@ -11,10 +12,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
+import pytest_asyncio
 import redis
 import redis.asyncio as aioredis
 from redis.exceptions import MaxConnectionsError
@@ -24,6 +26,7 @@ from shardkit import Entry
 from shardkit.connections import pool as pool_module
 from shardkit.connections.connector import Connector
 from shardkit.connections.policy import CallPolicy, OverloadError
+from shardkit.connections.private_pool import AsyncPrivatePool, PrivatePool
 from shardkit.deadlines import Deadline, DeadlineExceeded, within
 from shardkit.errors import ClosedError, InvalidEntryError, ShardErrors, ShardUnavailable
 from shardkit.local import LocalServer
@@ -36,21 +39,53 @@ def server() -> Iterator[LocalServer]:
         yield running
 
 
-@pytest.fixture(params=["blocking", "awaiting"])
-def face(request: pytest.FixtureRequest, server: LocalServer) -> Pooled:
-    return Pooled(request.param, server.port)
+KINDS = ("own", "shared", "private")
+BLOCKING, AWAITING = (
+    pytest.mark.parametrize("face", [(face, kind) for kind in KINDS], indirect=True, ids="-".join)
+    for face in ("blocking", "awaiting")
+)
+
+
+@pytest_asyncio.fixture(params=itertools.product(("blocking", "awaiting"), KINDS), ids="-".join)
+async def face(request: pytest.FixtureRequest, server: LocalServer) -> AsyncIterator[Pooled]:
+    found = Pooled(server.port, *request.param)
+    yield found
+    for pool in found.owners:
+        await found.of(pool.disconnect())
 
 
 class Pooled:
-    """Clients of either face, whose methods are awaited."""
+    """Clients of either face, whose methods are awaited.
 
-    def __init__(self, face: str, port: int) -> None:
+    Their pools are a kit's own, or such as a kit gives to others: a shared one, or a private one.
+    """
+
+    def __init__(self, port: int, face: str, kind: str = "own") -> None:
         self.blocks = face == "blocking"
         self.port = port
+        self.kind = kind
+        self.owners: list[Any] = []  # the kits' own pools, whose connections others share
 
     def client(self, **fields: Any) -> Any:
         build = Connector().blocking if self.blocks else Connector().awaiting
-        return build({"host": "127.0.0.1", "port": self.port, **fields})
+        own: Any = build({"host": "127.0.0.1", "port": self.port, **fields})
+        self.owners.append(own.connection_pool)
+        if self.kind == "own":
+            return own
+        pool: Any = own.connection_pool.share()
+        if self.kind == "private":
+            pool = self.private(own)
+        return type(own)(connection_pool=pool)
+
+    def private(self, own: Any) -> Any:
+        """A private pool of an entry that does not change."""
+        if self.blocks:
+            return PrivatePool(lambda anew: own, own)
+
+        async def find(anew: bool) -> Any:
+            return own
+
+        return AsyncPrivatePool(find, own)
 
     def pool(self, **fields: Any) -> Any:
         return self.client(**fields).connection_pool
@@ -87,8 +122,9 @@ async def test_what_is_released_twice_is_lent_once(face: Pooled) -> None:
     await face.of(pool.disconnect())
 
 
-async def test_a_release_without_waiting_counts_once_as_well(server: LocalServer) -> None:
-    pool = Pooled("awaiting", server.port).pool()
+@AWAITING
+async def test_a_release_without_waiting_counts_once_as_well(face: Pooled) -> None:
+    pool = face.pool()
     connection = await pool.get_connection()
     pool.release_nowait(connection)
     pool.release_nowait(connection)
@@ -163,7 +199,8 @@ async def test_disconnecting_spares_those_in_use_if_so_asked(face: Pooled) -> No
     held, idle = [await face.of(pool.get_connection()) for _ in range(2)]
     await face.of(pool.release(idle))
     await face.of(pool.disconnect(inuse_connections=False))
-    assert (held.is_connected, idle.is_connected) == (True, False)
+    shares = face.kind == "shared"  # what is idle is the kit's, who uses it as before
+    assert (held.is_connected, idle.is_connected) == (True, shares)
     assert await face.ask(held, "PING") == b"PONG"
     await face.of(pool.disconnect())
     await face.of(pool.release(held))
@@ -196,9 +233,10 @@ async def test_a_pool_has_the_arguments_that_a_plain_client_has(face: Pooled) ->
     assert client.get_connection_kwargs()["db"] == 3
 
 
-async def test_cancelled_tasks_leave_their_connections_in_the_pool(server: LocalServer) -> None:
+@AWAITING
+async def test_cancelled_tasks_leave_their_connections_in_the_pool(face: Pooled) -> None:
     """Wherever a call is cancelled, it ends, and leaves its room to the next."""
-    client = Pooled("awaiting", server.port).client(max_connections=1)
+    client = face.client(max_connections=1)
     for turns in range(40):
         if turns % 2:
             await client.connection_pool.disconnect()  # the next has to connect
@@ -218,9 +256,10 @@ class Interrupted(BaseException):
     """What a signal handler raises."""
 
 
-def test_an_interrupt_between_lending_and_use_costs_no_room(server: LocalServer) -> None:
+@BLOCKING
+def test_an_interrupt_between_lending_and_use_costs_no_room(face: Pooled) -> None:
     """The interrupt comes in the look whether the connection is still good."""
-    client = Pooled("blocking", server.port).client(max_connections=1)
+    client = face.client(max_connections=1)
     client.ping()
     pool = client.connection_pool
     [idle] = pool._get_free_connections()
@@ -236,10 +275,11 @@ def test_an_interrupt_between_lending_and_use_costs_no_room(server: LocalServer)
     pool.disconnect()
 
 
+@BLOCKING
 def test_a_forked_child_has_connections_of_its_own_though_a_thread_held_the_lock(
-    server: LocalServer,
+    face: Pooled,
 ) -> None:
-    pool = Pooled("blocking", server.port).pool()
+    pool = face.pool()
     held, idle = pool.get_connection(), pool.get_connection()
     pool.release(idle)
     entered, leave = threading.Event(), threading.Event()
@@ -275,7 +315,7 @@ def test_a_forked_child_has_connections_of_its_own_though_a_thread_held_the_lock
 def test_long_idle_connections_are_closed_but_for_one_in_each_pool(
     server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    face = Pooled("blocking", server.port)
+    face = Pooled(server.port, "blocking")
     crowded, quiet, other = face.pool(db=1), face.pool(db=2), face.pool(db=3)
     for pool, count in ((crowded, 6), (quiet, 1)):
         lent = [pool.get_connection() for _ in range(count)]
@@ -294,7 +334,7 @@ def test_long_idle_connections_are_closed_but_for_one_in_each_pool(
 
 
 async def test_an_awaiting_pool_closes_its_long_idle_connections(server: LocalServer) -> None:
-    pool = Pooled("awaiting", server.port).pool()
+    pool = Pooled(server.port, "awaiting").pool()
     lent = [await pool.get_connection() for _ in range(4)]
     for connection in lent:
         await pool.release(connection)
@@ -387,7 +427,10 @@ async def test_who_waits_for_a_connection_in_vain_is_told_the_field(face: Pooled
     held = await face.of(pool.get_connection())
     with pytest.raises(MaxConnectionsError, match=r"none came back .* blocking_pool a larger size"):
         await face.of(pool.get_connection())
-    with within(Deadline(time.monotonic() + 0.01, 0.01)), pytest.raises(DeadlineExceeded):
+    with (
+        within(Deadline(time.monotonic() + 0.01, 0.01)),
+        pytest.raises(DeadlineExceeded, match=r"the deadline of 0.01 s has passed"),
+    ):
         await face.of(pool.get_connection())
     await face.of(pool.release(held))
     assert await face.of(pool.get_connection()) is held
@@ -413,7 +456,7 @@ async def test_more_callers_than_may_wait_for_a_server_are_refused_at_once(face:
     await face.of(pool.disconnect())
     unlimited = face.pool(policy=policy)  # one connection each: no more of them than may wait
     held = [await face.of(unlimited.get_connection()) for _ in range(3)]
-    with pytest.raises(OverloadError):
+    with pytest.raises(OverloadError, match="3 commands wait for it already, and max_waiting is 3"):
         await face.of(unlimited.get_connection())
     for connection in held:
         await face.of(unlimited.release(connection))
@@ -439,7 +482,7 @@ async def test_who_waits_while_a_connection_fails_or_the_kit_closes_learns_of_it
 
 
 async def test_a_task_that_is_cancelled_while_it_waits_takes_no_turn(server: LocalServer) -> None:
-    face = Pooled("awaiting", server.port)
+    face = Pooled(server.port, "awaiting")
     pool = face.pool(blocking_pool={"size": 1, "timeout": None})
     held = await pool.get_connection()
     first, second = taking(face, pool), taking(face, pool)
@@ -465,7 +508,7 @@ async def test_a_blocking_command_ends_after_the_socket_timeout_if_the_entry_wan
 ) -> None:
     client = face.client(socket_timeout=0.05, extend_blocking_timeout=False)
     for seconds in (0, 9):
-        with pytest.raises(RedisTimeoutError):
+        with pytest.raises(RedisTimeoutError, match="Timeout reading from"):
             await face.of(client.blpop("none", timeout=seconds))
     await face.of(client.rpush("some", "v"))
     assert await face.of(client.blpop("some", timeout=0)) == (b"some", b"v")

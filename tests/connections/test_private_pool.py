@@ -193,7 +193,7 @@ async def test_a_blocking_call_is_lost_when_its_client_moves(
     assert await eventually(lambda: blocked(here, "blpop"))
     moving.move(there)
     await moving.of(client.rpush("jobs", "one"))
-    with pytest.raises(redis.ConnectionError):
+    with pytest.raises(redis.ConnectionError, match="Connection closed by server"):
         await waiting
     assert await moving.of(client.blpop(["jobs"], 60)) == (b"jobs", b"one")
     assert await eventually(lambda: connections(here) == 0)
@@ -267,7 +267,7 @@ async def test_an_idle_kit_moves_what_waits_and_closes_what_nobody_uses(
     waiting = moving.start(client.blpop, ["jobs"], 60)
     assert await eventually(lambda: blocked(here, "blpop"))
     moving.write(there)
-    with pytest.raises(redis.ConnectionError):
+    with pytest.raises(redis.ConnectionError, match="Connection closed by server"):
         await waiting
     assert await eventually(lambda: connections(here) == 0)
 
@@ -333,7 +333,7 @@ async def test_a_transaction_that_a_replica_refuses_is_one_to_repeat(
     with demoted(here, there):
         pipeline.multi()
         pipeline.incr("k")
-        with pytest.raises(redis.WatchError):
+        with pytest.raises(redis.WatchError, match="occurred while watching one or more keys"):
             await moving.of(pipeline.execute())
         await moving.of(pipeline.watch("k"))
         pipeline.multi()
@@ -367,7 +367,9 @@ async def test_a_wait_that_ends_as_its_server_becomes_a_replica_is_a_lost_connec
     assert await eventually(lambda: blocked(here, "blpop"))
     with demoted(here, there):
         moving.write(there)
-        with pytest.raises(redis.ConnectionError):
+        with pytest.raises(
+            redis.ConnectionError, match="is a replica now, and the entry names another"
+        ):
             await waiting
         await moving.of(client.rpush("jobs", "one"))
         assert await moving.of(client.blpop(["jobs"], 60)) == (b"jobs", b"one")
@@ -379,7 +381,7 @@ async def test_a_replica_that_the_entry_goes_on_naming_refuses_in_the_end(
     moving.move(here, socket_timeout=0.2)
     client = await moving.client(private=True)
     with demoted(here, there):
-        with pytest.raises(redis.ReadOnlyError):
+        with pytest.raises(redis.ReadOnlyError, match="can't write against a read only replica"):
             await moving.of(client.set("k", 1))
         assert await moving.of(client.get("k")) is None  # the connection is as good as before
 
@@ -458,3 +460,33 @@ def test_a_forked_child_of_a_private_client_has_connections_of_its_own(
                     os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert client.client_id() == parents
+
+
+def test_a_forked_child_of_an_awaiting_private_client_has_connections_of_its_own(
+    tmp_path: Path, here: LocalServer
+) -> None:
+    moving = Moving(None, tmp_path / "map.yaml")
+    moving.write(here)
+
+    async def opened() -> tuple[Any, Any]:
+        kit = await shardkit.aconnect(moving.path)
+        return kit, await kit.client("jobs", private=True)
+
+    async def use() -> Any:
+        await client.set("k", 1)
+        assert await client.get("k") == b"1"
+        return await client.client_id()
+
+    with asyncio.Runner() as runner:
+        kit, client = runner.run(opened())
+        parents = runner.run(use())
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                code = 0 if asyncio.run(use()) != parents else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert runner.run(use()) == parents
+        runner.run(kit.aclose())

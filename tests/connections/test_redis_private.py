@@ -159,7 +159,7 @@ def test_a_blocking_pool_compares_a_count_with_its_limit_under_a_lock() -> None:
     pool = redis.ConnectionPool(max_connections=2)
     with contract("set_created", "what does make_connection() compare with max_connections?"):
         redis_private.set_created(pool, 2)
-        with pytest.raises(redis.exceptions.MaxConnectionsError):
+        with pytest.raises(redis.exceptions.MaxConnectionsError, match="Too many connections"):
             pool.make_connection()
     with contract("renew_locks", "what guards a pool's connections?"):
         before = redis_private.lock_of(pool)

@@ -57,7 +57,7 @@ async def test_a_function_is_called_and_its_value_sent_into_the_steps(run: Run) 
 
 async def test_what_it_raises_is_raised_at_the_yield(run: Run) -> None:
     assert await run.one(calling(refuse, "disk full")) == "caught disk full"
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError, match="division or modulo by zero"):
         await run.one(calling(divmod, 1, 0))
 
 
@@ -113,16 +113,20 @@ async def test_a_stream_may_call_between_its_pages(run: Run) -> None:
 
 
 async def test_a_cancelled_task_ends_its_steps_at_once() -> None:
-    going, ended = threading.Event(), []
+    begun, going, ended = threading.Event(), threading.Event(), []
+
+    def wait() -> None:
+        begun.set()
+        going.wait(30)
 
     def waiting() -> Operation[None]:
         try:
-            yield Call(going.wait, (30,))
+            yield Call(wait)
         finally:
             ended.append(True)
 
     task = asyncio.ensure_future(Run(blocks=False).one(waiting()))
-    await asyncio.sleep(0.01)
+    assert await asyncio.to_thread(begun.wait, 20)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -24,7 +24,13 @@ from hypothesis import strategies as st
 from redis.commands import CoreCommands
 
 from shardkit.errors import RoutingError
-from shardkit.routing.command_keys import blocking_seconds, command_name, key_positions
+from shardkit.routing.command_keys import (
+    blocking_seconds,
+    command_name,
+    has_plain_form,
+    key_positions,
+    reads_only,
+)
 
 # Replaces itself by the server, which then ends with this process, however that ends.
 START = """
@@ -560,3 +566,33 @@ def test_the_table_is_sorted_and_small() -> None:
     for name, (_, rule) in commands.items():  # each can be read: all words 1 fits most rules
         if rule not in ("streams", "1:-1:2", "1:-1:3"):
             assert max(key_positions([*name.split(), *["1"] * 9]), default=0) < 11
+
+
+@pytest.mark.parametrize(
+    ("said", "reads"),
+    [
+        ("GET k", True),
+        ("get k", True),
+        ("OBJECT ENCODING k", True),
+        ("XREAD STREAMS k 0", True),
+        ("XREAD BLOCK 5 STREAMS k 0", False),
+        ("XREAD BLOCK soon STREAMS k 0", False),
+        ("SCAN 0", False),
+        ("SET k v", False),
+        ("NO_SUCH k", False),
+        ("", False),
+    ],
+)
+def test_what_a_replica_may_answer(said: str, reads: bool) -> None:
+    assert reads_only(said.split()) is reads
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "plain"),
+    [
+        *(("GET", 2, True), ("get", 2, True), ("GET", 1, False), (b"GET", 2, False)),
+        *(("MGET", 2, False), ("BLPOP", 3, False), ("NO_SUCH", 2, False), (None, 2, False)),
+    ],
+)
+def test_which_commands_have_one_key_and_it_first(name: object, length: int, plain: bool) -> None:
+    assert has_plain_form(name, length) is plain

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardkit.errors import InvalidKeyError, RoutingError
-from shardkit.routing.keys import hash_tag, key_bytes, pair_key, text
+from shardkit.routing.keys import hash_tag, hashed_parts, key_bytes, pair_key, text
 
 LONG = 10**5000  # more digits than Python writes
 
@@ -75,6 +75,8 @@ def test_text_with_lone_surrogates_is_no_key(key: str) -> None:
     with pytest.raises(InvalidKeyError, match="UTF-8") as caught:
         key_bytes(key)
     str(caught.value).encode()  # the message can be printed
+    with pytest.raises(InvalidKeyError, match="UTF-8"):
+        hashed_parts(["a", key, "b"])
 
 
 @pytest.mark.parametrize("number", [LONG, -LONG], ids=["positive", "negative"])

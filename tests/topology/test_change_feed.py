@@ -13,6 +13,7 @@ from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.local import LocalServer
 from shardkit.topology import cache
+from shardkit.topology.feed import BEAT
 
 
 @pytest.fixture
@@ -106,6 +107,30 @@ def test_an_idle_client_of_a_thousand_shards_reads_nothing(
         assert 1 <= len(asked) <= 3
 
 
+def test_an_idle_process_asks_the_config_server_less_than_once_a_second(
+    config_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert BEAT > 1, "seconds"
+    monkeypatch.setattr("shardkit.topology.feed.BEAT", 0.2)
+    with config_server.client() as client:
+        push(client, entries(config_server, 1000))
+        with connected(config_server) as kit:
+            told(kit)
+
+            def sent() -> int:
+                ours = ("cmdstat_mget", "cmdstat_get", "cmdstat_scan", "cmdstat_client|setname")
+                said = client.info("commandstats")
+                return sum(said.get(name, {}).get("calls", 0) for name in ours)
+
+            beats = kit.topology._feed
+            assert beats is not None
+            due = beats._beat
+            until(lambda: beats._beat != due)  # what belongs to its beginning is over
+            before, began = sent(), beats._beat
+            until(lambda: beats._beat > began + 0.9)  # five times, or more seldom
+            assert sent() - before <= 5 + 1
+
+
 def test_what_a_client_was_not_told_it_learns_when_it_is_told_again(
     config_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +174,7 @@ def test_a_change_that_comes_while_a_caller_reads_is_not_missed(
         cached = kit.topology._cache["users"]
         with cached.lock:  # as a caller that has its answer, and has not stored it
             push(client, entries(config_server, 3, 4))
-            time.sleep(0.1)
+            time.sleep(0.1)  # time in which the feed would have stored it
             assert database_of(kit) == 1
         until(lambda: database_of(kit) == 4)
         assert cached.fresh_until > time.monotonic() + cache.INTERVAL

@@ -207,7 +207,7 @@ def test_a_moved_shard_is_live_within_about_a_second_and_no_call_fails(
 
     def only_b() -> bool:
         seen.clear()
-        time.sleep(0.01)
+        time.sleep(0.01)  # the callers answer meanwhile
         return seen == {b"b"}
 
     with shardkit.connect(url(running)) as kit, ThreadPoolExecutor(9) as pool:

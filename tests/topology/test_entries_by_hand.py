@@ -102,7 +102,10 @@ def test_a_count_that_was_lost_after_a_push_is_not_guessed(
 ) -> None:
     """Its placement was lost with it."""
     config.set("config:epoch", 1)
-    with shardkit.connect(url(running)) as kit, pytest.raises(MissingEntryError):
+    with (
+        shardkit.connect(url(running)) as kit,
+        pytest.raises(MissingEntryError, match="config:shards:unique is missing on config server"),
+    ):
         kit.key_sharded("unique", shards=COUNT)["k"]
 
 
@@ -136,7 +139,12 @@ def test_a_gap_or_an_entry_on_top_is_refused(running: LocalServer, config: redis
             harm()
             kit.topology.expire()
             assert kit.key_sharded("unique", shards=COUNT)["k"]  # the last good entries
-        with shardkit.connect(url(running)) as late, pytest.raises(MissingEntryError):
+        with (
+            shardkit.connect(url(running)) as late,
+            pytest.raises(
+                MissingEntryError, match=r"1[57] shards' entries, and callers say 16 shards"
+            ),
+        ):
             late.key_sharded("unique", shards=COUNT)["k"]
         write(config, running, 7)
 
@@ -150,7 +158,10 @@ def test_more_entries_than_are_read_at_first_are_counted_too(
         assert kit.key_sharded("unique", shards=64)["k"]
         write(config, running, 64, db=1)
         kit.topology.expire()
-    with shardkit.connect(url(running)) as late, pytest.raises(MissingEntryError):
+    with (
+        shardkit.connect(url(running)) as late,
+        pytest.raises(MissingEntryError, match="65 shards' entries, and callers say 64 shards"),
+    ):
         late.key_sharded("unique", shards=64)["k"]
 
 

@@ -27,6 +27,12 @@ def eventually(done: Callable[[], bool], seconds: float = 20) -> bool:
     return True
 
 
+async def aeventually(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not done():  # noqa: ASYNC110 - other tasks make it so
+            await asyncio.sleep(0)
+
+
 def settle(topology: Topology) -> None:
     """Wait until nothing is being read in the background."""
     thread = topology._thread

@@ -92,7 +92,7 @@ async def test_a_client_is_told_whichever_way_it_takes(
         await face._value(client.set("k", 1))
         await face._value(client.blpop("none", timeout=0.01))
         await face._value(client.pipeline().get("k").get("k").execute())
-        with pytest.raises(ResponseError):
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
             await face._value(client.hget("k", "f"))
         sent = of(told, events.CommandsSent)
         assert [(each.name, each.count) for each in sent] == [

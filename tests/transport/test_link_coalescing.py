@@ -58,6 +58,16 @@ async def test_random_batches_have_the_same_replies_as_one_by_one(face: Face) ->
         assert list(await send(face, batch)) == expected
 
 
+async def test_what_follows_joined_deletions_has_its_own_replies(face: Face) -> None:
+    keys = [f"k{n}" for n in range(60)]
+    await send(face, [command("one", key, "SET", "v") for key in [*keys, "kept"]])
+    batch = [command("one", key, "DEL") for key in keys]
+    replies = await send(face, [*batch, command("one", "kept", "GET"), *batch])
+    assert sum(replies[:60]) == 60
+    assert replies[60] == b"v"
+    assert replies[61:] == [0] * 60
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 9, 5000])
 async def test_bulk_reads_and_writes_are_few_commands(
     face: Face, servers: LocalServers, count: int

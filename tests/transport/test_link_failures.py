@@ -278,11 +278,11 @@ async def test_a_server_that_stands_still_gets_an_incr_once_on_either_plane(
     """redis-py's own defaults apply an INCR twice here."""
     await mine.client_call("one", "ping")
     own[0].pause()
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match=r"Timeout talking to|no reply for 0.4 seconds"):
         await mine.client_call("one", "incr", "client")
     [failed] = await mine.send(command(Shard("data", 0), "operation", "INCR"))
     assert isinstance(failed, ShardUnavailable)
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.5)  # whatever sends them again has done so
     own[0].resume()
     for key in ("client", "operation"):
         assert await mine.client_call("patient", "get", key) == b"1"
@@ -371,7 +371,7 @@ async def test_a_command_may_block_for_ever_and_be_cancelled(
     async with await shardkit.aconnect(all_servers.shard_map) as kit:
         send = kit.driver.link.send
         waiting = asyncio.create_task(send([Command("one", "q", ("BLPOP", "q", 0), block=0)]))
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(0.6)  # longer than the entry lets replies take
         assert not waiting.done()
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -388,7 +388,7 @@ async def test_health_checks_come_before_a_command_and_never_in_between(
     shard_map = ShardMap.parse(str({"components": {"one": {"entry": fields}}}), source="test")
     async with opened(face_name, shard_map) as face:
         await face.send(command("one", "k", "SET", "v"))
-        await asyncio.sleep(1.1)
+        await asyncio.sleep(1.1)  # longer than health_check_interval
         wait = Command("one", "queue", ("BLPOP", "queue", 0.5), block=0.5)
         replies = await face.send(*[command("one", "k", "GET") for _ in range(3_000)], wait)
         assert replies == [b"v"] * 3_000 + [None]

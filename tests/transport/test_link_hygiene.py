@@ -114,7 +114,7 @@ async def test_a_cancelled_group_of_operations_can_be_followed_by_others(
         return value
 
     running = asyncio.create_task(akit.together(*map(reads, KEYS)))
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)  # somewhere in its steps
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -411,7 +411,7 @@ async def test_a_loop_that_ends_with_work_in_flight_leaves_nothing_open(
                 asyncio.create_task(send([Command("one", "q", ("BLPOP", "q", 0), block=0)])),
                 asyncio.create_task(send([command("one", "k", "GET") for _ in range(5000)])),
             ]
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # somewhere in the replies
             assert tasks
 
         asyncio.run(main())

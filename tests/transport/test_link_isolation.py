@@ -136,6 +136,7 @@ async def test_a_reply_that_cannot_be_decoded_fails_alone(
             [bad] * 5,
         ):
             replies = await send(*batch)
+            assert len(replies) == len(batch)
             for sent, reply in zip(batch, replies, strict=True):
                 if sent.args[1] == "good":
                     assert reply == "ä"

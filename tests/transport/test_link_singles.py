@@ -73,7 +73,7 @@ def test_what_a_server_says_unasked_is_nobodys_answer(kit: ShardKit) -> None:
     connection = client.connection_pool.get_connection()
     connection.send_command("ECHO", "stray")
     client.connection_pool.release(connection)  # with an answer under way
-    threading.Event().wait(0.05)
+    threading.Event().wait(0.05)  # and has come: GET must not take it for its own
     assert ask(kit, "GET", "k") == b"v"
 
 

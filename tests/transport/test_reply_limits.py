@@ -152,12 +152,14 @@ async def test_a_connection_that_fails_between_chunks_fails_its_requests_and_ret
 
 
 async def test_too_many_uses_at_once_name_the_field_and_say_that_nothing_was_sent() -> None:
-    with scripted(GET=lambda args: time.sleep(0.5) or bulk(b"v")) as slow:
+    answered = threading.Event()
+    with scripted(GET=lambda args: answered.wait(20) and bulk(b"v")) as slow:
         with shardkit.connect(two(slow.port, slow.port, max_connections=1)) as kit:
             other = threading.Thread(target=kit.driver.link.send, args=([on(0, "GET", "k")],))
             other.start()
             assert await eventually(lambda: "GET" in slow.names())
             [reply] = kit.driver.link.send([on(0, "SET", "k", 1)])
+            answered.set()
             other.join()
         assert isinstance(reply, ShardUnavailable)
         assert "max_connections" in str(reply)

@@ -19,6 +19,7 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.config import store
 from shardkit.local import LocalServer
+from shardkit.operations.commands import Command
 
 READONLY = b"-READONLY You can't write against a read only replica.\r\n"
 LOADING = b"-LOADING Redis is loading the dataset in memory\r\n"
@@ -127,7 +128,7 @@ def test_a_server_that_loads_is_asked_again(connected: Callable[[ShardMap], Face
 def test_the_socket_timeout_limits_how_long(connected: Callable[[ShardMap], Face]) -> None:
     with scripted(SET=READONLY) as server:
         face = connected(described(server.port, timeout=0.3))
-        with pytest.raises(redis.ReadOnlyError):
+        with pytest.raises(redis.ReadOnlyError, match="can't write against a read only replica"):
             face.run(client_of(face).set("k", 1))
         client_sent = len(server.received)
         assert 2 <= client_sent <= 6
@@ -147,3 +148,17 @@ def test_what_a_script_calls_by_the_same_name_is_not_sent_again(
         with pytest.raises(redis.RedisError, match="of mine"):
             face.run(client_of(face).eval(text, 1, name))
         assert face.run(client_of(face).get(name)) == b"1"
+
+
+async def test_an_awaiting_connection_that_met_readonly_is_not_used_again() -> None:
+    """Behind its address there may be another server by now."""
+    get, put = (Command("one", "k", args) for args in (("GET", "k"), ("SET", "k", 1)))
+    with scripted(SET=READONLY, GET=b"$-1\r\n") as server:
+        async with await shardkit.aconnect(described(server.port, timeout=0.1)) as kit:
+            send = kit.driver.link.send
+            assert await send([get]) == [None]
+            opened = server.connections
+            [refused] = await send([put])
+            assert isinstance(refused.error, redis.ReadOnlyError)
+            assert await send([get]) == [None]
+            assert server.connections > opened

@@ -76,7 +76,7 @@ async def test_connections_that_keep_a_state_are_not_shared(akit: AsyncShardKit)
         await client.set("a", 2)  # over another connection, so that the transaction is aborted
         pipe.multi()
         pipe.set("a", 3)
-        with pytest.raises(aioredis.WatchError):
+        with pytest.raises(aioredis.WatchError, match="Watched variable changed"):
             await pipe.execute()
     assert await client.get("a") == b"2"
     async with client.pubsub() as pubsub:
