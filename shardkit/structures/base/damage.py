@@ -40,6 +40,18 @@ def stored_integer(
     raise damage(to, key, found, f"an integer from {lowest} to {highest}")
 
 
+def stored_score(to: To, key: str, score: bytes | float) -> int:
+    """Return a whole number from 0 on that is stored as a score.
+
+    Raises:
+        DamagedDataError: it is infinite, negative, too large, or not whole.
+    """
+    value = float(score)
+    if 0 <= value <= MOST_STORED and value == int(value):
+        return int(value)
+    raise damage(to, key, f"a score of {value:g}", f"a whole one from 0 to {MOST_STORED}")
+
+
 def damage(
     to: To, key: str | bytes, found: str, expected: str, remedy: str = ""
 ) -> DamagedDataError:

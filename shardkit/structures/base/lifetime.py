@@ -7,17 +7,20 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from shardkit.errors import DamagedDataError
-from shardkit.operations.commands import Argument, Transaction
+from shardkit.lua import script
+from shardkit.operations.commands import Argument, script_call
 from shardkit.operations.operation import Driver, Face, Operation, operation
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, duration, expiry_condition, timestamp
+from shardkit.structures.base.parameters import LAST_WRITES
 from shardkit.structures.base.partitioned import PartitionedStructure, open_to_delete
 
 
 class ExpirableStructure(PartitionedStructure[Face]):
     """A structure whose keys are deleted, and expire, together.
 
-    The key of the parameters comes first: it decides whether a condition holds and when all keys
-    expire, and keys made later expire with it (see `shardkit.structures.base.parameters`).
+    The key of the parameters comes first: it decides whether a condition holds and says when all
+    keys expire, and keys made later do so too. It gets that time itself when all others have it
+    (see `shardkit.structures.base.parameters`).
     """
 
     def __init__(
@@ -25,6 +28,7 @@ class ExpirableStructure(PartitionedStructure[Face]):
     ) -> None:
         super().__init__(driver, component, name, parameters)
         self.meta.complete_deletion = self._remove_all
+        self.meta.complete_expiry = self._complete_expiry
 
     @abstractmethod
     def _send_to_all(self, name: str, *args: Argument) -> Operation[int]:
@@ -186,29 +190,36 @@ class ExpirableStructure(PartitionedStructure[Face]):
         return (yield from self._set_due(command, time, *condition))
 
     def _set_due(self, command: str, *args: Argument) -> Operation[bool]:
-        """Change when the parameters expire, then all other keys likewise; return whether."""
+        """Change when all other keys expire, then the parameters likewise; return whether."""
         key = self.meta_key
-        read = self._at(key, "PEXPIRETIME", key, idempotent=True)
-        left = self._at(key, "PTTL", key, idempotent=True)
-        changing = Transaction(
-            self.component, key, (self._at(key, command, key, *args), read, left)
-        )
-        [[changed, due, left_then]] = yield [changing]
-        if not changed:
+        beginning = script("structures/base/begin_expiry")
+        [begun] = yield [script_call(self.component, beginning, [key], [command, *args])]
+        if begun is None:
             return False
+        due, left = begun
+        if due == -2:  # a time in the past
+            if expecting := self.meta.expecting_end(1):
+                yield expecting
+            yield from self._remove_all(lost=True)
+            return True
+        yield from self._let_all_expire(due, left)
+        return True
+
+    def _complete_expiry(self) -> Operation[None]:
+        """End a change that somebody began: see ``lua/begin_expiry.lua``."""
+        yield from self._let_all_expire(self.meta.due or -1, LAST_WRITES)
+
+    def _let_all_expire(self, due: int, left: int) -> Operation[None]:
+        key, ending = self.meta_key, script("structures/base/end_expiry")
         while True:
-            if due == -2:  # a time in the past
-                if expecting := self.meta.expecting_end(1):
-                    yield expecting
-                yield from self._remove_all(lost=True)
-                return True
             self.meta.due = max(0, due)
             yield from self._send_to_all(*self.meta.expiry)
-            if expecting := self.meta.expecting_end(left_then):
+            if due > 0 and (expecting := self.meta.expecting_end(left)):
                 yield expecting
-            [now, left_then] = yield [read, left]  # others may have changed it: the last one holds
+            end = script_call(self.component, ending, [key], [due], idempotent=True)
+            [now] = yield [end]  # others may have changed it: the last one holds
             if now in (due, -2):
-                return True
+                return
             due = now
 
     def _time_to_live(self, command: str) -> Operation[int]:

@@ -8,9 +8,10 @@ They decide where data lives, so they are written with the first data, checked w
 opened, and never changed silently.
 
 **One life.** A structure is many keys on many servers, and begins, expires and ends as one. Its
-parameters come first in everything: they are created before the first part, they are given a time
-to live before the parts are, and they are marked as ``deleting`` before the first part is removed.
-Whoever finds parameters marked as ``deleting`` completes the deletion.
+parameters come first in everything: they are created before the first part, they say in
+``hint:due`` when all is to expire before the first part does, and they are marked as ``deleting``
+before the first part is removed. And they go last: they are given a time to live when all parts
+have it. Whoever finds parameters that say ``deleting`` or ``hint:due`` completes what was begun.
 
 A write may reach a part when the parameters that its client read are no more. So the server that
 stores the part decides, by when the part expires: the write says when its structure does, and a
@@ -99,6 +100,7 @@ LEASE = 1.0
 # Milliseconds for which a deletion is remembered where parts do not name their parameters.
 LAST_WRITES = 60_000
 _LIFE = _HINT + "life"
+_DUE = _HINT + "due"  # when it is to expire, while that is being changed
 _LIVES = 16  # that differ in the ends of their parts
 _FIRST_LIFE = 15  # as -1 leaves when it is divided by 16
 _NEVER = 2**47
@@ -137,13 +139,16 @@ class Metadata:
         deleted_key: the key that says which is the next one, on the same server; None if the name
             is of a kind that no such key can be made of.
         fingerprint: names the parameters in the groups of parts that split as they fill.
+        expiring: whether somebody has begun to change when it expires, and not ended.
         complete_deletion: ends a deletion that somebody began; set by the structure.
+        complete_expiry: ends such a change; set by the structure.
         data_keys: returns keys, and where each lives, of which one exists if there is data; set by
             the structure, if its data must not be taken for that of parameters which it was not
             created with.
     """
 
     complete_deletion: Callable[[], Operation[object]] | None = None
+    complete_expiry: Callable[[], Operation[object]] | None = None
     # Returns keys of which at least one exists if the structure has data; None: not looked at.
     data_keys: Callable[[], Iterable[tuple[To, str]]] | None = None
 
@@ -160,6 +165,7 @@ class Metadata:
         self.checked = False
         self.due = 0
         self.deleting = False
+        self.expiring = False
         self.leased = False
         self.life = _FIRST_LIFE
         self._seen: dict[str, str] = {}  # as stored when they were read: what decides
@@ -275,6 +281,7 @@ class Metadata:
         words = [word.decode(errors="replace") for word in reply]
         found = dict(zip(words[::2], words[1::2], strict=True))
         self.deleting = found.pop(DELETING, None) is not None
+        self.expiring = create and _DUE in found and not self.deleting
         if found:
             life = found.get(_LIFE, str(_FIRST_LIFE))
             self.life = stored_integer(self.to, self.key, _LIFE, life, 1, _FIRST_LIFE)
@@ -374,6 +381,9 @@ def open_all(metas: Iterable[Metadata], *, create: bool = False) -> Operation[No
                 if meta.complete_deletion is not None:
                     yield from meta.complete_deletion()
                 again.append(meta)
+            elif meta.expiring and meta.complete_expiry is not None:
+                meta.expiring = False
+                yield from meta.complete_expiry()
             elif not meta.looked and meta.data_keys is not None:
                 yield from _look_for_data(meta)
                 again.append(meta)
@@ -402,7 +412,9 @@ def _warn_of_eviction(metas: Sequence[Metadata], replies: Sequence[Reply]) -> No
 
 def evicted(policy: str) -> str:
     """Return what a server with a ``maxmemory-policy`` does to structures, in words."""
-    which = "that expire lose" if policy.startswith("volatile") else "lose"
+    which = "lose"
+    if policy.startswith("volatile"):
+        which = "that expire, or were created again within a minute of their deletion, lose"
     return f"structures {which} parts and parameters as memory runs out"
 
 

@@ -11,9 +11,9 @@ written in a Huffman code::
 
     2F CF F7 F3 03 8D                                   48 bits; ones fill the last byte up
 
-Dynamic programming finds the tokens with the fewest bits. The start of a value counts as a letter.
-The tokens that begin with it, and only they, can come first, so they have a code of their own: no
-bits are spent on tokens that cannot occur, which saves 7% on short records.
+Dynamic programming finds the tokens with the fewest bits, or hardly more. The start of a value
+counts as a letter. The tokens that begin with it, and only they, can come first, so they have a
+code of their own: no bits are spent on tokens that cannot occur, which saves 7% on short records.
 
 The table, as it is stored (zlib of)::
 
@@ -56,6 +56,7 @@ _HEAD = struct.Struct(f">{2 * LONGEST_CODE}I")
 _VERSION = b"\x01"
 _ESCAPE = ""  # the token that says: a byte follows
 _NEVER = 1e300
+_MARGIN = 4.0  # bits
 
 
 class TokenMatcher:
@@ -79,30 +80,44 @@ class TokenMatcher:
     def tokenize(self, text: str) -> list[str]:
         """Return the tokens, and letters that are not tokens, with the lowest total cost.
 
-        Cost: O(letters · lengths of tokens), about a microsecond per letter.
+        Nearly the lowest: a place is not looked at to which it costs clearly more to get than to
+        the furthest one known. That takes a third less time, and values are 0.4% longer.
+
+        Cost: O(letters · lengths of tokens), half a microsecond per letter.
         """
         size = len(text)
         best = [0.0] + [_NEVER] * size
         came = [0] * (size + 1)
         ways, price = self._ways, self._costs.get
+        reached, limit = 0, _NEVER
         for at in range(size):
             so_far = best[at]
+            if so_far >= limit and at < reached:
+                continue
             window = text[at : at + _WINDOW]
             way = ways.get(window)
             if way is None:
                 way = self._learn(window)
             for length, cost in way[0]:
                 cost += so_far
-                if cost < best[at + length]:
-                    best[at + length] = cost
-                    came[at + length] = at
+                end = at + length
+                if cost < best[end]:
+                    best[end] = cost
+                    came[end] = at
+                    if end >= reached:
+                        reached, limit = end, cost + _MARGIN
             for length in way[1]:
-                longer = price(text[at : at + length])
-                if longer is not None and at + length <= size:
+                end = at + length
+                if end > size:
+                    break
+                longer = price(text[at:end])
+                if longer is not None:
                     longer += so_far
-                    if longer < best[at + length]:
-                        best[at + length] = longer
-                        came[at + length] = at
+                    if longer < best[end]:
+                        best[end] = longer
+                        came[end] = at
+                        if end >= reached:
+                            reached, limit = end, longer + _MARGIN
         tokens = []
         while size:
             tokens.append(text[came[size] : size])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
@@ -242,13 +243,10 @@ def grouped(
     members: Iterable[tuple[M, T]], part_of: Callable[[M], int]
 ) -> dict[int, tuple[list[M], list[T]]]:
     """Return members, and what belongs to each, by part."""
-    groups: dict[int, tuple[list[M], list[T]]] = {}
-    for member, owned in members:
-        part = part_of(member)
-        group = groups.get(part)
-        if group is None:
-            groups[part] = ([member], [owned])
-        else:
-            group[0].append(member)
-            group[1].append(owned)
-    return groups
+    together: defaultdict[int, list[tuple[M, T]]] = defaultdict(list)
+    for pair in members:
+        together[part_of(pair[0])].append(pair)
+    return {
+        part: ([member for member, _ in pairs], [owned for _, owned in pairs])
+        for part, pairs in together.items()
+    }

@@ -34,6 +34,7 @@ Members are always hashed, numbers too, because the integers of a set are rarely
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Sized
+from itertools import repeat
 from typing import Any, ClassVar, Generic, TypeAlias
 
 from shardkit.encodings.limits import FORMS
@@ -212,9 +213,10 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
                 f"{self.name}: sadd_many({shown(members)}) would add its characters",
                 "give an iterable of members, or use sadd",
             )
+        if not isinstance(members, Iterable):
+            raise InvalidArgumentError(f"{self.name}: members={shown(members)}", "give a list")
         added = 0
-        encode = self._members.encode
-        pairs = ((encode(member), None) for member in members)
+        pairs = zip(self._members.encode_all(members), repeat(None), strict=False)
         for page in self.layout.pages(pairs, len(members) if isinstance(members, Sized) else None):
             yield from self._open(create=True)
             for _, new in (yield from self.layout.write(page, lambda some, _: ("SADD", *some))):

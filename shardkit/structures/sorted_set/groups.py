@@ -146,12 +146,14 @@ class ScoredGroups(GrowingLayout):
         score, member = rest if verb == "ADD" else ("", *rest)
         keys = [self._keys[group], self.key(group, part)]
         end, of = self._life
-        args = (plan.parts, of, max(0, most), int(self.bound_size > 0), member, score, end)
+        args = (plan.parts, of, end, max(0, most), 2 * self.bound_size, member, score)
         return script_call(self.component, script("structures/sorted_set/write_one"), keys, args)
 
-    def _update_state(self, group: int, parts: int, number: int, expiring: bool) -> None:
+    def _update_state(
+        self, group: int, parts: int, number: int, expiring: int | None = None
+    ) -> None:
         """Note a reply's state; its last field says whether a script needs all parts as keys."""
-        super()._update_state(group, parts, number, False)
+        super()._update_state(group, parts, number)
         if expiring == _NEEDS_ALL_PARTS:
             self._needs_all_parts.add(group)
         elif expiring == _HAD_ALL_PARTS:

@@ -16,6 +16,7 @@ from shardkit.structures.base.check import (
     Damage,
     Suspicion,
     Suspicions,
+    check_registered,
     confirmed,
     contents,
     lengths,
@@ -26,12 +27,18 @@ from shardkit.structures.unique.days import BitmapDay, SetDay
 
 def check_day(day: SetDay | BitmapDay) -> Stream[Damage]:
     """Check all parts of a day."""
+    if isinstance(day, BitmapDay):
+        yield (yield from confirmed(partial(_check_registered, day)))
     parts, _ = yield from day.existing_parts()
     for some in pages(parts, KEYS_CHECKED):
         if isinstance(day, SetDay):
             yield (yield from confirmed(partial(_check_sets, day, some)))
         else:
             yield (yield from confirmed(partial(_check_bitmaps, day, some)))
+
+
+def _check_registered(day: BitmapDay) -> Operation[Suspicions]:
+    return (yield from check_registered(day.registry, *(yield from day.first_unregistered())))
 
 
 def _check_sets(day: SetDay, parts: Sequence[int]) -> Operation[Suspicions]:

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from secrets import token_hex
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from shardkit.errors import ShardFailure
@@ -42,6 +43,7 @@ from shardkit.operations.commands import (
     Pause,
     Replies,
     Shard,
+    ShardOf,
     To,
     Transaction,
     raise_failures,
@@ -49,6 +51,7 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.operation import Operation, Page, Stream, pages
 from shardkit.routing.partition import Partition
+from shardkit.structures.base.check import KEYS_CHECKED
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.parameters import Metadata, open_all
 from shardkit.structures.base.part_registry import PartRegistry
@@ -56,6 +59,7 @@ from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import ATTEMPTS, open_again, settle, unstable
 from shardkit.structures.unique.precision import MEMBER_BITS, Visitor, VisitorId, visitor_id
 
+_MARK_KEPT: Final = 600_000  # milliseconds
 _UNTIL_REMOVED: Final = 0.05  # seconds between looks at a day that may be being removed
 
 # Members to send, by the key of their part.
@@ -343,6 +347,46 @@ class SetDay(DayInParts):
         """Store the parameters, or compare them."""
         yield from open_all([self.meta], create=True)
 
+    def gather(self, shards: int) -> Operation[None]:
+        """Move ids to the shards on which their parts live; see `UniqueVisitors.gather`."""
+        yield from self.prepare(())
+        databases = yield from self._databases(shards)
+        for page in pages(range(self.parts), max(1, PARTS_LISTED // shards)):
+            keys = [self.part_key(part) for part in page]
+            homes = yield Locate([(self.component, key) for key in keys])
+            others = [
+                (ShardOf(self.component, number, shards), key)
+                for (home, _), key in zip(homes, keys, strict=True)
+                for number in {*databases} - {databases[home.number or 0]}
+            ]
+            replies = yield [Command(to, k, ("SMEMBERS", k), idempotent=True) for to, k in others]
+            found = [
+                (to, key, some)
+                for (to, key), members in zip(others, replies, strict=True)
+                for some in pages(members, MEMBERS_PER_SCRIPT)
+            ]
+            # What is interrupted leaves ids in both places: gathering again ends it.
+            yield [
+                self.meta.command(key, *written)
+                for _, key, some in found
+                for written in (("SADD", *some), self.meta.expiry)
+            ]
+            yield [
+                Command(to, key, ("SREM", key, *some), idempotent=True) for to, key, some in found
+            ]
+
+    def _databases(self, shards: int) -> Operation[list[int]]:
+        """Return for each shard the last one that has the same database: several may share one."""
+        mark = f"{self.key}:gather:{token_hex(8)}"
+        to = [ShardOf(self.component, number, shards) for number in range(shards)]
+        for number, shard in enumerate(to):  # one after another, so that the last one counts
+            yield [Command(shard, mark, ("SET", mark, number, "PX", _MARK_KEPT), idempotent=True)]
+        replies = yield [Command(shard, mark, ("GET", mark), idempotent=True) for shard in to]
+        yield [Command(shard, mark, ("UNLINK", mark), idempotent=True) for shard in to]
+        if None in replies:
+            raise damage(to[replies.index(None)], mark, "nothing", "a mark just made")
+        return list(map(int, replies))
+
     def existing_parts(self) -> Operation[tuple[Sequence[int], bool]]:
         """Return all parts that were planned, and whether the parameters are stored."""
         yield from open_all([self.meta])
@@ -395,8 +439,8 @@ class BitmapDay(DayInParts):
 
     def __init__(self, component: str, key: str, part_size: int) -> None:
         self.part_size = part_size
-        self._registry = PartRegistry(component, key)
-        super().__init__(component, key, self._registry.key)
+        self.registry = PartRegistry(component, key)
+        super().__init__(component, key, self.registry.key)
 
     def part_and_member(self, visitor: Visitor) -> tuple[int, Argument]:
         """Return a user's part, and the position of the bit in it."""
@@ -418,12 +462,18 @@ class BitmapDay(DayInParts):
 
     def prepare(self, parts: Iterable[int]) -> Operation[None]:
         """Register the parts."""
-        return self._registry.add(parts)
+        return self.registry.add(parts)
 
     def existing_parts(self) -> Operation[tuple[Sequence[int], bool]]:
         """Return the parts in which a bit was ever set."""
-        parts = yield from self._registry.read()
+        parts = yield from self.registry.read()
         return parts, bool(parts)
+
+    def first_unregistered(self) -> Operation[tuple[list[int], list[str]]]:
+        """Return those of the first parts that are not registered, and their keys."""
+        registered = set((yield from self.registry.read()))
+        parts = [part for part in range(KEYS_CHECKED) if part not in registered]
+        return parts, list(map(self.part_key, parts))
 
     def add_commands(self, members: Members, counter: str | None) -> Iterable[Command]:
         """Return calls of a script that sets bits of one part."""
@@ -442,7 +492,7 @@ class BitmapDay(DayInParts):
         parts = [int(key.rpartition(":")[2]) for key in created]
         index = self.index_key
         reading = Command(self.component, index, ("PEXPIRETIME", index), idempotent=True)
-        *_, ends = yield [*self._registry.add_again(parts), reading]
+        *_, ends = yield [*self.registry.add_again(parts), reading]
         if ends > 0:
             yield [Command(self.component, k, ("PEXPIREAT", k, ends), None, True) for k in created]
 
@@ -450,7 +500,7 @@ class BitmapDay(DayInParts):
         """See `DayInParts.send_to_all`."""
         affected = yield from super().send_to_all(name, *args)
         if name == "UNLINK":
-            self._registry.reset()
+            self.registry.reset()
         return affected
 
 

@@ -83,7 +83,8 @@ def _count_sets(days: Sequence[SetDay], which: Which) -> Operation[int]:
                 raise StructureError(
                     f"{day.key}: {came:,} visitors are counted, but {day.meta.key} is not "
                     "there, which says where their ids are",
-                    "restore it, or leave out the day: its ids may have been removed",
+                    "restore it; gather(day) if another program wrote the day; or leave it out, as "
+                    "its ids may have been removed",
                 )
     if not existing or (which == "all" and len(existing) < len(days)):
         return 0

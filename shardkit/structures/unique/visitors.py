@@ -49,6 +49,7 @@ from collections.abc import Iterable, Sequence
 from datetime import date, timedelta
 from functools import partial
 
+from shardkit.config.component import MAX_SHARDS
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Home, Pause
@@ -63,8 +64,15 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import day_of, duration
-from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, suspected
+from shardkit.structures.base.arguments import check_integer, day_of, duration
+from shardkit.structures.base.check import (
+    Damage,
+    Suspicion,
+    Suspicions,
+    confirmed,
+    register_existing,
+    suspected,
+)
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
 from shardkit.structures.base.parameters import send_opened
 from shardkit.structures.base.partitioned import check_parameters, restore_parameters
@@ -334,8 +342,43 @@ class UniqueVisitors(Structure[Face]):
         return int(repaired)
 
     @operation
+    def gather(self, day: date, shards: int) -> Operation[int]:
+        """Move a day's ids to the shards on which their parts live, and `recount` the day.
+
+        For a day of a program that chose the shard by the session, as Redis in Action's does over
+        several servers: each of them has parts of the same names, with other ids, so a visitor who
+        comes again may be counted again. That program must have stopped by then. What it adds
+        later, and what an interruption leaves, another call gathers; no id is lost.
+
+        Args:
+            day: the day.
+            shards: how many shards the component has, all of which are looked at.
+
+        Returns:
+            The day's count, which is that of its ids.
+
+        Raises:
+            InvalidArgumentError: the precision keeps no SETs, or the number is out of range.
+            ShardCountError: the component has another number of shards.
+            ParameterMismatchError: this counter was created with other parameters.
+            ShardErrors: a shard failed; call it again.
+
+        Cost: one command for each part on each shard, and three exchanges for some 256 of them; and
+        `recount`.
+        """
+        check_integer(self.name, "shards", shards, 1, MAX_SHARDS)
+        if not self._planner.plans:
+            raise self._settings.refusal("has no SETs of ids", "add up what each shard counts")
+        data = yield from self._day(day, write=True)
+        assert isinstance(data, SetDay)
+        yield from data.gather(shards)
+        return (yield from self.deferred.recount(day))
+
+    @operation
     def rebuild(self, day: date | None = None) -> Operation[int]:
         """Store the counter's parameters, if they were lost, and `recount` a day.
+
+        Of ``bitmap`` also the list of the day's parts, as far as the first 64 exist.
 
         Args:
             day: by default today, by the server's clock.
@@ -347,11 +390,14 @@ class UniqueVisitors(Structure[Face]):
             ParameterMismatchError: this counter was created with other parameters.
             ShardErrors: a shard failed.
 
-        Cost: as `recount`, and three exchanges.
+        Cost: as `recount`, and three exchanges; with ``bitmap`` six.
         """
         date_ = yield from self._date(day)
         self._planner.seek(date_)
         yield from restore_parameters(self._planner.meta)
+        data = yield from self._day(date_)
+        if isinstance(data, BitmapDay):
+            yield from register_existing(data.registry, *(yield from data.first_unregistered()), 0)
         return (yield from self.deferred.recount(date_))
 
     @stream

@@ -14,21 +14,43 @@ from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, StructureError
 
 DAY = date(2015, 5, 17)
-GARBAGE: dict[str, Callable[[Any], object]] = {
-    "no field": lambda kit: kit.hash("h", component="one").hset(None, "x"),
-    "a list for a mapping": lambda kit: kit.hash("h", component="one").hset(mapping=[1]),
-    "no string's name": lambda kit: kit.strings("s", component="one").set(None, "x"),
-    "a list of strings": lambda kit: kit.strings("s", component="one").mset([1]),
-    "no members": lambda kit: kit.set("m", component="one").sadd_many(None),
-    "a number of members": lambda kit: kit.set("m", component="one").sadd_many(5),
-    "no values": lambda kit: kit.list("l", component="one").rpush_many(None),
-    "no ids": lambda kit: kit.packed("p", component="one", fields="flag").get_many(None),
+# What is called, and what the error says of it.
+GARBAGE: dict[str, tuple[Callable[[Any], object], str]] = {
+    "no field": (lambda kit: kit.hash("h", component="one").hset(None, "x"), "h: field None"),
+    "a list for a mapping": (
+        lambda kit: kit.hash("h", component="one").hset(mapping=[1]),
+        r"mapping=\[1\]",
+    ),
+    "no string's name": (
+        lambda kit: kit.strings("s", component="one").set(None, "x"),
+        "field None",
+    ),
+    "a list of strings": (
+        lambda kit: kit.strings("s", component="one").mset([1]),
+        r"mapping=\[1\]",
+    ),
+    "no members": (
+        lambda kit: kit.set("m", component="one").sadd_many(None),
+        "m: members=None; give a list",
+    ),
+    "a number of members": (
+        lambda kit: kit.set("m", component="one").sadd_many(5),
+        "m: members=5; give a list",
+    ),
+    "no values": (
+        lambda kit: kit.list("l", component="one").rpush_many(None),
+        "NoneType where several values",
+    ),
+    "no ids": (
+        lambda kit: kit.packed("p", component="one", fields="flag").get_many(None),
+        "NoneType where several",
+    ),
 }
 
 
-@pytest.mark.parametrize("call", GARBAGE.values(), ids=GARBAGE)
-def test_garbage_is_refused(kit: ShardKit, call: Callable[[Any], object]) -> None:
-    with pytest.raises(InvalidArgumentError):
+@pytest.mark.parametrize(("call", "said"), GARBAGE.values(), ids=GARBAGE)
+def test_garbage_is_refused(kit: ShardKit, call: Callable[[Any], object], said: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=said):
         call(kit)
 
 

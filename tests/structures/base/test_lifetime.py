@@ -231,7 +231,7 @@ def test_a_kept_object_writes_nothing_into_a_structure_with_other_parameters(
     created = opened_by_another(world, kind, **kind.other)
     kind.add(created, range(5))
     monkeypatch.setattr(parameters, "LEASE", -1.0)  # a second later
-    with pytest.raises(ParameterMismatchError):
+    with pytest.raises(ParameterMismatchError, match=r"'{?it}?' was created with other parameters"):
         kind.add(kept, [3, 60, 700])
     assert kind.members(created) == set(range(5))
     assert kind.count(created) == 5
@@ -249,7 +249,7 @@ def test_parts_of_another_structure_that_a_write_creates_are_removed_again(
     if kind is KINDS[IN_LISTS]:
         kind.add(created, [1])
         created.lpop()
-    with pytest.raises(ParameterMismatchError):
+    with pytest.raises(ParameterMismatchError, match=r"'{?it}?' was created with other parameters"):
         kind.add(kept, [3, 60, 700])
     assert kind.members(created) == set()
     assert kind.count(created) == 0
@@ -374,5 +374,83 @@ def test_no_order_of_two_operations_leaves_parts_by_themselves(
         found = check(world, kind)
         if first == "write" and "delete" not in second:
             assert found >= {3, 61, 800}
+        at += 1
+    assert at > 1
+
+
+# ---- a client stops in the middle
+
+
+def stopped(kit: ShardKit, steps: Any, at: int) -> bool:
+    """Run steps up to exchange number ``at``, as a process does that is killed then."""
+    driver = kit._driver
+    try:
+        step = next(steps)
+        for _ in range(at):
+            step = _answer(steps, step, driver._run_step(step))
+    except StopIteration:
+        return False
+    return True
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "expire": lambda it: it.deferred.pexpireat(LATER + 1),
+    "persist": lambda it: it.deferred.persist(),
+    "expire at once": lambda it: it.deferred.expire(0),
+}
+
+
+@pytest.mark.parametrize("world", ["few"], indirect=True)
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_client_that_stops_has_begun_the_next_write_ends(
+    world: World, kind: Kind, change: str
+) -> None:
+    at, more = 0, True
+    while more:
+        flush(world)
+        ours, theirs = (
+            kind.make(world.ours, world.component),
+            opened_by_another(world, kind),
+        )
+        kind.add(ours, range(40))
+        ours.pexpireat(LATER)
+        more = stopped(world.ours, CHANGES[change](ours), at)
+        found = world.keys()
+        assert not found or any(key.endswith(":meta") for key in found), at  # parts are never alone
+        kind.add(theirs, [3, 60])
+        ends = set(world.keys().values())
+        assert len(ends) == 1
+        if change == "expire at once":
+            # What was begun by deleting is ended so; the write comes after it.
+            assert check(world, kind) in ({3, 60}, {*range(40), 60}), at
+        else:
+            assert check(world, kind) == {*range(40), 60}, at
+            assert ends <= {-1, LATER, LATER + 1}
+        at += 1
+    assert at > 2 - (kind is KINDS[IN_LISTS])
+
+
+@pytest.mark.parametrize("world", ["few"], indirect=True)
+def test_parameters_outlive_the_parts_when_a_client_stops_while_it_lets_them_expire(
+    world: World, kind: Kind
+) -> None:
+    at, more = 0, True
+    while more:
+        flush(world)
+        ours = kind.make(world.ours, world.component)
+        kind.add(ours, range(40))
+        client = world.clients[0]
+        seconds, microseconds = client.time()
+        due = 1000 * seconds + microseconds // 1000 + 100
+        more = stopped(world.ours, ours.deferred.pexpireat(due), at)
+        while client.time() < (due // 1000, due % 1000 * 1000 + 20_000):
+            pass
+        found = world.keys()
+        assert not found or any(key.endswith(":meta") for key in found), (at, found)
+        theirs = opened_by_another(world, kind)
+        kind.add(theirs, [3, 60])
+        members = check(world, kind)
+        # The time has been set before the client stopped, or it has not.
+        assert members in ({3, 60}, {*range(40), 60}), at
         at += 1
     assert at > 1

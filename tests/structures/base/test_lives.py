@@ -94,7 +94,7 @@ def test_a_write_that_arrives_after_deletion_and_creation_with_other_parameters_
     kind.write(new, 40)
     if ends:
         new.pexpireat(2**41)
-    with pytest.raises(ParameterMismatchError):
+    with pytest.raises(ParameterMismatchError, match="'it' was created with other parameters"):
         go_on(kit, batch, steps)
     assert kind.read(new) == ({3, 40} if there else {40})
     assert list(new.check()) == []
@@ -177,7 +177,7 @@ def test_a_structure_that_expires_soon_is_followed_by_another_life(
     new = kind.make(kit, 2)
     kind.write(new, 3)
     assert client.hget("it:meta", "hint:life") is not None
-    with pytest.raises(ParameterMismatchError):
+    with pytest.raises(ParameterMismatchError, match="'it' was created with other parameters"):
         go_on(kit, batch, steps)
     assert kind.read(new) == {3}
 
@@ -202,7 +202,7 @@ def test_what_others_created_meanwhile_with_other_parameters_is_not_deleted(
     batch, steps = sent(kit, kind.make(kit, 1).deferred.delete(), "structures/base/mark_deleting")
     new = kind.make(kit, 2)
     kind.write(new, 3)
-    with pytest.raises(ParameterMismatchError):
+    with pytest.raises(ParameterMismatchError, match="'it' was created with other parameters"):
         go_on(kit, batch, steps)
     assert kind.read(new) == {3}
 

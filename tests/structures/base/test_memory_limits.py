@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+import redis
 from faces import Face, faced, sessions
 
 from shardkit import ShardErrors, ShardMap
@@ -128,3 +129,30 @@ def test_a_server_that_evicts_keys_is_named_once_where_a_structure_is_first_writ
     [record] = caplog.records
     assert "cached: the server of a:meta has maxmemory-policy volatile-lru" in record.getMessage()
     assert "set it to noeviction" in record.getMessage()
+
+
+def test_a_server_that_evicts_what_expires_takes_parts_of_structures_that_were_created_again(
+    full: tuple[Face, Any],
+) -> None:
+    face, client = full
+    names = ("first life", "expires", "created again")
+    for name in names:
+        made = face.kit.set(name, component="data", total=100, part_size=4, members=int)
+        face.run(made.sadd(*range(40)))
+        if name == "created again":
+            face.run(made.delete())
+            face.run(made.sadd(*range(40)))
+            assert face.run(made.ttl()) == -1
+        elif name == "expires":
+            face.run(made.expire(1000))
+    client.config_set("maxmemory-eviction-tenacity", 100)
+    client.config_set("maxmemory-policy", "volatile-lru")
+    client.config_set("maxmemory", 1)
+    with pytest.raises(redis.exceptions.OutOfMemoryError, match="maxmemory"):
+        client.set("more", "x")
+    client.config_set("maxmemory", 0)
+    found = {}
+    for name in names:
+        made = face.kit.set(name, component="data", total=100, part_size=4, members=int)
+        found[name] = len(face.run(made.smembers()))
+    assert found == {"first life": 40, "expires": 0, "created again": 0}

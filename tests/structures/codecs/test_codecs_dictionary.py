@@ -142,9 +142,14 @@ def test_an_invalid_dictionary_is_not_stored(face: Face) -> None:
     assert stored_dictionaries(face) == set()
 
 
-@pytest.mark.parametrize("samples", [[], [{"x"}]])
-def test_a_sample_of_nothing_or_of_what_does_not_fit_is_refused(face: Face, samples: Any) -> None:
-    with pytest.raises(InvalidArgumentError):
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [([], "a dictionary trained on no values"), ([{"x"}], "a set, would not come back from JSON")],
+)
+def test_a_sample_of_nothing_or_of_what_does_not_fit_is_refused(
+    face: Face, samples: Any, said: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=said):
         face.run(Records(face, "tokens").train(samples))
     assert stored_dictionaries(face) == set()
 

@@ -43,7 +43,10 @@ def test_stored_bytes_that_are_damaged_are_refused(name: str) -> None:
     one = codec(name)
     stored = one.encode(PAGE)
     for damaged in (b"", b"\2" + stored[1:], stored[:20], b"\1" + b"x" * 40, stored[:-3]):
-        with pytest.raises(StructureError):
+        with pytest.raises(
+            StructureError,
+            match=f"cannot be read as {name}-json; it was written past this structure",
+        ):
             one.decode(damaged)
 
 

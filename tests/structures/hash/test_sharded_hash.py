@@ -223,6 +223,10 @@ def test_values_and_amounts_that_do_not_fit_are_named(kit: ShardKit) -> None:
     for amount in (float("nan"), float("inf"), "1", None):
         with pytest.raises(InvalidArgumentError, match="amount="):
             cities.hincrbyfloat("x", amount)  # type: ignore[arg-type]
+    coded = kit.hash("coded", component="many", codec="gzip")
+    for call in (coded.hincrby, coded.hincrbyfloat):
+        with pytest.raises(InvalidArgumentError, match=r"does not work on what codec .* stores"):
+            call("x", 1)
     assert keys_of(kit, "many") == set()
 
 
@@ -478,6 +482,10 @@ class TestStrings:
             assert run(users.ttl(name)) == -1
             assert run(users.set(name, "v", exat=datetime.now(UTC) + timedelta(hours=1))) is True
             assert 3000 < run(users.ttl(name)) <= 3600
-        for options in ({"nx": True, "xx": True}, {"ex": 1, "px": 1}, {"ex": 0}):
-            with pytest.raises(InvalidArgumentError):
+        for options, said in (
+            ({"nx": True, "xx": True}, "nx and xx exclude one another"),
+            ({"ex": 1, "px": 1}, "several times to live; give one of ex, px"),
+            ({"ex": 0}, "time=0; give an integer"),
+        ):
+            with pytest.raises(InvalidArgumentError, match=said):
                 run(users.set(1, "x", **options))

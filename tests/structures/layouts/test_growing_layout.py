@@ -83,7 +83,8 @@ def test_what_a_load_is_still_to_bring_is_planned_for_and_what_is_there_already_
     assert part_count(unknown) == pytest.approx(part_count(known), rel=0.05)
     before = part_count(known), part_count(unknown)
     assert known.sadd_many(members) == unknown.sadd_many(iter(members)) == 0
-    assert part_count(known) - before[0] == part_count(unknown) - before[1]
+    added = part_count(known) - before[0], part_count(unknown) - before[1]
+    assert added[0] == pytest.approx(added[1], abs=4)  # one for each group
     assert set(known.smembers()) == set(members)
 
 

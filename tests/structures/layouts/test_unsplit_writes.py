@@ -106,6 +106,37 @@ def test_a_part_of_another_type_is_named(kit: ShardKit, client: Any) -> None:
         ids.sadd(3)
 
 
+def test_a_writer_hears_that_fields_expire_when_its_group_is_full(
+    kit: ShardKit, client: Any
+) -> None:
+    table = kit.hash("ids", component="own", groups=1, partition="crc32")
+    table.hset(mapping={f"f{n}": "v" for n in range(20)})
+    # Another client has given fields a time to live, and most have expired since.
+    client.hset(state_key(client), mapping={"expiring": 1, "count": 50_000})
+    assert table.hset("new", "v") == 1
+    assert table.hset("newer", "v") == 1
+    assert client.hgetall(state_key(client))[b"parts"] == b"1"
+    assert client.hgetall(state_key(client))[b"count"] == b"22"
+
+
+def test_the_members_of_small_ends_are_not_overtaken_unseen(kit: ShardKit, client: Any) -> None:
+    scores = kit.sorted_set("z", component="own", groups=1, bound=10)
+    expected: dict[str, float] = {}
+    for n in range(120):
+        member, score = f"m{n * 37 % 61}", float(n * 53 % 97)
+        assert scores.zadd({member: score}) == (member not in expected)
+        expected[member] = score
+        if n % 5 == 4:
+            gone = f"m{n * 11 % 61}"
+            assert scores.zrem(gone) == (expected.pop(gone, None) is not None)
+        best = sorted(((s, m) for m, s in expected.items()), reverse=True)
+        assert scores.zrange(0, 9, desc=True, withscores=True) == [(m, s) for s, m in best[:10]]
+        lowest = [(m, s) for s, m in reversed(best[-10:])]
+        assert scores.zrange(0, 9, withscores=True) == lowest
+    assert scores.zcard() == len(expected)
+    assert not list(scores.check())
+
+
 def test_a_bulk_load_sends_dozens_of_members_in_a_command(kit: ShardKit, client: Any) -> None:
     ids = kit.set("ids", component="own", members=int)
     ids.sadd_many(range(60_000))

@@ -327,8 +327,9 @@ def test_a_server_that_restarts_fails_the_wait_and_serves_the_next(
             server.kill()
 
         crashing = pool.submit(crash)
-        with pytest.raises(ShardErrors):
+        with pytest.raises(ShardErrors) as failed:
             face.run(jobs.blpop())
+        assert "the command may have been executed" in str(failed.value)
         crashing.result(30)
     server.restart()
     assert face.run(jobs.rpush(1, 2)) == 2  # its data is gone, and the list is made anew

@@ -148,9 +148,18 @@ def test_invalid_fields_are_refused(fields: Any, said: str) -> None:
     assert "users" in str(refused.value)
 
 
-@pytest.mark.parametrize("args", [([],), ("SML",), ([1, 2],), (["a", "a"],), (["a"] * 4, 1)])
-def test_invalid_choices_are_refused(args: Any) -> None:
-    with pytest.raises(InvalidArgumentError):
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (([],), "a sequence of names, at least one"),
+        (("SML",), "a sequence of names, at least one"),
+        (([1, 2],), "a sequence of names, at least one"),
+        ((["a", "a"],), "at most 255, each once"),
+        ((["a"] * 4, 1), "4 names in 1 bits; give at most 1"),
+    ],
+)
+def test_invalid_choices_are_refused(args: Any, said: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=said):
         Choice(*args)
     with pytest.raises(InvalidArgumentError, match="Choice: bits=0; give an integer, 1 to 32"):
         Choice(["a"], bits=0)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID
+from zlib import crc32
 
 import pytest
 from faces import SESSION, SESSION_ID, Face, faced, holder, keys_of, sessions
@@ -15,7 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardkit import AsyncShardKit, ShardKit, ShardMap
-from shardkit.errors import InvalidArgumentError, ParameterMismatchError
+from shardkit.errors import (
+    InvalidArgumentError,
+    ParameterMismatchError,
+    ShardCountError,
+    StructureError,
+)
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.unique.sizing import expected_after
 from shardkit.structures.unique.visitors import UniqueVisitors
@@ -528,3 +534,82 @@ def test_visits_go_together(face: Face, visitors: Any) -> None:
     deferred = visitors.deferred
     counted = face.run(face.kit.together(*(deferred.visit(s, DAY) for s in sessions(30) * 2)))
     assert sum(counted) == face.run(visitors.count(DAY)) == 30
+
+
+def write_as_the_book_does(kit: ShardKit, sessions: Iterable[str], day: str = "2009-01-01") -> None:
+    """Count sessions of a day on the server that each session chooses, as Redis in Action does."""
+    home: Any = kit.client("both")
+    home.set(f"unique:{day}:expected", 2048)
+    for session in sessions:
+        client: Any = kit.client("both", crc32(session.encode()) % 4)
+        number = int(session.replace("-", "")[:15], 16)
+        part = crc32(b"x%d" % number) % (2 * 2048 // 512)
+        if client.sadd(f"unique:{day}:{part}", number):
+            home.incr(f"unique:{day}")
+
+
+def test_a_day_whose_servers_were_chosen_by_session_is_gathered_and_then_counts_nobody_twice(
+    face: Face, kit: ShardKit
+) -> None:
+    day, sessions = (
+        date(2009, 1, 1),
+        [str(UUID(int=n << 68)) for n in range(2**59, 2**59 + 200)],
+    )
+    write_as_the_book_does(kit, sessions)
+    visitors = face.kit.unique_visitors(component="both", partition="redis-in-action")
+    # Before, only the visitors whose id is where its part lives are known.
+    again = face.run(visitors.visit_many(sessions, day))
+    assert 0 < again < 200
+    assert face.run(visitors.count(day)) == 200 + again
+    for _ in range(2):
+        assert face.run(visitors.gather(day, shards=4)) == 200
+    assert face.run(visitors.visit_many(sessions, day)) == 0
+    assert face.run(visitors.visit(str(UUID(int=5)), day))
+    assert face.run(visitors.count(day)) == face.run(visitors.recount(day)) == 201
+    assert len(face.list(visitors.ids(day))) == 201
+    with pytest.raises(ShardCountError, match="shards"):
+        face.run(visitors.gather(day, shards=3))
+
+
+def test_days_of_the_book_are_refused_in_a_union_until_they_are_gathered(
+    face: Face, kit: ShardKit
+) -> None:
+    sessions = [str(UUID(int=n << 68)) for n in range(2**59, 2**59 + 60)]
+    days = (date(2009, 1, 1), date(2009, 1, 2))
+    for day, some in zip(days, (sessions[:40], sessions[30:]), strict=True):
+        write_as_the_book_does(kit, some, day.isoformat())
+    visitors = face.kit.unique_visitors(component="both", partition="redis-in-action")
+    with pytest.raises(StructureError, match=r"40 visitors are counted.*gather\(day\)"):
+        face.run(visitors.count_union(days))
+    for day in days:
+        face.run(visitors.gather(day, shards=4))
+    assert face.run(visitors.count_union(days)) == 60
+    assert face.run(visitors.count_intersection(days)) == 10
+
+
+def test_an_interrupted_gathering_loses_no_visitor(kit: ShardKit) -> None:
+    day, sessions = date(2009, 1, 1), [str(UUID(int=n << 68)) for n in range(2**59, 2**59 + 60)]
+    visitors = kit.unique_visitors(component="both", partition="redis-in-action")
+    done, exchanges = False, 0
+    while not done:
+        for shard in (None, 0, 1, 2, 3):
+            kit.client("both", shard).flushdb()
+        write_as_the_book_does(kit, sessions)
+        steps, sent = visitors.deferred.gather(day, 4), None
+        try:
+            for _ in range(exchanges):
+                sent = kit.driver._run_step(steps.send(sent))  # type: ignore[arg-type]
+            steps.close()
+        except StopIteration:
+            done = True
+        assert visitors.gather(day, 4) == 60
+        assert len({*visitors.ids(day)}) == 60
+        exchanges += 1
+    assert exchanges > 5
+
+
+def test_gathering_is_refused_where_there_are_no_sets(face: Face, kit: ShardKit) -> None:
+    for precision in ("bitmap", "hyperloglog"):
+        visitors = face.kit.unique_visitors(component="both", precision=precision)
+        with pytest.raises(InvalidArgumentError, match="has no SETs of ids"):
+            face.run(visitors.gather(date(2009, 1, 1), shards=4))

@@ -25,6 +25,12 @@ local function expire_part(list, n)
   if list.due then redis.call('PEXPIREAT', part(list, n), list.due) end
 end
 
+-- Where a range of parts ends of which some were visited, up to `stop`, and none was there: there,
+-- as parts follow one another, unless the last one exists. So no task goes by a wrong number alone.
+local function range_end(list, stop, to)
+  return redis.call('EXISTS', part(list, to)) == 1 and stop or to
+end
+
 -- Each does some parts of its task, and returns whether the task is ended.
 local STEPS = {}
 
@@ -49,8 +55,10 @@ end
 function STEPS.unlink(list, task, parts)
   while true do
     local stop = math.min(task.to, task.at + parts - 1)
-    for n = task.at, stop do redis.call('UNLINK', part(list, n)) end
+    local gone = 0
+    for n = task.at, stop do gone = gone + redis.call('UNLINK', part(list, n)) end
     parts = parts - math.max(0, stop - task.at + 1)
+    if gone == 0 and stop < task.to then stop = range_end(list, stop, task.to) end
     task.at = math.max(task.at, stop + 1)
     if task.at <= task.to then return false end
     if task.next > task.last then return true end
@@ -71,7 +79,9 @@ function STEPS.expire(list, task, parts)
     if list.due then return redis.call('PEXPIREAT', key, list.due) end
     return redis.call('PERSIST', key)
   end
-  for n = task.at, stop do act(part(list, n)) end
+  local there = 0
+  for n = task.at, stop do there = there + act(part(list, n)) end
+  if there == 0 and stop < task.to then stop = range_end(list, stop, task.to) end
   task.at = stop + 1
   if task.at <= task.to then return false end
   if list.due then
