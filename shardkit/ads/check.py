@@ -20,6 +20,7 @@ from shardkit.search.parts import IndexPart, IndexParts
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, contents
 from shardkit.structures.base.damage import damage
 
+_MOST_WORDS = 16_777_216  # more than a part of an index can have
 _WORDS_AT_ONCE = 1_000
 _AGAIN = "remove the ad, and index it again"
 _LOSES = "its counts"
@@ -33,7 +34,9 @@ def check_ads(parts: IndexParts) -> Stream[Damage]:
     for part in parts.primary:
         yield (yield from confirmed(partial(_check_types, part)))
         [[words]] = yield [part.read_state("words")]
-        most = int(words or 1)  # whatever it is, was said before
+        # What is no number of words was said before; nothing goes by it.
+        is_number = words is not None and words.isdigit() and len(words) <= len(f"{_MOST_WORDS}")
+        most = int(words) if is_number and int(words) <= _MOST_WORDS else 1
         for chunk in (yield from chunks_with_documents(part)):
             for some in pages(range(1, most), _WORDS_AT_ONCE):
                 yield (yield from confirmed(partial(_check_bonuses, part, chunk, some)))

@@ -37,6 +37,9 @@ PRIMARY: Final = -1
 WORK_PER_CALL: Final = 60_000  # steps, such as to read a posting: together some milliseconds
 TERMS_PER_CALL: Final = 1_500  # that a command writes: some milliseconds
 WRITE_MICROSECONDS: Final = 2_000  # that it spends on documents that exist
+SLICE_MICROSECONDS: Final = 4_000  # on one of them; what takes longer is swept: search/sweep
+WORDS_PER_SLICE: Final = 300  # of a document that has more than `TERMS_PER_CALL`
+PENDING_SECONDS: Final = 60  # for which its writer may pause
 PARTS_LOOKED_FOR: Final = 1_000  # in one exchange
 BUCKETS_PER_CALL: Final = 20  # of 128 documents and words each
 
@@ -274,24 +277,38 @@ class IndexParts:
             return Written(0, 0)
         yield from open_all([self._metas[PRIMARY]], create=True)
         rest = {number: list(some.values()) for number, some in by_part.items()}
-        existing = 0
+        existing, pending = 0, set()
         while rest:
-            batch: list[Command | Transaction] = []
+            batch: dict[int, Command | Transaction] = {}
+            large: dict[int, Operation[Any]] = {}
             for number, some in rest.items():
                 part, now = self.primary[number], some[: first_slice(some)]
-                arguments = [*encode(now), WRITE_MICROSECONDS]
-                command = part.call("search/write", arguments, write=True)
-                if after is None:
-                    batch.append(command)
+                arguments = encode(now)
+                ids = [one if isinstance(one, str) else one.id for one in now]
+                then = after and after(part, ids)
+                if has_many_words(now, arguments):
+                    large[number] = write_in_slices(part, arguments, then)
                 else:
-                    ids = [one if isinstance(one, str) else one.id for one in now]
-                    batch.append(Transaction(part.to, part.state, (command, after(part, ids))))
-            replies = yield batch
-            written = replies if after is None else [reply for reply, _ in replies]
-            for (number, some), (_, _, *existed) in zip(list(rest.items()), written, strict=True):
+                    batch[number] = with_command(part, write_command(part, arguments), then)
+            written: dict[int, Any] = {}
+            if batch:
+                written = dict(zip(batch, (yield [*batch.values()]), strict=True))
+            for number, steps in large.items():
+                written[number] = yield from steps
+            for number, reply in written.items():
+                _, left, *existed = reply if after is None else reply[0]
                 existing += sum(existed)
-                rest[number] = some[len(existed) :]
+                rest[number] = rest[number][len(existed) :]
+                if left:
+                    pending.add(self.primary[number])
             rest = {number: some for number, some in rest.items() if some}
+        while pending:
+            sweeps = [
+                part.call("search/sweep", (WRITE_MICROSECONDS, PENDING_SECONDS), write=True)
+                for part in pending
+            ]
+            replies = yield sweeps
+            pending = {part for part, left in zip(pending, replies, strict=True) if left}
         return Written(existing, sum(map(len, by_part.values())) - existing)
 
     def delete(self, before: str | None = None, *, force: bool = False) -> Operation[int]:
@@ -355,6 +372,88 @@ def first_slice(documents: Sequence[D | str]) -> int:
         if terms > TERMS_PER_CALL and place:
             return place
     return len(documents)
+
+
+def has_many_words(documents: Sequence[D | str], arguments: Sequence[Argument]) -> bool:
+    """Return whether a single document has more words than one command may write."""
+    return len(documents) == 1 and int(arguments[1]) > TERMS_PER_CALL
+
+
+def write_command(
+    part: IndexPart, arguments: Sequence[Argument], key: str | None = None
+) -> Command:
+    """Return the command that writes documents, given what `IndexParts.write` encodes them to."""
+    arguments = [*arguments, WRITE_MICROSECONDS, SLICE_MICROSECONDS]
+    return part.call("search/write", arguments, key=key, write=True)
+
+
+def write_in_slices(
+    part: IndexPart,
+    arguments: Sequence[Argument],
+    then: Command | None = None,
+    key: str | None = None,
+) -> Operation[Any]:
+    """Write a document that has many words, some of them at a time.
+
+    It replaces the one with its id when all of them are there: one command lets it be found. What
+    a writer that stops before leaves behind, whoever writes next removes.
+
+    Args:
+        part: the part.
+        arguments: the encoded document; see `IndexParts.write`.
+        then: runs in the same transaction as the last command.
+        key: the rebuild that writes, as the scripts' second key.
+
+    Returns:
+        The reply of the last command, ``[version, pending, existed]``; with ``then`` both replies.
+
+    Cost: an exchange for 300 words, and one more.
+    """
+    sent: list[Any] = [*arguments]
+    columns, many, *rest = sent
+    words, postings = rest[:many], rest[many : 2 * many]
+    values = [None] * (many - rest[2 * many]) + rest[2 * many + 1 : -5]  # that words stand for
+    doc_id, attributes, text, row, order = rest[-5:]
+    while True:
+        number: Argument = b""
+        codes = [bytes(3)]
+        for start in range(0, many, WORDS_PER_SLICE):
+            some = slice(start, start + WORDS_PER_SLICE)
+            given = [value for value in values[some] if value is not None]
+            impacts = [posting[2:] for posting in postings[some]]
+            sent = [number, len(words[some]), *words[some], len(given), *given, *impacts]
+            [reply] = yield [part.call("search/add", sent, key=key, write=True)]
+            if reply is None:
+                break
+            number = reply[0]
+            codes += [reply[1][at : at + 3] for at in range(0, len(reply[1]), 3)]
+        else:
+            in_order = [codes[int.from_bytes(order[at : at + 3])] for at in range(0, len(order), 3)]
+            its_row = _translated_row(columns, row, codes)
+            sent = [columns, number, doc_id, attributes, text, its_row, b"".join(in_order)]
+            show = part.call("search/show", sent, key=key, write=True)
+            [reply] = yield [with_command(part, show, then)]
+            if (reply if then is None else reply[0]) is not None:
+                return reply
+
+
+def _translated_row(columns: str, row: bytes, codes: Sequence[bytes]) -> bytes:
+    """Return a document's columns with the ids of values' words instead of their places."""
+    pieces, at = [], 0
+    for kind in columns:
+        if kind == "n":
+            pieces.append(row[at : at + 8])
+            at += 8
+        else:
+            place = int.from_bytes(row[at : at + 4], "little")
+            pieces.append(codes[place][::-1] + b"\0")
+            at += 4
+    return b"".join(pieces)
+
+
+def with_command(part: IndexPart, command: Command, then: Command | None) -> Command | Transaction:
+    """Return a command, in one transaction with another one if there is one."""
+    return command if then is None else Transaction(part.to, part.state, (command, then))
 
 
 def _parts_in(component: str, schema: Schema) -> list[IndexPart]:

@@ -25,14 +25,17 @@ from secrets import token_hex
 from typing import Final, NamedTuple, TypeVar
 
 from shardkit.errors import DamagedDataError
-from shardkit.operations.commands import Argument, Command, Key, Transaction
+from shardkit.operations.commands import Argument, Command, Key
 from shardkit.operations.operation import Operation, pages
 from shardkit.search.parts import (
-    WRITE_MICROSECONDS,
     IndexPart,
     IndexParts,
     Writable,
     first_slice,
+    has_many_words,
+    with_command,
+    write_command,
+    write_in_slices,
 )
 from shardkit.structures.base.check import Suspicions, contents, read_or_note, suspected
 from shardkit.structures.base.damage import damage
@@ -123,10 +126,12 @@ def rebuild_parts(
             left = yield from _read(part, keys, recover, words, lossy, remove=True)
             while left:
                 some = left[: first_slice(left)]
-                arguments = [*encode(some), WRITE_MICROSECONDS]
-                write = part.call("search/write", arguments, key=rebuild, write=True)
-                then = [] if after is None else [after(part, [one.id for one in some])]
-                yield [Transaction(part.to, part.state, (write, *then))]
+                arguments = encode(some)
+                then = after and after(part, [one.id for one in some])
+                if has_many_words(some, arguments):
+                    yield from write_in_slices(part, arguments, then, rebuild)
+                else:
+                    yield [with_command(part, write_command(part, arguments, rebuild), then)]
                 done, left = done + len(some), left[len(some) :]
                 if progress is not None:
                     progress(done, max(total, done))

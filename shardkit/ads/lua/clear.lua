@@ -9,7 +9,9 @@
 --@include ads/base
 local from = tonumber(ARGV[3])
 local sound, state = pcall(read_state)
-if not from or not sound or state.rebuild then return 1 end -- search/clear removes all keys
+if not from or not sound or state.rebuild or next(state.pending) ~= nil then
+  return 1 -- search/clear removes all keys
+end
 local chunks = chunks_of(state) -- others have no ads, and no bonuses
 
 for bucket = from, from + tonumber(ARGV[4]) - 1 do

@@ -19,6 +19,7 @@ for i = 2, #ARGV do
         if ad and not has_word(ad, word) then call('HDEL', counts_key(id), field) end
       end
     end
+    if ad then call('HSET', counts_key(id), 'number', int(ad.number)) end
     if ad then estimate(ad) else call('UNLINK', counts_key(id)) end
   end
 end

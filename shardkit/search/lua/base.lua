@@ -35,17 +35,19 @@ end
 local function column_key(place, chunk)
   return PREFIX .. 'a:' .. int(place) .. ':' .. int(chunk)
 end
+local function pending_key(number) return PREFIX .. 'p:' .. int(number) end
 
 -- The pattern of all keys of the part.
 local function pattern_of_all() return string.gsub(PREFIX, '[%*%?%[%]%\\]', '\\%0') .. '*' end
 
 local MOST_WORDS = 16777215
 
--- The state: documents in all and by chunk, the next number and word id, the version. Without it,
--- numbers and ids would be given again that documents and words have.
+-- The state: documents in all and by chunk, the next number and word id, the version; and pending
+-- numbers, of no document that is found, whose postings are there in part: see search/add. Without
+-- the state, numbers and ids would be given again that documents and words have.
 local function read_state()
   local flat = call('HGETALL', KEYS[1])
-  local state = {docs = 0, next = 0, words = 1, version = 0, live = {}}
+  local state = {docs = 0, next = 0, words = 1, version = 0, live = {}, pending = {}}
   if #flat == 0 then
     if call('EXISTS', starts_key()) == 1 then
       damaged(KEYS[1], 'nothing', 'the state of the words and documents that there are')
@@ -66,6 +68,9 @@ local function read_state()
       local chunk = stored_integer(KEYS[1], 'the chunk of ' .. name, sub(name, 2), 0, last)
       local live = stored_integer(KEYS[1], name, text, 1, CHUNK)
       state.live[chunk], sum = live, sum + live
+    elseif byte(name) == 112 then -- p
+      local what = 'the number of ' .. name
+      state.pending[stored_integer(KEYS[1], what, sub(name, 2), 0, state.next - 1)] = text
     end
   end
   if sum ~= state.docs then
@@ -128,13 +133,33 @@ local function postings(chunk, id)
   return short or ''
 end
 
+-- Whether a word has a posting at a place.
+local function has_posting(chunk, id, place)
+  local short = call('HGET', short_key(chunk, id), int(id % 128)) or ''
+  local long = short == LONG and long_key(chunk, id)
+  local low, high = 0, floor((long and call('STRLEN', long) or #short) / 4)
+  while low < high do
+    local middle = floor((low + high) / 2)
+    local of = long and call('GETRANGE', long, int(4 * middle), int(4 * middle + 1))
+      or sub(short, 4 * middle + 1, 4 * middle + 2)
+    local a, b = byte(of, 1, 2)
+    if a * 256 + b == place then return true end
+    if a * 256 + b < place then low = middle + 1 else high = middle end
+  end
+  return false
+end
+
 -- How many documents of some chunks have a word.
-local function frequency(chunks, id)
+local function frequency(state, chunks, id)
   local size = 0
   for _, chunk in ipairs(chunks) do
     local length = call('HSTRLEN', short_key(chunk, id), int(id % 128))
     if length == #LONG then length = call('STRLEN', long_key(chunk, id)) end
     size = size + length
+  end
+  for number in pairs(state.pending) do
+    local chunk = floor(number / CHUNK)
+    if state.live[chunk] and has_posting(chunk, id, number % CHUNK) then size = size - 4 end
   end
   return size / 4
 end

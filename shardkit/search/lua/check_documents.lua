@@ -21,6 +21,12 @@ if state.rebuild then
   note(KEYS[1], 'a rebuild that has not ended', 'none: wait for it, or rebuild() again')
 end
 
+for pending in pairs(state.pending) do
+  if call('STRLEN', pending_key(pending)) < 12 then
+    note(pending_key(pending), 'nothing', 'the words of the pending number ' .. int(pending))
+  end
+end
+
 -- The places, by word and chunk, whose postings are to be looked for.
 local sought, several = {}, {}
 local function seek(chunk, id, place)
@@ -120,39 +126,11 @@ while number < state.next and left > 0 do
   number = number + 1
 end
 
--- Whether postings in one text have a place.
-local function has(of, place)
-  local low, high = 0, #of / 4
-  while low < high do
-    local middle = floor((low + high) / 2)
-    local a, b = byte(of, 4 * middle + 1, 4 * middle + 2)
-    if a * 256 + b < place then low = middle + 1 else high = middle end
-  end
-  local a, b = byte(of, 4 * low + 1, 4 * low + 2)
-  return a and b and a * 256 + b == place
-end
-
--- The same for postings that are stored apart, of which a few are read.
-local function has_apart(key, place)
-  local low, high = 0, floor(call('STRLEN', key) / 4)
-  while low < high do
-    local middle = floor((low + high) / 2)
-    local of = call('GETRANGE', key, int(4 * middle), int(4 * middle + 1))
-    local a, b = byte(of, 1, 2)
-    if a * 256 + b == place then return true end
-    if a * 256 + b < place then low = middle + 1 else high = middle end
-  end
-  return false
-end
-
 for _, one in ipairs(several) do
-  local key = short_key(one.chunk, one.id)
-  local short, look = call('HGET', key, int(one.id % 128)) or '', has
-  if short == LONG then key, look = long_key(one.chunk, one.id), has_apart end
   for _, place in ipairs(one) do
-    if not look(short == LONG and key or short, place) then
-      note(key, 'no posting of word ' .. int(one.id) .. ' at ' .. int(place),
-        'that of a document which has it')
+    if not has_posting(one.chunk, one.id, place) then
+      note(short_key(one.chunk, one.id), 'no posting of word ' .. int(one.id) .. ' at '
+        .. int(place), 'that of a document which has it')
     end
   end
 end

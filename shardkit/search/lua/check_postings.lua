@@ -28,7 +28,8 @@ local function check(key, id, of, live)
     end
     last = place
     local eight = byte(live, floor(place / 8) + 1) or 0
-    if floor(eight / 2 ^ (7 - place % 8)) % 2 == 0 then
+    local marked = floor(eight / 2 ^ (7 - place % 8)) % 2 == 1
+    if not marked and not state.pending[chunk * CHUNK + place] then
       return note(key, 'a posting of word ' .. int(id) .. ' at ' .. int(place),
         'only those of documents')
     end

@@ -8,7 +8,8 @@
 --@include search/base
 local removed = 0
 
--- With a damaged state, or one that is rebuilt, the keys are looked for among all of the server.
+-- With a damaged state, one that is rebuilt, or pending numbers, the keys are looked for among all
+-- of the server.
 local function scan(cursor)
   local next, keys = unpack(call('SCAN', cursor, 'MATCH', pattern_of_all(), 'COUNT', '2000'))
   for _, key in ipairs(keys) do
@@ -20,7 +21,7 @@ local function scan(cursor)
 end
 if sub(ARGV[3], 1, 1) == 's' then return scan(sub(ARGV[3], 2)) end
 local sound, state = pcall(read_state)
-if not sound or state.rebuild then return scan('0') end
+if not sound or state.rebuild or next(state.pending) ~= nil then return scan('0') end
 
 local from, size = tonumber(ARGV[3]), tonumber(ARGV[4])
 local chunks = chunks_of(state)

@@ -11,6 +11,8 @@
 local here = {} -- the open window, and a cache: the postings of words in it, their places, columns
 local loaded = {} -- by word, its postings in the chunk, or a run of them that the window is in
 
+local pending = {} -- the places in the chunk of documents that are not to be found
+
 local words -- the ids of the query's words; false for words that no document ever had
 
 local function place_at(of, index)
@@ -125,6 +127,12 @@ local function postings_of(n)
   if not found then
     local of, low, behind = bounds_of(n)
     found = behind - low == #of / 4 and of or sub(of, 4 * low - 3, 4 * behind - 4)
+    for _, place in ipairs(pending) do
+      local at = seek(found, place, 1)
+      if at <= #found / 4 and place_at(found, at) == place then
+        found = sub(found, 1, 4 * at - 4) .. sub(found, 4 * at + 1)
+      end
+    end
     here.postings[n] = found
   end
   return found
@@ -138,6 +146,10 @@ local function each_window(state, from, stop, work, estimate, visit)
   for _, chunk in ipairs(chunks_of(state)) do
     local base = chunk * CHUNK
     local first, behind = math.max(from - base, 0), math.min(CHUNK, stop - base)
+    pending = {}
+    for number in pairs(state.pending) do
+      if floor(number / CHUNK) == chunk then pending[#pending + 1] = number - base end
+    end
     while first < behind do
       if work <= 0 then return base + first end
       local last = behind

@@ -16,7 +16,10 @@
 local prefix, limit, last = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local start, cursor, work = ARGV[5], ARGV[6], tonumber(ARGV[7])
 local pattern = string.gsub(prefix, '[%*%?%[%]%\\]', '\\%0') .. '*'
-local chunks = chunks_of(read_state())
+local state = read_state()
+local chunks = chunks_of(state)
+local each = 1 + #chunks -- what a word takes
+for _ in pairs(state.pending) do each = each + 20 end
 
 -- Texts of at most three bytes as numbers in the same order.
 local function rank(text)
@@ -56,8 +59,8 @@ for _, text in ipairs(starts()) do
     for i = 1, #flat, 2 do
       local word = flat[i]
       if sub(word, 1, #prefix) == prefix and (last == '' or precedes(word, last)) then
-        local count = frequency(chunks, read_id(word, flat[i + 1]))
-        work = work - 1 - #chunks
+        local count = frequency(state, chunks, read_id(word, flat[i + 1]))
+        work = work - each
         if count > 0 then found[#found + 1], found[#found + 2] = word, count end
       end
     end

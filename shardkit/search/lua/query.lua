@@ -400,7 +400,7 @@ local frequencies = {}
 if scored and from == 0 and #words <= MOST_COUNTED then
   local chunks = chunks_of(state)
   for n = 1, #query.words do
-    frequencies[n] = words[n] and frequency(chunks, words[n]) or 0
+    frequencies[n] = words[n] and frequency(state, chunks, words[n]) or 0
   end
 end
 

@@ -9,6 +9,6 @@ local state = read_state()
 local chunks, counts = chunks_of(state), {}
 for i = 2, #ARGV do
   local id = id_of(ARGV[i])
-  counts[i - 1] = id and frequency(chunks, id) or 0
+  counts[i - 1] = id and frequency(state, chunks, id) or 0
 end
 return {state.docs, counts}

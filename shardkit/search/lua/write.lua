@@ -1,6 +1,7 @@
 -- Index, replace or remove documents in a part of an index; each is given once.
 -- Of many that exist only the first ones are done, as each may change long postings: the rest is
--- to be sent again.
+-- to be sent again. One that takes long by itself is found no more, or gets another number; its old
+-- postings are left to search/sweep.
 -- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
 -- KEYS[2]  the rebuild that indexes documents which were set aside, {tag}rebuild:<id>; else none
 -- ARGV[1]  how many document numbers a chunk covers
@@ -14,73 +15,24 @@
 --            its text, as it is returned
 --            its columns: 8 bytes of a number (NaN for none), 4 of the place of a value's word
 --            its words in order, 3 bytes of the place of each; 0 ends a field
---          and last, about how many microseconds to spend on documents that exist
--- Reply    {version, documents, existed, …}: existed is 1 for a document that existed, else 0; for
---          each that was done
+--          and last, about how many microseconds to spend on documents that exist, and on one of
+--          them
+-- Reply    {version, pending, existed, …}: how many numbers are pending; existed is 1 for a
+--          document that existed, else 0; for each that was done
 --@include search/base
-local SHORT = 56 -- bytes of postings that a listpack takes
-
+--@include search/give_words
+--@include search/change_postings
+--@include search/live
 local state = read_state()
 check_rebuild(state)
 local many = tonumber(ARGV[3])
 
--- The words' ids, and which words are new. Words in the same lexicon key are looked up together.
-local ids, new, next_word = {}, {}, state.words
-do
-  local by_start, starts = {}, {}
-  for i = 1, many do
-    local start = sub(ARGV[3 + i], 1, 3)
-    if not by_start[start] then
-      by_start[start], starts[#starts + 1] = {}, start
-    end
-    table.insert(by_start[start], i)
-  end
-  for _, start in ipairs(starts) do
-    local places = by_start[start]
-    for from = 1, #places, 1000 do
-      local to, some = math.min(from + 999, #places), {}
-      for k = from, to do some[#some + 1] = ARGV[3 + places[k]] end
-      for k, id in ipairs(call('HMGET', lexicon_key(start), unpack(some))) do
-        ids[places[from + k - 1]] = read_id(some[k], id)
-      end
-    end
-  end
-end
-for i = 1, many do
-  if not ids[i] then
-    ids[i], new[#new + 1] = next_word, i
-    next_word = next_word + 1
-  end
-end
-if next_word - 1 > MOST_WORDS then
-  return redis.error_reply('FULL a part of an index has at most 16,777,215 words and values')
-end
+local ids, new, next_word = look_up_words(state, many)
 local at = 4 + 2 * many
 local values = tonumber(ARGV[at])
 
--- What is given now nobody may have: else new words and documents would be one with old ones.
-local function check_unused(from, behind, keys_of, what)
-  while from < behind do
-    local fields, ends = {}, math.min(behind, from - from % 128 + 128)
-    for number = from, ends - 1 do fields[#fields + 1] = int(number % 128) end
-    for _, key in ipairs(keys_of(from)) do
-      for _, held in ipairs(call('HMGET', key, unpack(fields))) do
-        if held then
-          damaged(KEYS[1], what .. '=' .. int(state[what]), 'more than the numbers in ' .. key)
-        end
-      end
-    end
-    from = ends
-  end
-end
-check_unused(state.next, state.next + (#ARGV - at - values - 1) / 5, function(number)
-  return {ids_key(number)}
-end, 'next')
-check_unused(state.words, next_word, function(id)
-  local keys = {values_key(id)}
-  for _, chunk in ipairs(chunks_of(state)) do keys[#keys + 1] = short_key(chunk, id) end
-  return keys
-end, 'words')
+check_unused_numbers(state, (#ARGV - at - values - 2) / 5)
+check_unused_words(state, next_word)
 
 local values_at = at
 at = at + 1 + values
@@ -90,25 +42,11 @@ for i = 1, many do packed[i] = struct.pack('>I3', ids[i]) end
 
 -- Changes of postings: by word the document numbers, and by number the new posting or false.
 local changes, changed = {}, {}
-local spent = 0 -- on documents that exist
 local function change(id, number, posting)
   local of = changes[id]
   if not of then
     of = {numbers = {}, postings = {}}
     changes[id], changed[#changed + 1] = of, id
-    if not posting then -- to remove one from the middle, all behind it move
-      local chunk = floor(number / CHUNK)
-      local length = call('HSTRLEN', short_key(chunk, id), int(id % 128))
-      spent = spent + 4
-      if length == #LONG then
-        local key = long_key(chunk, id)
-        local size = call('STRLEN', key)
-        if size == 0 or size % 4 > 0 then
-          damaged(key, int(size) .. ' bytes', 'postings of four bytes each')
-        end
-        spent = spent + size / 600
-      end
-    end
   end
   if of.postings[number] == nil then of.numbers[#of.numbers + 1] = number end
   of.postings[number] = posting
@@ -127,38 +65,29 @@ local function translated(places)
   return concat(words)
 end
 
--- By how many documents chunks grow.
-local more = {}
-local function count_live(chunk, by)
-  more[chunk] = (more[chunk] or 0) + by
-end
-
-local function write_live()
-  for chunk, by in pairs(more) do
-    local live = (state.live[chunk] or 0) + by
-    state.docs = state.docs + by
-    if live > 0 then
-      call('HSET', KEYS[1], 'c' .. int(chunk), int(live))
-    else
-      call('HDEL', KEYS[1], 'c' .. int(chunk))
-      call('UNLINK', live_key(chunk))
-      for place = 1, #ARGV[2] do call('UNLINK', column_key(place, chunk)) end
-    end
-  end
-end
-
--- Remove a document from the postings of its words.
-local function remove_postings(key, number, size)
-  if size == 0 then return end
-  local words = call('GETRANGE', key, '12', int(11 + size))
+-- Remove a document from the postings of its words; return about how many microseconds it takes, or
+-- nil, and remove it from none, if that is too many.
+local function remove_postings(id, number, size, most)
+  local key, words = document_key(id), call('GETRANGE', document_key(id), '12', int(11 + size))
   if #words < size or size % 3 > 0 then damaged(key, 12 + #words .. ' bytes', 'a document') end
+  local spent, seen, of = 0, {}, {}
   for start = 1, size, 3000 do
-    local bytes = {byte(words, start, start + 2999)}
+    local bytes = {byte(words, start, math.min(start + 2999, size))}
     for k = 1, #bytes, 3 do
-      local id = bytes[k] * 65536 + bytes[k + 1] * 256 + bytes[k + 2]
-      if id > 0 then change(id, number, false) end
+      local word = bytes[k] * 65536 + bytes[k + 1] * 256 + bytes[k + 2]
+      if word > 0 and not seen[word] then
+        seen[word], of[#of + 1] = true, word
+        if not changes[word] then
+          local takes, long, found = removal(floor(number / CHUNK), word)
+          if not takes then damaged(long, int(found) .. ' bytes', 'postings of four bytes each') end
+          spent = spent + takes
+          if spent > most then return end
+        end
+      end
     end
   end
+  for _, word in ipairs(of) do change(word, number, false) end
+  return spent
 end
 
 -- Columns of documents with consecutive numbers are written together.
@@ -193,63 +122,50 @@ local function put_columns(number, columns)
   end
 end
 
--- Which documents existed, and the numbers of those; whether all are new, so that their postings
--- can be appended. Nothing is written before all of this is read: what is damaged stops it.
-local existed, old_numbers, fresh, most = {}, {}, true, tonumber(ARGV[#ARGV])
+-- Which documents existed, and the numbers that they keep, or that are retired; whether all are
+-- new, so that their postings can be appended. Nothing is written before all of this is read: what
+-- is damaged stops it.
+local existed, old_numbers, retired, fresh = {}, {}, {}, true
+local spent, most, most_of_one = 0, tonumber(ARGV[#ARGV - 1]), tonumber(ARGV[#ARGV])
 local next_number = state.next
-for doc = at, #ARGV - 1, 5 do
+for doc = at, #ARGV - 2, 5 do
   if spent >= most then
     fresh = false
     break
   end
-  local before, removed = spent, ARGV[doc + 1] == ''
-  local key = document_key(ARGV[doc])
-  local head, number = call('GETRANGE', key, '0', '11'), nil
-  if head ~= '' then
-    local size
-    if #head < 12 then damaged(key, #head .. ' bytes', 'a document') end
-    number, size = struct.unpack('<I4I4', head)
-    if number >= state.next then
-      damaged(key, 'number ' .. int(number), 'one below ' .. int(state.next))
-    end
-    check_number(ARGV[doc], number)
-    remove_postings(key, number, size)
-    if not removed then spent = 2 * spent - before end -- its new words take as long
-  elseif not removed then
-    next_number = next_number + 1
-  end
+  local removed = ARGV[doc + 1] == ''
+  local number, size = number_of(state, ARGV[doc])
   existed[#existed + 1] = number and 1 or 0
-  old_numbers[#existed] = number
-  fresh = fresh and not number and not removed
+  if number then
+    local takes = remove_postings(ARGV[doc], number, size, most_of_one)
+    if takes then
+      old_numbers[#existed], fresh = number, false
+    else
+      retired[#existed] = number
+    end
+    takes = takes or most / 20
+    spent = spent + (removed and takes or 2 * takes) -- its new words take as long
+  end
+  if not removed and not old_numbers[#existed] then next_number = next_number + 1 end
+  fresh = fresh and not removed
 end
 
 -- What fails from here on, as a key is of another type, leaves ids and numbers unused.
 call('HSET', KEYS[1], 'docs', int(state.docs), 'next', int(next_number), 'words', int(next_word),
   'version', int(state.version))
-for _, i in ipairs(new) do
-  local word, id = ARGV[3 + i], ids[i]
-  call('HSET', lexicon_key(word), word, int(id))
-  call('SADD', starts_key(), sub(word, 1, 3))
-end
-for i = many - values + 1, many do
-  if ids[i] >= state.words or KEYS[2] then -- a new one, or perhaps lost
-    call('HSET', values_key(ids[i]), int(ids[i] % 128), ARGV[values_at + i - many + values])
-  end
-end
+write_words(state, ids, new, values, values_at)
 
 local numbers_of = {}
 for n = 1, #existed do
   local doc, number = at + 5 * (n - 1), old_numbers[n]
   local id, attributes, text = ARGV[doc], ARGV[doc + 1], ARGV[doc + 2]
   local key = document_key(id)
+  if retired[n] then retire(state, id, retired[n]) end
   if attributes ~= '' then
     if not number then
       number = state.next
       state.next = number + 1
-      local chunk = floor(number / CHUNK)
-      count_live(chunk, 1)
-      call('SETBIT', live_key(chunk), int(number % CHUNK), '1')
-      call('HSET', ids_key(number), int(number % 128), id)
+      show(id, number)
     end
     numbers_of[n] = number
     local words = translated(ARGV[doc + 4])
@@ -259,121 +175,10 @@ for n = 1, #existed do
     put_columns(number, ARGV[doc + 3])
   elseif number then
     call('UNLINK', key)
-    call('HDEL', ids_key(number), int(number % 128))
-    local chunk = floor(number / CHUNK)
-    call('SETBIT', live_key(chunk), int(number % CHUNK), '0')
-    count_live(chunk, -1)
+    hide(number)
   end
 end
 write_row()
-
--- Where in postings, from a position on, the first one is that is not before a place.
-local function find(of, place, from)
-  local low, high = (from - 1) / 4, #of / 4
-  while low < high do
-    local middle = floor((low + high) / 2)
-    local a, b = byte(of, 4 * middle + 1, 4 * middle + 2)
-    if a * 256 + b < place then low = middle + 1 else high = middle end
-  end
-  return 4 * low + 1
-end
-
--- Postings with some of them changed.
-local function merged(of, one)
-  local pieces, from = {}, 1
-  for i = one.first, one.last do
-    local number = one.numbers[i]
-    local place = number % CHUNK
-    local at = find(of, place, from)
-    pieces[#pieces + 1] = sub(of, from, at - 1)
-    pieces[#pieces + 1] = one.postings[number] or nil
-    from = at
-    if at < #of then
-      local a, b = byte(of, at, at + 1)
-      if a * 256 + b == place then from = at + 4 end
-    end
-  end
-  pieces[#pieces + 1] = sub(of, from)
-  return concat(pieces)
-end
-
--- Change a few postings among many in place; return false if that is not possible, as some are
--- removed or inserted.
-local function apply_in_place(key, one, size)
-  local writes = {}
-  for i = one.first, one.last do
-    local posting = one.postings[one.numbers[i]]
-    local place = one.numbers[i] % CHUNK
-    local low, high, found = 0, size / 4, nil
-    while low < high do
-      local middle = floor((low + high) / 2)
-      local a, b = byte(call('GETRANGE', key, int(4 * middle), int(4 * middle + 1)), 1, 2)
-      if a * 256 + b == place then found = middle end
-      if a * 256 + b < place then low = middle + 1 else high = middle end
-    end
-    if (found ~= nil) ~= (posting ~= false) then return false end
-    if found then writes[#writes + 1], writes[#writes + 2] = 4 * found, posting end
-  end
-  for i = 1, #writes, 2 do call('SETRANGE', key, int(writes[i]), writes[i + 1]) end
-  return true
-end
-
--- Change long postings; return whether any are left.
-local function apply_long(key, one)
-  if one.behind then
-    call('APPEND', key, one.behind)
-    return true
-  end
-  local size = call('STRLEN', key)
-  if size > 512 * (one.last - one.first + 1) and apply_in_place(key, one, size) then return true end
-  local all = merged(call('GET', key) or '', one)
-  if all == '' then
-    call('UNLINK', key)
-    return false
-  end
-  call('SET', key, all)
-  return true
-end
-
--- Change the postings of words in a chunk that share a HASH.
-local function apply(chunk, some)
-  local key, fields, set, gone = short_key(chunk, some[1].id), {}, {}, {}
-  for i, one in ipairs(some) do fields[i] = int(one.id % 128) end
-  local before = call('HMGET', key, unpack(fields))
-  for i, one in ipairs(some) do
-    local was_there, all = before[i], LONG
-    if was_there == LONG then
-      local long = long_key(chunk, one.id)
-      if not apply_long(long, one) then all = '' end
-    else
-      local short = was_there or ''
-      all = one.behind and short .. one.behind or merged(short, one)
-      if #all > SHORT then
-        call('SET', long_key(chunk, one.id), all)
-        all = LONG
-      end
-    end
-    if all == '' then
-      if was_there then gone[#gone + 1] = fields[i] end
-    elseif all ~= was_there then
-      set[#set + 1], set[#set + 2] = fields[i], all
-    end
-  end
-  if #set > 0 then call('HSET', key, unpack(set)) end
-  if #gone > 0 then call('HDEL', key, unpack(gone)) end
-end
-
--- Which words change, by chunk and HASH.
-local together, keys = {}, {}
-local function put_together(chunk, one)
-  local key = chunk * 131072 + floor(one.id / 128) -- of 17 bits
-  local some = together[key]
-  if not some then
-    some = {chunk = chunk}
-    together[key], keys[#keys + 1] = some, key
-  end
-  some[#some + 1] = one
-end
 
 -- Postings of new documents, with consecutive numbers, as numbers in the chunk instead of places.
 local function numbered(given, base)
@@ -436,9 +241,6 @@ if fresh and floor(numbers_of[1] / CHUNK) == floor(numbers_of[#existed] / CHUNK)
 else
   put_changes()
 end
-for _, key in ipairs(keys) do apply(together[key].chunk, together[key]) end
-write_live()
-
-state.version = state.version + 1
-call('HSET', KEYS[1], 'docs', int(state.docs), 'version', int(state.version))
-return {state.version, state.docs, unpack(existed)}
+apply_all()
+write_live(state, #ARGV[2])
+return {state.version, count_pending(state), unpack(existed)}

@@ -330,7 +330,8 @@ def test_names_in_a_tree_built_in_python_are_checked(tree: Node, says: str) -> N
 
 
 def test_known_names_pass() -> None:
-    check_names(read('title:a -"b c" year:1 lang:=x * ()'), FIELDS, ATTRIBUTES)
+    query = read('title:a -"b c" year:1 lang:=x * ()')
+    assert check_names(query, FIELDS, ATTRIBUTES) is None
 
 
 def test_wanted_words_are_those_that_are_not_unwanted() -> None:

@@ -1,0 +1,241 @@
+"""A document of many words is written and removed in slices, and is found whole or not at all.
+
+The other client stops, or looks, between any two exchanges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from faces import Face
+
+from shardkit import ShardKit
+from shardkit.search import parts
+
+Steps = Iterator[Any]
+WORDS = [f"w{n}" for n in range(16)]
+NEW = [f"w{n}" for n in range(8, 24)]
+ATTRIBUTES = {"votes": "number", "lang": "text"}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents of more than 8 words are written by 5 words, and removed by one."""
+    for name, value in (
+        ("TERMS_PER_CALL", 8),
+        ("WORDS_PER_SLICE", 5),
+        ("SLICE_MICROSECONDS", 30),
+        ("WRITE_MICROSECONDS", 10),
+        ("PENDING_SECONDS", 0),
+    ):
+        monkeypatch.setattr(parts, name, value)
+
+
+def opened(kit: Any) -> Any:
+    return kit.search(
+        "s", component="one", shards=1, attributes=ATTRIBUTES, chunk=64, statistics_ttl=0
+    )
+
+
+@pytest.fixture
+def index(face: Face) -> Any:
+    index = opened(face.kit)
+    face.run(index.index_many([(f"d{n}", f"w{n} w{n + 1} other") for n in range(20)]))
+    return index
+
+
+def begin(kit: ShardKit, steps: Any, exchanges: int) -> bool:
+    """Do some exchanges of steps, then stop as a killed client does; return whether it was done."""
+    driver, sent = kit.driver, None
+    try:
+        for _ in range(exchanges):
+            batch = steps.send(sent)
+
+            def one(batch: Any = batch) -> Any:
+                return (yield batch)
+
+            sent = driver.run(one())
+        steps.send(sent)
+    except StopIteration:
+        return True
+    return False
+
+
+def seen(index: Any, words: list[str]) -> list[int]:
+    """Whether the document ``long`` is found by each of some words."""
+    return [
+        sum(hit.id == "long" for hit in index.search(word, limit=1_000, attributes=True))
+        for word in words
+    ]
+
+
+def sound(index: Any) -> bool:
+    return list(index.check()) == []
+
+
+CHANGES: dict[str, tuple[list[str], Callable[[Any], Any], list[str]]] = {
+    "added": ([], lambda index: index.deferred.index("long", " ".join(NEW), {"votes": 2}), NEW),
+    "replaced": (
+        WORDS,
+        lambda index: index.deferred.index("long", " ".join(NEW), {"votes": 2, "lang": "de"}),
+        NEW,
+    ),
+    "replaced by few words": (WORDS, lambda index: index.deferred.index("long", "w1 new"), ["w1"]),
+    "removed": (WORDS, lambda index: index.deferred.remove("long"), []),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_client_killed_between_two_exchanges_leaves_one_of_both_and_others_finish(
+    kit: ShardKit, change: str
+) -> None:
+    before, changed, after = CHANGES[change]
+    every = sorted({*WORDS, *NEW, "new"})
+    exchanges, done = 0, False
+    while not done:
+        index = opened(kit)
+        index.index_many([(f"d{n}", f"w{n} w{n + 1} other") for n in range(20)])
+        if before:
+            index.index("long", " ".join(before), {"votes": 1, "lang": "en"})
+        done = begin(kit, changed(index), exchanges)
+        other = opened(kit)
+        found = seen(other, every)
+        was, becomes = ([int(word in of) for word in every] for of in (before, after))
+        if change == "replaced by few words":
+            becomes[every.index("new")] = 1
+        assert found in (was, becomes), exchanges
+        assert sound(other)
+        counts = {word: other.count(word) for word in every}
+        assert dict(other.words("w", 1_000)) == {
+            word: count for word, count in counts.items() if count and word != "new"
+        }
+        assert other.count() == 20 + (1 in found)
+        other.index("d0", "w0 w1 other")  # whoever writes next finishes
+        assert not list(kit.client("one").scan_iter("*:p:*"))
+        assert seen(other, every) == found
+        assert sound(other)
+        other.index("long", " ".join(WORDS))
+        assert seen(other, every) == [int(word in WORDS) for word in every]
+        assert sound(other)
+        assert other.delete() == 21
+        assert kit.client("one").dbsize() == 0
+        exchanges += 1
+    assert exchanges >= 3, change
+
+
+def test_a_document_of_many_words_is_what_one_of_few_calls_would_be(
+    face: Face, index: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, attributes = " ".join([*WORDS, *NEW]), {"votes": 7, "lang": ["de", "en"]}
+    for calls in (8, 10_000):
+        monkeypatch.setattr(parts, "TERMS_PER_CALL", calls)
+        face.run(index.index("long", text, attributes))
+        found = face.run(
+            index.search('"w15 w8" lang:=de', sort="votes", attributes=True, facets=["lang"])
+        )
+        assert [(hit.id, hit.attributes) for hit in found] == [
+            ("long", {"votes": 7, "lang": ("de", "en")})
+        ]
+        assert found.facets == {"lang": [("de", 1), ("en", 1)]}
+        best = face.run(index.search("w9", limit=5))
+        assert {hit.id for hit in best} == {"d8", "d9", "long"}
+        assert face.run(index.get("long")).text is not None
+        assert face.run(index.remove("long"))
+        assert not face.run(index.remove("long"))
+    assert face.run(index.count()) == 20
+
+
+def test_two_clients_write_one_document_of_many_words_and_one_of_both_is_found(
+    kit: ShardKit,
+) -> None:
+    texts = (" ".join(WORDS), " ".join(NEW))
+    for stop in range(7):
+        index, other = opened(kit), opened(kit)
+        index.index("long", "old")
+        first = index.deferred.index("long", texts[0])
+        driver, sent = kit.driver, None
+        second_done = False
+        for n in range(1_000):
+            if n == stop:
+                other.index("long", texts[1])
+                second_done = True
+            try:
+                batch = first.send(sent)
+            except StopIteration:
+                break
+
+            def one(batch: Any = batch) -> Any:
+                return (yield batch)
+
+            sent = driver.run(one())
+        assert second_done
+        found = seen(other, ["w0", "w23", "old"])
+        assert found in ([1, 0, 0], [0, 1, 0]), (stop, found)
+        assert other.count() == 1
+        assert sound(other)
+        assert not list(kit.client("one").scan_iter("*:p:*"))
+        index.delete()
+
+
+def test_a_writer_that_paused_too_long_begins_again(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its words were removed by another client, which took it for dead."""
+    index, other = opened(kit), opened(kit)
+    done: list[str] = []
+    call = parts.IndexPart.call
+
+    def interfering(part: Any, name: str, args: Any, **options: Any) -> Any:
+        if name == "search/show" and not done:
+            done.append(name)
+            other.index("another", "x")
+        return call(part, name, args, **options)
+
+    monkeypatch.setattr(parts.IndexPart, "call", interfering)
+    index.index("long", " ".join(WORDS))
+    assert done
+    assert seen(other, WORDS) == [1] * len(WORDS)
+    assert sound(other)
+
+
+def test_words_that_may_still_come_are_left_alone(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "PENDING_SECONDS", 60)
+    index, other = opened(kit), opened(kit)
+    assert not begin(kit, index.deferred.index("long", " ".join(WORDS)), 4)
+    other.index("another", "w1")
+    assert len([*kit.client("one").scan_iter("*:p:*")]) == 1
+    assert [hit.id for hit in other.search("w1")] == ["another"]
+    assert other.words("w1") == [("w1", 1)]
+    assert sound(other)
+
+
+def test_an_index_is_rebuilt_whose_documents_have_many_words(kit: ShardKit) -> None:
+    index = opened(kit)
+    index.index_many([("long", " ".join(WORDS)), ("short", "w1"), ("longer", " ".join(NEW))])
+    assert not begin(kit, index.deferred.index("long", " ".join(NEW)), 4)
+    assert not begin(kit, index.deferred.remove("longer"), 2)
+    assert index.rebuild() == 2
+    assert seen(index, WORDS) == [1] * len(WORDS)
+    assert sound(index)
+    assert not list(kit.client("one").scan_iter("*:p:*"))
+
+
+def test_words_that_were_lost_before_they_were_removed_are_found_and_a_rebuild_repairs_it(
+    kit: ShardKit,
+) -> None:
+    index = opened(kit)
+    index.index_many([("long", " ".join(WORDS)), ("short", "w1")])
+    assert not begin(kit, index.deferred.remove("long"), 2)
+    client = kit.client("one")
+    [pending] = client.scan_iter("*:p:*")
+    client.delete(pending)
+    assert [damage.key for damage in index.check()] == [pending.decode()]
+    index.index("another", "w2")  # nobody is held up
+    assert [hit.id for hit in index.search("w1")] == ["short"]
+    assert index.rebuild() == 2
+    assert sound(index)
+    assert index.words("w") == [("w1", 1), ("w2", 1)]
