@@ -319,7 +319,7 @@ def _of_info(
     if limit and policy.startswith("allkeys"):
         yield found(
             f"may evict any key ({policy})",
-            "set maxmemory-policy to noeviction or volatile-*, unless all of it is a cache",
+            "set maxmemory-policy to noeviction, unless all of it is a cache",
             True,
         )
     most, clients = info.get("maxclients", 0), info.get("connected_clients", 0)

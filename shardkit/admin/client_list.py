@@ -23,7 +23,7 @@ from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 
 _NAME = re.compile(
-    r"shardkit:(?:waiting/)?(?:config-server/(?P<epoch>[0-9]+)|(?P<component>.+?)(?::[0-9]+)?)"
+    r"shardkit:(?:waiting/|reading/)?(?:config-server/(?P<epoch>[0-9]+)|(?P<component>.+?)(?::[0-9]+)?)"
     r"@(?P<host>[^@/]+)/(?P<pid>[0-9]+)"
 )
 _LIBRARY = re.compile(r"(?P<lib>[^(]*)\(shardkit_v(?P<version>[^;)]+)")

@@ -115,6 +115,12 @@ def differing(one: Any, other: Any, keys: Sequence[bytes]) -> list[str]:
     ]
 
 
+def unequal(one: Any, other: Any, keys: Sequence[bytes]) -> list[bytes]:
+    """Return which of some keys are not the same on two servers just now. Cost: two pages."""
+    mine, there = _digests(one, keys), _digests(other, keys)
+    return [key for key in keys if _difference(mine[key], there[key])]
+
+
 def _note(found: ServerComparison, number: int, key: bytes, why: str) -> None:
     found.differing += 1
     if len(found.different) < _MOST_NAMED:

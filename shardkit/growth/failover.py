@@ -93,7 +93,7 @@ def fail_over(
             ``host:port``, also of a cluster. All shards of the server are concerned. Of a service
             or a cluster, its Sentinels or nodes do it (`growth.managed_failover`).
         to: the replica, ``host:port``; by default the one that has the most writes. Sentinels
-            choose it themselves.
+            choose it by its ``replica-priority``, which is the best for so long.
         force: after a crash, also take a replica whose link had been down for more than 30 s.
         hold: how long writers may wait, in seconds; of a planned failover.
 
@@ -107,7 +107,7 @@ def fail_over(
         if (managed := managed_by(components, name)) is not None:
             node, entry, where = managed
             if entry.is_sentinel:
-                done = fail_over_sentinels(components, entry, where, to)
+                done = fail_over_sentinels(config, components, entry, where, to)
             else:
                 done = fail_over_cluster(entry, where, node, to, force=force)
             return replace(done, epoch=read_epoch(config))
@@ -127,6 +127,8 @@ def fail_over(
             # Begun before, by somebody who was killed: the entries are to follow.
             target = _named(known, role.master) or role.master
             assert target is not None
+            replica = stack.enter_context(connected_to(target, like, where))
+            stack.callback(ask_for_replicas, replica, config, target)
             epoch = push_relocation(config, source, target, keep_source=True, message=message)
             return Takeover(shards, source, target, True, None, epoch=epoch)
         if role is not None:
@@ -137,7 +139,8 @@ def fail_over(
             target = _best(offsets, None)
             replica = stack.enter_context(connected_to(target, like, where))
             wait_for_copy(master, replica, _COPY)
-            stack.callback(ask_for_replicas, replica, take_writes_alone(replica))
+            stack.callback(ask_for_replicas, replica, config, target)
+            take_writes_alone(replica, config, target)
             held: float | None = hand_over(master, replica, target, hold)
             persist_roles(master, replica)
             behind = 0
@@ -147,8 +150,8 @@ def fail_over(
             target = _best(offsets, None if force else MOST_DOWN)
             behind = max(each.offset for each in offsets.values()) - offsets[target].offset
             replica = stack.enter_context(connected_to(target, like, where))
-            least = take_writes_alone(replica)
-            stack.callback(ask_for_replicas, replica, least)
+            stack.callback(ask_for_replicas, replica, config, target)
+            least = take_writes_alone(replica, config, target)
             fence = {"format": _FORMAT, "master": str(target), "least": least}
             config.hset(_FENCES_KEY, str(source), json.dumps(fence))
             replica.execute_command("REPLICAOF", "NO", "ONE")
@@ -320,7 +323,7 @@ def apply_fences(config: Any, wait: float = 0.0) -> list[Fence]:
         for fence in pending:
             applied = False
             for key, at, like in entries_on(components.values(), fence.target)[:1]:
-                applied = _apply(fence, like, entry_key(key, at))
+                applied = _apply(config, fence, like, entry_key(key, at))
             if applied:
                 config.hdel(_FENCES_KEY, str(fence.source))
             done[fence.source] = replace(fence, applied=applied)
@@ -329,7 +332,7 @@ def apply_fences(config: Any, wait: float = 0.0) -> list[Fence]:
         time.sleep(4 * STEP)
 
 
-def _apply(fence: Fence, like: Entry, where: str) -> bool:
+def _apply(config: Any, fence: Fence, like: Entry, where: str) -> bool:
     try:
         with connected_to(fence.source, like, where, timeout=0.5) as client:
             if role_of(client).is_master:
@@ -337,7 +340,7 @@ def _apply(fence: Fence, like: Entry, where: str) -> bool:
                 persist_roles(client)
         if fence.least:
             with connected_to(fence.target, like, where) as master:
-                ask_for_replicas(master, fence.least)
+                ask_for_replicas(master, config, fence.target)
     except (RedisError, OSError):
         return False
     return True

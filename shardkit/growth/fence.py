@@ -2,12 +2,16 @@
 
 ::
 
-    source  SET config:fence {"move": …} NX PX 1500    closed for the time of the hold
-            …                                          those who were connected leave
-            PERSIST config:fence                       closed for good: from here on it has moved
-    target  SET config:fence {"move": …}               only this attempt copies to it
+    source  SET config:fence {"move": …, "readers": true} NX PX 350    nobody writes, for so long
+            …                                    those who may write leave; the rest is copied
+            PERSIST config:fence                 closed for good: from here on it has moved
+            SET config:fence {"move": …}         closed to readers, too: entries name the target
+    target  SET config:fence {"move": …}         only this attempt copies to it
+            SET config:fence {"move": …, "readers": true}    decided: it may be read
+            DEL config:fence                     nobody reads the source any more: it takes writes
 
 Each new connection asks for the fence before it sends anything (`shardkit.connections.greeting`).
+From the first of these steps to the last nothing changes on either side, so both may be read.
 A fence that expires by itself opens the database again if the mover dies. A mover that was merely
 stopped, and goes on later, finds that its fence is not there any more: `make_permanent` is the one
 step by which a move becomes a fact. So is each of its writes bound to the fence of its attempt.
@@ -34,10 +38,10 @@ OWN_KEYS = frozenset({FENCE_KEY.encode(), WITNESS_KEY.encode()})
 """Keys of a database that are shardkit's, and do not move."""
 
 
-def fence_value(move: str, attempt: str, target: str) -> bytes:
-    """Return what a fence says: which move, which attempt at it, and where to."""
+def fence_value(move: str, attempt: str, target: str, *, readers: bool = False) -> bytes:
+    """Return what a fence says: which move, which attempt at it, where to, and who may pass."""
     said = {"format": FORMAT, "move": move, "attempt": attempt, "to": target}
-    return json.dumps(said, sort_keys=True).encode()
+    return json.dumps({**said, "readers": True} if readers else said, sort_keys=True).encode()
 
 
 def move_of(value: bytes | None) -> str | None:
@@ -74,6 +78,20 @@ def make_permanent(client: Any, value: bytes) -> bool:
         except WatchError:
             return False
         return bool(now == value)
+
+
+def change(client: Any, move: str, value: bytes) -> None:
+    """Have the fence of a move say something else; a database without it stays open."""
+    while True:
+        with client.pipeline(transaction=True) as pipe:
+            pipe.watch(FENCE_KEY)
+            if move_of(pipe.get(FENCE_KEY)) != move:
+                return
+            pipe.multi()
+            pipe.set(FENCE_KEY, value)
+            with suppress(WatchError):
+                pipe.execute()
+                return
 
 
 def is_permanent(client: Any, move: str) -> bool:

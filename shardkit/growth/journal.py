@@ -100,6 +100,7 @@ class ShardMove:
         notifications: what the source had as ``notify-keyspace-events``.
         fences: what the target had as fences, by database; from moves away from there.
         held: for how long clients were held at most, in seconds; None before.
+        decided: when it was closed for good, by the source's clock, in seconds; 0 if not known.
         epoch: `config:epoch` after the push.
         keys: how many keys the source had when it began.
         copied: how many bytes were copied, as DUMP packs them.
@@ -117,6 +118,7 @@ class ShardMove:
     notifications: str | None = None
     fences: dict[str, str] = field(default_factory=dict)
     held: float | None = None
+    decided: int = 0
     epoch: int = 0
     keys: int = 0
     copied: int = 0

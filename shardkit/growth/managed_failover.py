@@ -4,6 +4,8 @@
 
     Sentinels   SENTINEL FAILOVER main COORDINATED   the master hands over: no write is lost
                 SENTINEL FAILOVER main               before Valkey 9: what no replica had is lost
+                CONFIG SET replica-priority 1        of the replica that was asked for: they choose
+                                                     the one with the lowest (0 is none's turn)
     cluster     CLUSTER FAILOVER, to a replica       the master hands over: no write is lost
                 CLUSTER FAILOVER FORCE               its master is dead
 """
@@ -11,11 +13,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import redis
 from redis.exceptions import RedisError, ResponseError
 
 from shardkit.admin.sentinels import sentinels_of, servers_of_service
@@ -29,6 +32,8 @@ from shardkit.growth.servers import STEP, TIMEOUT, GrowthError, Takeover
 _SECONDS = 30.0  # for Sentinels to agree, or nodes to vote
 _AGAIN = 2.0  # seconds
 _AGREE = 5.0  # seconds for the nodes of a cluster to learn of it
+_PRIORITY = "replica-priority"
+_PRIORITIES_KEY = "config:growth:priorities"  # what replicas had as that, while one is preferred
 _DEAD = frozenset({"fail", "fail?", "noaddr", "handshake"})
 
 
@@ -57,19 +62,121 @@ def managed_by(components: Mapping[str, Component], name: str) -> tuple[str, Ent
 
 
 def fail_over_sentinels(
-    components: Mapping[str, Component], entry: Entry, where: str, to: str | None
+    config: redis.Redis,
+    components: Mapping[str, Component],
+    entry: Entry,
+    where: str,
+    to: str | None,
 ) -> Takeover:
     """Have Sentinels replace the master of a service.
 
+    Args:
+        config: a client of the config server, which notes the priorities of servers meanwhile.
+        components: the components.
+        entry: the service's entry.
+        where: where that is stored.
+        to: the replica; by default the one that they choose.
+
     Raises:
-        GrowthError: they refuse, or did not do it in time.
+        GrowthError: they refuse, did not do it in time, or chose another one than was asked for.
         ConfigServerError: none of them answers.
-        InvalidArgumentError: a replica was named, which they choose themselves.
     """
-    if to is not None:
-        raise InvalidArgumentError(
-            f"{where}: Sentinels choose the replica", "leave out --to; they go by replica-priority"
+    with _preferring(config, entry, where, None if to is None else ServerAddress.parse(to)):
+        done = _have_sentinels_do_it(components, entry, where)
+    if to is not None and done.target != ServerAddress.parse(to):
+        raise GrowthError(
+            f"the Sentinels chose {done.target}, not {to}, though that had the best priority",
+            "it was not in good order for them; see their logs, and fail over once more",
         )
+    return done
+
+
+@contextmanager
+def _preferring(
+    config: redis.Redis, entry: Entry, where: str, wanted: ServerAddress | None
+) -> Iterator[None]:
+    """Have Sentinels choose a replica, by its priority; all have theirs again at the end.
+
+    Also those that somebody who was killed has left with another one.
+    """
+    listed = servers_of_service(entry, where)
+    servers = {_address(each): each for _, each in listed}
+    if wanted is not None and wanted not in list(servers)[1:]:
+        said = "the master already" if wanted == next(iter(servers)) else "no replica of it"
+        raise GrowthError(
+            f"{wanted} is {said}, as the Sentinels of {where} know", "see: shardkit status"
+        )
+    try:
+        if wanted is not None:
+            for server in list(servers)[1:]:
+                _set_priority(config, servers[server], where, server, 1 if server == wanted else 2)
+            _wait_for_priority(entry, where, wanted)
+        yield
+    finally:
+        for name, noted in config.hgetall(_PRIORITIES_KEY).items():
+            address = ServerAddress.parse(name.decode() if isinstance(name, bytes) else name)
+            if address in servers and noted.isdigit():
+                with suppress(RedisError, OSError, GrowthError):  # the next one does it
+                    _set_priority(config, servers[address], where, address, int(noted), back=True)
+
+
+def _set_priority(
+    config: redis.Redis,
+    entry: Entry,
+    where: str,
+    server: ServerAddress,
+    priority: int,
+    *,
+    back: bool = False,
+) -> None:
+    """Give a replica a priority, unless it has a worse one; note what it had, or give it back."""
+    with client_of(entry.resolved(where), TIMEOUT) as client:
+        try:
+            before = int(client.config_get(_PRIORITY)[_PRIORITY])
+            if not back and before != priority and (priority == 1 or before == 1):
+                config.hsetnx(_PRIORITIES_KEY, str(server), str(before))
+                client.config_set(_PRIORITY, priority)
+            elif back:
+                client.config_set(_PRIORITY, priority)
+                config.hdel(_PRIORITIES_KEY, str(server))
+        except (ResponseError, KeyError) as error:
+            raise GrowthError(
+                f"{server} does not let its {_PRIORITY} be changed ({error}), by which Sentinels "
+                "choose the replica",
+                "give the user CONFIG, or leave out --to",
+            ) from error
+
+
+def _wait_for_priority(entry: Entry, where: str, wanted: ServerAddress) -> None:
+    """Wait until all Sentinels that answer have seen that a replica has the best priority."""
+    service = entry.fields["sentinel"]["service"]
+    end = time.monotonic() + _SECONDS
+    with sentinels_of(entry, where) as sentinels:
+        for each in sentinels:
+            while True:
+                try:
+                    known = each.sentinel_slaves(service)
+                except (RedisError, OSError):
+                    break
+                best = {
+                    ServerAddress(str(said["ip"]), int(said["port"])): int(said["slave-priority"])
+                    for said in known
+                }
+                others = [n for server, n in best.items() if server != wanted and n > 0]
+                if 0 < best.get(wanted, 0) < min(others, default=1_000_000):
+                    break
+                if time.monotonic() > end:
+                    raise GrowthError(
+                        f"a Sentinel did not learn within {_SECONDS:g} s that {wanted} has the "
+                        "best priority; nothing has changed",
+                        "look at its log, or leave out --to",
+                    )
+                time.sleep(20 * STEP)
+
+
+def _have_sentinels_do_it(
+    components: Mapping[str, Component], entry: Entry, where: str
+) -> Takeover:
     service = entry.fields["sentinel"]["service"]
     source = _address(servers_of_service(entry, where)[0][1])
     began = asked = time.monotonic()

@@ -235,6 +235,7 @@ def _carry_on(
     with ExitStack() as stack:
         old = stack.enter_context(connected_to(source, like, where))
         new = stack.enter_context(connected_to(target, like, where))
+        stack.callback(ask_for_replicas, new, config, target)
         if move.phase == "begun":
             progress(f"copying {source} to {target}")
             _attach(old, new, source, like, where)
@@ -247,7 +248,7 @@ def _carry_on(
             else:
                 _attach(old, new, source, like, where)  # it may have been restarted
                 wait_for_copy(old, new, copy)
-                stack.callback(ask_for_replicas, new, take_writes_alone(new))
+                take_writes_alone(new, config, target)
                 move.held = hand_over(old, new, target, hold)
             persist_roles(old, new)
             _reached(config, move, "promoted")
@@ -295,6 +296,7 @@ def _attach(old: Any, new: Any, source: ServerAddress, like: Entry, where: str) 
                 "something else uses it: look at it, then resume or abort",
             )
         replicate(new, source, like, where)
+        persist_roles(new)
 
 
 def _reached(config: Any, move: ServerMove, phase: str) -> None:
@@ -388,6 +390,8 @@ def abort_move(config: Any, source: str) -> ServerMove:
             if follows:
                 new.execute_command("REPLICAOF", "NO", "ONE")
                 new.execute_command("FLUSHALL", "ASYNC")
+                persist_roles(new)
+            ask_for_replicas(new, config, move.target_address, 0)
         _reached(config, move, "aborted")
         return move
 

@@ -130,7 +130,8 @@ def held(
 ) -> dict[str, Component]:
     """Return the components that change when a move holds databases, or (None) no more.
 
-    The entries say who holds them, so that clients make new connections, which ask for the fence.
+    The entries say who holds them, so that clients make new connections, which ask for the fence,
+    and others for what only reads.
     """
 
     def change(entry: Entry, where: str) -> Entry:
@@ -167,14 +168,15 @@ def moved(
 ) -> dict[str, Component]:
     """Return the components that change when databases have moved to another server.
 
-    The replicas of the source do not have what is written to the target, so no entry names them.
+    They stay held, until nobody reads at the source any more. The replicas of the source do not
+    have what is written to the target, so no entry names them.
     """
 
     def change(entry: Entry, where: str) -> Entry:
         if not in_databases(entry, source, databases):
             return entry
         fields = entry.fields
-        for name in ("held", "replicas", "zone"):
+        for name in ("replicas", "zone"):
             fields.pop(name, None)
         return Entry(at_server(fields, target, where), where)
 

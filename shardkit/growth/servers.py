@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from redis.exceptions import RedisError
+import redis
+from redis.exceptions import RedisError, ResponseError
 
 from shardkit.admin.server_queries import client_of
 from shardkit.config.entry import Entry
@@ -20,6 +21,7 @@ STEP = 0.005  # seconds between two looks
 TIMEOUT = 2.0  # seconds for one answer
 _ATTEMPTS = 5  # to hand over
 _LEAST = "min-replicas-to-write"
+_LEAST_KEY = "config:growth:least"  # what servers had as that, while they take writes without
 
 
 class GrowthError(ShardKitError):
@@ -208,29 +210,53 @@ def hand_over(master: Any, replica: Any, to: ServerAddress, seconds: float) -> f
     )
 
 
-def take_writes_alone(server: Any) -> int:
-    """Have a server take writes without replicas; return how many it asked for until now."""
-    with suppress(RedisError):  # CONFIG is not everybody's right
+def take_writes_alone(server: Any, config: redis.Redis, address: ServerAddress) -> int:
+    """Have a server take writes without replicas, until `ask_for_replicas`.
+
+    The config server notes how many it asked for, so that whoever goes on after a kill knows.
+
+    Args:
+        server: a client of the server.
+        config: a client of the config server.
+        address: the server.
+
+    Returns:
+        How many that are; 0 for none.
+    """
+    with suppress(ResponseError):  # CONFIG is not everybody's right
         least = int(server.config_get(_LEAST).get(_LEAST, 0))
         if least:
+            config.hset(_LEAST_KEY, str(address), least)
             server.config_set(_LEAST, 0)
-        return least
-    return 0
+    return _asked_for(config, address)
 
 
-def ask_for_replicas(server: Any, least: int, seconds: float = TIMEOUT) -> None:
-    """Have a master take writes only with so many replicas again, if it has them in time."""
+def ask_for_replicas(
+    server: Any, config: redis.Redis, address: ServerAddress, seconds: float = TIMEOUT
+) -> None:
+    """Have a server take writes only with as many replicas as before `take_writes_alone`.
+
+    A master only if it has them in time; else it is left to whoever comes next. After 0 seconds it
+    has to do with those that it has.
+    """
     end = time.monotonic() + seconds
     with suppress(RedisError, OSError):
+        least = _asked_for(config, address)
         while least:
             role = role_of(server)
-            if len(role.replicas) >= least or not role.is_master:
+            if len(role.replicas) >= least or not role.is_master or not seconds:
                 server.config_set(_LEAST, least)
                 persist_roles(server)
+                config.hdel(_LEAST_KEY, str(address))
                 return
             if time.monotonic() > end:
                 return
             time.sleep(STEP)
+
+
+def _asked_for(config: redis.Redis, address: ServerAddress) -> int:
+    noted = config.hget(_LEAST_KEY, str(address))
+    return int(noted) if noted is not None and noted.isdigit() else 0
 
 
 @contextmanager
@@ -252,11 +278,17 @@ def wait_for_copy(master: Any, replica: Any, seconds: float, near: int = 1_000_0
     """Wait until a replica has been filled and is near its master's offset.
 
     Raises:
-        GrowthError: it took longer.
+        GrowthError: it took longer, or was restarted as a master.
     """
     end = time.monotonic() + seconds
     while True:
         found, ahead = role_of(replica), role_of(master)
+        if found.is_master:
+            raise GrowthError(
+                "the new server follows its master no more: it was restarted, or told so; nothing "
+                "has changed for clients",
+                "empty it if it has keys, and resume; or abort",
+            )
         if found.linked and found.history == ahead.history and ahead.offset - found.offset < near:
             return
         if time.monotonic() > end:

@@ -3,16 +3,19 @@
 ::
 
     begun    every key is copied, and what changes meanwhile; both sides are compared
-    (hold)   the source is closed to new connections, for as long as the hold may take; entries say
-             so, and clients leave; what is left is copied
-    fenced   the source is closed for good: the one step that decides
-    pushed   entries name the target, and who waited goes on there
+    (hold)   entries say so: from then on clients have connections of their own for what only reads;
+             the source is closed to all others, for as long as the hold may take, and those that
+             were there leave; what is left is copied
+    fenced   the source is closed for good: the one step that decides; entries name the target,
+             which may be read; when nobody reads the source any more, the target takes writes
+    pushed   who waited has gone on at the target
     done     the source is emptied, but for what somebody wrote there meanwhile: that is reported
 
 Until it is fenced, a move can be aborted, and nothing has changed for anybody; if the mover dies
 within the hold, the source opens by itself. Afterwards it can be reversed: the same the other way.
 Nobody can write at the source unnoticed: new connections ask for the fence, and those made before
-are in CLIENT LIST, where the mover sees them leave (see `shardkit.growth.fence`). Both servers may
+are in CLIENT LIST, where the mover sees them leave (see `shardkit.growth.fence`). Readers never
+wait: while writers do, the data does not change, and is the same on both sides. Both servers may
 have other databases in use. What a client has subscribed to does not move.
 """
 
@@ -33,15 +36,16 @@ from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of
 from shardkit.config.store import read_components, read_epoch
 from shardkit.config.stored import EPOCH_KEY
-from shardkit.connections.greeting import FENCE_KEY, WAITING
+from shardkit.connections.greeting import FENCE_KEY, READING, WAITING
 from shardkit.errors import InvalidArgumentError
 from shardkit.growth import journal
 from shardkit.growth.capture import KeyCapture, flushes, turn_on_notifications
-from shardkit.growth.certificate import compare, differing
-from shardkit.growth.entries import LEAVE, push_changed
-from shardkit.growth.failover import master_of, replicas_of
+from shardkit.growth.certificate import compare, differing, unequal
+from shardkit.growth.entries import LEAVE, push_changed, wait_until_read
+from shardkit.growth.failover import HOLD, master_of, replicas_of
 from shardkit.growth.fence import (
     OWN_KEYS,
+    change,
     close_for,
     fence_value,
     is_permanent,
@@ -58,15 +62,16 @@ from shardkit.growth.servers import GrowthError, connected_to, role_of, same_ser
 from shardkit.growth.shard_copy import DatabaseCopy, Follower
 from shardkit.operations.commands import Shard
 
-# Seconds that clients may be held: they read entries once a second where they are not told.
-HOLD = 1.5
 _ATTEMPTS = 5
+# What of the hold there is for writers to leave, for the decision, and for readers to leave.
+_LEFT, _DECIDED, _READ = 0.5, 0.7, 0.9
 _LOOK = 0.01  # seconds between two looks at who is connected
 _UNBLOCK = 0.1  # seconds after which those who wait in a blocking command are woken
 _OWN = "shardkit-move/"  # names of the mover's own connections
 _TIMEOUT = 10.0  # seconds for one answer
 _BYTES_A_SECOND = 20e6  # of a copy, for the estimate
 _MOST_NAMED = 20
+_CLOCK = 2  # seconds that servers are wrong at most about when a key was used
 
 
 def plan_shard_move(config: Any, shards: Sequence[str], to: str, *, hold: float = HOLD) -> MovePlan:
@@ -76,7 +81,7 @@ def plan_shard_move(config: Any, shards: Sequence[str], to: str, *, hold: float 
         config: a client of the config server.
         shards: which, as ``timelines:3``; all on one server.
         to: the server that shall have them, ``host:port``; it may have others.
-        hold: how long clients may be held at a time, in seconds.
+        hold: how long writers may be held at a time, in seconds.
 
     Raises:
         InvalidArgumentError: there is no such shard, or they are on several servers.
@@ -141,8 +146,9 @@ def _plan(
     steps = [
         f"{source}: CONFIG SET notify-keyspace-events, and PSUBSCRIBE to databases {named}",
         f"copy every key with DUMP and RESTORE to {target}, and what changes; compare both",
-        f"{source}: SET {FENCE_KEY} in databases {named}, and push that they are held; clients "
-        f"wait for at most {hold:g} s, until nobody is connected and the rest is copied",
+        f"{source}: SET {FENCE_KEY} in databases {named}, and push that they are held; writers "
+        f"wait for at most {hold:g} s, until nobody who may write is connected and the rest is "
+        "copied; readers do not wait",
         f"{source}: PERSIST {FENCE_KEY}; push {len(shards)} entries that name {target}"
         + (f", without the replicas {', '.join(replicas)}" if replicas else ""),
         f"{source}: delete the keys of databases {named}",
@@ -246,9 +252,9 @@ def start_shard_move(
         config: a client of the config server.
         shards: which, as ``timelines:3``: all on one server, and all that share their databases.
         to: the server that shall have them, ``host:port``; it may have others.
-        hold: how long clients may be held at a time, in seconds.
+        hold: how long writers may be held at a time, in seconds.
         copy: how long the copy may take, in seconds.
-        kill: whether connections that do not leave within half of the hold are closed.
+        kill: whether connections that do not leave within two fifths of the hold are closed.
         progress: is told what is being done.
 
     Returns:
@@ -412,11 +418,12 @@ class _Mover:
             turn_on_notifications(first)  # a server that was restarted has forgotten
             capture = KeyCapture(first, move.databases)
             stack.callback(capture.close)
-            if move.phase == "begun":
+            is_told = move.phase == "begun"  # of all that has changed since it was decided
+            if is_told:
                 self._transfer(old, new, capture)
             if move.phase == "fenced":
-                self._push(new)
-            self._clear(old, new, capture)
+                self._push(old, new)
+            self._clear(old, new, capture, is_told)
         return move
 
     def _is_decided(self, old: Mapping[int, Any]) -> bool:
@@ -479,10 +486,11 @@ class _Mover:
             lift(client, self._move.id, value)
         self._held(None)
 
-    def _held(self, by: str | None) -> None:
-        push_changed(
+    def _held(self, by: str | None, server: ServerAddress | None = None) -> int:
+        """Push by whom the shards are held, on the source unless it is said; return the epoch."""
+        return push_changed(
             self._config,
-            lambda components: held(components, self._source, self._move.databases, by),
+            lambda components: held(components, server or self._source, self._move.databases, by),
             f"move of {self._move.name}",
             witnessed=False,
         )
@@ -550,17 +558,20 @@ class _Mover:
             if attempt:
                 time.sleep(self._hold)  # what was held meanwhile goes first
                 copy.follow(lambda: True)
-            self._progress("holding clients")
+            self._progress("holding writers")
+            # All know of it before anybody is held: then it takes less than a second to read.
+            wait_until_read(self._config, self._held(f"{move.name} soon"))
             began = time.monotonic()
-            value = fence_value(move.id, secrets.token_hex(8), move.target)
+            value = fence_value(move.id, secrets.token_hex(8), move.target, readers=True)
             decided = deciding = False
             try:
                 for client in old.values():
-                    close_for(client, value, self._hold)
+                    close_for(client, value, _DECIDED * self._hold)
                 self._held(move.name)
                 self._wait_until_left(old, began)
                 self._finish(old, new, copy, before)
                 self._require_target(new)
+                move.decided = int(next(iter(old.values())).time()[0])
                 deciding = True
                 last = reversed(move.databases)  # the first of them decides
                 decided = all(make_permanent(old[number], value) for number in last)
@@ -573,11 +584,8 @@ class _Mover:
                 if not decided and not deciding:  # in doubt, a resumption looks
                     self._let_go(old, value)
             if decided:
-                move.held = time.monotonic() - began
                 self._reached("fenced")
-                self._push(new)
-                move.held = time.monotonic() - began
-                journal.write(self._config, move)
+                self._push(old, new, began)
                 return
         raise problem or GrowthError(
             f"the rest could not be copied within {self._hold:g} s, {_ATTEMPTS} times: the shards "
@@ -601,11 +609,11 @@ class _Mover:
             )
 
     def _wait_until_left(self, old: Mapping[int, Any], began: float) -> None:
-        """Wait until nobody is connected to the databases who was before they were closed."""
+        """Wait until nobody who may write is connected who was before the databases were closed."""
         client = next(iter(old.values()))
-        end = began + 0.8 * self._hold
+        end = began + _LEFT * self._hold
         while True:
-            here = self._connected_to_source(client)
+            here = [each for each in self._connected(client) if not _only_reads(each)]
             if not here:
                 return
             now = time.monotonic()
@@ -617,14 +625,14 @@ class _Mover:
             if now > end:
                 names = sorted({each["name"] or f"a client at {each['addr']}" for each in here})
                 raise GrowthError(
-                    f"{len(here)} connections did not leave within {self._hold:g} s: "
+                    f"{len(here)} connections did not leave within {_LEFT * self._hold:g} s: "
                     f"{', '.join(names[:5])}; the shards are where they were",
                     "look at them; --kill closes them, --hold allows more time",
                 )
             time.sleep(_LOOK)
 
-    def _connected_to_source(self, client: Any) -> list[Mapping[str, str]]:
-        """Return the connections to the databases that may write there.
+    def _connected(self, client: Any) -> list[Mapping[str, str]]:
+        """Return the connections to the databases.
 
         Not those that wait at the fence, subscribers, and the mover's own.
         """
@@ -663,20 +671,47 @@ class _Mover:
 
     # ---- after it is decided
 
-    def _push(self, new: Mapping[int, Any]) -> None:
+    def _push(
+        self, old: Mapping[int, Any], new: Mapping[int, Any], began: float | None = None
+    ) -> None:
+        """Have readers go to the target, and writers when no reader is left at the source."""
         move = self._move
         self._progress("pushing the entries")
+        attempt = secrets.token_hex(8)
         for client in new.values():
-            lift(client, move.id)
-        move.epoch = push_changed(
+            change(client, move.id, fence_value(move.id, attempt, move.target, readers=True))
+        push_changed(
             self._config,
             lambda components: moved(components, self._source, move.databases, self._target),
             f"move of {move.name} to {move.target}",
             witnessed=False,
         )
+        for client in old.values():
+            change(client, move.id, fence_value(move.id, attempt, move.target))
+        patience = _READ * self._hold - (time.monotonic() - began if began else 0.0)
+        self._wait_for_readers(next(iter(old.values())), max(_LOOK, patience))
+        for client in new.values():
+            lift(client, move.id)
+        if began is not None:
+            move.held = time.monotonic() - began
+        move.epoch = self._held(None, self._target)
         self._reached("pushed")
 
-    def _clear(self, old: Mapping[int, Any], new: Mapping[int, Any], capture: KeyCapture) -> None:
+    def _wait_for_readers(self, client: Any, patience: float, *, all_read: bool = False) -> None:
+        """Wait until nobody reads; close who has not left after so many seconds.
+
+        With ``all_read`` that is everybody who is connected.
+        """
+        end = time.monotonic() + patience
+        while here := [each for each in self._connected(client) if all_read or _only_reads(each)]:
+            if time.monotonic() > end:
+                for each in here:
+                    client.client_kill_filter(_id=each["id"])
+            time.sleep(_LOOK)
+
+    def _clear(
+        self, old: Mapping[int, Any], new: Mapping[int, Any], capture: KeyCapture, is_told: bool
+    ) -> None:
         """Empty the source, but for what somebody has written there meanwhile."""
         move = self._move
         components = read_components(self._config)
@@ -685,7 +720,7 @@ class _Mover:
             read_epoch(self._config),
         )
         self._progress(f"emptying {move.source}")
-        self._wait_for_readers()
+        self._leave_replicas()
         capture.wait_until_told()
         stale = {each for each, by_client in capture.take().items() if by_client}
         for number, client in old.items():
@@ -694,6 +729,9 @@ class _Mover:
                 continue  # reversed meanwhile: it is in use
             for page in _pages(client):
                 keys = [key for key in page if (number, key) not in stale]
+                if not is_told:
+                    kept = set(self._maybe_written(client, new[number], keys))
+                    keys = [key for key in keys if key not in kept]
                 if keys:
                     write_under(client, value, _unlinking(keys))
         if move.notifications is not None:
@@ -706,19 +744,32 @@ class _Mover:
         self.look_for_strays()
         self._reached("done")
 
-    def _wait_for_readers(self) -> None:
+    def _maybe_written(self, old: Any, new: Any, keys: Sequence[bytes]) -> list[bytes]:
+        """Return keys of the source that somebody may have written since the move was decided.
+
+        Nobody has listened meanwhile. So these are those that were touched since, and are not the
+        same at the target; where the server does not tell (LFU), all that are not the same.
+        """
+        with old.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.object("idletime", key)
+            idle = pipe.execute(raise_on_error=False)
+        since = int(old.time()[0]) - self._move.decided + _CLOCK
+        touched = [
+            key
+            for key, seconds in zip(keys, idle, strict=True)
+            if not isinstance(seconds, int) or seconds <= since
+        ]
+        return unequal(old, new, touched) if touched else []
+
+    def _leave_replicas(self) -> None:
         """Wait until nobody reads from replicas of the source; close who does not leave."""
         for server in replicas_of(self._components.values(), self._source):
             with (
                 suppress(RedisError, OSError),
                 _connected(server, self._like, self._where, 0) as client,
             ):
-                end = time.monotonic() + LEAVE
-                while here := self._connected_to_source(client):
-                    if time.monotonic() > end:
-                        for each in here:
-                            client.client_kill_filter(_id=each["id"])
-                    time.sleep(_LOOK)
+                self._wait_for_readers(client, LEAVE, all_read=True)
 
     def look_for_strays(self) -> None:
         """Note which keys are at the source though its shards have moved."""
@@ -756,6 +807,10 @@ class _Mover:
                     first.config_set("notify-keyspace-events", move.notifications)
         self._reached("aborted")
         return move
+
+
+def _only_reads(connection: Mapping[str, str]) -> bool:
+    return connection["name"].startswith(READING)
 
 
 def _unlinking(keys: Sequence[bytes]) -> Callable[[Any], object]:

@@ -5,11 +5,15 @@
     with kit.durable(replicas=1, fsync=True):
         users.hset("7", "Ada")                   # noted: shard users:3 was written to
     # ── at the end of the block, to each such shard, all at the same time:
-    #    SET shardkit:durable 1 PX 1000 · WAIT 1 … · WAITAOF 1 0 …
+    #    SET shardkit:durable 1 PX 1000 · WAIT 1 … · WAITAOF 1 0 … · CONFIG GET appendfsync
 
 WAIT and WAITAOF wait for what their own connection has written. The block's writes may have used
 others, so a marker is written first: what is older than it was replicated, and synced, before it.
-Servers without WAITAOF (before Redis 7.2) are asked until no sync to disk is pending.
+
+Under ``appendfsync everysec``, WAITAOF says yes before there was a sync: Valkey up to 9.1 at least,
+and Redis before 8 (redis/redis#13793). There, as with servers that have no WAITAOF (before Redis
+7.2), the block waits for a second, by when a sync has begun, and until none is pending. So it does
+where the user may not run CONFIG GET.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from shardkit.operations.operation import Operation
 from shardkit.routing.command_keys import reads_by_name
 
 MARKER = "shardkit:durable"
-TIMEOUT = 1.0
+TIMEOUT = 2.0  # a sync begins within a second, where it is not done at once
 _AT_A_TIME = 1.0  # seconds of one WAIT: a server's answer must come within its socket timeout
 _SYNC_PENDING = 0.05  # seconds between looks
 _EVERY_SECOND = 1.0  # an AOF is synced so often
@@ -50,7 +54,7 @@ class DurableBlock:
         ):
             if not fits:
                 raise InvalidArgumentError(
-                    f"durable: {name}={value!r:.80}", "give replicas=1, fsync=True, timeout=1.0"
+                    f"durable: {name}={value!r:.80}", "give replicas=1, fsync=True, timeout=2.0"
                 )
         if not replicas and not fsync:
             raise InvalidArgumentError("durable: neither replicas nor fsync", "ask for one of them")
@@ -100,11 +104,12 @@ class DurableBlock:
             commands = [command for name in waiting for command in self._commands(name, left)]
             each = len(commands) // len(waiting)
             replies: Any = yield Partial(commands)
+            marked = time.monotonic()
             late = []
             for n, name in enumerate(waiting):
                 problem = self._problem(replies[n * each : (n + 1) * each])
-                if problem is _NO_WAITAOF:
-                    problem = yield from _synced(_shard(name), end)
+                if problem is _UNSURE:
+                    problem = yield from _synced(_shard(name), marked, end)
                 if problem:
                     why[name] = problem
                     late.append(name)
@@ -123,42 +128,64 @@ class DurableBlock:
             found.append(Command(shard, MARKER, ("WAIT", self._replicas, milliseconds)))
         if self._fsync:
             found.append(Command(shard, MARKER, ("WAITAOF", 1, 0, milliseconds)))
+            found.append(Command(shard, MARKER, ("CONFIG", "GET", "appendfsync")))
         return found
 
     def _problem(self, replies: list[Any]) -> str:
-        _, *answers = replies
-        for reply in replies:
-            if isinstance(reply, ShardFailure):
-                if "unknown command" in str(reply.error).lower():
-                    return _NO_WAITAOF
-                return str(reply)
-        if self._replicas and answers[0] < self._replicas:
-            return f"{answers[0]} of {self._replicas} replicas"
-        if self._fsync and answers[-1][0] < 1:
-            return "not on disk yet"
+        answers = iter(replies)
+        written = next(answers)
+        if isinstance(written, ShardFailure):
+            return str(written)
+        if self._replicas:
+            have = next(answers)
+            if isinstance(have, ShardFailure):
+                return str(have)
+            if have < self._replicas:
+                return f"{have} of {self._replicas} replicas"
+        if self._fsync:
+            synced, policy = answers
+            if isinstance(synced, ShardFailure):
+                unknown = "unknown command" in str(synced.error).lower()
+                return _UNSURE if unknown else str(synced)
+            if synced[0] < 1:
+                return "not on disk yet"
+            if isinstance(policy, ShardFailure) or b"everysec" in _words(policy):
+                return _UNSURE
         return ""
 
 
-_NO_WAITAOF = "the server has no WAITAOF"
+_UNSURE = "the server has no WAITAOF, or one that says yes too early"
 
 
-def _synced(shard: Shard, end: float) -> Operation[str]:
-    """Wait until an older server has synced its AOF; return why not, or nothing."""
-    began = time.monotonic()
+def _words(reply: Any) -> Any:
+    """Return the words of a reply, which is a map in RESP3."""
+    return reply.values() if isinstance(reply, dict) else reply
+
+
+def _synced(shard: Shard, marked: float, end: float) -> Operation[str]:
+    """Wait until a server has synced what it had at a time; return why not, or nothing."""
     while True:
-        [reply] = yield Partial([Command(shard, MARKER, ("INFO", "persistence"))])
+        [reply] = yield Partial([Command(shard, MARKER, ("INFO",))])
         if isinstance(reply, ShardFailure):
             return str(reply)
         lines = dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
         if lines.get("aof_enabled") != "1":
             return "it has no AOF"
+        if _waits_for_syncs(lines):
+            return ""
         # A sync that was due when the marker was written has begun a second later at most.
-        waited = time.monotonic() - began > _EVERY_SECOND
-        if waited and lines.get("aof_pending_bio_fsync") == "0":
+        left = marked + _EVERY_SECOND - time.monotonic()
+        if left < 0 and lines.get("aof_pending_bio_fsync") == "0":
             return ""
         if time.monotonic() >= end:
             return "not on disk yet"
-        yield Pause(_SYNC_PENDING)
+        yield Pause(min(max(left, _SYNC_PENDING), max(0.001, end - time.monotonic())))
+
+
+def _waits_for_syncs(info: dict[str, str]) -> bool:
+    """Whether a server's WAITAOF waits for a sync under ``everysec``, too."""
+    major = info.get("redis_version", "0").partition(".")[0]
+    return "valkey_version" not in info and int(major) >= 8
 
 
 def _shard(name: str) -> Shard:

@@ -23,7 +23,7 @@ from redis.exceptions import ConnectionError, MasterDownError, TimeoutError  # n
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.config.read_from import ReadFrom
-from shardkit.connections.clients import AsyncClient, Client, Clients, Number, ReplicaOf
+from shardkit.connections.clients import AsyncClient, Client, Clients, Number, ReplicaOf, reader_of
 from shardkit.connections.redis_private import reply_callbacks
 from shardkit.errors import ShardFailure, ShardUnavailable
 from shardkit.operations.commands import (
@@ -47,6 +47,7 @@ from shardkit.transport.user_clients import (
 )
 
 ATTEMPTS = 3
+_MASTER = ReadFrom("master")
 HELD = 0.002  # seconds between looks whether reads are still held
 _LOST = (ConnectionError, TimeoutError, MasterDownError, OSError)
 
@@ -87,7 +88,7 @@ def _marked(script: Script) -> int:
 
 
 class _ChosenClients:
-    """Clients of a link for one batch: of the servers that were chosen."""
+    """Clients of a link for one batch that only reads: of the servers that were chosen."""
 
     def __init__(self, clients: Clients, choices: dict[Shard, ReadTarget]) -> None:
         self._clients = clients
@@ -95,7 +96,9 @@ class _ChosenClients:
 
     def _which(self, component: Component, number: int | None) -> Number:
         choice = self._choices.get(Shard(component.name, number))
-        return number if choice is None else choice.which
+        if choice is not None and isinstance(choice.which, ReplicaOf):
+            return choice.which
+        return reader_of(component, number)
 
     def get(self, component: Component, number: int | None, raw: bool | None = None) -> Client:
         """Return a blocking client."""
@@ -145,7 +148,7 @@ class LinkReads:
                 elif isinstance(need, _Ask):
                     self._replicas.ask(need.component, need.number)
                 else:
-                    plain._clients = _ChosenClients(self._clients, need.choices)
+                    plain._clients = need.by(self._clients)
                     answer = plain.send(need.batch)
                 need = steps.send(answer)
         except StopIteration as done:
@@ -170,7 +173,7 @@ class LinkReads:
                 elif isinstance(need, _Ask):
                     await asyncio.to_thread(self._replicas.ask, need.component, need.number)
                 else:
-                    plain._clients = _ChosenClients(self._clients, need.choices)
+                    plain._clients = need.by(self._clients)
                     answer = await plain.send(need.batch)
                 need = steps.send(answer)
         except StopIteration as done:
@@ -182,7 +185,7 @@ class LinkReads:
     def _concerns(self, components: Iterable[Component]) -> bool:
         if self._read_from is not None:
             return True
-        return any(component.reads_replicas for component in components)
+        return any(component.reads_apart for component in components)
 
     def _steps(
         self, batch: Batch, components: Mapping[str, Component]
@@ -195,7 +198,7 @@ class LinkReads:
         modes = {shard: self._of(*where) for shard, where in shards.items()}
         if not is_read(batch):
             try:
-                replies: Replies = yield _Send(batch, {})
+                replies: Replies = yield _Send(batch, None)
                 return replies
             finally:
                 for shard, where in shards.items():
@@ -262,10 +265,14 @@ class _Ask(NamedTuple):
 
 
 class _Send(NamedTuple):
-    """Needed: send a batch to servers that were chosen."""
+    """Needed: send a batch to servers that were chosen; to the masters if it writes."""
 
     batch: Batch
-    choices: dict[Shard, ReadTarget]
+    choices: dict[Shard, ReadTarget] | None
+
+    def by(self, clients: Clients) -> Any:
+        """Return the clients that send it."""
+        return clients if self.choices is None else _ChosenClients(clients, self.choices)
 
 
 def _names(batch: Batch) -> set[str]:
@@ -320,7 +327,7 @@ class ReaderClients:
 
     def _reader(self, component: Component, number: int | None, get: Any, kind: Any) -> Any:
         entry = component.entry_of(Shard(component.name, number))
-        read_from = self._read_from or entry.read_from
+        read_from = self._read_from or entry.read_from or (_MASTER if entry.held else None)
         if read_from is None:
             return get(component, number)
         if entry.is_cluster:
@@ -358,11 +365,14 @@ class _ClientReads:
 
     def wrote(self) -> None:
         """Note that something was written."""
-        self.replicas.wrote(self.component, self.number)
+        if self._read_from is not _MASTER:
+            self.replicas.wrote(self.component, self.number)
 
     def attempts(self) -> Generator[Pause | _Ask | Any, Exception | None, None]:
         """Yield what is needed, and clients to try; be sent why one failed, None if it did not."""
-        if not self.replicas.is_known(self.component, self.number):
+        if self._read_from is not _MASTER and not self.replicas.is_known(
+            self.component, self.number
+        ):
             yield _Ask(self.component, self.number)
         avoid: set[Entry] = set()
         for attempt in range(ATTEMPTS):
@@ -374,7 +384,10 @@ class _ClientReads:
                     break
                 yield Pause(HELD)
             try:
-                error = yield self._get(self.component, choice.which, False)
+                which = choice.which
+                if not isinstance(which, ReplicaOf):
+                    which = reader_of(self.component, self.number)
+                error = yield self._get(self.component, which, False)
             finally:
                 self.replicas.end([choice])
             if error is None:

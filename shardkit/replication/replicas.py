@@ -40,7 +40,7 @@ from redis.exceptions import RedisError
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.config.read_from import ReadFrom
-from shardkit.connections.clients import Clients, Number, ReplicaOf
+from shardkit.connections.clients import Clients, Number, ReplicaOf, reader_of
 from shardkit.errors import InvalidArgumentError, ShardKitError, ShardUnavailable
 from shardkit.forks import ForkSafeLock
 from shardkit.operations.commands import Shard
@@ -411,7 +411,7 @@ class Replicas:
         began = time.monotonic()
         said: Mapping[str, Any] | Exception
         try:
-            which: Number = number if replica is None else ReplicaOf(number, replica)
+            which = ReplicaOf(number, replica) if replica else reader_of(state.component, number)
             client: Any = self._clients.get(state.component, which, raw=True)
             said = client.info("replication")
         except (RedisError, ShardKitError, OSError) as error:

@@ -260,17 +260,18 @@ def test_a_clock_that_is_off_and_a_server_that_loads_are_named(
 def test_a_server_that_stands_still_at_times_is_named(
     running: LocalServer, server: redis.Redis
 ) -> None:
-    ended = threading.Event()
+    begun, ended = threading.Event(), threading.Event()
 
     def hold() -> None:
         with running.client() as client:
             while not ended.wait(0.01):
+                begun.set()
                 client.eval("for n = 1, 1.5e8 do end", 0)
 
     thread = threading.Thread(target=hold)
     thread.start()
     try:
-        time.sleep(0.1)
+        assert begun.wait(20)
         found = only(looked_at(running))
     finally:
         ended.set()

@@ -239,7 +239,7 @@ def test_the_librarys_warnings_are_remarks(
 
 
 def test_another_program_may_call_it_and_get_its_errors() -> None:
-    with pytest.raises(click.UsageError):
+    with pytest.raises(click.UsageError, match="No such command 'nonsense'"):
         app(["nonsense"], standalone_mode=False)
     assert CliRunner().invoke(app, ["--version"], standalone_mode=False).exit_code == 0
 

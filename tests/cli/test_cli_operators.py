@@ -91,9 +91,16 @@ def test_the_biggest_keys_are_found_on_all_shards(
     assert only.lines[-1] == "1 keys were looked at"
 
 
-@pytest.mark.parametrize("given", [{"count": 0}, {"by": "age"}, {"count": True}])
-def test_how_many_keys_and_by_what_is_checked(kit: ShardKit, given: Any) -> None:
-    with pytest.raises(InvalidArgumentError):
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"count": 0}, "count=0 is no number of keys"),
+        ({"by": "age"}, "by='age' is no way to rank; say memory or elements"),
+        ({"count": True}, "count=True is no number of keys"),
+    ],
+)
+def test_how_many_keys_and_by_what_is_checked(kit: ShardKit, given: Any, said: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=said):
         biggest_keys([kit.component("unique")], **given)
 
 
@@ -174,7 +181,9 @@ def test_a_component_is_retired_and_its_data_deleted_when_nobody_uses_it(
         refused = cli("retire", "followers", *where, "--delete-data").error()
         assert "component 'followers' is still used: by " in refused
     kit.topology.expire()
-    with pytest.raises(RetiredError):
+    with pytest.raises(
+        RetiredError, match=r"component 'followers' was removed by a push .* replaced"
+    ):
         kit.component("followers")
     assert read_json("config", "history", *where)["pushes"][0]["message"] == "replaced"
     found = read_json("retire", "followers", *where, "--delete-data", "--quiet", "0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -56,14 +57,23 @@ class Fleet:
             return int(kit.key_sharded("users")[key].get(key) or 0)
 
 
+REDIS = shutil.which("redis-server")
+no_redis = pytest.mark.skipif(REDIS is None, reason="needs redis-server")
+on_redis_too = pytest.mark.parametrize(
+    "fleet", [None, pytest.param(REDIS, marks=no_redis)], ids=["embedded", "redis"], indirect=True
+)
+"""Have a test run on the embedded servers, and on those of the redis-server that is installed."""
+
+
 @pytest.fixture
-def fleet() -> Iterator[Fleet]:
+def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     """Three servers, of which the second and third replicate nobody."""
+    binary = getattr(request, "param", None)
     with (
-        LocalServer(name="config") as config,
-        LocalServer(name="a", config=FAST) as a,
-        LocalServer(name="b", config=FAST) as b,
-        LocalServer(name="c", config=FAST) as c,
+        LocalServer(name="config", binary=binary) as config,
+        LocalServer(name="a", config=FAST, binary=binary) as a,
+        LocalServer(name="b", config=FAST, binary=binary) as b,
+        LocalServer(name="c", config=FAST, binary=binary) as c,
     ):
         found = Fleet(config, [a, b, c])
         yield found
@@ -192,9 +202,9 @@ def writing(fleet: Fleet) -> Iterator[Writers]:
     writers = Writers(fleet.url)
     writers.start()
     try:
-        time.sleep(0.1)
+        time.sleep(0.1)  # they write before, between and after
         yield writers
-        time.sleep(0.1)
+        time.sleep(0.1)  # see above
     finally:
         writers.stop()
 
@@ -215,11 +225,14 @@ def check_nothing_lost(fleet: Fleet, writers: Writers) -> None:
 __all__ = [
     "FAST",
     "PATIENT",
+    "REDIS",
     "UNKNOWN",
     "Fleet",
     "Path",
     "Register",
     "Writers",
     "follow",
+    "no_redis",
+    "on_redis_too",
     "writing",
 ]

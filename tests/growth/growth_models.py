@@ -25,6 +25,16 @@ Steps = Generator[None, None, Any]
 class FenceOf(NamedTuple):
     attempt: int
     until: float
+    readers: bool = False  # whether they pass
+
+
+class EntryOf(NamedTuple):
+    version: int
+    server: str
+    held: bool = False
+
+
+FOR_GOOD = float("inf")
 
 
 class Server:
@@ -34,7 +44,7 @@ class Server:
         self.value: int | None = None
         self.fence: FenceOf | None = None  # of a source
         self.guard: int | None = None  # of a target: the attempt that may copy to it
-        self.connected: set[Client] = set()
+        self.connected: set[tuple[Client, bool]] = set()  # and whether they only read
         self.listeners: list[set[str]] = []  # who is told of changes
         self.alive = True
         self.is_master = True
@@ -62,7 +72,7 @@ class World:
         self.without = without
         self.now = 0.0
         self.servers = {"a": Server(), "b": Server()}
-        self.entry: tuple[int, str] = (1, "a")  # version and server
+        self.entry = EntryOf(1, "a")
         self.journal = "begun"
         self.history: list[RecordedCall] = []
         self.attempts = 0
@@ -70,12 +80,12 @@ class World:
         self.crashed = False  # the master, of a failover
         self.calm = False  # from the end on nothing is killed
 
-    def push(self, server: str) -> None:
-        self.entry = self.entry[0] + 1, server
+    def push(self, server: str, held: bool = False) -> None:
+        self.entry = EntryOf(self.entry.version + 1, server, held)
 
-    def closed(self, server: Server) -> bool:
+    def closed(self, server: Server, reads: bool = False) -> bool:
         fence = server.fence
-        return fence is not None and self.now < fence.until
+        return fence is not None and self.now < fence.until and not (reads and fence.readers)
 
     def run(self, clients: list[Client], mover: Callable[[World], Steps], faults: float) -> None:
         """Run to the end, and check what clients were told."""
@@ -123,7 +133,7 @@ class Client:
     def __init__(self, world: World, name: str, calls: int) -> None:
         self.world, self.name, self.calls = world, name, calls
         self.entry = world.entry
-        self.connection: tuple[int, str] | None = None
+        self.connections: dict[bool, EntryOf] = {}  # by whether nothing is written over it
         self.idle = True
 
     def learn(self) -> None:
@@ -132,9 +142,10 @@ class Client:
             self.leave()
 
     def leave(self) -> None:
-        if self.connection is not None and self.connection != self.entry:
-            self.world.servers[self.connection[1]].connected.discard(self)
-            self.connection = None
+        for reads, entry in list(self.connections.items()):
+            if entry != self.entry:
+                self.world.servers[entry.server].connected.discard((self, reads))
+                del self.connections[reads]
 
     def steps(self) -> Steps:
         for _ in range(self.calls):
@@ -151,10 +162,10 @@ class Client:
         record = RecordedCall(self.name, kind, args, begun=world.now)
         world.history.append(record)
         while True:
-            server = yield from self.connect()
+            server, reads = yield from self.connect(kind)
             yield  # the command is on its way; its sender may be stopped meanwhile
-            if self not in server.connected or not server.alive:
-                self.connection = None
+            if (self, reads) not in server.connected or not server.alive:
+                self.connections.pop(reads, None)
                 return  # lost: nobody knows whether it was executed
             if world.now < server.paused_until and kind != "get":
                 continue  # it waits at the server
@@ -172,27 +183,28 @@ class Client:
         if tells:
             record.result, record.ended = result, world.now
 
-    def connect(self) -> Generator[None, None, Server]:
+    def connect(self, kind: str) -> Generator[None, None, tuple[Server, bool]]:
         world = self.world
         while True:
             self.leave()
             entry = self.entry
-            server = world.servers[entry[1]]
-            if self.connection is not None:
-                return server
+            server = world.servers[entry.server]
+            reads = entry.held and kind == "get"
+            if reads in self.connections:
+                return server, reads
             if not server.alive:
                 self.entry = world.entry
                 yield
                 continue
             yield
-            if world.closed(server) and world.without != "clients ask for the fence":
+            if world.closed(server, reads) and world.without != "clients ask for the fence":
                 self.entry = world.entry  # whoever waits reads the entries
                 yield
                 continue
             # Who asks is connected already, in CLIENT LIST, and the server answers one at a time.
-            server.connected.add(self)
-            self.connection = entry
-            return server
+            server.connected.add((self, reads))
+            self.connections[reads] = entry
+            return server, reads
 
 
 def move_of_a_shard(world: World) -> Steps:
@@ -200,17 +212,17 @@ def move_of_a_shard(world: World) -> Steps:
     source, target = world.servers["a"], world.servers["b"]
     if world.journal == "begun":
         fence = source.fence
-        if fence is not None and fence.until == float("inf"):
+        if fence is not None and fence.until == FOR_GOOD:
             world.journal = "fenced"
     if world.journal == "begun":
         world.attempts += 1
         attempt = world.attempts
         target.guard = attempt  # before the source is opened, see shardkit.growth.fence
         yield
-        if source.fence is not None and source.fence.until < float("inf"):
+        if source.fence is not None and source.fence.until < FOR_GOOD:
             source.fence = None
         yield
-        if source.fence is not None and source.fence.until == float("inf"):
+        if source.fence is not None and source.fence.until == FOR_GOOD:
             return  # it was decided meanwhile
         if target.guard != attempt:
             return
@@ -228,12 +240,16 @@ def move_of_a_shard(world: World) -> Steps:
                     return
             if world.closed(source):
                 return  # another mover holds it
-            mine = FenceOf(attempt, world.now + HOLD)
+            world.push("a", held=True)  # it will be held: clients read over other connections
+            yield
+            if world.closed(source):
+                return
+            mine = FenceOf(attempt, world.now + HOLD, readers=True)
             source.fence = mine
             yield
-            world.push("a")  # held: clients make new connections
+            world.push("a", held=True)  # clients make new connections
             yield
-            while source.connected and world.now < mine.until:
+            while writers(source) and world.now < mine.until:
                 if world.without == "the mover waits until clients have left":
                     break
                 yield
@@ -248,7 +264,7 @@ def move_of_a_shard(world: World) -> Steps:
             held = source.fence == mine and world.now < mine.until
             if world.without == "a mover that was stopped decides nothing":
                 held = True
-            left = not source.connected
+            left = not writers(source)
             if world.without == "the mover waits until clients have left":
                 left = True
             owns = target.guard == attempt
@@ -263,10 +279,10 @@ def move_of_a_shard(world: World) -> Steps:
                     source.fence = None
                 return
             if held and left and not told:
-                source.fence = FenceOf(attempt, float("inf"))
+                source.fence = FenceOf(attempt, FOR_GOOD, readers=True)
                 break
             if held and told and world.without == "what changes is copied again":
-                source.fence = FenceOf(attempt, float("inf"))
+                source.fence = FenceOf(attempt, FOR_GOOD, readers=True)
                 break
             if source.fence == mine:
                 source.fence = None
@@ -274,16 +290,32 @@ def move_of_a_shard(world: World) -> Steps:
         world.journal = "fenced"
         yield
     if world.journal == "fenced":
-        target.guard = None
+        if target.guard is not None:
+            target.fence = FenceOf(target.guard, FOR_GOOD, readers=True)
         yield
-        if world.entry[1] != "b":
-            world.push("b")
+        if world.entry.server != "b":
+            world.push("b", held=True)
         yield
+        if world.without != "the source is closed to readers":
+            source.fence = FenceOf(0, FOR_GOOD)
+        yield
+        end = world.now + HOLD
+        while source.connected and world.without != "the target waits until readers have left":
+            if world.now > end:
+                source.connected.clear()  # they find their connections closed
+            yield
+        target.guard = target.fence = None
+        yield
+        world.push("b")
         world.journal = "pushed"
     if world.journal == "pushed":
         yield
         source.value = None
         world.journal = "done"
+
+
+def writers(server: Server) -> bool:
+    return any(not reads for _, reads in server.connected)
 
 
 def _copy(world: World, attempt: int) -> Generator[None, None, bool]:
@@ -305,7 +337,7 @@ def move_of_a_server(world: World) -> Steps:
     if source.replica is None and source.is_master:
         target.is_master, target.value, source.replica = False, source.value, target
         yield
-    if world.without == "entries are pushed after the promotion" and world.entry[1] == "a":
+    if world.without == "entries are pushed after the promotion" and world.entry.server == "a":
         world.push("b")
         for _ in range(HOLD):
             yield
@@ -324,7 +356,7 @@ def move_of_a_server(world: World) -> Steps:
             source.replica, source.paused_until = None, 0.0
     source.paused_until = 0.0
     yield
-    if world.entry[1] != "b":
+    if world.entry.server != "b":
         world.push("b")
     yield
     while source.connected:  # clients leave; who reads there reads what was

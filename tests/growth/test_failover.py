@@ -6,22 +6,23 @@ import time
 
 import pytest
 import redis
-from growth_helpers import PATIENT, Fleet, check_nothing_lost, follow, writing
+from growth_helpers import PATIENT, Fleet, check_nothing_lost, follow, on_redis_too, writing
 
 import shardkit
 from shardkit.errors import InvalidArgumentError
-from shardkit.growth import apply_fences, fail_over, pending_fences
+from shardkit.growth import apply_fences, fail_over, failover, pending_fences
 from shardkit.growth.servers import GrowthError, role_of
 from shardkit.simulation.linearizability import Register, check_linearizable
 
 
+@on_redis_too
 def test_a_planned_failover_loses_nothing_and_no_call_fails(fleet: Fleet) -> None:
     follow(fleet.servers[1], fleet.servers[0])
     follow(fleet.servers[2], fleet.servers[0])
     fleet.push(0, (1, 2))
     with writing(fleet) as writers:
         done = fail_over(fleet.config, "users:1", fleet.name(1))
-        time.sleep(0.3)
+        time.sleep(0.3)  # they go on writing at the new master
     assert writers.errors == []
     assert done.planned
     assert done.held is not None
@@ -40,6 +41,7 @@ def test_a_planned_failover_loses_nothing_and_no_call_fails(fleet: Fleet) -> Non
         assert addresses == {fleet.name(0), fleet.name(2)}
 
 
+@on_redis_too
 def test_after_a_crash_the_best_replica_takes_over_and_the_old_master_is_fenced(
     fleet: Fleet,
 ) -> None:
@@ -77,6 +79,7 @@ def test_after_a_crash_the_best_replica_takes_over_and_the_old_master_is_fenced(
             client.set("stray", 1)
 
 
+@on_redis_too
 def test_masters_that_ask_for_replicas_are_fenced_without_a_guard_and_no_call_fails(
     fleet: Fleet,
 ) -> None:
@@ -106,6 +109,41 @@ def test_masters_that_ask_for_replicas_are_fenced_without_a_guard_and_no_call_fa
     assert [fence.applied for fence in apply_fences(fleet.config, wait=5)] == [True]
     with a.client() as client:
         assert client.config_get(least)[least] == "1"
+
+
+LEAST = "min-replicas-to-write"
+
+
+class Killed(BaseException):
+    """Whoever does the failover was killed."""
+
+
+def killed(*args: object, **options: object) -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize("moment", ["hand_over", "push_relocation"])
+def test_a_failover_that_is_killed_leaves_no_master_that_asks_for_fewer_replicas(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    a, b, c = fleet.servers
+    follow(b, a)
+    follow(c, a)
+    fleet.push(0, (1, 2))
+    for server in (a, b):
+        with server.client() as client:
+            client.config_set(LEAST, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(failover, moment, killed)
+        patched.setattr(failover, "ask_for_replicas", lambda *args: None)  # it is killed, after all
+        with pytest.raises(Killed):
+            fail_over(fleet.config, "users:0", fleet.name(1))
+    with b.client() as client:
+        assert client.config_get(LEAST)[LEAST] == "0"
+        fail_over(fleet.config, "users:0", fleet.name(1))
+        assert fleet.masters() == [fleet.name(1)] * 2
+        assert client.config_get(LEAST)[LEAST] == "1"
+    assert not fleet.config.exists("config:growth:least")
 
 
 def test_a_replica_without_its_master_for_long_takes_over_only_if_that_is_asked_for(

@@ -25,13 +25,15 @@ MOST_FOR_A_MUTATION = 4000
 
 # With a schedule that shows it, so that none has to be looked for.
 MUTATIONS = [
-    (move_of_a_shard, "clients ask for the fence", 50),
-    (move_of_a_shard, "the mover waits until clients have left", 9),
+    (move_of_a_shard, "clients ask for the fence", 7),
+    (move_of_a_shard, "the mover waits until clients have left", 87),
     (move_of_a_shard, "what changes is copied again", 8),
-    (move_of_a_shard, "a mover that was stopped decides nothing", 153),
-    (move_of_a_shard, "each copy is bound to its attempt", 95),
-    (move_of_a_shard, "entries are pushed when it is decided", 24),
-    (move_of_a_shard, "who decides looks whether the target is still its own", 2260),
+    (move_of_a_shard, "a mover that was stopped decides nothing", 100),
+    (move_of_a_shard, "each copy is bound to its attempt", 1677),
+    (move_of_a_shard, "entries are pushed when it is decided", 9),
+    (move_of_a_shard, "who decides looks whether the target is still its own", 2146),
+    (move_of_a_shard, "the source is closed to readers", 37),
+    (move_of_a_shard, "the target waits until readers have left", 5),
     (move_of_a_server, "writers are held", 1008),
     (move_of_a_server, "entries are pushed after the promotion", 871),
     (failover_after_a_crash, "the old master is fenced", 14),

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 import redis
@@ -19,6 +20,7 @@ from growth_helpers import PATIENT, Fleet, check_nothing_lost, writing
 from test_move_server import filled
 
 import shardkit
+from shardkit.growth import move as server_move
 from shardkit.growth import (
     moves,
     resume_move,
@@ -29,6 +31,7 @@ from shardkit.growth import (
     start_shard_move,
 )
 from shardkit.growth.servers import GrowthError
+from shardkit.local import LocalServer
 from shardkit.simulation.linearizability import Register, check_linearizable
 
 KILLS = int(os.environ.get("KILLS", "3"))
@@ -66,6 +69,7 @@ def finish_shard(fleet: Fleet) -> object:
     return start_shard_move(fleet.config, ["users:1"], words[3], hold=PATIENT).certificate
 
 
+@pytest.mark.timeout(120 + 8 * KILLS)  # the check of the histories takes as long as the kills
 @pytest.mark.parametrize(
     ("words", "finish"), [(of_server, finish_server), (of_shard, finish_shard)]
 )
@@ -129,7 +133,7 @@ def test_a_client_that_is_stopped_in_a_call_and_goes_on_after_a_move_writes_at_t
     try:
         assert client.stdout is not None
         assert client.stdout.readline() == "begun\n"
-        time.sleep(0.2)
+        time.sleep(0.2)  # somewhere in its writes
         client.send_signal(signal.SIGSTOP)
         with pytest.raises(GrowthError, match="did not leave"):
             start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=0.2)
@@ -153,16 +157,8 @@ def test_a_client_that_is_stopped_in_a_call_and_goes_on_after_a_move_writes_at_t
         client.stdout.close()
 
 
-PHASES = [("differing", 1), ("make_permanent", 0), ("attest", 1)]
-if KILLS > 3:
-    PHASES += [("compare", 0), ("compare", 1), ("differing", 0), ("make_permanent", 1)]
-    PHASES += [("attest", 0)]
-
-
-@pytest.mark.parametrize(("moment", "server"), PHASES)
-def test_a_server_that_is_killed_in_each_phase_of_a_move_of_a_shard_loses_nothing(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, moment: str, server: int
-) -> None:
+def lasting(fleet: Fleet) -> None:
+    """Two shards on the first server; it and the second keep each write over a crash."""
     fleet.push(0)
     for each in fleet.servers[:2]:
         with each.client() as client:
@@ -173,20 +169,62 @@ def test_a_server_that_is_killed_in_each_phase_of_a_move_of_a_shard_loses_nothin
                 time.sleep(0.01)
     with shardkit.connect(fleet.url) as kit:
         kit.key_sharded("users").mset({f"k{n}": n for n in range(50)})
-    go_on = getattr(shard_move, moment)
+
+
+def restart_at(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, moment: str, server: LocalServer
+) -> None:
+    """Have a server killed and restarted when a mover first calls a function."""
+    go_on = getattr(module, moment)
 
     def killed(*args: object, **options: object) -> object:
-        monkeypatch.setattr(shard_move, moment, go_on)
-        fleet.servers[server].kill()
-        fleet.servers[server].restart()
+        monkeypatch.setattr(module, moment, go_on)
+        server.kill()
+        server.restart()
         return go_on(*args, **options)
 
-    monkeypatch.setattr(shard_move, moment, killed)
+    monkeypatch.setattr(module, moment, killed)
+
+
+PHASES = [("differing", 1), ("make_permanent", 0), ("attest", 1)]
+if KILLS > 3:
+    PHASES += [("compare", 0), ("compare", 1), ("differing", 0), ("make_permanent", 1)]
+    PHASES += [("attest", 0)]
+
+
+@pytest.mark.parametrize(("moment", "server"), PHASES)
+def test_a_server_that_is_killed_in_each_phase_of_a_move_of_a_shard_loses_nothing(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, moment: str, server: int
+) -> None:
+    lasting(fleet)
+    restart_at(monkeypatch, shard_move, moment, fleet.servers[server])
     try:
         start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
     except (GrowthError, redis.RedisError):
         assert resume_shard_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
     assert fleet.masters() == [fleet.name(0), fleet.name(1)]
+    with shardkit.connect(fleet.url) as kit:
+        found = kit.key_sharded("users").mget([f"k{n}" for n in range(50)])
+    assert found == [b"%d" % n for n in range(50)]
+
+
+SERVER_PHASES = [("wait_for_copy", 1), ("hand_over", 1), ("push_relocation", 0)]
+if KILLS > 3:
+    SERVER_PHASES += [("wait_for_copy", 0), ("hand_over", 0), ("push_relocation", 1)]
+    SERVER_PHASES += [("_compare", 0), ("_compare", 1)]
+
+
+@pytest.mark.parametrize(("moment", "server"), SERVER_PHASES)
+def test_a_server_that_is_killed_in_each_phase_of_a_move_of_a_server_loses_nothing(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, moment: str, server: int
+) -> None:
+    lasting(fleet)
+    restart_at(monkeypatch, server_move, moment, fleet.servers[server])
+    try:
+        start_move(fleet.config, fleet.name(0), fleet.name(1), hold=PATIENT)
+    except (GrowthError, redis.RedisError):
+        assert resume_move(fleet.config, fleet.name(0), hold=PATIENT).phase == "done"
+    assert fleet.masters() == [fleet.name(1)] * 2
     with shardkit.connect(fleet.url) as kit:
         found = kit.key_sharded("users").mget([f"k{n}" for n in range(50)])
     assert found == [b"%d" % n for n in range(50)]

@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 import redis
-from growth_helpers import Fleet, check_nothing_lost, writing
+from growth_helpers import Fleet, check_nothing_lost, follow, on_redis_too, writing
 
 import shardkit
 from shardkit.growth import (
@@ -42,6 +43,7 @@ def filled(fleet: Fleet) -> None:
         client.xadd("stream", {"a": 1})
 
 
+@on_redis_too
 def test_a_server_is_moved_under_full_load_and_back_without_losing_anything(fleet: Fleet) -> None:
     fleet.push(0)
     filled(fleet)
@@ -54,7 +56,10 @@ def test_a_server_is_moved_under_full_load_and_back_without_losing_anything(flee
         assert move.certificate["keys_now"] >= 206
         assert move.held is not None
         assert move.held < 1.0
-        with fleet.servers[0].client() as client, pytest.raises(redis.ReadOnlyError):
+        with (
+            fleet.servers[0].client() as client,
+            pytest.raises(redis.ReadOnlyError, match="can't write against a read only replica"),
+        ):
             client.set("stray", 1)
         back = reverse_move(fleet.config, fleet.name(0))
         assert back.certificate is not None
@@ -66,6 +71,7 @@ def test_a_server_is_moved_under_full_load_and_back_without_losing_anything(flee
     assert verify_move(fleet.config, fleet.name(1)).certificate is not None
 
 
+@on_redis_too
 def test_a_move_that_is_killed_before_and_after_each_phase_is_resumed(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,7 +95,7 @@ def test_a_move_that_is_killed_before_and_after_each_phase_is_resumed(
 
             monkeypatch.setattr(journal, "write", killed)
             begin = partial(start_move, to=fleet.name(1)) if turn < 2 else resume_move
-            with pytest.raises(SystemExit):
+            with pytest.raises(SystemExit, match="killed"):
                 begin(fleet.config, fleet.name(0))
             if phase != "promoted":  # then the entries are still to be pushed
                 router["more"].incr("more")
@@ -103,6 +109,36 @@ def test_a_move_that_is_killed_before_and_after_each_phase_is_resumed(
         assert fleet.masters() == [fleet.name(1)] * 2
         assert router.mget([f"k{n}" for n in range(50)]) == [b"%d" % n for n in range(50)]
         assert int(router["more"].get("more")) == more
+
+
+class Killed(BaseException):
+    """The mover was killed."""
+
+
+@pytest.mark.parametrize("go_on", [resume_move, abort_move])
+def test_a_move_that_is_killed_leaves_no_server_that_asks_for_fewer_replicas(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, go_on: Callable[..., journal.ServerMove]
+) -> None:
+    follow(fleet.servers[2], fleet.servers[0])
+    fleet.push(0, (2,))
+    least = "min-replicas-to-write"
+    for server in fleet.servers[:2]:
+        with server.client() as client:
+            client.config_set(least, 1)
+
+    def killed(*args: object, **options: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shardkit.growth.move.hand_over", killed)
+        patched.setattr("shardkit.growth.move.ask_for_replicas", lambda *args: None)
+        with pytest.raises(Killed):
+            start_move(fleet.config, fleet.name(0), fleet.name(1))
+    with fleet.servers[1].client() as client:
+        assert client.config_get(least)[least] == "0"
+        assert go_on(fleet.config, fleet.name(0)).phase in ("done", "aborted")
+        assert client.config_get(least)[least] == "1"
+    assert not fleet.config.exists("config:growth:least")
 
 
 def test_two_movers_exclude_each_other(fleet: Fleet) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
+import time
 from functools import partial
+from typing import Any
 
 import pytest
 import redis
-from growth_helpers import PATIENT, Fleet, check_nothing_lost, writing
+from growth_helpers import PATIENT, Fleet, check_nothing_lost, on_redis_too, writing
 from test_move_server import filled
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
+from shardkit.connections.greeting import WAITING
 from shardkit.errors import InvalidArgumentError
 from shardkit.growth import (
     abort_shard_move,
@@ -30,6 +34,7 @@ from shardkit.growth.servers import GrowthError
 from shardkit.simulation.linearizability import Register, check_linearizable
 
 
+@on_redis_too
 def test_a_shard_is_moved_under_full_load_and_back_without_losing_anything(fleet: Fleet) -> None:
     fleet.push(0)
     filled(fleet)
@@ -70,6 +75,101 @@ def still_there(fleet: Fleet) -> bool:
     with shardkit.connect(fleet.url) as kit:
         found = kit.key_sharded("users").mget([f"k{n}" for n in range(50)])
     return bool(found == [b"%d" % n for n in range(50)])
+
+
+def waits(fleet: Fleet) -> bool:
+    """Whether a writer waits at a fence."""
+    for server in fleet.servers[:2]:
+        with server.client() as client:
+            if any(each["name"].startswith(WAITING) for each in client.client_list()):
+                return True
+    return False
+
+
+# What the mover calls while writers are held: before it is decided, before entries name the target,
+# before the source is closed to readers, and before the target takes writes.
+WHILE_HELD = ("differing", "make_permanent", "push_changed", "change", "lift")
+
+
+def test_readers_never_wait_for_a_move_of_a_shard(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(fleet)
+    seen: list[str] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with await shardkit.aconnect(fleet.url) as akit:
+            with shardkit.connect(fleet.url) as kit:
+                router, arouter = kit.key_sharded("users"), akit.key_sharded("users")
+                ids = kit.set("ids", component="users", total=100, members=int)
+                aids = akit.set("ids", component="users", total=100, members=int)
+                ids.sadd(*range(50))
+                keys = [f"k{n}" for n in range(50)]
+                expected = [b"%d" % n for n in range(50)]
+                # Clients that somebody keeps for longer than entries hold.
+                kept: Any = kit.client("users", 1)
+                akept: Any = await akit.client("users", 1)
+                sample = next(key for key in keys if kept.exists(key))
+                assert await akept.exists(sample)
+
+                @kit.sharded_connection("users", shards=2)
+                def read(conn: Any, key: str) -> Any:
+                    return conn.get(key)
+
+                async def read_awaiting() -> None:
+                    assert await arouter.mget(keys) == expected
+                    assert await aids.scard() == 50
+                    assert await arouter[sample].get(sample)
+                    assert await akept.get(sample)
+                    async with await shardkit.aconnect(fleet.url) as fresh:
+                        assert await fresh.key_sharded("users").mget(keys) == expected
+
+                def read_all() -> None:
+                    assert router.mget(keys) == expected
+                    assert ids.scard() == 50
+                    assert [read(key) for key in keys] == expected
+                    assert kept.get(sample)
+                    with shardkit.connect(fleet.url) as fresh:
+                        assert fresh.key_sharded("users").mget(keys) == expected
+                    asyncio.run_coroutine_threadsafe(read_awaiting(), loop).result()
+
+                writers = [
+                    threading.Thread(target=lambda: router[sample].set(sample, "new")),
+                    threading.Thread(target=kept.incr, args=("kept",)),
+                    threading.Thread(target=ids.sadd, args=(50,)),
+                ]
+
+                def stand_still(moment: str, go_on: Any, *args: object, **options: object) -> Any:
+                    if moment == "differing":
+                        for writer in writers:
+                            writer.start()
+                        while not waits(fleet):
+                            time.sleep(0.001)
+                    if writers[0].ident:
+                        read_all()
+                        assert all(writer.is_alive() for writer in writers[:2]), moment
+                        seen.append(moment)
+                        if moment == "lift":
+                            monkeypatch.undo()
+                    return go_on(*args, **options)
+
+                for moment in WHILE_HELD:
+                    go_on = getattr(shard_move, moment)
+                    monkeypatch.setattr(shard_move, moment, partial(stand_still, moment, go_on))
+                move = await asyncio.to_thread(
+                    start_shard_move, fleet.config, ["users:1"], fleet.name(1), hold=4 * PATIENT
+                )
+                for writer in writers:
+                    writer.join()
+                assert move.phase == "done"
+                assert set(seen) == set(WHILE_HELD)
+                assert router[sample].get(sample) == b"new"
+                assert kept.get("kept") == b"1"
+                assert ids.scard() == 51
+                assert fleet.masters() == [fleet.name(0), fleet.name(1)]
+
+    asyncio.run(main())
 
 
 class Killed(BaseException):
@@ -141,6 +241,32 @@ def test_a_move_of_a_shard_that_is_killed_when_it_is_decided_is_carried_through(
     assert still_there(fleet)
 
 
+def test_what_is_written_at_the_old_place_between_a_kill_and_its_emptying_is_kept(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(fleet)
+
+    def killed(*args: object, **options: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shard_move, "attest", killed)
+        with pytest.raises(Killed):
+            start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+    with fleet.servers[0].client(db=2) as old:  # by somebody who does not ask for the fence
+        there = sorted(key for key in old.scan_iter(match="k*"))
+        old.set("stray", 1)
+        old.append(there[0], "and more")
+        old.expire(there[1], 100)
+        move = resume_shard_move(fleet.config, "users:1")
+        assert move.certificate is not None
+        stale = [b"stray", *there[:2]]
+        assert sorted(move.certificate["stale"]) == sorted(f"2 {key.decode()}" for key in stale)
+        left = [key for key in old.scan_iter() if not key.startswith(b"config:")]
+        assert sorted(left) == sorted(stale)
+        assert old.get("stray") == b"1"
+
+
 def test_a_mover_that_was_stopped_for_longer_than_its_hold_decides_nothing(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,7 +308,7 @@ def test_a_connection_that_stays_stops_a_move_and_is_named_unless_it_is_closed(
     monkeypatch.setattr(shard_move, "_ATTEMPTS", 2)
     stranger = fleet.servers[0].client(db=2, client_name="batch-job")
     stranger.ping()
-    with pytest.raises(GrowthError, match=r"did not leave within 0\.3 s: batch-job"):
+    with pytest.raises(GrowthError, match=r"did not leave within 0\.15 s: batch-job"):
         start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=0.3)
     assert still_there(fleet)
     assert fleet.masters() == [fleet.name(0)] * 2
@@ -202,6 +328,7 @@ def test_a_connection_that_stays_stops_a_move_and_is_named_unless_it_is_closed(
     assert certificate["stale"] == ["2 stray"]
 
 
+@on_redis_too
 def test_a_client_that_cannot_read_the_config_server_writes_nothing_at_the_old_place(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +349,7 @@ def test_a_client_that_cannot_read_the_config_server_writes_nothing_at_the_old_p
         assert old.get("count") is None
 
 
+@on_redis_too
 def test_a_worker_that_blocks_is_woken_and_goes_on_at_the_new_place(fleet: Fleet) -> None:
     small(fleet)
     taken: list[object] = []

@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 from faces import Face, faced
 from replication_helpers import BINARIES
 
 from shardkit import ShardMap
-from shardkit.errors import InvalidArgumentError, NotDurableError
+from shardkit.errors import InvalidArgumentError, NotDurableError, ShardFailure
 from shardkit.local import LocalServer
+from shardkit.operations.commands import Pause
+from shardkit.replication import durable
+from shardkit.replication.durable import DurableBlock
 
 
 @pytest.fixture(scope="module", params=list(BINARIES))
@@ -73,6 +77,68 @@ def test_a_replica_that_hangs_or_is_missing_is_told(
     finally:
         pair[1].resume()
     write(opened, replicas=1, timeout=10)
+
+
+class Clock:
+    """A clock that only pauses, and each look at it, move."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 0.001
+        return self.now
+
+
+def steps_of(
+    replies: list[Any], info: str, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> tuple[float, int]:
+    """Run a block's end against given replies; return how long it paused, and how often it asked.
+
+    Nothing shows from outside when a server syncs, so the server's part is played here.
+    """
+    clock = Clock()
+    monkeypatch.setattr(durable, "time", clock)
+    steps = DurableBlock(lambda operation: None, timeout=5.0, **options)._steps({"users:0"})
+    asked, paused, reply = 0, 0.0, None
+    while True:
+        try:
+            yielded = steps.send(reply)
+        except StopIteration:
+            return paused, asked
+        if isinstance(yielded, Pause):
+            clock.now += yielded.seconds
+            paused += yielded.seconds
+            reply = None
+        elif yielded[0].args[0] == "INFO":
+            asked += 1
+            pending = int(clock.now < 1.2)
+            reply = [f"{info}\r\naof_enabled:1\r\naof_pending_bio_fsync:{pending}\r\n".encode()]
+        else:
+            reply = replies
+
+
+@pytest.mark.parametrize("policy", [[b"appendfsync", b"everysec"], {b"appendfsync": b"everysec"}])
+def test_a_server_that_says_yes_too_early_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, policy: Any
+) -> None:
+    replies = [b"OK", [1, 0], policy]
+    valkey = "redis_version:7.2.4\r\nvalkey_version:9.1.2"
+    options = {"replicas": 0, "fsync": True}
+    paused, _ = steps_of(replies, valkey, monkeypatch, **options)
+    assert 1.1 < paused < 1.3
+    assert steps_of(replies, "redis_version:7.2.5", monkeypatch, **options)[0] > 1.1
+    assert steps_of(replies, "redis_version:8.0.1", monkeypatch, **options) == (0.0, 1)
+    always = [b"OK", [1, 0], [b"appendfsync", b"always"]]
+    assert steps_of(always, valkey, monkeypatch, **options) == (0.0, 0)
+    forbidden = [b"OK", [1, 0], ShardFailure("not allowed")]
+    assert steps_of(forbidden, valkey, monkeypatch, **options)[0] > 1.1
+
+
+def test_replicas_count_where_there_is_no_waitaof(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = ShardFailure("refused", error=redis.ResponseError("unknown command 'WAITAOF'"))
+    replies = [b"OK", 0, unknown, [b"appendfsync", b"always"]]
+    with pytest.raises(NotDurableError, match="0 of 1 replicas"):
+        steps_of(replies, "redis_version:7.0.15", monkeypatch, replicas=1, fsync=True)
 
 
 def test_blocks_that_only_read_and_wrong_arguments(opened: Face) -> None:

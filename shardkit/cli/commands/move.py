@@ -32,13 +32,14 @@ from shardkit.growth import (
 )
 from shardkit.growth.failover import HOLD
 from shardkit.growth.move import COPY
-from shardkit.growth.shard_move import HOLD as SHARDS_HOLD
 
 _hold = click.option(
     "--hold",
     type=click.FloatRange(min=0.01),
     metavar="SECONDS",
-    help=f"How long writers may wait at a time ({HOLD:g}); of shards, clients ({SHARDS_HOLD:g}).",
+    default=HOLD,
+    show_default=True,
+    help="How long writers may wait at a time.",
 )
 _copy = click.option(
     "--copy",
@@ -52,7 +53,7 @@ _copy = click.option(
 _kill = click.option(
     "--kill",
     is_flag=True,
-    help="Of shards: close connections that do not leave within half of the hold.",
+    help="Of shards: close connections that do not leave within two fifths of the hold.",
 )
 
 
@@ -83,7 +84,7 @@ def server(
     source: str,
     to: str,
     dry_run: bool,
-    hold: float | None,
+    hold: float,
     copy_timeout: float,
     where: str | None,
     as_json: bool,
@@ -96,11 +97,11 @@ def server(
     output = Output(as_json)
     with connected(config_server(where)) as config:
         if dry_run:
-            return _show_plan(output, plan_move(config, source, to, hold=hold or HOLD))
+            return _show_plan(output, plan_move(config, source, to, hold=hold))
         return _run(
             output,
             lambda tell: start_move(
-                config, source, to, hold=hold or HOLD, copy=copy_timeout, progress=tell
+                config, source, to, hold=hold, copy=copy_timeout, progress=tell
             ),
         )
 
@@ -118,7 +119,7 @@ def shards(
     names: tuple[str, ...],
     to: str,
     dry_run: bool,
-    hold: float | None,
+    hold: float,
     copy_timeout: float,
     kill: bool,
     where: str | None,
@@ -126,21 +127,21 @@ def shards(
 ) -> int:
     """Move some shards of a server to the server --to, which may have others.
 
-    Each SHARD as timelines:3: all on one server, and all that share their databases. Clients of
-    these shards wait once, for at most --hold, until all have left the old server. Nothing is lost
-    if this is killed: resume it. Exit code 1 if somebody wrote at the old place afterwards.
+    Each SHARD as timelines:3: all on one server, and all that share their databases. Readers do
+    not wait; writers wait once, until all have left the old server. Nothing is lost if this is
+    killed: resume it. Exit code 1 if somebody wrote at the old place afterwards.
     """
     output = Output(as_json)
     with connected(config_server(where)) as config:
         if dry_run:
-            return _show_plan(output, plan_shard_move(config, names, to, hold=hold or SHARDS_HOLD))
+            return _show_plan(output, plan_shard_move(config, names, to, hold=hold))
         return _run(
             output,
             lambda tell: start_shard_move(
                 config,
                 names,
                 to,
-                hold=hold or SHARDS_HOLD,
+                hold=hold,
                 copy=copy_timeout,
                 kill=kill,
                 progress=tell,
@@ -156,7 +157,7 @@ def shards(
 @config_option
 @common_options
 def resume(
-    name: str, hold: float | None, copy_timeout: float, kill: bool, where: str | None, as_json: bool
+    name: str, hold: float, copy_timeout: float, kill: bool, where: str | None, as_json: bool
 ) -> int:
     """Carry on with the move of SERVER or SHARD, from whatever point and machine."""
     output = Output(as_json)
@@ -167,7 +168,7 @@ def resume(
                 lambda tell: resume_shard_move(
                     config,
                     name,
-                    hold=hold or SHARDS_HOLD,
+                    hold=hold,
                     copy=copy_timeout,
                     kill=kill,
                     progress=tell,
@@ -175,9 +176,7 @@ def resume(
             )
         return _run(
             output,
-            lambda tell: resume_move(
-                config, name, hold=hold or HOLD, copy=copy_timeout, progress=tell
-            ),
+            lambda tell: resume_move(config, name, hold=hold, copy=copy_timeout, progress=tell),
         )
 
 
@@ -202,7 +201,7 @@ def abort(name: str, where: str | None, as_json: bool) -> int:
 @config_option
 @common_options
 def reverse(
-    name: str, hold: float | None, copy_timeout: float, kill: bool, where: str | None, as_json: bool
+    name: str, hold: float, copy_timeout: float, kill: bool, where: str | None, as_json: bool
 ) -> int:
     """Move everything back to SERVER, as long as it follows the other one; or SHARD, back."""
     output = Output(as_json)
@@ -213,15 +212,13 @@ def reverse(
                 lambda tell: reverse_shard_move(
                     config,
                     name,
-                    hold=hold or SHARDS_HOLD,
+                    hold=hold,
                     copy=copy_timeout,
                     kill=kill,
                     progress=tell,
                 ),
             )
-        return _run(
-            output, lambda tell: reverse_move(config, name, hold=hold or HOLD, progress=tell)
-        )
+        return _run(output, lambda tell: reverse_move(config, name, hold=hold, progress=tell))
 
 
 @move.command()
@@ -314,8 +311,7 @@ def _run(output: Output, work: Callable[[Callable[[str], None]], ServerMove | Sh
     what = f"{', '.join(found.shards)}, from " if isinstance(found, ShardMove) else ""
     output.line(f"{what}{found.source} to {found.target}: {found.phase}", GOOD)
     if found.held is not None:
-        who = "clients" if isinstance(found, ShardMove) else "writers"
-        output.line(f"{who} waited at most {1000 * found.held:.0f} ms")
+        output.line(f"writers waited at most {1000 * found.held:.0f} ms")
     if certificate is not None and "epoch" in certificate:
         output.line(f"epoch {certificate['epoch']}; {certificate['keys_now']:,} keys")
         if certificate["same"]:

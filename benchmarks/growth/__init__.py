@@ -1,0 +1,1 @@
+"""Moves, reads from replicas and durable writes, timed."""

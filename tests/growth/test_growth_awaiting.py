@@ -1,0 +1,62 @@
+"""Moves and failovers that are awaited: the event loop goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from inspect import isfunction
+
+import pytest
+from growth_helpers import Fleet
+
+import shardkit
+from shardkit import growth
+from shardkit.errors import InvalidArgumentError
+from shardkit.growth import awaiting
+
+
+def test_every_function_that_works_on_servers_can_be_awaited() -> None:
+    offered = {name for name in growth.__all__ if isfunction(getattr(growth, name))}
+    of_no_server = {"plan_growth", "compare"}
+    assert {name for name in offered if hasattr(awaiting, name)} == offered - of_no_server
+
+
+def test_moves_are_awaited_while_the_event_loop_goes_on(fleet: Fleet) -> None:
+    fleet.push(0)
+    told: list[tuple[str, threading.Thread]] = []
+
+    async def main() -> None:
+        turns, moved = 0, asyncio.Event()
+
+        async def write() -> None:
+            nonlocal turns
+            while not moved.is_set():
+                await router["count"].incr("count")
+                turns += 1
+
+        async with await shardkit.aconnect(fleet.url) as akit:
+            router = akit.key_sharded("users")
+            task = asyncio.create_task(write())
+            move = await awaiting.start_shard_move(
+                fleet.config,
+                ["users:1"],
+                fleet.name(1),
+                hold=3,
+                progress=lambda what: told.append((what, threading.current_thread())),
+            )
+            assert move.phase == "done"
+            assert [each.phase for each in await awaiting.shard_moves(fleet.config)] == ["done"]
+            back = await awaiting.reverse_shard_move(fleet.config, "users:1", hold=3)
+            assert back.phase == "done"
+            whole = await awaiting.start_move(fleet.config, fleet.name(0), fleet.name(2))
+            assert whole.phase == "done"
+            moved.set()
+            await task
+            assert turns > 3
+            assert int(await router["count"].get("count")) == turns
+        with pytest.raises(InvalidArgumentError, match="is neither a shard"):
+            await awaiting.fail_over(fleet.config, "nobody:1")
+
+    asyncio.run(main())
+    assert {thread for _, thread in told} == {threading.main_thread()}
+    assert "holding writers" in {what for what, _ in told}

@@ -1,0 +1,218 @@
+"""The steps of `shardkit move shards` themselves, and real clients, under many schedules.
+
+One process moves a shard, another one resumes that, as soon or late as the schedule says, and two
+write and read. What simulated servers cannot tell is told in their place: their roles, and which
+keys change. That who was stopped decides and copies nothing, the models show (`growth_models`).
+``SCHEDULES=1000`` tries more.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from shardkit.connections.connection import Closable
+from shardkit.connections.greeting import FENCE_KEY, Greeting
+from shardkit.growth import shard_move
+from shardkit.growth.move import MovePlan
+from shardkit.growth.relocation import ServerAddress, moved
+from shardkit.growth.servers import GrowthError, ServerRole
+from shardkit.simulation import Client, Protocol, SimulationFailure, simulate
+from shardkit.simulation.connections import SimulatedConnection, SimulatedConnector
+from shardkit.simulation.linearizability import Register
+from shardkit.simulation.processes import SimulatedProcess
+from shardkit.simulation.protocol import is_outage
+from shardkit.simulation.servers import SimulatedServer, _writes
+
+SCHEDULES = int(os.environ.get("SCHEDULES", "20"))
+MOST_FOR_A_MUTATION = 200
+OLD, NEW = ServerAddress("old", 1), ServerAddress("new", 1)
+HOLD = 3.0
+connectors: dict[SimulatedProcess, SimulatedConnector] = {}
+
+
+class Capture:
+    """Tells of changed keys, as `KeyCapture` does."""
+
+    listeners: list[Capture] = []  # noqa: RUF012 - of the one run
+
+    def __init__(self, client: Any, databases: Sequence[int]) -> None:
+        self.changed: dict[tuple[int, bytes], bool] = {}
+        Capture.listeners.append(self)
+
+    def take(self, most: int | None = None) -> dict[tuple[int, bytes], bool]:
+        taken, self.changed = self.changed, {}
+        return taken
+
+    def wait_until_told(self) -> None:
+        pass
+
+    def close(self) -> None:
+        Capture.listeners.remove(self)
+
+
+class MovedShard(Protocol):
+    """A shard is moved while others write, read and delete; who moves it may be killed."""
+
+    config_server = True
+    shard_map = "components: {data: {entry: {host: old, port: 1}}}"
+    faults = ("late", "kill", "time")
+    most_faults = 2
+    most_steps = 20_000
+    model = Register()
+
+    def setup(self, kit: Any) -> None:
+        Capture.listeners = []
+        connectors.clear()
+
+    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
+        return [self.move, self.resume, self.write, self.read]
+
+    def write(self, client: Client) -> None:
+        router = client.kit.key_sharded("data")
+        for n in range(8):
+            if n % 3 == 2:
+                client.call(lambda: router["k"].delete("k") and None, key="k", name="delete")
+            else:
+                value = f"{n}"
+                client.call(
+                    lambda value: router["k"].set("k", value) and None, value, key="k", name="set"
+                )
+            time.sleep(client.choose([0.02, 0.3, 1.0]))
+        client.kit.close()
+
+    def read(self, client: Client) -> None:
+        def get() -> Any:
+            value = client.kit.key_sharded("data")["k"].get("k")
+            return None if value is None else value.decode()
+
+        for _ in range(16):
+            client.call(get, key="k", name="get")
+            time.sleep(client.choose([0.01, 0.1, 0.5]))
+        client.kit.close()
+
+    def move(self, client: Client) -> None:
+        connectors[client._process] = SimulatedConnector(client._world, client._process)
+        config = client.kit.topology.source.client()
+        try:
+            shard_move.start_shard_move(config, ["data"], "new:1", hold=HOLD, kill=True)
+        except GrowthError as error:
+            client.log(str(error))
+
+    def resume(self, client: Client) -> None:
+        """Carry on with what somebody else began, who was killed perhaps, or only delayed."""
+        connectors[client._process] = SimulatedConnector(client._world, client._process)
+        config = client.kit.topology.source.client()
+        time.sleep(client.choose([0.5, 0.05, 2.0, 12.0]))  # simulated seconds
+        while [each for each in shard_move.shard_moves(config) if each.phase != "done"]:
+            try:
+                shard_move.resume_shard_move(config, "data", hold=HOLD, kill=True)
+            except GrowthError as error:
+                client.log(str(error))
+                time.sleep(1)
+
+    def allows(self, error: Exception) -> bool:
+        return is_outage(error)
+
+
+@contextmanager
+def simulated_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have growth work on simulated servers, and these greet, and tell of changes."""
+    with monkeypatch.context() as patched:
+
+        @contextmanager
+        def client_of(fields: Any, timeout: float = 1.0) -> Iterator[Any]:
+            process = SimulatedProcess.current
+            assert process is not None
+            client: Any = connectors[process].blocking({**fields, "decode_responses": False})
+            listed = client.client_list
+            client.client_list = lambda: [{"flags": "N", **each} for each in listed()]
+            try:
+                yield client
+            finally:
+                client.connection_pool.disconnect()
+
+        patched.setattr("shardkit.growth.servers.client_of", client_of)
+        role = ServerRole(True, None, True, 0, "", 0, (), {})
+        patched.setattr(shard_move, "role_of", lambda client: role)
+        patched.setattr(shard_move, "KeyCapture", Capture)
+        patched.setattr(shard_move, "turn_on_notifications", lambda client: "")
+        patched.setattr(shard_move, "flushes", lambda client: ("", 0))
+        patched.setattr(shard_move, "attest", lambda components, epoch: None)
+        patched.setattr(shard_move._Mover, "_run_of", staticmethod(lambda clients: ""))
+        plan = MovePlan(OLD, NEW, ("data",), {}, 0, 0.0, ())
+        patched.setattr(shard_move, "_plan", lambda *args: (plan, [0]))
+        connect = SimulatedConnection.on_connect_check_health
+
+        def greet(self: Any, *args: Any, **options: Any) -> None:
+            connect(self, *args, **options)
+            if self.client_name:
+                self._replies_to([("CLIENT", "SETNAME", self.client_name)])
+            if self.greeting is not None:
+                Closable._greet(self, self.greeting)
+
+        patched.setattr(SimulatedConnection, "on_connect_check_health", greet)
+        execute = SimulatedServer.execute
+
+        def tell(self: SimulatedServer, socket: Any, args: list[bytes]) -> bool:
+            done = execute(self, socket, args)
+            if self.address == "old:1" and len(args) > 1 and _writes(args[0].upper()):
+                for listener in Capture.listeners:
+                    listener.changed[0, args[1]] = True
+            return done
+
+        patched.setattr(SimulatedServer, "execute", tell)
+        try:
+            yield
+        finally:
+            connectors.clear()
+
+
+def nothing(*args: Any, **options: Any) -> None:
+    pass
+
+
+def push_at_once(mover: Any, new: Any) -> None:
+    for client in new.values():
+        client.delete(FENCE_KEY)
+    shard_move.push_changed(
+        mover._config, lambda components: moved(components, OLD, [0], NEW), "", witnessed=False
+    )
+
+
+# What is left out, and in which schedules that shows, so that none has to be looked for.
+MUTATIONS: list[tuple[str, Any, str, Any, int]] = [
+    ("writers are held until none is left", shard_move._Mover, "_wait_until_left", nothing, 14),
+    ("writers wait until no reader is left", shard_move._Mover, "_wait_for_readers", nothing, 2),
+    ("what changes is copied again", Capture, "take", lambda *args: {}, 14),
+    (
+        "entries are pushed when it is decided",
+        shard_move._Mover,
+        "_require_target",
+        push_at_once,
+        14,
+    ),
+    ("clients ask for the fence", Greeting, "fenced", lambda *args: False, 14),
+]
+
+
+def test_no_schedule_of_the_real_steps_loses_doubles_or_resurrects_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with simulated_servers(monkeypatch):
+        simulate(MovedShard(), schedules=SCHEDULES)
+
+
+@pytest.mark.parametrize(("what", "owner", "name", "instead", "known"), MUTATIONS)
+def test_each_part_of_the_real_steps_is_needed(
+    monkeypatch: pytest.MonkeyPatch, what: str, owner: Any, name: str, instead: Any, known: int
+) -> None:
+    with simulated_servers(monkeypatch):
+        monkeypatch.setattr(owner, name, instead)
+        with pytest.raises(SimulationFailure, match="NotLinearizable"):
+            simulate(MovedShard(), schedules=MOST_FOR_A_MUTATION, seed=known, shrink_runs=0)
