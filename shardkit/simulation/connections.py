@@ -355,25 +355,32 @@ def _nothing(seconds: float) -> bool:
     return False
 
 
-@cache
-def _copies_of(kind: type[Any]) -> Any:
-    """Return what makes clients as the class does, by copies of one.
+class _Copied:
+    """A client that is made as a copy of the first one of its class.
 
     Filling a client's table of callbacks takes as long as several steps of a schedule.
     """
-    found: list[Any] = []
 
-    def copy(connection_pool: Any) -> Any:
-        if not found:
-            found.append(kind(connection_pool=connection_pool))
-        client: Any = object.__new__(kind)
-        vars(client).update(vars(found[0]), connection_pool=connection_pool)
-        callbacks = client.response_callbacks
-        client.response_callbacks = type(callbacks)({})
-        dict.update(client.response_callbacks, callbacks)
-        return client
+    def __init__(self, *, connection_pool: Any) -> None:
+        first = _first.get(type(self))
+        if first is None:
+            super().__init__(connection_pool=connection_pool)  # type: ignore[call-arg]
+            first = _first[type(self)] = dict(vars(self))
+        vars(self).update(first, connection_pool=connection_pool)
+        callbacks = first["response_callbacks"]
+        self.response_callbacks = type(callbacks)({})
+        dict.update(self.response_callbacks, callbacks)
 
-    return copy
+
+_first: dict[type[Any], dict[str, Any]] = {}
+
+
+class SimulatedClient(_Copied, DirectClient):
+    """A blocking client."""
+
+
+class AsyncSimulatedClient(_Copied, MultiplexedClient):  # type: ignore[misc]
+    """An awaiting client."""
 
 
 class _NoRetry(Retry):
@@ -399,7 +406,7 @@ class SimulatedConnector(Connector):
     """
 
     def __init__(self, world: World, process: SimulatedProcess) -> None:
-        super().__init__(_copies_of(DirectClient), _copies_of(MultiplexedClient))
+        super().__init__(SimulatedClient, AsyncSimulatedClient)
         self._world = world
         self._process = process
 

@@ -40,7 +40,10 @@ class Wire:
     Attributes:
         requests: what was sent, and not yet executed.
         not_before: when the next of it can be delivered.
+        held: what has not reached the client, as nothing does; None while everything does.
         inherited: whether it is that of a forked child's parent.
+        client_open: whether the client still holds it.
+        server_open: whether the server still holds it.
         usable: whether what arrived last was executed to its end; not while a command blocks.
     """
 
@@ -53,24 +56,15 @@ class Wire:
     ) -> None:
         self.process = process
         self.server = server
-        self.number = 0
         self.requests: deque[list[bytes]] = deque()
         self.not_before = 0.0
         self.usable = True
         self.muted = self.inherited = False
+        self.held: list[bytes | None] | None = None
+        self.client_open = self.server_open = True
         self._receive: Callable[[bytes | None], None] | None = receive
         self._reader = hiredis.Reader()
         self._socket: ServerSocket | None = server.connect(db, self._answer)
-
-    @property
-    def client_open(self) -> bool:
-        """Whether the client still holds it."""
-        return self._receive is not None
-
-    @property
-    def server_open(self) -> bool:
-        """Whether the server still holds it."""
-        return self._socket is not None
 
     def write(self, data: bytes) -> bool:
         """Send; return whether anything waits to be delivered now."""
@@ -102,8 +96,19 @@ class Wire:
 
     def _answer(self, reply: bytes) -> None:
         self.usable = True
-        if self._receive is not None and not self.muted:
-            self._receive(reply)
+        self._reach_client(reply)
+
+    def _reach_client(self, data: bytes | None) -> None:
+        if self.held is not None:
+            self.held.append(data)
+        elif self._receive is not None and not self.muted:
+            self._receive(data)
+
+    def release(self) -> None:
+        """Have what was held reach the client, and all that comes after it."""
+        held, self.held = self.held or [], None
+        for data in held:
+            self._reach_client(data)
 
     def listen(self, replies: list[bytes]) -> None:
         """Put each reply into a list as well, for the timeline."""
@@ -118,19 +123,17 @@ class Wire:
 
     def close_client(self) -> None:
         """Close the client's end: what was sent may still be executed."""
-        self._receive = None
+        self._receive, self.client_open = None, False
         if not self.requests:
             self.close_server()
 
     def close_server(self) -> None:
         """Close the server's end: nothing more is executed, and the client is told."""
-        socket, self._socket = self._socket, None
+        socket, self._socket, self.server_open = self._socket, None, False
         self.requests.clear()
         if socket is not None:
             self.server.disconnect(socket)
-        receive = self._receive
-        if receive is not None and not self.muted:
-            receive(None)
+        self._reach_client(None)
 
 
 @cache

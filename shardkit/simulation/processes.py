@@ -1,4 +1,4 @@
-"""Simulated processes: what a client runs, one piece at a time, in one real thread at a time.
+"""Simulated processes: what a client runs, one piece at a time, all in one thread.
 
 ::
 
@@ -7,12 +7,11 @@
 
 A process is one client: a kit, pools, caches of entries and a clock of its own. Its code runs
 until all of it waits for the network or for time; then the scheduler chooses what is next. Blocking
-code runs in a thread that hands over to the scheduler and back, so that never two run at once.
+code has a stack of its own (a greenlet), from which it hands over to the scheduler and back.
 """
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import contextvars
 import heapq
@@ -22,6 +21,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, ClassVar, NoReturn, TypeVar
+
+from greenlet import getcurrent, greenlet
 
 from shardkit.simulation.virtual_time import Clock
 
@@ -41,6 +42,7 @@ class SimulatedProcess:
     Args:
         name: for the timeline.
         now: tells the time of the simulation.
+        number: the how manyth client it is, from 0; -1 for an observer.
 
     Attributes:
         clock: its clock.
@@ -50,13 +52,15 @@ class SimulatedProcess:
         loop: its event loop, if it has one.
         immediate: whether its requests are executed at once, without the scheduler.
         cut_off: until when it cannot reach servers, by address.
+        deaf_to: until when nothing from servers reaches it, by address.
         current: the one that runs, if it is not an observer.
     """
 
     current: ClassVar[SimulatedProcess | None] = None
 
-    def __init__(self, name: str, now: Callable[[], float]) -> None:
+    def __init__(self, name: str, now: Callable[[], float], number: int = -1) -> None:
         self.name = name
+        self.number = number
         self.now = now
         self.clock = Clock(now)
         self.frozen_until = 0.0
@@ -66,17 +70,20 @@ class SimulatedProcess:
         self.loop: SimulatedLoop | None = None
         self.immediate = False
         self.cut_off: dict[str, float] = {}
+        self.deaf_to: dict[str, float] = {}
         self.failure: BaseException | None = None
 
     def runnable(self) -> Fiber | SimulatedLoop | None:
         """Return what of it can go on now."""
-        now = self.now()
-        if self.dead or now < self.frozen_until:
+        if self.dead:
             return None
-        if self.loop is not None and self.loop.is_ready():
+        now = self.now()
+        if now < self.frozen_until:
+            return None
+        if self.loop is not None and self.loop.is_ready(now):
             return self.loop
         for fiber in self.fibers:
-            if fiber.is_ready():
+            if fiber.is_ready(now):
                 return fiber
         return None
 
@@ -132,13 +139,13 @@ class Fiber:
     """Blocking code that waits where it reads or sleeps.
 
     Attributes:
+        current: the one that runs.
         wake_at: when it goes on in any case.
         done: whether it has ended.
         unwinding: whether its process is dead, and it knows.
     """
 
-    current: Fiber | None = None
-    _idle: ClassVar[list[_Thread]] = []
+    current: ClassVar[Fiber | None] = None
 
     def __init__(self, process: SimulatedProcess, function: Callable[[], object]) -> None:
         self.process = process
@@ -146,25 +153,24 @@ class Fiber:
         self.done = self.unwinding = False
         self._function = function
         self._ready: Callable[[], bool] | None = None
-        self._thread: _Thread | None = None
+        self._stack: Any = None
 
-    def is_ready(self) -> bool:
-        """Whether it can go on."""
+    def is_ready(self, now: float) -> bool:
+        """Whether it can go on at a time."""
         if self.done:
             return False
-        return self.process.now() >= self.wake_at or (self._ready is not None and self._ready())
+        return now >= self.wake_at or (self._ready is not None and self._ready())
 
     def resume(self) -> None:
         """Let it go on until it waits again, or ends."""
-        if self._thread is None:
-            self._thread = Fiber._idle.pop() if Fiber._idle else _Thread()
-            self._thread.begin(self)
+        if self._stack is None:
+            self._stack = greenlet(self._run)
+        self._stack.parent = getcurrent()  # who goes on when it waits or ends
         outer, Fiber.current = Fiber.current, self
-        self._thread.switch()
+        self._stack.switch()
         Fiber.current = outer
         if self.done:
-            Fiber._idle.append(self._thread)
-            self._thread = None
+            self._stack = None
             with suppress(ValueError):
                 self.process.fibers.remove(self)
 
@@ -173,14 +179,12 @@ class Fiber:
         if self.process.dead:
             self.process.unwind()
         self._ready, self.wake_at = ready, until
-        assert self._thread is not None
-        self._thread.hand_over()
+        self._stack.parent.switch()
         self._ready = None
         if self.process.dead:
             self.process.unwind()
 
-    def run(self) -> None:
-        """Run its code; called in its thread."""
+    def _run(self) -> None:
         try:
             self._function()
         except Killed:
@@ -192,42 +196,9 @@ class Fiber:
 
     def end(self) -> None:
         """End its code where it waits."""
-        if self._thread is not None:
+        if self._stack is not None:
             self.resume()
         self.done = True
-
-
-class _Thread:
-    """A thread that runs one fiber after the other, and never while another one runs."""
-
-    def __init__(self) -> None:
-        # Not by `threading`, whose classes are replaced while a simulation runs.
-        self._go, self._back = _thread.allocate_lock(), _thread.allocate_lock()
-        self._go.acquire()
-        self._back.acquire()
-        self._fiber: Fiber | None = None
-        _thread.start_new_thread(self._run, ())
-
-    def begin(self, fiber: Fiber) -> None:
-        self._fiber = fiber
-
-    def switch(self) -> None:
-        """Called by the scheduler: let the fiber go on, and wait until it hands over."""
-        self._go.release()
-        self._back.acquire()
-
-    def hand_over(self) -> None:
-        """Called by the fiber: let the scheduler go on, and wait for it."""
-        self._back.release()
-        self._go.acquire()
-
-    def _run(self) -> None:
-        while True:
-            self._go.acquire()
-            assert self._fiber is not None
-            self._fiber.run()
-            self._fiber = None
-            self._back.release()
 
 
 # Its other methods, for sockets and subprocesses, raise NotImplementedError, as asyncio has them.
@@ -266,11 +237,11 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
     def _is_held_up(self) -> bool:
         return self.process.now() < self.held_up_until
 
-    def is_ready(self) -> bool:
-        """Whether anything of it can run now."""
-        if self._is_held_up():
+    def is_ready(self, now: float) -> bool:
+        """Whether anything of it can run at a time."""
+        if now < self.held_up_until:
             return False
-        return bool(self._ready) or self._next_timer() <= self.process.now()
+        return bool(self._ready or (self._timers and self._next_timer() <= now))
 
     def next_time(self) -> float:
         """Return when it can go on by itself, in the time of the simulation."""

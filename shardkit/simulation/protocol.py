@@ -39,6 +39,7 @@ from typing import Any, ClassVar, TypeVar
 from redis.exceptions import RedisError, ResponseError
 
 from shardkit import forks
+from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import push
 from shardkit.errors import (
@@ -214,8 +215,9 @@ class Protocol:
             map is pushed, in place of knowing the map.
         faults: what may happen, by name: "lose_command" and "lose_answer" (the connection
             breaks), "late", "never", "kill", "freeze", "cancel" and "stall" (of an awaiting
-            client and its event loop), "crash", "failover", "cut_off", "read_only", "full",
-            "clock" (jumps), "drift", "time" (passes), and "entry" (one of `changes`).
+            client and its event loop), "crash", "failover", "two_masters", "cut_off", "deaf",
+            "read_only", "full", "not_ready", "clock" (jumps), "drift", "time" (passes), and "entry"
+            (one of `changes`).
         most_faults: how many there may be in one run.
         appendfsync: what a crash loses: "always" nothing, "everysec" up to the last second, "no"
             everything.
@@ -301,16 +303,20 @@ def is_outage(error: BaseException) -> bool:
     )
 
 
+_REFUSING = (
+    *("ReadOnlyError", "OutOfMemoryError", "BusyLoadingError"),
+    *("ClusterDownError", "TryAgainError", "MasterDownError"),
+)
 _REFUSALS = ("OOM", "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "You can't")
 
 
 def _refuses(error: object) -> bool:
-    return type(error).__name__ in ("ReadOnlyError", "OutOfMemoryError", "BusyLoadingError") or str(
-        error
-    ).startswith(_REFUSALS)
+    return type(error).__name__ in _REFUSING or str(error).startswith(_REFUSALS)
 
 
-CONFIG_URL = "redis://config:6379"
+CONFIG_ADDRESS = "config:6379"
+CONFIG_SERVER = Entry({"host": "config", "port": 6379}, "config server")
+_pushes: dict[int, tuple[ShardMap, list[list[bytes]]]] = {}
 _maps: dict[Any, ShardMap] = {}
 
 
@@ -324,6 +330,21 @@ def _map_of(protocol: Protocol) -> ShardMap:
         text = given or f"components: {{data: {{entry: {{host: home}}, shards: [{shards}]}}}}"
         _maps[key] = ShardMap.parse(text, "the simulation's map")
     return _maps[key]
+
+
+def _commands_of_push(shard_map: ShardMap) -> list[list[bytes]]:
+    """Return what a config server executes when a map is pushed to it first.
+
+    Each run begins with it; to push takes longer than many a schedule.
+    """
+    if id(shard_map) not in _pushes:
+        world = World(Choices(0), faults=("crash",))
+        with virtual_time(world.clock, world.sleep, world.numbers), simulated_threads():
+            connector = SimulatedConnector(world, world.observer)
+            source: Any = source_of(CONFIG_SERVER, {"connector": connector})[0]
+            push(source.client(), shard_map)
+        _pushes[id(shard_map)] = shard_map, world.server(CONFIG_ADDRESS).log
+    return _pushes[id(shard_map)][1]
 
 
 class _Run:
@@ -356,17 +377,18 @@ class _Run:
     def execute(self) -> None:
         """Run; raises what fails."""
         world, protocol = self.world, self.protocol
+        pushing = _commands_of_push(self.map) if protocol.config_server else []
         with (
             virtual_time(world.clock, world.sleep, world.numbers),
             simulated_threads(),
             _parts_of_this_run(),
             _logged_to(world),
         ):
-            source: Any = CONFIG_URL if protocol.config_server else FixedMap(self.map)
+            source: Any = CONFIG_SERVER if protocol.config_server else FixedMap(self.map)
             observer = self._kit(world.observer, ShardKit, source)
             try:
-                if protocol.config_server:
-                    push(observer.topology.source.client(), self.map)
+                if pushing:
+                    world.server(CONFIG_ADDRESS).load(pushing)
                 protocol.setup(observer)
                 world.changes = tuple(
                     _named(partial(change, observer), change) for change in protocol.changes()
@@ -376,7 +398,7 @@ class _Run:
                 checks = type(protocol).invariant is not Protocol.invariant
 
                 def after_step(changed: bool) -> None:
-                    self._raise_failures()
+                    self._raise_failures(world.last)
                     if checks and changed:
                         world.as_observer(protocol.invariant, observer)
                     if self.states is not None:
@@ -396,7 +418,7 @@ class _Run:
 
     def _kit(self, process: SimulatedProcess, kind: type[Any], source: Any, **options: Any) -> Any:
         connector = SimulatedConnector(self.world, process)
-        if isinstance(source, str):
+        if isinstance(source, Entry):
             found, clients = source_of(source, {"connector": connector})
             options["config_clients"] = clients
             source = found
@@ -410,10 +432,10 @@ class _Run:
         world = self.world
         functions = getattr(function, "__name__", "client")
         name = f"{functions} {number + 1}"
-        process = SimulatedProcess(name, world.now)
+        process = SimulatedProcess(name, world.now, number)
         world.processes.append(process)
         self.names.append(name)
-        source: Any = CONFIG_URL if self.protocol.config_server else FixedMap(self.map)
+        source: Any = CONFIG_SERVER if self.protocol.config_server else FixedMap(self.map)
         awaits = inspect.iscoroutinefunction(function)
         kit = self._kit(process, AsyncShardKit if awaits else ShardKit, source)
         client = Client(world, process, kit, partial(self._kit, process, AsyncShardKit, source))
@@ -440,9 +462,10 @@ class _Run:
                 process.failure = error
         return True
 
-    def _raise_failures(self) -> None:
-        for process, ended in zip(self.world.processes, self._ended, strict=True):
-            ended()
+    def _raise_failures(self, of: SimulatedProcess | None = None) -> None:
+        """Raise what a process failed with, or any process."""
+        for process in self.world.processes if of is None else [of]:
+            self._ended[process.number]()
             error = process.failure
             if error is None or getattr(error, "_allowed", False):
                 continue

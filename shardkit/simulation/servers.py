@@ -16,7 +16,7 @@ time is over.
 from __future__ import annotations
 
 import random
-import time
+from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
@@ -24,6 +24,7 @@ from typing import Any, Final
 import fakeredis
 import redis
 from fakeredis._commands import COMMANDS_WITH_SUB, SUPPORTED_COMMANDS
+from fakeredis._core import Database
 from fakeredis._helpers import NoResponse, SimpleError, SimpleString
 from fakeredis.model import is_write_command
 
@@ -34,6 +35,45 @@ _READ_SCRIPTS: Final = frozenset({b"EVAL_RO", b"EVALSHA_RO"})
 _RUN_SCRIPTS: Final = frozenset({b"EVAL", b"EVALSHA"})
 # Executed at once when they are sent: the handshake of a connection is no step of a schedule.
 HANDSHAKE: Final = frozenset({b"CLIENT", b"HELLO", b"SELECT", b"AUTH", b"READONLY"})
+
+
+class _Data(fakeredis.FakeServer):
+    """What a server holds; used by one thread, and never waited for.
+
+    Attributes:
+        changed: whether it has changed since this was set.
+    """
+
+    changed = False
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(version=(7, 2))
+        self.clock = clock
+        lock: Any = _NoLock()
+        self.lock = lock
+        self.dbs = defaultdict(lambda: _KeySpace(lock))
+
+
+class _NoLock:
+    def acquire(self, *_: object) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class _KeySpace(Database):
+    def notify_watch(self, key: bytes) -> None:
+        watchers = self._watches.get(key)
+        if watchers:
+            for sock in watchers:
+                sock.notify_watch()
 
 
 class ServerSocket(CompilingSocket):
@@ -64,18 +104,23 @@ class ServerSocket(CompilingSocket):
             or self._reply_off
             or self._reply_skip
             or self._reply_skip_next
-            or server.closed_sockets
             or self._client_info.user != b"default"
         ):
             super()._process_command(fields)
             return
-        now = time.time()
-        with server.lock:
-            for db in server.dbs.values():
-                db.time = now
-            result = self._run_command(getattr(self, found.func_name), found, fields[1:], False)
+        now = server.clock.time()
+        for db in server.dbs.values():
+            db.time = now
+        result = self._run_command(getattr(self, found.func_name), found, fields[1:], False)
         if not isinstance(result, NoResponse):
             self.put_response(result)
+
+    def close(self) -> None:
+        """Close it."""
+        server = self._server
+        super().close()
+        server.closed_sockets.clear()
+        self._cleanup(server)
 
     def _decode_result(self, result: Any) -> Any:
         return result
@@ -137,7 +182,8 @@ class SimulatedServer:
     Attributes:
         clock: its clock.
         up: whether it runs.
-        refuses: what it answers to writes instead of executing them, if anything.
+        refuses: what it answers instead of executing a command, if anything.
+        reads: whether it executes commands that only read all the same.
         sockets: its ends of the open connections.
     """
 
@@ -145,8 +191,8 @@ class SimulatedServer:
         self.address = address
         self.clock = Clock(now)
         self.up = True
-        self.refuses = b""
-        self.fake: Any = fakeredis.FakeServer(version=(7, 2))
+        self.refuses, self.reads = b"", True
+        self.fake = _Data(self.clock)
         self.sockets: dict[ServerSocket, float] = {}
         self._now = now
         self._log: list[tuple[float, int, list[bytes]]] | None = [] if log else None
@@ -173,9 +219,12 @@ class SimulatedServer:
         It may not while the command blocks.
         """
         name = args[0].upper()
-        if self.refuses and socket is not self._inside and _writes(name):
+        if self.refuses and socket is not self._inside and not (self.reads and not _writes(name)):
             socket.answer(b"-%b\r\n" % self.refuses)
             return True
+        if socket._server is not self.fake:  # it has stayed with a master that is one no longer
+            socket._process_command(args)
+            return socket.waiting is None
         db = socket._db_num
         queueing = socket._transaction is not None
         if self._log is not None and not queueing and _writes(name):
@@ -198,6 +247,18 @@ class SimulatedServer:
             self._retry_blocked()
         return socket.waiting is None
 
+    @property
+    def log(self) -> list[list[bytes]]:
+        """The commands that it has executed, if it keeps a log."""
+        return [args for _, _, args in self._log or ()]
+
+    def load(self, commands: list[list[bytes]]) -> None:
+        """Execute commands, as of a log."""
+        socket = self.connect(0, lambda reply: None)
+        for args in commands:
+            self.execute(socket, args)
+        self.disconnect(socket)
+
     def _note(self, db: int, args: list[bytes], name: bytes) -> None:
         assert self._log is not None
         if name == b"EVALSHA":  # of a replay the server knows no scripts
@@ -212,8 +273,7 @@ class SimulatedServer:
         for socket in list(self.sockets):
             if socket.waiting is not None:
                 retry, _, shape = socket.waiting
-                with self.fake.lock:
-                    found = retry(False)
+                found = retry(False)
                 if found is not None:
                     socket.waiting = None
                     self.fake.changed = True
@@ -223,8 +283,7 @@ class SimulatedServer:
 
     def take_changed(self) -> bool:
         """Return whether data has changed since this was called last."""
-        changed = bool(getattr(self.fake, "changed", False))
-        self.fake.changed = False
+        changed, self.fake.changed = self.fake.changed, False
         return changed
 
     def next_timeout(self) -> float:
@@ -255,7 +314,7 @@ class SimulatedServer:
         kept = [entry for entry in self._log if entry[0] < since]
         lost = len(self._log) - len(kept)
         now = self._now()
-        self.fake = fakeredis.FakeServer(version=(7, 2))
+        self.fake = _Data(self.clock)
         self._inside = None
         socket = ServerSocket(self.fake, 0, lambda reply: None)
         for number, (when, db, args) in enumerate(kept):

@@ -1,10 +1,12 @@
 """Threads in a simulation: each is a fiber of the process that starts it.
 
-While a simulation runs, ``threading.Thread``, ``Event``, ``Condition`` and ``Lock`` are these. So
-what a kit does in the background (trials of a breaker, renewals of locks, reading entries again,
-sending metrics), a worker's threads and a client's own take steps of the schedule. What was made
-before, subclasses of ``threading.Thread``, ``RLock`` and thread pools are not reached. Who has no
-scheduler to wait for, an observer or code outside, waits in none of them.
+While a simulation runs, ``threading.Thread``, ``Event``, ``Condition``, ``Lock``, ``RLock`` and
+``local`` are these, and ``get_ident`` tells fibers apart. So what a kit does in the background
+(trials of a breaker, renewals of locks, reading entries again, sending metrics), a worker's threads
+and a client's own take steps of the schedule. What was made before, subclasses of
+``threading.Thread`` and thread pools are not reached: fibers share one real thread, so a
+``threading.local`` of a module has the same values for all. Who has no scheduler to wait for, an
+observer or code outside, waits in none of them.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from shardkit.simulation.processes import Fiber, SimulatedProcess
 
 _RealLock: Final = threading.Lock
 _RealThread: Final = threading.Thread
-_real_sleep: Final = time.sleep
+_real_ident: Final = threading.get_ident
 
 
 def _wait(ready: Callable[[], bool], seconds: float | None) -> bool:
@@ -60,10 +63,72 @@ class SimulatedLock:
         return False
 
     def __enter__(self) -> bool:
-        return self.acquire()
+        return self._real.acquire(False) or self.acquire()
 
     def __exit__(self, *exc_info: object) -> None:
-        self.release()
+        self._real.release()
+
+
+class SimulatedRLock(SimulatedLock):
+    """A lock that its holder may acquire again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._holder: object = None
+        self._count = 0
+        self.release = self._release
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Acquire it; return whether that was done."""
+        caller = Fiber.current or _real_ident()
+        if self._holder != caller and not super().acquire(blocking, timeout):
+            return False
+        self._holder = caller
+        self._count += 1
+        return True
+
+    __enter__ = acquire
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._release()
+
+    def _is_owned(self) -> bool:  # asked by threading.Condition
+        return bool(self._count) and self._holder == (Fiber.current or _real_ident())
+
+    def _release(self) -> None:
+        if not self._is_owned():
+            raise RuntimeError("cannot release un-acquired lock")
+        self._count -= 1
+        if not self._count:
+            self._holder = None
+            self._real.release()
+
+
+class SimulatedLocal:
+    """Attributes of which each fiber has values of its own."""
+
+    def __init__(self) -> None:
+        values: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+        vars(self).update(_values=values, _outside={})
+
+    def _own(self) -> dict[str, Any]:
+        fiber, found = Fiber.current, vars(self)
+        own: dict[str, Any]
+        own = found["_outside"] if fiber is None else found["_values"].setdefault(fiber, {})
+        return own
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._own()[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._own()[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        if self._own().pop(name, self) is self:
+            raise AttributeError(name)
 
 
 class SimulatedEvent:
@@ -175,11 +240,11 @@ class SimulatedThread:
 @contextmanager
 def simulated_threads() -> Iterator[None]:
     """Replace Python's threads and what they wait for."""
-    scheduler = threading.get_ident()
+    scheduler = _real_ident()
 
     def thread(*args: Any, **kwargs: Any) -> Any:
         # A thread that has nothing to do with the simulation may start another one meanwhile.
-        ours = Fiber.current is not None or threading.get_ident() == scheduler
+        ours = _real_ident() == scheduler
         return (SimulatedThread if ours else _RealThread)(*args, **kwargs)
 
     def current_thread() -> Any:
@@ -187,11 +252,17 @@ def simulated_threads() -> Iterator[None]:
             return kept["current_thread"]()
         return SimulatedThread(name=Fiber.current.process.name)
 
+    def ident() -> int:
+        return _real_ident() if Fiber.current is None else id(Fiber.current)
+
     values = {
         "Thread": thread,
         "Event": SimulatedEvent,
         "Condition": SimulatedCondition,
         "Lock": SimulatedLock,
+        "RLock": SimulatedRLock,
+        "local": SimulatedLocal,
+        "get_ident": ident,
         "current_thread": current_thread,
     }
     kept = {name: getattr(threading, name) for name in values}

@@ -41,7 +41,7 @@ class Clock:
 
     def time(self) -> float:
         """Return seconds since 1970."""
-        return START + self.monotonic() + self.offset
+        return START + (self._now() * self.rate + self._gained) + self.offset
 
     def drift(self, rate: float) -> None:
         """Have it run faster or slower from now on."""

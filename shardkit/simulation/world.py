@@ -34,10 +34,16 @@ CLIENTS: Final = ("kill", "freeze")
 EVERYTHING: Final = (
     *NETWORK,
     *CLIENTS,
-    *("cancel", "crash", "failover", "cut_off", "read_only", "full", "clock", "drift", "time"),
-    "stall",
+    *("cancel", "crash", "failover", "two_masters", "cut_off", "deaf", "read_only", "full"),
+    *("not_ready", "clock", "drift", "time", "stall"),
 )
 _WAITS: Final = (1.0, 6.0, 0.05, 60.0)
+# What a server says that loads its data, and nodes of a cluster while it changes.
+_NOT_READY: Final = (
+    "LOADING Redis is loading the dataset in memory",
+    "CLUSTERDOWN The cluster is down",
+    "TRYAGAIN Multiple keys request during rehashing of slot",
+)
 
 
 class Event(NamedTuple):
@@ -106,12 +112,13 @@ class World:
         self.fault_count = 0
         self.faults = faults
         self._prefers = prefers
-        self._keeps_log = bool({"crash", "failover"} & set(faults))
+        self._keeps_log = bool({"crash", "failover", "two_masters"} & set(faults))
         self._wires: list[Wire] = []
         self._observers: list[Wire] = []
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._acting: Clock = self.observer.clock
         self._last = 0
+        self._began = 0.0
         self._names = script_names() if traced else {}
         # How often anything but the ordinary course is chosen differs from run to run.
         self._fault_chance = choices.random.choice((0.0, 0.02, 0.1, 0.3)) if faults else 0.0
@@ -157,8 +164,9 @@ class World:
             ConnectionRefusedError: the server is down.
         """
         if not process.immediate:
-            if process.cut_off.get(address, 0.0) > self.seconds:
-                return process.cut_off[address] - self.seconds
+            until = max(process.cut_off.get(address, 0.0), process.deaf_to.get(address, 0.0))
+            if until > self.seconds:
+                return until - self.seconds
             if not self.server(address).up:
                 raise ConnectionRefusedError(111, "Connection refused")
         return 0.0
@@ -196,6 +204,11 @@ class World:
 
     # ---- the scheduler
 
+    @property
+    def last(self) -> SimulatedProcess:
+        """The process of the last step."""
+        return self.processes[self._last]
+
     def run(
         self, is_over: Callable[[], bool], after_step: Callable[[bool], None] | None = None
     ) -> None:
@@ -208,6 +221,7 @@ class World:
         Raises:
             EndlessRun: it would not end.
         """
+        self._began = self.seconds + STEP / 2
         while True:
             units = self._units()
             if not units:
@@ -230,10 +244,12 @@ class World:
                 self._fire_timers()
             unit = units[self._choose(units)]
             if isinstance(unit, Wire):
-                self._last = self.processes.index(unit.process)
+                if not unit.server_open:
+                    continue  # a timer has closed it just now
+                self._last = unit.process.number
                 self._deliver(unit)
             else:
-                self._last = self.processes.index(unit)
+                self._last = unit.number
                 self._resume(unit)
             if after_step is not None:
                 after_step(self._take_changed())
@@ -246,24 +262,25 @@ class World:
 
     def _units(self) -> list[SimulatedProcess | Wire]:
         """Return what can go on, whoever went on last first."""
-        found: list[tuple[int, int, SimulatedProcess | Wire]] = []
-        count, last = len(self.processes), self._last
-        for number, process in enumerate(self.processes):
-            if process.runnable() is not None:
-                found.append(((number - last) % count, -1, process))
+        found: list[SimulatedProcess | Wire] = []
+        processes, count = self.processes, len(self.processes)
+        ready: list[list[Wire]] = [[] for _ in processes]
         closed = False
         for wire in self._wires:
             if wire.requests:
                 if self._can_deliver(wire):
-                    number = self.processes.index(wire.process)
-                    found.append(((number - last) % count, wire.number, wire))
+                    ready[wire.process.number].append(wire)
             elif not wire.client_open:
                 wire.close_server()
                 closed = True
         if closed:
             self._wires = [wire for wire in self._wires if wire.server_open]
-        found.sort(key=lambda each: each[:2])
-        return [unit for _, _, unit in found]
+        for number in range(self._last, self._last + count):
+            process = processes[number % count]
+            if process.runnable() is not None:
+                found.append(process)
+            found += ready[number % count]
+        return found
 
     def _can_deliver(self, wire: Wire) -> bool:
         if not wire.usable or not wire.server.up or wire.not_before > self.seconds:
@@ -395,13 +412,16 @@ class World:
                 return False
             note(process.name, "⚡ cancelled")
             return False
-        elif fault in ("crash", "failover"):
+        elif fault == "deaf":
+            self._deafen(wire, self.choices.one_of(_WAITS))
+            return False
+        elif fault in ("crash", "failover", "two_masters"):
             self._crash(server, fault)
         elif fault == "cut_off":
             seconds = self.choices.one_of(_WAITS)
             note(process.name, f"⚡ cut off from {server.address} for {seconds:g} s")
             process.cut_off[server.address] = self.seconds + seconds
-        elif fault in ("read_only", "full"):
+        elif fault in ("read_only", "full", "not_ready"):
             self._refuse(server, fault)
             return False
         elif fault in ("clock", "drift"):
@@ -431,21 +451,34 @@ class World:
 
     def _crash(self, server: SimulatedServer, fault: str) -> None:
         policy = self.appendfsync
-        if fault == "failover":
+        if fault in ("failover", "two_masters"):
             since = self.seconds - self.choices.one_of((0.0, 2 * STEP, 10 * STEP, 1.0))
+            since = max(since, self._began)  # replicas have what was prepared
         elif policy == "always":
             since = self.seconds
         elif policy == "everysec":
             since = self.seconds - self.choices.one_of((0.0, 2 * STEP, 10 * STEP, 1.0))
         else:
             since = 0.0
+        staying = self._wires if fault == "two_masters" else []
+        staying = [wire for wire in staying if wire.server is server]
         for wire in self._wires + self._observers:
-            if wire.server is server:
+            if wire.server is server and wire not in staying:
                 wire.close_server()
         lost = server.lose(since, self._set_time)
         self._acting = self.observer.clock
-        what = "a replica takes over" if fault == "failover" else "crashes"
+        what = "crashes" if fault == "crash" else "a replica takes over"
         self.note(server.address, f"⚡ {what}, the last {lost} writes are lost")
+        if staying:
+            seconds = self.choices.one_of(_WAITS)
+            self.note(server.address, f"who is connected stays with the old master, {seconds:g} s")
+
+            def demote() -> None:
+                self.note(server.address, "the old master is one no longer, its data is dropped")
+                for wire in staying:
+                    wire.close_server()
+
+            self.after(seconds, demote)
         if fault == "crash":
             server.up = False
             seconds = self.choices.one_of((0.05, 1.0, 10.0))
@@ -456,6 +489,21 @@ class World:
 
             self.after(seconds, restart)
 
+    def _deafen(self, wire: Wire, seconds: float) -> None:
+        process, server = wire.process, wire.server
+        self.note(process.name, f"⚡ hears nothing from {server.address} for {seconds:g} s")
+        process.deaf_to[server.address] = self.seconds + seconds
+        deaf = [each for each in self._wires if each.process is process and each.server is server]
+        deaf = [each for each in deaf if each.held is None]
+        for each in deaf:
+            each.held = []
+
+        def hear() -> None:
+            for each in deaf:
+                each.release()
+
+        self.after(seconds, hear)
+
     def _set_time(self, seconds: float) -> None:
         self.seconds = seconds
 
@@ -464,12 +512,15 @@ class World:
         text = "READONLY You can't write against a read only replica."
         if fault == "full":
             text = "OOM command not allowed when used memory > 'maxmemory'."
-        server.refuses = text.encode()
-        self.note(server.address, f"⚡ refuses writes for {seconds:g} s: {text.split()[0]}")
+        elif fault == "not_ready":
+            text = self.choices.one_of(_NOT_READY)
+        server.refuses, server.reads = text.encode(), fault != "not_ready"
+        what = "writes" if server.reads else "everything"
+        self.note(server.address, f"⚡ refuses {what} for {seconds:g} s: {text.split()[0]}")
 
         def accept() -> None:
-            server.refuses = b""
-            self.note(server.address, "accepts writes again")
+            server.refuses, server.reads = b"", True
+            self.note(server.address, f"accepts {what} again")
 
         self.after(seconds, accept)
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from shardkit.topology import MapFile, Topology
 CONFIG = "config:6379"
 
 
+@cache
 def versioned_map(host: str, version: int) -> ShardMap:
     """A map whose shards are all on one host; the clients' name says the version."""
     shards = ", ".join(f"{{host: {host}, port: {n}, decode_responses: true}}" for n in (1, 2))

@@ -26,7 +26,7 @@ class Locks(Protocol):
 
     clients = 3
     shards = 1
-    faults = (*NETWORK, *CLIENTS, "cancel", "time", "drift", "crash")
+    faults = (*NETWORK, *CLIENTS, "cancel", "time", "drift", "crash", "deaf")
     appendfsync = "always"
     model = Register(0)
     most = 1

@@ -31,6 +31,7 @@ from shardkit.metrics.outbox import Outbox
 from shardkit.operations import cancellation, drivers
 from shardkit.queues import Worker
 from shardkit.queues.worker_base import BaseWorker
+from shardkit.structures.base import parameters
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.layouts import growing
 from shardkit.structures.unique.day_planner import DayPlanner
@@ -170,7 +171,18 @@ MUTATIONS: dict[str, Mutation] = {
         "lifetime",
         "the parts that exist do not get the expiry",
         python,
-        (ExpirableStructure, "_set_due", "yield from self._send_to_all(*self.meta.expiry)", "pass"),
+        (
+            ExpirableStructure,
+            "_let_all_expire",
+            "yield from self._send_to_all(*self.meta.expiry)",
+            "pass",
+        ),
+    ),
+    "lifetime-expiry-left-half-done": Mutation(
+        "lifetime",
+        "nobody ends a change of the expiry whose client stopped",
+        python,
+        (parameters, "open_all", "yield from meta.complete_expiry()", "pass"),
     ),
     "lifetime-settled-with-an-old-end": Mutation(
         "lifetime",
@@ -262,6 +274,17 @@ MUTATIONS: dict[str, Mutation] = {
         python,
         (dispatcher, "may_repeat", "request.idempotent", "True"),
     ),
+    "pipelines-refused-in-the-middle": Mutation(
+        "pipelines",
+        "a batch that a server refuses in the middle, as it loads its data, is sent again whole",
+        python,
+        (
+            Dispatcher,
+            "_settle",
+            "again.append(position)\n            continue\n        if isinstance",
+            "again[:] = server_request.positions\n            continue\n        if isinstance",
+        ),
+    ),
     "pipelines-all-fail": Mutation(
         "one lost connection",
         "a shard that fails costs the other shards' replies",
@@ -295,13 +318,13 @@ MUTATIONS: dict[str, Mutation] = {
         "search",
         "a document that is indexed again is still found by its old words",
         lua,
-        ("    remove_postings(key, number, size)\n", ""),
+        ("  for _, word in ipairs(of) do change(word, number, false) end\n", ""),
     ),
     "search-removed-is-counted": Mutation(
         "search",
         "a removed document stays in the count",
         lua,
-        ("    count_live(chunk, -1)\n", ""),
+        ("  count_live(chunk, -1)\n", ""),
     ),
     "social-one-half": Mutation(
         "social network",

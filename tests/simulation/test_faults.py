@@ -8,11 +8,13 @@ import time
 from typing import Any
 
 import pytest
+from mutations import MUTATIONS
+from protocols import PROTOCOLS
 
 from shardkit.simulation import EVERYTHING
 from shardkit.simulation.choices import Choices
 from shardkit.simulation.protocol import _Run
-from shardkit.testing import Client, Protocol
+from shardkit.testing import Client, Protocol, SimulationFailure, simulate
 
 
 class Incrementing(Protocol):
@@ -68,6 +70,9 @@ def injected(fault: str, appendfsync: str = "always", choices: dict[int, int] | 
         ("cancel", [1], 2),
         ("crash", [1, "ConnectionError", 2, 3], 3),
         ("cut_off", [1, 2, 3], 3),
+        ("deaf", [1, 2, 3], 3),
+        ("not_ready", [1, 2, 3], 3),
+        ("two_masters", [1, 2, 3], 1),  # what the old one was told is lost
         ("read_only", [1, 2, 3], 3),  # kits ride out a failover: they ask again
         ("full", [1, "OutOfMemoryError", 2, 3], 3),
         ("clock", [1, 2, 3], 3),
@@ -107,6 +112,46 @@ def test_a_cut_off_client_goes_on_when_the_cut_is_over() -> None:
     protocol, _ = injected("cut_off", choices={1: 1, 2: 3})  # a minute
     assert protocol.answers[:2] == [1, "TimeoutError"]
     assert protocol.stored in (3, 4)
+
+
+def test_who_hears_nothing_is_heard_all_the_same() -> None:
+    protocol, _ = injected("deaf")
+    assert max(protocol.took) == pytest.approx(1, abs=0.1)
+    protocol, _ = injected("deaf", choices={1: 1, 2: 3})  # a minute
+    assert protocol.answers[:2] == [1, "TimeoutError"]
+    assert protocol.stored == protocol.answers[-1] == 4, "what was not answered was executed"
+
+
+def test_who_stays_with_the_old_master_is_told_at_last_and_goes_on_with_the_new_one() -> None:
+    class Slow(Incrementing):
+        async def client(self, client: Client) -> None:
+            conn = await client.kit.client("data", 0)
+            for _ in range(4):
+                self.answers.append(await conn.incr("n"))
+                await asyncio.sleep(0.6)
+
+    protocol = Slow("two_masters")
+    _Run(protocol, Choices(1, {1: 1})).execute()
+    assert protocol.answers == [1, 2, 3, 2]
+    assert protocol.stored == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "mistake"),
+    [
+        ("deaf", "locks-counted-from-the-answer"),
+        ("two_masters", "configuration-back-in-time"),
+        ("not_ready", "pipelines-refused-in-the-middle"),
+    ],
+)
+def test_a_fault_finds_a_mistake_by_itself(fault: str, mistake: str) -> None:
+    mutation = MUTATIONS[mistake]
+
+    class Alone(PROTOCOLS[mutation.protocol]):  # type: ignore[misc]
+        faults = (fault,)
+
+    with mutation.make(*mutation.args), pytest.raises(SimulationFailure, match="fails under seed"):
+        simulate(Alone(), 1000, seconds=400, shrink_runs=0)
 
 
 @pytest.mark.parametrize("stopped", [False, True])

@@ -34,7 +34,7 @@ def search(mutation: Mutation) -> None:
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mistake_is_found(name: str) -> None:
     mutation = MUTATIONS[name]
-    with mutation.make(*mutation.args), pytest.raises(SimulationFailure):
+    with mutation.make(*mutation.args), pytest.raises(SimulationFailure, match="fails under seed"):
         search(mutation)
 
 

@@ -92,7 +92,7 @@ def test_a_race_is_found_shrunk_to_one_switch_and_shown(
     assert "client 2" in lines[0]
     assert "home:6379" in lines[0].partition("│")[2]
     assert len({line.index("│") for line in lines}) == 1
-    with pytest.raises(NotLinearizable):
+    with pytest.raises(NotLinearizable, match="are not linearizable"):
         replay(protocol, failure.schedule)
     # What it prints as a regression test is one: it fails alike until the race is mended.
     assert f"fails under seed {failure.seed}: NotLinearizable" in str(failure)
