@@ -45,6 +45,7 @@ from typing import Any, NamedTuple, TypedDict
 from shardkit.coordination.hold import AsyncRenewals, Hold, Renewals
 from shardkit.coordination.keys import (
     LONGEST_LABEL,
+    LONGEST_TTL,
     MICROSECONDS,
     base_key,
     decode_label,
@@ -642,7 +643,8 @@ def _holder(row: tuple[bytes, bytes, bytes], now: int, *, waits: bool) -> Holder
     words = details.decode(errors="replace").split(" ")
     if len(words) < 9 or not all(word.isdecimal() for word in words[2:7]):
         words = ["1", "x", "0", "0", "0", "0", "0", "-", "-"]
-    ends = int(words[3]) if waits else int(float(score))
+    latest = now + LONGEST_TTL * MICROSECONDS  # a clock that was set back, if it is later
+    ends = int(words[3]) if waits else int(min(max(float(score), 0.0), latest))
     return Holder(
         decode_label(words[8]),
         "exclusive" if words[1] == EXCLUSIVE else "shared",

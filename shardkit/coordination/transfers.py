@@ -47,8 +47,10 @@ from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, Locate, Pause, script_call
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.arguments import check_name
+from shardkit.structures.base.damage import damage, stored_integer
 
 HIGHEST = 10**18
+MOST_BALANCE = 2**62
 LOGS = 16
 GRACE = 10.0
 MOST_LEGS = 100
@@ -250,7 +252,7 @@ class Transfers(Structure[Face]):
         more = True
         while more and failed is None:
             old = yield [self._log_call(n, "old", least, "") for n in range(LOGS)]
-            for id_ in [id_.decode() for found in old for id_ in found]:
+            for id_ in [id_.decode(errors="replace") for found in old for id_ in found]:
                 try:
                     outcome = yield from self._settle(id_)
                 except (ShardErrors, DamagedDataError) as error:
@@ -347,9 +349,12 @@ class Transfers(Structure[Face]):
             return None
         try:
             accounts = json.loads(record.partition(b" ")[2])
-        except ValueError:
+            for name in accounts:
+                check_plain_name(self.name, name)
+        except (ValueError, TypeError, InvalidArgumentError):
             log = f"{self.name}:log:{{{_log_of(id_)}}}"
-            raise DamagedDataError(log, repr(record[:100]), "a record of a transfer") from None
+            found = f"{id_}={shown(record)}"
+            raise damage(self.component, log, found, "a record of a transfer") from None
         committed = _state(record) == 1
         yield from self._resolve(id_, accounts, committed)
         return committed
@@ -368,7 +373,7 @@ class Transfers(Structure[Face]):
         logs = sorted({_log_of(id_) for id_ in ids})
         least = round(self.grace * MICROSECONDS)
         found = yield [self._log_call(n, "old", least, "") for n in logs]
-        old = {id_.decode() for page in found for id_ in page} & set(ids)
+        old = {id_.decode(errors="replace") for page in found for id_ in page} & set(ids)
         for id_ in sorted(old):
             yield from self._settle(id_)
         return unlogged + len(old)
@@ -414,22 +419,33 @@ class Transfers(Structure[Face]):
 
     def _account(self, name: str, reply: list[list[bytes]]) -> Account:
         found = Account({}, {}, {}, 0)
-        version = 0
+        stored = dict(zip(reply[0][::2], reply[0][1::2], strict=True))
+        key, at = self._key(name), self.component
+        version = stored_integer(at, key, "version", stored.get(b"version"), 1) if stored else 0
+        locks = {stored[b"lock"]} if b"lock" in stored else set()
         try:
-            for field, value in zip(reply[0][::2], reply[0][1::2], strict=True):
+            for field, value in stored.items():
                 if field.startswith(b"a:"):
-                    found.balances[field[2:].decode()] = int(value)
+                    asset = field[2:].decode()
+                    balance = stored_integer(at, key, f"a:{asset}", value, 0, MOST_BALANCE)
+                    found.balances[asset] = balance
                 elif field.startswith(b"f:"):
                     found.fields[field[2:].decode()] = value.decode()
-                elif field == b"version":
-                    version = int(value)
-            for id_, text in zip(reply[1][::2], reply[1][1::2], strict=True):
-                changes = json.loads(text)[0]
+        except ValueError as error:
+            raise damage(at, key, str(error)[:100], "an account") from None
+        for id_, text in zip(reply[1][::2], reply[1][1::2], strict=True):
+            try:
+                changes, require, new = json.loads(text)
                 found.in_flight[id_.decode()] = {asset: int(change) for asset, change in changes}
-        except (ValueError, TypeError, LookupError) as error:
-            raise DamagedDataError(
-                self._key(name), str(error)[:100], "an account", place=self.component
-            ) from None
+            except (ValueError, TypeError) as error:
+                note = f"{shown(id_)}={shown(text)}: {error}"
+                raise damage(at, f"{key}:flight", note, "a leg of a transfer") from None
+            if (require or new) and id_ not in locks:
+                said = ", ".join(map(shown, locks)) or "missing"
+                raise damage(at, key, f"lock={said}", f"{shown(id_)}, which is in flight")
+            locks.discard(id_)
+        for lock in locks:
+            raise damage(at, key, f"lock={shown(lock)}", "a transfer in flight")
         return found._replace(version=version)
 
 

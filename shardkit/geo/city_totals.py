@@ -19,6 +19,7 @@ All keys of a day share a hash tag, so they live on one server.
 from __future__ import annotations
 
 import json
+import secrets
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -31,7 +32,7 @@ from shardkit.geo.log_tally import LogTally
 from shardkit.geo.models import City
 from shardkit.lua import script
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Command, Home, Transaction, script_call
+from shardkit.operations.commands import Transaction, script_call
 from shardkit.operations.operation import (
     Deferred,
     Driver,
@@ -52,7 +53,7 @@ from shardkit.structures.base.check import (
     contents,
     lengths,
 )
-from shardkit.structures.base.damage import damage
+from shardkit.structures.base.damage import MOST_STORED, damage
 
 KINDS: Final = ("country", "region", "city")
 MOST_SHOWN: Final = 10_000
@@ -93,7 +94,7 @@ class CityTotals(Structure[Face]):
             InvalidArgumentError: the file has no name.
             ShardErrors: a shard failed; days on other shards were added. Call it again.
 
-        Cost: at most four exchanges, and one more for every 1,000 totals; one command for 1,000
+        Cost: at most three exchanges, and one more for every 1,000 totals; one command for 1,000
         totals of each kind and day.
         """
         if not isinstance(file, str) or not file:
@@ -106,8 +107,7 @@ class CityTotals(Structure[Face]):
         new = [day for day, was_done in zip(days, done, strict=True) if not was_done]
         if not new:
             return False
-        counter = f"{self.name}:adding"
-        [turn] = yield [Command(Home(self.component), counter, ("INCR", counter))]
+        turn = secrets.token_hex(8)
         added = 0
         for day in new:
             keys = [self._key("done", day)]
@@ -144,7 +144,7 @@ class CityTotals(Structure[Face]):
         [flat] = yield [self._at(key, *command, idempotent=True)]
         try:
             return [
-                (_place(kind, member), int(float(score)))
+                (_place(kind, member), _total(member, score))
                 for member, score in zip(flat[::2], flat[1::2], strict=True)
             ]
         except DamagedDataError as error:
@@ -195,7 +195,7 @@ class CityTotals(Structure[Face]):
                     wrong = damage(self.component, key, error.found, error.expected)
                     notes.append(Suspicion(wrong, repair, loses))
                     break
-                if total < 1 or total != int(total):
+                if not 1 <= total <= MOST_STORED or total != int(total):
                     wrong = damage(self.component, key, f"{shown(member)}={total}", "a total")
                     notes.append(Suspicion(wrong, repair, loses))
                     break
@@ -240,6 +240,18 @@ def _member(kind: str, city: City) -> str:
         return city.country
     names = city[1:3] if kind == "region" else city[:3]
     return json.dumps(names, ensure_ascii=False, separators=(",", ":"))
+
+
+def _total(member: bytes, score: bytes) -> int:
+    """Return a total that is stored.
+
+    Raises:
+        DamagedDataError: it is none.
+    """
+    total = float(score)
+    if not 1 <= total <= MOST_STORED:
+        raise DamagedDataError("", f"{shown(member)}={total:g}", "a total")
+    return int(total)
 
 
 def _place(kind: str, member: bytes) -> City:

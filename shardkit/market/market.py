@@ -26,7 +26,7 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import shown
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.arguments import check_integer
-from shardkit.structures.base.damage import stored_integer
+from shardkit.structures.base.damage import damage, stored_integer
 
 MONEY = "money"
 
@@ -128,9 +128,12 @@ class Market(Structure[Face]):
         offer = _offer(item, seller)
         [account] = yield from Transfers.read.steps(self.transfers, offer)
         text = account.fields.get("price")
+        key = f"{self.name}:{{{offer}}}"
+        if not account.in_flight and (text is None) != (not account.balances):
+            found = "an item without a price" if text is None else "a price without an item"
+            raise damage(self.component, key, found, "both or none")
         if text is None or not account.balances:
             return None
-        key = f"{self.name}:{{{offer}}}"
         return stored_integer(self.component, key, "f:price", text, 0, HIGHEST)
 
     @operation

@@ -67,7 +67,7 @@ from shardkit.operations.operation import (
 )
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, read_or_note
-from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
+from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer, stored_score
 
 MOST_HISTORY = 1_000_000
 STALE = 60.0  # seconds after which a join that has not come through is refused
@@ -232,7 +232,7 @@ class Chats(Structure[Face]):
         while cursor != b"0":
             scan = ("ZSCAN", members, cursor, "COUNT", MOST_AT_ONCE)
             [(cursor, flat)] = yield [self._at(members, *scan, idempotent=True)]
-            positions = [int(float(score)) for score in flat[1::2]]
+            positions = [stored_score(self.component, members, score) for score in flat[1::2]]
             counts = yield [
                 self._at(messages, "ZCOUNT", messages, f"({position}", "+inf", idempotent=True)
                 for position in positions
@@ -569,8 +569,9 @@ class Chats(Structure[Face]):
     def _decoded(self, chat: str, user: str, flat: Sequence[bytes]) -> list[Message]:
         remedy = f"acknowledge({chat!r}, {user!r}, id) skips it"
         key = self._keys(chat)[0]
+        score = partial(stored_score, self.component, key)
         return [
-            decode_message(self.component, key, int(float(flat[n + 1])), flat[n], remedy)
+            decode_message(self.component, key, score(flat[n + 1]), flat[n], remedy)
             for n in range(0, len(flat), 2)
         ]
 
@@ -617,7 +618,8 @@ class Chats(Structure[Face]):
         for message, score in zip(stored, scores, strict=True):
             if score is not None:
                 try:
-                    decode_message(self.component, key, int(float(score)), message)
+                    id_ = stored_score(self.component, key, score)
+                    decode_message(self.component, key, id_, message)
                 except DamagedDataError as error:
                     notes.append(Suspicion(error, "acknowledge(chat, user, id) skips it"))
         return notes

@@ -63,8 +63,15 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import check_integer
-from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, read_or_note
-from shardkit.structures.base.damage import damage, stored_integer
+from shardkit.structures.base.check import (
+    Damage,
+    Suspicion,
+    Suspicions,
+    confirmed,
+    read_or_note,
+    suspected,
+)
+from shardkit.structures.base.damage import damage, stored_integer, stored_score
 
 REFUSE = "refuse"
 DROP_OLDEST = "drop oldest"
@@ -349,7 +356,12 @@ class Mailboxes(Structure[Face]):
         yield (yield from confirmed(lambda: self._check_types(keys)))
         id_ = 0
         while True:
-            found = yield from self._messages_after(keys[0], id_)
+            read = partial(self._messages_after, keys[0], id_)
+            try:
+                found = yield from read()
+            except DamagedDataError:  # of an id that cannot be there is no next one
+                yield (yield from confirmed(partial(self._suspected, read)))
+                return
             wrong = yield from confirmed(partial(self._check_messages, keys, id_))
             yield wrong
             if not found:
@@ -404,7 +416,13 @@ class Mailboxes(Structure[Face]):
         remedy = f"acknowledge({owner!r}, [id]) removes it"
         try:
             return [
-                decode_message(self.component, keys[0], int(id_), stored, remedy)
+                decode_message(
+                    self.component,
+                    keys[0],
+                    stored_score(self.component, keys[0], id_),
+                    stored,
+                    remedy,
+                )
                 for id_, stored in found
             ]
         except DamagedDataError:  # the others are not lost with it
@@ -426,10 +444,14 @@ class Mailboxes(Structure[Face]):
         yield from read_or_note(reads, notes, "delete the key", "what it holds")
         return notes
 
+    def _suspected(self, read: Callable[[], Operation[Any]]) -> Operation[Suspicions]:
+        return (yield from suspected(read(), _CLEARS))
+
     def _messages_after(self, key: str, id_: int) -> Operation[list[tuple[int, bytes]]]:
         args = ("ZRANGE", key, f"({id_}", "+inf", "BYSCORE", "LIMIT", 0, MOST_AT_ONCE)
         [flat] = yield [self._at(key, *args, "WITHSCORES", idempotent=True)]
-        return [(int(float(flat[n + 1])), flat[n]) for n in range(0, len(flat), 2)]
+        score = partial(stored_score, self.component, key)
+        return [(score(flat[n + 1]), flat[n]) for n in range(0, len(flat), 2)]
 
     def _check_messages(self, keys: tuple[str, str, str, str], after: int) -> Operation[Suspicions]:
         """Check that messages are what was sent, and have ids that were given."""

@@ -45,6 +45,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, duration
+from shardkit.structures.base.damage import MOST_STORED, damage
 
 K = TypeVar("K", bound=Hashable)
 
@@ -229,7 +230,7 @@ class Totals(Structure[Face]):
         key = self._of(group, kind)
         read = ("ZRANGE", key, 0, limit - 1, "REV", "WITHSCORES")
         [flat] = yield [self._at(key, *read, idempotent=True)]
-        return _pairs(flat)
+        return self._pairs(key, flat)
 
     @operation
     def get(self, group: str, kind: str, *members: str) -> Operation[list[int]]:
@@ -238,7 +239,8 @@ class Totals(Structure[Face]):
             return []
         key = self._of(group, kind)
         [scores] = yield [self._at(key, "ZMSCORE", key, *members, idempotent=True)]
-        return [int(float(score or 0)) for score in scores]
+        pairs = zip(members, scores, strict=True)
+        return [self._total(key, member.encode(), score or b"0") for member, score in pairs]
 
     @stream
     def all(self, group: str, kind: str) -> Stream[tuple[str, int]]:
@@ -251,7 +253,7 @@ class Totals(Structure[Face]):
         while cursor != b"0":
             scan = ("ZSCAN", key, cursor, "COUNT", _AT_ONCE)
             [(cursor, flat)] = yield [self._at(key, *scan, idempotent=True)]
-            yield Page(_pairs(flat))
+            yield Page(self._pairs(key, flat))
 
     @operation
     def sources(self, group: str) -> Operation[dict[tuple[str, str], bool]]:
@@ -263,10 +265,15 @@ class Totals(Structure[Face]):
         [flat] = yield [self._at(key, "HGETALL", key, idempotent=True)]
         found = {}
         for field, said in zip(flat[::2], flat[1::2], strict=True):
-            if field != b"format":
+            if field[:1] != b"[":  # the format, and what a later release adds
+                continue
+            try:
                 aggregator, source = json.loads(field)
                 count, of, _ = said.split(b" ")
-                found[aggregator, source] = count == of
+                found[str(aggregator), str(source)] = int(count) == int(of)
+            except ValueError:
+                wrong = f"{shown(field)}={shown(said)}"
+                raise damage(self.component, key, wrong, "pages added of a source") from None
         return found
 
     @operation
@@ -286,6 +293,19 @@ class Totals(Structure[Face]):
 
     def _of(self, group: str, kind: str) -> str:
         return self._key(group, f"of:{kind}")
+
+    def _total(self, key: str, member: bytes, score: bytes) -> int:
+        total = float(score)
+        if not 0 <= total <= MOST_STORED:
+            raise damage(self.component, key, f"{shown(member)}={total:g}", "a total")
+        return int(total)
+
+    def _pairs(self, key: str, flat: list[bytes]) -> list[tuple[str, int]]:
+        found = zip(flat[::2], flat[1::2], strict=True)
+        try:
+            return [(member.decode(), self._total(key, member, score)) for member, score in found]
+        except UnicodeDecodeError as error:
+            raise damage(self.component, key, shown(error.object), "text") from None
 
     def _add(self, group: str, field: str, plan: _TotalsPlan) -> Command:
         keys = [self._key(group, "done"), *(self._of(group, kind) for kind in plan.kinds)]
@@ -310,10 +330,3 @@ class _TotalsPlan:
             self.pages.append(flat)
         self.digest = hashlib.sha1(repr(ordered).encode(), usedforsecurity=False).hexdigest()[:16]
         self.next = 0
-
-
-def _pairs(flat: list[bytes]) -> list[tuple[str, int]]:
-    return [
-        (member.decode(), int(float(score)))
-        for member, score in zip(flat[::2], flat[1::2], strict=True)
-    ]

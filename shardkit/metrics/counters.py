@@ -371,8 +371,8 @@ class TimeSliceCounters(Structure[Face]):
         group = group_of(name)
         known, key = self._known(group), self._of(group, name)
         commands = (self._at(known, "ZREM", known, name), self._at(key, "UNLINK", key))
-        [[registered, _]] = yield [Transaction(self.component, known, commands)]
-        return bool(registered)
+        [[registered, removed]] = yield [Transaction(self.component, known, commands)]
+        return bool(registered or removed)
 
     # ---- what several operations share
 

@@ -41,6 +41,7 @@ from shardkit.operations.operation import (
 )
 from shardkit.queues.keys import check_prefix
 from shardkit.structures.base.arguments import check_integer, check_name
+from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
 
 SEVERITIES = ("debug", "info", "warning", "error", "critical")
 LIMIT = 100
@@ -51,6 +52,7 @@ OTHERS = "(others)"
 LONGEST_MESSAGE = 8192
 # A script of 500 messages takes a server about 5 milliseconds.
 AT_ONCE = 500
+MOST_HOUR = 253_402_300_799  # that a datetime can say
 POLL = 0.5
 
 _NUMBERS = {logging.getLevelName(name.upper()): name for name in SEVERITIES}
@@ -265,6 +267,7 @@ class Logs(Structure[Face]):
 
         Raises:
             InvalidArgumentError: an argument is not valid.
+            DamagedDataError: the hour or a count cannot be.
 
         Cost: one exchange, O(log n + limit).
         """
@@ -277,10 +280,16 @@ class Logs(Structure[Face]):
             self._at(key, "ZREVRANGE", key, 0, limit - 1, "WITHSCORES"),
         )
         [[hour, rows]] = yield [Transaction(self.component, key, reads)]
-        if hour is None or not rows:
+        if not rows:
             return None
-        counts = [(m.decode(errors="replace"), int(float(n))) for m, n in _pairs(rows)]
-        return CommonMessages(datetime.fromtimestamp(int(hour), UTC), counts)
+        began = stored_integer(self.component, state, f"{level}:{field}", hour, 0, MOST_HOUR)
+        counts = []
+        for message, score in _pairs(rows):
+            count = float(score)
+            if not 1 <= count <= MOST_STORED:
+                raise damage(self.component, key, f"{shown(message)} {count:g} times", "a count")
+            counts.append((message.decode(errors="replace"), int(count)))
+        return CommonMessages(datetime.fromtimestamp(began, UTC), counts)
 
     @stream
     def follow(
@@ -314,7 +323,10 @@ class Logs(Structure[Face]):
             # Once anything is known, only what is new is read.
             reads = [self._at(state, "HMGET", state, *fields)]
             [[found]] = yield [Transaction(self.component, state, tuple(reads))]
-            added = {level: int(n or 0) for level, n in zip(levels, found, strict=True)}
+            added = {
+                level: stored_integer(self.component, state, field, n) if n is not None else 0
+                for level, field, n in zip(levels, fields, found, strict=True)
+            }
             wanted = {}
             for level, count in added.items():
                 new = count - seen.get(level, max(0, count - limit))
@@ -334,7 +346,8 @@ class Logs(Structure[Face]):
                     )
                     batch.append(Transaction(self.component, key, both))
                 for (level, new), (now, rows) in zip(wanted.items(), (yield batch), strict=True):
-                    later = max(0, int(now or 0) - added[level])
+                    count = stored_integer(self.component, state, f"{level}:added", now or b"0")
+                    later = max(0, count - added[level])
                     for stored in rows[later : later + new]:
                         entries.append(_entry(SEVERITIES[level], stored))
                 entries.sort(key=lambda entry: entry.time or datetime.min.replace(tzinfo=UTC))

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
 from shardkit.lua import script
 from shardkit.metrics.counters import group_of
 from shardkit.metrics.outbox import Background
@@ -33,6 +33,7 @@ from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Call, Command, Transaction, script_call
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.arguments import check_integer, check_name
+from shardkit.structures.base.damage import damage
 
 ACCURACY = 0.01
 FORMAT = 1
@@ -371,7 +372,10 @@ class MeasuredValues(Structure[Face]):
         [rows] = yield [self._at(key, *read, idempotent=True)]
         if rows and not isinstance(rows[0], list | tuple):
             rows = list(zip(rows[::2], rows[1::2], strict=True))
-        return [(member.decode(errors="replace"), float(score)) for member, score in rows]
+        found = [(member.decode(errors="replace"), float(score)) for member, score in rows]
+        if found and not math.isfinite(found[0][1] - found[-1][1]):
+            raise damage(self.component, key, f"{found[0]} … {found[-1]}", "averages")
+        return found
 
     # ---- what several operations share
 
@@ -397,8 +401,16 @@ class MeasuredValues(Structure[Face]):
             return None
         try:
             known = {name.decode(): value for name, value in found.items()}
-            if int(known["format"]) != FORMAT:
+            if int(known["format"]) > FORMAT:
+                raise NewerFormatError(
+                    f"{key} has format {int(known['format'])}, this release reads {FORMAT}",
+                    "use the release that wrote it, or a later one",
+                )
+            if int(known["format"]) < FORMAT:
                 raise ValueError(known["format"])
+            numbers = [float(known[field]) for field in ("count", "sum", "sumsq", "min", "max")]
+            if not all(map(math.isfinite, numbers)) or numbers[0] < 1:
+                raise ValueError(numbers)
             buckets = {
                 name: int(count)
                 for name, count in known.items()

@@ -189,7 +189,7 @@ def test_killed_and_stopped_processes_never_hold_more_than_may(
                 running.append(stopped.pop(0))
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
-        threading.Event().wait(TTL)
+        threading.Event().wait(TTL)  # what the dead held is free
         while min(map(len, by_thing(histories(tmp_path)))) <= 10:  # a busy machine does less
             threading.Event().wait(TTL)
     check_the_end(kit, histories(tmp_path))

@@ -22,6 +22,7 @@ from shardkit.errors import (
     InvalidArgumentError,
     LockLostError,
     LockTimeoutError,
+    NewerFormatError,
     NotDurableError,
     NotHolderError,
     ShardErrors,
@@ -112,7 +113,11 @@ def test_a_block_that_gets_no_lock_is_told(kit: ShardKit) -> None:
 
 def test_a_thread_releases_its_own_hold_only(kit: ShardKit) -> None:
     lock = kit.lock("x", component="one")
-    with lock, ThreadPoolExecutor(1) as pool, pytest.raises(NotHolderError):
+    with (
+        lock,
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(NotHolderError, match="is not held by the running thread or task"),
+    ):
         pool.submit(lock.release).result()
 
 
@@ -296,7 +301,10 @@ def test_a_killed_holder_is_in_the_way_until_its_time_is_over(
 def test_a_wake_up_that_is_lost_costs_a_moment_only(
     kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wakeups.Subscription, "_read", lambda *_: threading.Event().wait(0.02))
+    def nothing_comes(*_: Any) -> None:
+        threading.Event().wait(0.02)  # as a read that nobody writes to
+
+    monkeypatch.setattr(wakeups.Subscription, "_read", nothing_comes)
     monkeypatch.setattr("shardkit.coordination.holdable.ASKS_AGAIN", 0.2)
     lock = kit.lock("x", component="one")
     with ThreadPoolExecutor(1) as pool:
@@ -600,6 +608,8 @@ def test_an_acquisition_that_a_replica_acknowledges_is_kept() -> None:
             kit.lock("x", component="a", durable=1, durable_timeout=5) as held,
         ):
             held.check()
+            [holder] = kit.lock("x", component="a").inspect().holders
+            assert holder.token == held.token
 
 
 # ---- what is wrong
@@ -665,3 +675,45 @@ def test_a_deadline_ends_a_wait_and_leaves_nothing_behind(face: Face, kit: Shard
         assert "deadline" in str(raised.value.exceptions[0])
         assert kit.lock("x", component="one").inspect().waiters == []
         held.check()
+
+
+def test_a_lock_of_whose_holders_is_not_known_any_more_is_not_given_to_another(
+    face: Face, kit: ShardKit
+) -> None:
+    client: Any = kit.client("one")
+    lock = face.kit.lock("x", component="one", renew=False)
+    seats = face.kit.semaphore("s", component="one", limit=2, renew=False)
+    hold, first, _ = (face.run(each.acquire(ttl=60)) for each in (lock, seats, seats))
+    client.delete("lock:{x}:holders")
+    client.zrem("semaphore:{s}:holders", first.id)
+    assert face.run(face.kit.lock("x", component="one").acquire(wait=0)) is None
+    assert face.run(face.kit.semaphore("s", component="one", limit=2).acquire(wait=0)) is None
+    for held, each in ((hold, lock), (first, seats)):
+        assert face.run(each.held(held)) is True
+        assert face.run(each.release(held)) is True
+    later = face.run(lock.acquire(wait=5))
+    assert later.token > hold.token
+
+
+@pytest.mark.parametrize("score", ["inf", 1e17, "-inf"])
+def test_a_hold_whose_end_cannot_be_holds_nobody_up_for_more_than_its_time(
+    face: Face, kit: ShardKit, score: Any
+) -> None:
+    lock = face.kit.lock("x", component="one", renew=False)
+    hold = face.run(lock.acquire(ttl=60))
+    client: Any = kit.client("one")
+    client.zadd("lock:{x}:holders", {hold.id: score})
+    state = face.run(lock.inspect())
+    assert [each.ends <= 86_400 for each in state.holders] == [True] * (score != "-inf")
+    other = face.kit.lock("x", component="one", renew=False)
+    assert (face.run(other.acquire(wait=0)) is None) == (score != "-inf")
+    assert all(each.ends <= 86_400 for each in face.run(lock.inspect()).holders)
+
+
+def test_a_lock_of_a_later_format_is_refused_by_name(face: Face, kit: ShardKit) -> None:
+    client: Any = kit.client("one")
+    client.hset("lock:{x}", mapping={"format": 2, "limit": 1})
+    lock = face.kit.lock("x", component="one")
+    for call in (lambda: lock.acquire(wait=0), lambda: lock.inspect()):
+        with pytest.raises(NewerFormatError, match=r"lock:\{x\} has format 2"):
+            face.run(call())

@@ -108,7 +108,7 @@ def test_what_is_stored_goes_by_itself_and_is_checked(kit: ShardKit, algorithm: 
     assert limit.hit("u")
     client = holder(kit, "many", "api:u")
     assert 0 < client.pttl("api:u") <= 51
-    threading.Event().wait(0.06)
+    threading.Event().wait(0.06)  # longer than `per`
     assert client.exists("api:u") == 0
     client.set("api:u", "text") if algorithm == "gcra" else client.zadd("api:u", {"x": 9e15})
     if algorithm == "gcra":

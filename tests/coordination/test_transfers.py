@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -268,3 +269,50 @@ def test_what_is_stored_is_checked(kit: ShardKit) -> None:
         bank.read("a")
     with pytest.raises(DamagedDataError, match=r"bank:\{a\}"):
         bank.transfer(*move("a", "b", 1))
+
+
+def test_what_is_damaged_of_a_transfer_is_named_and_nothing_is_moved(
+    face: Face, kit: ShardKit
+) -> None:
+    transfers = face.kit.transfers(component="one", grace=0.01)
+    client: Any = kit.client("one")
+    face.run(transfers.issue(Leg("ada", {"money": 100}), Leg("bo", {"money": 5})))
+    legs = Leg("ada", {"money": -7}, set={"level": "2"}), Leg("bo", {"money": 7})
+    texts = {leg.account: transfers._leg_text(leg) for leg in legs}
+    killed = kit.transfers(component="one")._in_steps("t", texts)
+    assert not stop_after(killed, kit, 2)  # begun and prepared
+    stored = {key: client.dump(key) for key in client.scan_iter()}
+    log, times = sorted(key for key in stored if b":log:" in key)
+    wrong = [
+        (b"transfers:{ada}:flight", "t", "[[]", "a leg of a transfer"),
+        (b"transfers:{bo}:flight", "t", '[[["money", 7]], [], []]', "a leg of a transfer"),
+        (log, "t", "finished [1]", "a record of a transfer"),
+        (log, "t", "pending 7", "a record of a transfer"),
+        (b"transfers:{ada}", "lock", "u", "t, which is in flight"),
+        (b"transfers:{ada}", "a:money", "-1", "integer"),
+        (b"transfers:{ada}", "version", "x", "integer"),
+    ]
+    time.sleep(0.02)  # until the grace is over, in which the killed one is not disturbed
+    for key, field, value, expected in wrong:
+        client.hset(key, field, value)
+        before = {each: client.dump(each) for each in client.scan_iter()}
+        with pytest.raises(DamagedDataError, match=expected) as raised:
+            face.run(transfers.recover("ada", "bo"))
+        assert (raised.value.key, raised.value.shard) == (key.decode(), "one")
+        after = {each: client.dump(each) for each in client.scan_iter()}
+        changed = {each for each in before | after if before.get(each) != after.get(each)}
+        assert key not in changed or field == "t"  # it is decided, and finished where it can be
+        for each, payload in stored.items():
+            client.restore(each, 0, payload, replace=True)
+    client.zadd(times, {"t": 2**60})  # in the future, or not known: it is found all the same
+    assert eventually(lambda: face.run(transfers.recover()) and not client.exists(log))
+    accounts = face.run(transfers.read("ada", "bo"))
+    assert [account.balances["money"] for account in accounts] == [100, 5]
+
+
+def test_records_that_were_lost_do_not_keep_recovery_from_ending(face: Face, kit: ShardKit) -> None:
+    transfers = face.kit.transfers(component="one", grace=0.01)
+    client: Any = kit.client("one")
+    client.zadd("transfers:log:{3}:times", {f"t{n}": n for n in range(250)})
+    assert [tuple(face.run(transfers.recover())) for _ in range(3)] == [(0, 0)] * 3
+    assert not client.exists("transfers:log:{3}:times")

@@ -279,7 +279,7 @@ def test_a_server_that_dies_during_an_import_leaves_the_old_data_on_the_others(
 
     with (
         caplog.at_level(logging.WARNING, "shardkit"),
-        pytest.raises(ShardErrors),
+        pytest.raises(ShardErrors, match=r"1 shard failed \(geo:1\)"),
     ):
         own_face.run(ip.import_from(items(), progress=progress))
     assert "remains until the next" in caplog.text

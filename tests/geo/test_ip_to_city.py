@@ -195,7 +195,7 @@ def test_structures_of_other_names_do_not_mix(face: Face) -> None:
     face.run(other.import_from(ranges(("1.0.0.0/24", OSLO))))
     assert face.run(one.delete())
     assert face.run(other.find("1.0.0.1")) == OSLO
-    with pytest.raises(StructureError):
+    with pytest.raises(StructureError, match="one: no ranges were imported yet"):
         face.run(one.find("1.0.0.1"))
 
 

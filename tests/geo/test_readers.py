@@ -292,7 +292,7 @@ def test_what_is_no_maxmind_database_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"nothing of the kind")
     with pytest.raises(InvalidArgumentError, match="is not a MaxMind database"):
         list(mmdb(path))
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"missing.mmdb"):
         list(mmdb(tmp_path / "missing.mmdb"))
 
 

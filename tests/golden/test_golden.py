@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from damages import SUBJECTS
 from faces import keys_of
 from golden import HERE, MAP, plain, restore
+from subjects import SUBJECTS
 
 from shardkit import ShardKit, ShardMap, connect
 from shardkit.errors import NewerFormatError

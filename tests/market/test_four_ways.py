@@ -54,9 +54,13 @@ def test_every_way_keeps_the_rules(way: Any) -> None:
     assert market.user("c") == (7, set())
     assert market.user("b.c") == (0, set())
     for wrong in (-1, 9.75, True):
-        with pytest.raises((ValueError, InvalidArgumentError)):
+        with pytest.raises(
+            (ValueError, InvalidArgumentError), match=rf"price={wrong}[:;] give an integer"
+        ):
             market.list("a.b", "bill", wrong)
-        with pytest.raises((ValueError, InvalidArgumentError)):
+        with pytest.raises(
+            (ValueError, InvalidArgumentError), match=rf"price={wrong}[:;] give an integer"
+        ):
             market.purchase("bill", "a", "b.c", wrong)
 
 
@@ -99,7 +103,7 @@ def test_who_is_always_too_slow_gives_up_and_counts_it(shard_map: ShardMap) -> N
 
     assert market.attempts(too_slow, 0.01) is False
     assert market.retries >= 1
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="True"):
         market.attempts(lambda pipe: {}[pipe.watch("market")], 1)
     market.redis.zadd("market", {"offer": 1})
     with market.redis.pipeline() as pipe:  # which fails if its connection watches still

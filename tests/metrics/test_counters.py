@@ -189,7 +189,7 @@ def test_while_a_server_is_away_the_others_get_their_hits_and_what_exceeds_is_co
         counters.hit(name)
     assert not counters.flush()
     assert counters.dropped == 2
-    with pytest.raises(shardkit.errors.ConfigError):
+    with pytest.raises(shardkit.errors.ConfigError, match="does not describe component 'missing'"):
         counters.add("a")
 
 
@@ -247,12 +247,21 @@ def test_a_damaged_chunk_is_named_and_left_as_it_is(stored: bytes, kit: ShardKit
     assert counters.dropped == 1  # no later attempt would succeed
 
 
-@pytest.mark.parametrize("arguments", [("", 1), ("x", 0), ("x", True), ("x", 2**53), (7, 1)])
-def test_what_cannot_be_counted_is_refused(arguments: Any, kit: ShardKit) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("", 1), "name=''"),
+        (("x", 0), "count=0; give an integer"),
+        (("x", True), "count=True; give an integer"),
+        (("x", 2**53), "count=9007199254740992; give an integer"),
+        ((7, 1), "name=7"),
+    ],
+)
+def test_what_cannot_be_counted_is_refused(arguments: Any, said: str, kit: ShardKit) -> None:
     counters = kit.counters(component="few")
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match=said):
         counters.add(*arguments)
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match=said):
         counters.hit(*arguments)
     with pytest.raises(InvalidArgumentError, match="give one of 1, 5, 60"):
         counters.get("x", 7)

@@ -135,10 +135,10 @@ def test_blocks_functions_and_coroutines_are_timed_also_when_they_raise(kit: Sha
     assert function(3) == 3
     assert function.__name__ == "function"
     assert asyncio.run(coroutine()) == "done"
-    with pytest.raises(KeyError), times.timed("raises"):
-        raise KeyError
-    with pytest.raises(KeyError), times.timed("excluded", errors=False):
-        raise KeyError
+    with pytest.raises(KeyError, match="one"), times.timed("raises"):
+        raise KeyError("one")
+    with pytest.raises(KeyError, match="two"), times.timed("excluded", errors=False):
+        raise KeyError("two")
     times.flush()
     counts = {}
     for context in ("function", "coroutine", "block", "raises", "excluded"):

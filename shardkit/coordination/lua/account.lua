@@ -6,6 +6,7 @@
 --   {{field, required or false}, …}, {{field, new or false}, …}}.
 -- All changes are digits, and added by the server, so nothing is rounded.
 
+--@include structures/base/damage
 local HIGHEST = 4611686018427387904
 
 -- Add to a balance; false, and nothing changed, if it would be negative or too large.
@@ -14,7 +15,7 @@ local function add(account, asset, change)
   local reply = redis.pcall('HINCRBY', account, field, change)
   if type(reply) == 'table' then
     if string.find(reply.err, 'overflow') then return false end
-    return error({err = 'DAMAGED ' .. cjson.encode({account, field, 'an integer'})})
+    return damaged(account, field, 'an integer')
   end
   if reply < 0 or reply > HIGHEST then
     local opposite = string.sub(change, 1, 1) == '-' and string.sub(change, 2) or '-' .. change
@@ -35,16 +36,39 @@ local function is_debit(change)
   return string.sub(change, 1, 1) == '-'
 end
 
--- Stop, before anything is changed, if what a leg changes is not a number.
+-- Read a leg that is in flight on an account.
+local function decoded(flight, id, text)
+  local read, leg = pcall(cjson.decode, text)
+  local function is_list(of, kinds)
+    if type(of) ~= 'table' then return false end
+    for n, pair in ipairs(of) do
+      if type(pair) ~= 'table' or type(pair[1]) ~= 'string' or not kinds[type(pair[2])] then
+        return false
+      end
+    end
+    return true
+  end
+  read = read and type(leg) == 'table' and is_list(leg[1], {string = true})
+    and is_list(leg[2], {string = true, boolean = true})
+    and is_list(leg[3], {string = true, boolean = true})
+  for _, pair in ipairs(read and leg[1] or {}) do
+    read = read and #pair[2] < 20 and string.find(pair[2], '^%-?%d+$')
+  end
+  return read and leg or damaged(flight, id .. '=' .. text, 'a leg of a transfer')
+end
+
+-- Stop, before anything is changed, if what a leg changes cannot be an account's.
 local function check_account(account, leg)
   local fields = {'version'}
   for n, pair in ipairs(leg[1]) do fields[n + 1] = 'a:' .. pair[1] end
   for first = 1, #fields, 1000 do
     local last = math.min(first + 999, #fields)
     for n, text in ipairs(redis.call('HMGET', account, unpack(fields, first, last))) do
-      if text and not (#text < 20 and string.find(text, '^%-?%d+$')) then
-        local found = fields[first + n - 1] .. '=' .. string.gsub(text, '[^\32-\126]', '?')
-        error({err = 'DAMAGED ' .. cjson.encode({account, found, 'an integer'})})
+      local field = fields[first + n - 1]
+      if text and not (#text < 20 and string.find(text, '^%d+$') and tonumber(text) <= HIGHEST) then
+        damaged(account, field .. '=' .. text, 'an integer')
+      elseif not text and field == 'version' and redis.call('EXISTS', account) == 1 then
+        damaged(account, 'no version', 'how often it was changed')
       end
     end
   end
@@ -55,8 +79,13 @@ local function has_fields(leg)
   return #leg[2] + #leg[3] > 0
 end
 
-local function is_busy(account, leg)
-  return has_fields(leg) and redis.call('HEXISTS', account, 'lock') == 1
+-- Whether another transfer that is about fields is in flight. With `flight`, also whether it is.
+local function is_busy(account, leg, flight)
+  local lock = has_fields(leg) and redis.call('HGET', account, 'lock')
+  if lock and flight and redis.call('HEXISTS', flight, lock) == 0 then
+    damaged(account, 'lock=' .. lock, 'a transfer in flight')
+  end
+  return lock and true
 end
 
 -- The field that is not as required; nil if all are.

@@ -18,7 +18,8 @@
 --@include coordination/base
 local id, mode, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local now = clock()
-local state = redis.call('HMGET', KEYS[1], 'limit', 'token')
+local state = redis.call('HMGET', KEYS[1], 'limit', 'token', 'format')
+check_format(state[3])
 if not state[1] then
   redis.call('HSET', KEYS[1], 'format', '1', 'limit', ARGV[4])
   keep(1, 1)
@@ -31,9 +32,10 @@ local e = {mode = mode, ttl = ttl, deadline = now, since = 0, count = 0,
   token = patience > 0 and now + patience or 0, channel = ARGV[6], label = ARGV[5]}
 
 -- The common case: nobody holds it, and nobody waits.
-if redis.call('EXISTS', KEYS[2], KEYS[4]) == 0 then
+if redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4]) == 0 then
   return {grant(id, e, now, latest), now, now + ttl, 0}
 end
+restore(now)
 
 local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
 if first[2] and tonumber(first[2]) <= now then
@@ -43,14 +45,15 @@ end
 local known = entry(id)
 local held = known and redis.call('ZSCORE', KEYS[2], id)
 if held then
+  held = math.min(tonumber(held), now + DAY)  -- the clock was set back, if it was later
   if ARGV[9] == '1' then
     known.count, known.ttl = known.count + 1, ttl
-    held = math.max(tonumber(held), now + ttl)
+    held = math.max(held, now + ttl)
     redis.call('ZADD', KEYS[2], digits(held), id)
     store(id, known)
     keep()
   end
-  return {known.token, now, tonumber(held), 0}
+  return {known.token, now, held, 0}
 end
 
 local place = known and redis.call('ZSCORE', KEYS[4], id)

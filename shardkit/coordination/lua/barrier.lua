@@ -8,15 +8,16 @@
 -- ARGV[5]  the round that it arrived in; 0 at first
 -- ARGV[6]  for how many milliseconds it is kept
 -- Reply    {1 if it has opened, else 0, the round, how many have arrived, the stored parties}
+--@include structures/base/damage
 --@include wake
-local stored = redis.call('HMGET', KEYS[1], 'parties', 'round')
-for n, text in ipairs({stored[1] or '1', stored[2] or '1'}) do
-  if not (#text < 16 and string.match(text, '^%d+$')) then
-    return redis.error_reply('DAMAGED ' .. cjson.encode({KEYS[1], string.sub(string.gsub(text,
-      '[^\32-\126]', '?'), 1, 200), n == 1 and 'parties' or 'a round'}))
-  end
+local MOST_PARTIES, MOST_ROUNDS = 1000, 2 ^ 53 - 1
+local stored = redis.call('HMGET', KEYS[1], 'parties', 'round', 'format')
+check_format(KEYS[1], stored[3])
+local round = 1
+if stored[1] or stored[2] or stored[3] or redis.call('EXISTS', KEYS[2]) == 1 then
+  stored_integer(KEYS[1], 'parties', stored[1], 1, MOST_PARTIES)
+  round = stored_integer(KEYS[1], 'round', stored[2], 1, MOST_ROUNDS)
 end
-local round = tonumber(stored[2] or 1)
 local asked = tonumber(ARGV[5])
 if asked > 0 and asked < round then return {1, round, 0, tonumber(ARGV[3])} end
 if stored[1] and stored[1] ~= ARGV[3] then

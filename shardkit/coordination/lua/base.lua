@@ -30,6 +30,14 @@ local function counted(key, field, text)
   return number or damaged(key, field .. '=' .. text, 'an integer')
 end
 
+-- Stop if a later release has given the state a format that this one cannot read.
+local function check_format(text)
+  if text and text ~= '1' then
+    if counted(KEYS[1], 'format', text) < 2 then damaged(KEYS[1], 'format=' .. text, 'a format') end
+    error({err = 'NEWER ' .. cjson.encode({KEYS[1], text, '1 to 1'})})
+  end
+end
+
 -- An entry is text: format, mode, ttl, until when a place in the queue is kept, since when it is
 -- held, token, how often it was acquired, channel (- for none), who it is; more is ignored. One who
 -- waits has in place of the token until when others may overtake it, and in place of how often
@@ -59,6 +67,24 @@ end
 
 local function keep(first, last)
   for n = first or 1, last or 4 do redis.call('PEXPIRE', KEYS[n], KEPT) end
+end
+
+-- Give who has details of a hold, but none of its end, its time once more: the key was lost, or a
+-- member of it, and who holds does not know. Other details that belong to nobody are removed.
+local function restore(now)
+  local known = redis.call('HLEN', KEYS[3])
+  if known == redis.call('ZCARD', KEYS[2]) + redis.call('ZCARD', KEYS[4]) then return end
+  for _, id in ipairs(redis.call('HRANDFIELD', KEYS[3], 5 * AT_ONCE)) do
+    if not redis.call('ZSCORE', KEYS[2], id) and not redis.call('ZSCORE', KEYS[4], id) then
+      local e = entry(id)
+      if e.since > 0 then
+        redis.call('ZADD', KEYS[2], digits(now + e.ttl), id)
+      else
+        redis.call('HDEL', KEYS[3], id)
+      end
+    end
+  end
+  keep(2, 2)
 end
 
 -- Remove the holds that have ended.
@@ -113,6 +139,7 @@ end
 local function settle(now, own)
   local id = redis.call('ZRANGE', KEYS[4], 0, 0)[1]
   if not id then return nil end
+  restore(now)
   local limit, latest = limit_and_token()
   if limit ~= 1 then expire(now) end  -- another than the one that has just ended
   local free, got = room(limit), nil

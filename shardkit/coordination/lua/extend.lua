@@ -11,6 +11,11 @@
 --@include coordination/base
 local id, now, ttl = ARGV[1], clock(), tonumber(ARGV[2])
 local held = tonumber(redis.call('ZSCORE', KEYS[2], id) or 0)
+if held == 0 and redis.call('HEXISTS', KEYS[3], id) == 1 then
+  restore(now)
+  held = tonumber(redis.call('ZSCORE', KEYS[2], id) or 0)
+end
+held = math.min(held, now + DAY)  -- the clock was set back, if it was later
 if held <= now then
   expire(now)
   settle(now, '')

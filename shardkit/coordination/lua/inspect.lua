@@ -16,5 +16,7 @@ local function listed(key)
   end
   return rows
 end
-local limit = counted(KEYS[1], 'limit', redis.call('HGET', KEYS[1], 'limit'))
+local state = redis.call('HMGET', KEYS[1], 'limit', 'format')
+check_format(state[2])
+local limit = counted(KEYS[1], 'limit', state[1])
 return {clock(), limit, listed(KEYS[2]), listed(KEYS[4])}

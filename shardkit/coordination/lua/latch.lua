@@ -5,13 +5,15 @@
 -- ARGV[2]  how many; for ask and forget the channel and the waiter, or nothing
 -- ARGV[3]  for how many milliseconds it is kept
 -- Reply    {the count, 1 if the latch was set, or already was open}
+--@include structures/base/damage
 --@include wake
-local text = redis.call('HGET', KEYS[1], 'count')
-if text and not (#text < 16 and string.match(text, '^%d+$')) then
-  return redis.error_reply('DAMAGED ' .. cjson.encode({KEYS[1], string.sub(string.gsub(text,
-    '[^\32-\126]', '?'), 1, 200), 'a count'}))
+local stored = redis.call('HMGET', KEYS[1], 'count', 'format')
+check_format(KEYS[1], stored[2])
+local text, MOST = stored[1], 2 ^ 40
+if not text and ARGV[1] ~= 'set' and (stored[2] or redis.call('EXISTS', KEYS[2]) == 1) then
+  damaged(KEYS[1], 'no count', 'one, as some wait for it')
 end
-local count = tonumber(text or 0)
+local count = text and stored_integer(KEYS[1], 'count', text, 0, MOST) or 0
 local was_open = count == 0 and 1 or 0
 if ARGV[1] == 'set' then
   if count > 0 then return {count, 0} end

@@ -10,7 +10,7 @@
 --@include coordination/base
 local id, now = ARGV[1], clock()
 local e = entry(id)
-local held = tonumber(e and redis.call('ZSCORE', KEYS[2], id) or 0)
+local held = math.min(tonumber(e and redis.call('ZSCORE', KEYS[2], id) or 0), now + DAY)
 if held > now then
   if ARGV[2] == 'leave' or ARGV[2] == 'unqueue' then return {1, e.count, e.token, now, held} end
   if ARGV[2] == 'release' and e.count > 1 then

@@ -6,9 +6,11 @@
 -- ARGV[1]  the limit
 -- Reply    the limit before, 0 if there was none
 --@include coordination/base
-local now, before = clock(), redis.call('HGET', KEYS[1], 'limit')
+local state = redis.call('HMGET', KEYS[1], 'limit', 'format')
+check_format(state[2])
+local now, before = clock(), counted(KEYS[1], 'limit', state[1])
 redis.call('HSET', KEYS[1], 'format', '1', 'limit', ARGV[1])
 expire(now)
 settle(now, '')
 keep()
-return counted(KEYS[1], 'limit', before)
+return before

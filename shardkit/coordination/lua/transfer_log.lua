@@ -5,13 +5,38 @@
 -- ARGV[2]  the id; for old the least age in microseconds
 -- ARGV[3]  the legs, for begin
 -- Reply    the record as it is now, or an empty string; for old a list of at most 100 ids
+--@include structures/base/damage
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 if ARGV[1] == 'old' then
+  -- Those of which it is not known when they began, or later than now, began now at the latest.
+  local after = string.format('(%.0f', now)
+  local later = redis.call('ZRANGEBYSCORE', KEYS[2], after, '+inf', 'LIMIT', 0, 100)
+  if redis.call('HLEN', KEYS[1]) > redis.call('ZCARD', KEYS[2]) then
+    later = redis.call('HRANDFIELD', KEYS[1], 1000)
+  end
+  for _, id in ipairs(later) do
+    local score = tonumber(redis.call('ZSCORE', KEYS[2], id) or 'inf')
+    if score > now then redis.call('ZADD', KEYS[2], string.format('%.0f', now), id) end
+  end
   local latest = string.format('%.0f', now - tonumber(ARGV[2]))
-  return redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', latest, 'LIMIT', 0, 100)
+  local found = {}
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', latest, 'LIMIT', 0, 100)) do
+    if redis.call('HEXISTS', KEYS[1], id) == 1 then
+      found[#found + 1] = id
+    else
+      redis.call('ZREM', KEYS[2], id)
+    end
+  end
+  return found
 end
 local record = redis.call('HGET', KEYS[1], ARGV[2])
+if record then
+  local state, accounts = string.match(record, '^(%l+) (%[.*%])$')
+  if not accounts or not ({pending = 1, committed = 1, aborted = 1})[state] then
+    damaged(KEYS[1], ARGV[2] .. '=' .. record, 'a record of a transfer')
+  end
+end
 if ARGV[1] == 'begin' and not record then
   record = 'pending ' .. ARGV[3]
   redis.call('HSET', KEYS[1], ARGV[2], record)

@@ -10,7 +10,7 @@ if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 1 then return {1} end
 local leg = cjson.decode(ARGV[2])
 check_account(KEYS[1], leg)
 local what, why = unmet(KEYS[1], leg), 'required'
-if is_busy(KEYS[1], leg) then
+if is_busy(KEYS[1], leg, KEYS[2]) then
   what, why = '', 'busy'
 elseif not what then
   local room, full = has_room(KEYS[1], leg)

@@ -21,11 +21,9 @@ local function count_of(key, field)
 end
 
 -- Refuse what a later release wrote in another format.
+local check_text = check_format
 local function check_format(key)
-  local format = redis.call('HGET', key, 'format')
-  if format and format ~= '1' then
-    damaged(key, 'format=' .. format, 'format 1, which this release reads')
-  end
+  return check_text(key, redis.call('HGET', key, 'format'))
 end
 
 -- Wake up to so many of those who wait: entries "<channel> <waiter>" of a SET. One whose process is

@@ -17,6 +17,7 @@ if said then
   if not count then damaged(DONE, ARGV[1] .. '=' .. said, 'pages added') end
   if of ~= ARGV[3] or digest ~= ARGV[4] then return {-1, 0} end
   added = tonumber(count)
+  if added > tonumber(ARGV[3]) then damaged(DONE, ARGV[1] .. '=' .. said, 'pages added') end
 end
 if added ~= tonumber(ARGV[2]) then return {added, 0} end
 for n = 5, #ARGV, 3 do

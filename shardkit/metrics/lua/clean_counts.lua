@@ -5,6 +5,7 @@
 -- ARGV[2]  how many precisions there are, then each with how many slices are kept
 -- ARGV[…]  the names of the counters, in the order of their keys
 -- Reply    for each counter how many chunks were removed, and 1 if nothing was left of it
+--@include structures/base/damage
 --@include metrics/once
 --@include metrics/counts_base
 local now, kinds = clock(ARGV[1]), tonumber(ARGV[2])

@@ -12,12 +12,25 @@
 --@include metrics/once
 if is_repeated(KEYS[1], ARGV[2]) then return -1 end
 local now, limit, most = clock(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local HOUR, KEPT = 3600, 172800
+local HOUR, KEPT, MOST_HOUR, MOST = 3600, 172800, 253402300799, 9007199254740991
+
+-- The hours of a severity: the current one and the last, nothing for those that never were.
+local function hours_of(severity)
+  local found = redis.call('HMGET', KEYS[2], severity .. ':hour', severity .. ':last')
+  for n, name in ipairs({':hour', ':last'}) do
+    if found[n] then
+      local hour = stored_integer(KEYS[2], severity .. name, found[n], 0, MOST_HOUR)
+      if hour % HOUR ~= 0 then damaged(KEYS[2], severity .. name .. '=' .. found[n], 'an hour') end
+      found[n] = hour
+    end
+  end
+  return found[1], found[2]
+end
 
 -- Return the key that counts an hour: the current or the last; nothing if it is older than both.
 local function counts_of(severity, hour)
   local current, last = KEYS[4 + 3 * severity], KEYS[5 + 3 * severity]
-  local stored = tonumber(redis.call('HGET', KEYS[2], severity .. ':hour') or '')
+  local stored, previous = hours_of(severity)
   if not stored or hour > stored then
     if stored then
       redis.call('UNLINK', last)
@@ -28,7 +41,6 @@ local function counts_of(severity, hour)
     return current
   end
   if hour == stored then return current end
-  local previous = tonumber(redis.call('HGET', KEYS[2], severity .. ':last') or '')
   if not previous or hour > previous then
     redis.call('UNLINK', last)
     redis.call('HSET', KEYS[2], severity .. ':last', string.format('%d', hour))
@@ -41,6 +53,19 @@ for n, key in ipairs(KEYS) do  -- before the first write
   local kind = redis.call('TYPE', key).ok
   local wanted = n == 1 and 'string' or n == 2 and 'hash' or n % 3 == 0 and 'list' or 'zset'
   if kind ~= 'none' and kind ~= wanted then damaged(key, 'a ' .. kind, 'a ' .. wanted) end
+end
+check_format(KEYS[2], redis.call('HGET', KEYS[2], 'format'))
+local checked = {}
+for at = 5, #ARGV, 4 do
+  local severity = tonumber(ARGV[at])
+  if not checked[severity] then
+    if not hours_of(severity) and redis.call('EXISTS', KEYS[4 + 3 * severity]) == 1 then
+      damaged(KEYS[2], 'no hour of severity ' .. severity, 'that of its counts')
+    end
+    local added = redis.call('HGET', KEYS[2], severity .. ':added')
+    if added then stored_integer(KEYS[2], severity .. ':added', added, 0, MOST) end
+    checked[severity] = true
+  end
 end
 redis.call('HSETNX', KEYS[2], 'format', 1)
 local late, touched = 0, {}

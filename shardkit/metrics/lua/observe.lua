@@ -12,13 +12,11 @@
 --@include metrics/once
 if is_repeated(KEYS[1], ARGV[2]) then return -1 end
 local now = clock(ARGV[1])
-local HOUR, KEPT = 3600, 172800
+local HOUR, KEPT, MOST_HOUR, MOST = 3600, 172800, 253402300799, 9007199254740991
+local FIELDS = {'hour', 'count', 'sum', 'sumsq', 'min', 'max'}
 
 local function number_in(key, field)
-  local text = redis.call('HGET', key, field)
-  local value = text and tonumber(text)
-  if text and not value then damaged(key, field .. '=' .. text, 'a number') end
-  return value
+  return tonumber(redis.call('HGET', key, field) or '')
 end
 
 local function text_of(value)
@@ -29,9 +27,6 @@ end
 local function period(pair, hour)
   local current, last = KEYS[2 * pair], KEYS[2 * pair + 1]
   local stored = number_in(current, 'hour')
-  if not stored and redis.call('EXISTS', current) == 1 then
-    damaged(current, 'a HASH without an hour', 'statistics')
-  end
   if not stored or hour > stored then
     if stored then redis.call('RENAME', current, last) end
     return current
@@ -45,12 +40,39 @@ local function period(pair, hour)
   return hour == previous and last or nil
 end
 
-for n = 2, #KEYS do  -- before the first write
-  for _, field in ipairs({'hour', 'count', 'sum', 'sumsq', 'min', 'max'}) do
-    number_in(KEYS[n], field)
+-- Before the first write: all of a period that is there, and the buckets that will be added to.
+for n = 2, #KEYS do
+  local key = KEYS[n]
+  if redis.call('EXISTS', key) == 1 then
+    local found = redis.call('HMGET', key, unpack(FIELDS))
+    check_format(key, redis.call('HGET', key, 'format'))
+    for m, field in ipairs(FIELDS) do
+      local value = tonumber(found[m] or '')
+      if not value or value - value ~= 0 then  -- infinite, or no number
+        damaged(key, field .. '=' .. (found[m] or 'missing'), 'a number')
+      end
+    end
+    stored_integer(key, 'hour', found[1], 0, MOST_HOUR)
+    if tonumber(found[1]) % HOUR ~= 0 then damaged(key, 'hour=' .. found[1], 'an hour') end
+    if tonumber(found[2]) < 1 then damaged(key, 'count=' .. found[2], 'at least 1') end
   end
 end
-local reply, at = {}, 3
+local at = 3
+while at <= #ARGV do
+  local hour = math.floor((now - tonumber(ARGV[at + 1])) / HOUR) * HOUR
+  local pair, buckets, names = tonumber(ARGV[at]), tonumber(ARGV[at + 7]), {}
+  for n = 1, buckets do names[n] = ARGV[at + 6 + 2 * n] end
+  for n = 2 * pair, 2 * pair + 1 do
+    if number_in(KEYS[n], 'hour') == hour then
+      for m, text in ipairs(redis.call('HMGET', KEYS[n], unpack(names))) do
+        if text then stored_integer(KEYS[n], names[m], text, 0, MOST) end
+      end
+    end
+  end
+  at = at + 8 + 2 * buckets
+end
+local reply = {}
+at = 3
 while at <= #ARGV do
   local hour = math.floor((now - tonumber(ARGV[at + 1])) / HOUR) * HOUR
   local key, buckets = period(tonumber(ARGV[at]), hour), tonumber(ARGV[at + 7])

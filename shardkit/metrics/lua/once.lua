@@ -8,9 +8,13 @@ local function clock(said)
 end
 
 -- Whether a writer's request of this number was executed already. What is sent at once has none.
+-- A later number than that of a request is only there when an old connection delivers late, and
+-- nobody waits for the answer any more.
 local function is_repeated(key, number)
   if number == '' then return false end
-  return tonumber(number) <= (tonumber(redis.call('GET', key) or '') or 0)
+  local text = redis.call('GET', key)
+  if not text then return false end
+  return stored_integer(key, 'number', text, 0, tonumber(number)) == tonumber(number)
 end
 
 -- Note that a writer's request was executed. Nobody sends it again after an hour.

@@ -5,6 +5,7 @@
 -- ARGV[3]  how many slices
 -- Reply    the current slice's number, the first chunk's number, and the chunks or nothing for each
 --@reads
+--@include structures/base/damage
 --@include metrics/once
 --@include metrics/counts_base
 local precision, samples = tonumber(ARGV[2]), tonumber(ARGV[3])
