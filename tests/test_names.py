@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from collections import defaultdict
 from pathlib import Path
+
+import pytest
 
 import shardkit
 
@@ -19,3 +22,12 @@ def test_a_class_name_means_one_thing() -> None:
                 # To a reader, a leading underscore does not make a name a different one.
                 places[node.name.lstrip("_")].append(f"{path.relative_to(PACKAGE)}: {node.name}")
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_nothing_is_tracked_that_git_ignores() -> None:
+    """A tracked environment would take the place of the one that is there."""
+    root = PACKAGE.parent
+    if not (root / ".git").exists():
+        pytest.skip("this is no clone")
+    listing = ["git", "-C", str(root), "ls-files", "--cached", "--ignored", "--exclude-standard"]
+    assert subprocess.run(listing, capture_output=True, check=True, text=True).stdout == ""

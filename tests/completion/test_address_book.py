@@ -204,8 +204,13 @@ def test_invalid_arguments_are_refused_before_anything_is_written(kit: ShardKit)
     for group in ("", None, b"elves", 1.5):
         with pytest.raises(InvalidArgumentError, match="group"):
             book.join(group, "Elrond")  # type: ignore[arg-type]
-    for options in ({"parts": 0}, {"parts": 1025}, {"fold": "yes"}, {"name": ""}):
-        with pytest.raises(InvalidArgumentError):
+    for options, said in (
+        ({"parts": 0}, "parts=0; give an integer"),
+        ({"parts": 1025}, "parts=1025; give an integer"),
+        ({"fold": "yes"}, "fold='yes'; give a function"),
+        ({"name": ""}, "name=''"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=said):
             kit.address_book(component="one", **options)  # type: ignore[arg-type]
     holes = kit.address_book("holes", component="one", fold=lambda name: name + "\0")
     with pytest.raises(InvalidArgumentError, match="folded name"):

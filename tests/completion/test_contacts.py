@@ -140,8 +140,13 @@ def test_invalid_arguments_are_refused_before_anything_is_written(kit: ShardKit)
     for user in ("", b"ada", None, True, 1.5):
         with pytest.raises(InvalidArgumentError, match="user"):
             contacts.touch(user, "Grace")  # type: ignore[arg-type]
-    for options in ({"limit": 0}, {"limit": 10_001}, {"order": "random"}, {"name": ""}):
-        with pytest.raises(InvalidArgumentError):
+    for options, said in (
+        ({"limit": 0}, "limit=0; give an integer"),
+        ({"limit": 10_001}, "limit=10001; give an integer"),
+        ({"order": "random"}, "order='random'; give list or time"),
+        ({"name": ""}, "name=''"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=said):
             kit.recent_contacts(component="one", **options)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="no times"):
         contacts.times("ada")

@@ -182,7 +182,7 @@ class RunbookFleet:
         self.write_map()
 
     def await_unused(self, component: str) -> None:
-        time.sleep(5.1)
+        time.sleep(5.1)  # as long as `shardkit retire --quiet 5` wants it unused
 
 
 HANDS: dict[str, Callable[..., None]] = {

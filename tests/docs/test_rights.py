@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +44,7 @@ from shardkit.growth import (
     start_shard_move,
     verify_replicas,
 )
-from shardkit.local import LocalServer
+from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "rights.md"
 
@@ -274,6 +275,51 @@ def test_who_moves_shards(server: LocalServer) -> None:
             assert client.get("key") == b"1"
         with server.client() as config:
             store.push(config, ShardMap({}), prune=True, force=True)
+
+
+def pushed(server: LocalServer, entry: dict[str, Any]) -> dict[str, Any]:
+    """Push a component with this entry; return the credentials of who changes entries."""
+    with server.client() as config:
+        push(config, ShardMap.parse(json.dumps({"components": {"a": {"entry": entry}}})))
+    return credentials(user(server, *rights("they, and what they note")))
+
+
+def test_who_uses_sentinels_and_fails_them_over(server: LocalServer) -> None:
+    with LocalSentinel("main", sentinels=2) as watched:
+        servers = [watched.master, *watched.replicas]
+        for each in watched.sentinels:
+            login = user(each, *rights("it, where Sentinels"))
+        for each in servers:
+            user(each, *rights("an application"))
+        addresses = [["127.0.0.1", each.port] for each in watched.sentinels]
+        described = {"service": "main", "sentinels": addresses, **credentials(login)}
+        entry = {"sentinel": described, **credentials(login)}
+        growing = pushed(server, entry)
+        with shardkit.connect(f"redis://{server.address}") as kit:
+            write(kit)
+            reads = kit.key_sharded("a", read_from="prefer_replica")
+            reads["k"].get("k")
+        for each in watched.sentinels:
+            user(each, *rights("`shardkit failover` of Sentinels"))
+        for each in servers:
+            user(each, *rights("it, on their servers"))
+        with server.client(**growing) as config:
+            done = fail_over(config, "a")
+        assert str(done.target) == watched.replicas[0].address
+
+
+def test_who_uses_a_cluster_and_fails_it_over(server: LocalServer) -> None:
+    with LocalCluster(replicas_per_master=1) as cluster:
+        for each in cluster.nodes:
+            login = user(each, *rights("an application"))
+        growing = pushed(server, {**login, "cluster": True})
+        with shardkit.connect(f"redis://{server.address}") as kit:
+            write(kit)
+        for each in cluster.nodes:
+            user(each, *rights("`shardkit failover` of a cluster"))
+        with server.client(**growing) as config:
+            done = fail_over(config, cluster.nodes[1].address)
+        assert str(done.target) == cluster.nodes[4].address
 
 
 def test_who_sees_to_persistence(server: LocalServer) -> None:

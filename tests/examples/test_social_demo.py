@@ -287,7 +287,7 @@ def test_ctrl_c_ends_it_with_a_report_and_without_servers() -> None:
     found = json.loads(stdout)
     assert found["interrupted"]
     assert found["agreement"] is None
-    with pytest.raises(redis.ConnectionError):
+    with pytest.raises(redis.ConnectionError, match="Connection refused"):
         redis.Redis(port=port, retry=Retry(NoBackoff(), 0)).ping()
 
 

@@ -110,7 +110,7 @@ def test_a_wsgi_application_that_raises_is_timed_too(shard_map: ShardMap) -> Non
 
     with shardkit.connect(shard_map) as kit:
         timed = TimingWSGI(application, kit, component="few", context=lambda e: e["PATH_INFO"])
-        with pytest.raises(KeyError):
+        with pytest.raises(KeyError, match="/x"):
             timed({"PATH_INFO": "/x"}, print)
         times = kit.access_times(component="few")
         times.flush()

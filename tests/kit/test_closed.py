@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import signal
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -93,10 +95,23 @@ async def test_a_closed_async_kit_says_so_in_every_method(akit: AsyncShardKit) -
     assert await akit.directory.get("flags", "checkout", wait=60) == {"new": True}
     await akit.aclose()
     for use in prepared:
-        with pytest.raises(ClosedError):  # noqa: PT012 - some raise at once
+        with pytest.raises(ClosedError, match="the kit is closed; open a new one"):  # noqa: PT012 - some raise at once
             found = use()
             if inspect.isawaitable(found):
                 await found
+
+
+async def test_a_closed_async_kit_is_let_go_at_once_not_when_a_timer_fires(
+    server: LocalServer,
+) -> None:
+    shard_map = ShardMap.parse(f"components: {{c: {{entry: {{port: {server.port}}}}}}}")
+    kit = await shardkit.aconnect(shard_map)
+    await kit.hash("h", component="c").hset("f", "v")
+    left = weakref.ref(kit)
+    await kit.aclose()
+    del kit
+    gc.collect()
+    assert left() is None
 
 
 def test_a_kit_that_is_closed_during_a_handshake_leaves_no_connection(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -124,7 +125,7 @@ def test_what_cannot_be_opened_is_refused_at_once_without_secrets(
         shardkit.connect(named)
     assert said in str(refused.value)
     assert "hunter2" not in f"{refused.value} {refused.value!r}"
-    with pytest.raises(error):
+    with pytest.raises(error, match=re.escape(said)):
         asyncio.run(shardkit.aconnect(named))
 
 

@@ -85,8 +85,13 @@ def test_entries_are_left_to_a_push_and_names_are_checked(server: LocalServer) -
     with shardkit.connect(url(server)) as kit:
         with pytest.raises(ConfigError, match="config:redis:unique is an entry"):
             kit.directory.set("redis", "unique", {"host": "a"})
-        for kind, component in (("a:b", "x"), ("flags", "x:0"), ("", "x"), ("flags", "")):
-            with pytest.raises(ConfigError):
+        for kind, component, said in (
+            ("a:b", "x", "type 'a:b' cannot be used"),
+            ("flags", "x:0", "would collide with a shard of 'x'"),
+            ("", "x", "type '' cannot be used"),
+            ("flags", "", "is not a component's name"),
+        ):
+            with pytest.raises(ConfigError, match=said):
                 kit.directory.get(kind, component)
 
 

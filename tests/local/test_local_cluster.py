@@ -29,7 +29,7 @@ def test_three_masters_hold_all_keys_between_them(binary: Path) -> None:
         assert cluster.entry.is_cluster
         with (
             cluster.nodes[0].client(username=None, password=None) as stranger,
-            pytest.raises(AuthenticationError),
+            pytest.raises(AuthenticationError, match="Authentication required"),
         ):
             stranger.ping()
     assert not any(alive(pid) for pid in pids)

@@ -45,7 +45,7 @@ def test_sentinels_ask_for_the_password_that_they_were_given() -> None:
         assert watched.entry.is_sentinel
         with (
             watched.sentinels[0].client(password=None) as stranger,
-            pytest.raises(AuthenticationError),
+            pytest.raises(AuthenticationError, match="Authentication required"),
         ):
             stranger.ping()
 

@@ -54,9 +54,9 @@ def test_a_server_ends_when_the_block_raises() -> None:
     def fail() -> None:
         with LocalServer() as local:
             pids.append(local.pid)
-            raise KeyError
+            raise KeyError("meant")
 
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="meant"):
         fail()
     assert pids
     assert not alive(pids[0])
@@ -92,7 +92,7 @@ def test_a_killed_server_restarts_on_the_same_port(binary: Path) -> None:
         local.kill()
         assert not local.running
         assert not alive(pid)
-        with pytest.raises(redis.ConnectionError):
+        with pytest.raises(redis.ConnectionError, match="Connection refused"):
             value(local, "greeting")
         local.restart()
         assert local.port == port
@@ -125,7 +125,7 @@ def test_a_paused_server_hangs_and_a_resumed_one_goes_on(binary: Path) -> None:
         client.set("greeting", "hello")
         local.pause()
         assert local.running
-        with pytest.raises(redis.TimeoutError):
+        with pytest.raises(redis.TimeoutError, match="Timeout reading from socket"):
             client.get("greeting")
         local.resume()
         assert value(local, "greeting") == b"hello"
@@ -145,7 +145,10 @@ def test_a_paused_server_can_be_stopped_and_saves_its_data(tmp_path: Path) -> No
 def test_a_server_that_does_not_stop_in_time_is_killed(caplog: pytest.LogCaptureFixture) -> None:
     local = LocalServer(name="stubborn").start()
     pid = local.pid
-    with local.client(socket_timeout=0.05) as client, pytest.raises(redis.TimeoutError):
+    with (
+        local.client(socket_timeout=0.05) as client,
+        pytest.raises(redis.TimeoutError, match="Timeout reading from socket"),
+    ):
         client.eval("while true do end", 0)
     local.stop(timeout=0.1)
     assert not alive(pid)
@@ -155,7 +158,10 @@ def test_a_server_that_does_not_stop_in_time_is_killed(caplog: pytest.LogCapture
 
 def test_a_password_is_asked_for(binary: Path) -> None:
     with LocalServer(binary=binary, password='pass "word"\n') as local:
-        with connect(local) as stranger, pytest.raises(AuthenticationError):
+        with (
+            connect(local) as stranger,
+            pytest.raises(AuthenticationError, match="with the client already authenticated"),
+        ):
             stranger.ping()
         with connect(local, password='pass "word"\n') as friend:
             assert friend.ping()
@@ -165,7 +171,10 @@ def test_a_password_is_asked_for(binary: Path) -> None:
 
 def test_with_users_the_default_user_is_off(binary: Path) -> None:
     with LocalServer(binary=binary, users={"app": "s3cret", "guest": ""}) as local:
-        with connect(local) as stranger, pytest.raises(AuthenticationError):
+        with (
+            connect(local) as stranger,
+            pytest.raises(AuthenticationError, match="with the client already authenticated"),
+        ):
             stranger.ping()
         with connect(local, username="guest", password="") as guest:
             assert guest.acl_whoami() == "guest"

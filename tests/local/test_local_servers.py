@@ -159,7 +159,7 @@ def test_a_production_map_can_be_tried_as_it_is(binary: Path) -> None:
             assert replica.info("replication")["role"] == "slave"
         with (
             servers.server_of("plain").client(username=None, password=None) as stranger,
-            pytest.raises(redis.AuthenticationError),
+            pytest.raises(redis.AuthenticationError, match="Authentication required"),
         ):
             stranger.ping()
 

@@ -94,8 +94,9 @@ def test_a_pipeline_says_its_size_and_a_failure_its_type(face: Face, telemetry: 
             if face.runner:
                 await found
 
-    with pytest.raises(ShardErrors):
+    with pytest.raises(ShardErrors) as failed:
         asyncio.run(late()) if face.runner is None else face.runner.run(late())
+    assert "the deadline of 0 s has passed; the command was not executed" in str(failed.value)
     spans = telemetry.spans()
     assert not any(span.status.is_ok for span in spans)
     assert {span.attributes["error.type"].rpartition(".")[2] for span in spans} == {
@@ -237,6 +238,25 @@ def test_prometheus_has_labels_by_component_and_shard_and_not_too_many(face: Fac
     assert generate_latest(registry) == b""
 
 
+def test_prometheus_has_how_long_callers_waited_for_a_connection(
+    shard_map: ShardMap,
+) -> None:
+    registry = CollectorRegistry()
+    stop = prometheus.instrument(registry)
+    labels = {"component": "one", "shard": ""}
+    try:
+        with shardkit.connect(shard_map) as kit:
+            for _ in range(3):
+                kit.client("one").get("k")
+        count = registry.get_sample_value("shardkit_connection_wait_seconds_count", labels)
+        waited = registry.get_sample_value("shardkit_connection_wait_seconds_sum", labels)
+    finally:
+        stop()
+    assert count == 3
+    assert waited is not None
+    assert 0 <= waited < 30
+
+
 def test_a_breaker_is_a_gauge() -> None:
 
     memory = MemoryConnector()
@@ -246,7 +266,7 @@ def test_a_breaker_is_a_gauge() -> None:
     try:
         with shardkit.connect(ShardMap.parse(text), connector=memory) as kit:
             memory.server("localhost:1").down()
-            with pytest.raises(ShardErrors):
+            with pytest.raises(ShardErrors, match=r"1 shard failed \(a\)"):
                 kit.hash("h", component="a").hget(7)
             assert 'shardkit_breaker_open{server="localhost:1/0"} 1.0' in str(
                 generate_latest(registry)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,14 +16,20 @@ import pytest
 import shardkit
 from shardkit import ShardKit, ShardMap
 
+PAGE = Path(__file__).parents[2] / "docs" / "other-libraries.md"
 ROWS: dict[str, Callable[..., Any]] = {}
+NAMES: set[str] = set()
 
 
-def row(module: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A library, by the module that has to be there; a function of a kit and an entry's URL."""
+def row(module: str, *names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A row of the page, by the module that has to be there and what the page calls it.
+
+    What is tried gets a kit (or an awaiting client, if it is a coroutine) and an entry's URL.
+    """
 
     def note(use: Callable[..., Any]) -> Callable[..., Any]:
         ROWS[f"{module} {use.__name__}"] = use
+        NAMES.update(names)
         return use
 
     return note
@@ -46,11 +53,20 @@ async def test_a_library_works_on_what_its_row_gives_it(
         await use(await akit.client("one", private=True), url)
 
 
+def test_each_row_of_the_page_is_tried() -> None:
+    _, _, rows = PAGE.read_text(encoding="utf-8").partition("| library | |\n|---|---|\n")
+    table, _, _ = rows.partition("\n\n")
+    assert {
+        name for line in table.splitlines() for name in line.split(" | ")[0][2:].split(", ")
+    } == NAMES
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    metafunc.parametrize("name", ROWS)
+    if "name" in metafunc.fixturenames:
+        metafunc.parametrize("name", ROWS)
 
 
-@row("rq")
+@row("rq", "rq")
 def queue_and_worker(kit: ShardKit, url: str) -> None:
     import rq
 
@@ -63,7 +79,18 @@ def queue_and_worker(kit: ShardKit, url: str) -> None:
     assert job.return_value() == 3
 
 
-@row("celery")
+@row("rq", "one queue per shard")
+def queue_per_shard(kit: ShardKit, url: str) -> None:
+    import rq
+
+    shards = range(len(kit.key_sharded("few")))
+    queues = [rq.Queue(connection=kit.client("few", n, private=True)) for n in shards]
+    job = queues[kit.component("few").place("key")].enqueue(len, "abc")
+    assert sum(queue.count for queue in queues) == 1
+    assert kit.key_sharded("few")["key"].exists(job.key)
+
+
+@row("celery", "Celery", "kombu")
 def broker_and_backend(kit: ShardKit, url: str) -> None:
     from celery import Celery
 
@@ -76,7 +103,7 @@ def broker_and_backend(kit: ShardKit, url: str) -> None:
         assert connection.default_channel.client.llen("celery") == 1
 
 
-@row("huey")
+@row("huey", "huey")
 def pool(kit: ShardKit, url: str) -> None:
     from huey import RedisHuey
 
@@ -86,7 +113,7 @@ def pool(kit: ShardKit, url: str) -> None:
     assert result.get() == 4
 
 
-@row("dramatiq")
+@row("dramatiq", "dramatiq")
 def broker(kit: ShardKit, url: str) -> None:
     import dramatiq
     from dramatiq.brokers.redis import RedisBroker
@@ -103,14 +130,14 @@ def broker(kit: ShardKit, url: str) -> None:
     assert done == [1]
 
 
-@row("arq")
+@row("arq", "arq")
 async def arq_pool(client: Any, url: str) -> None:
     from arq.connections import ArqRedis
 
     assert await ArqRedis(pool_or_conn=client.connection_pool).enqueue_job("x") is not None
 
 
-@row("saq")
+@row("saq", "saq")
 async def saq_queue(client: Any, url: str) -> None:
     from saq.queue.redis import RedisQueue
 
@@ -121,7 +148,7 @@ async def saq_queue(client: Any, url: str) -> None:
     await queue.disconnect()
 
 
-@row("taskiq_redis")
+@row("taskiq_redis", "taskiq")
 async def taskiq_broker(client: Any, url: str) -> None:
     from taskiq_redis import ListQueueBroker
 
@@ -134,7 +161,7 @@ async def taskiq_broker(client: Any, url: str) -> None:
     await found.shutdown()
 
 
-@row("limits")
+@row("limits", "limits")
 def storage(kit: ShardKit, url: str) -> None:
     from limits import parse, strategies
     from limits.storage import RedisStorage
@@ -144,7 +171,7 @@ def storage(kit: ShardKit, url: str) -> None:
     assert [limiter.hit(parse("2/minute"), "a") for _ in range(3)] == [True, True, False]
 
 
-@row("redis_lock")
+@row("redis_lock", "python-redis-lock")
 def lock(kit: ShardKit, url: str) -> None:
     import redis_lock
 
@@ -152,7 +179,13 @@ def lock(kit: ShardKit, url: str) -> None:
         assert not redis_lock.Lock(private(kit), "n").acquire(blocking=False)
 
 
-@row("pottery")
+@row("redis", "redis-py's own locks")
+def own_lock(kit: ShardKit, url: str) -> None:
+    with private(kit).lock("l", timeout=20):
+        assert not private(kit).lock("l").acquire(blocking=False)
+
+
+@row("pottery", "pottery")
 def dictionary_and_lock(kit: ShardKit, url: str) -> None:
     from pottery import RedisDict, Redlock
 
@@ -160,7 +193,7 @@ def dictionary_and_lock(kit: ShardKit, url: str) -> None:
         assert dict(RedisDict({"a": 1}, redis=private(kit), key="d")) == {"a": 1}
 
 
-@row("walrus")
+@row("walrus", "walrus")
 def walrus_database(kit: ShardKit, url: str) -> None:
     from walrus import Database
 
@@ -169,7 +202,7 @@ def walrus_database(kit: ShardKit, url: str) -> None:
     assert found["a"] == b"1"
 
 
-@row("cachelib")
+@row("cachelib", "cachelib")
 def cachelib_cache(kit: ShardKit, url: str) -> None:
     from cachelib import RedisCache
 
@@ -178,7 +211,7 @@ def cachelib_cache(kit: ShardKit, url: str) -> None:
     assert cache.get("a") == 1
 
 
-@row("flask_caching")
+@row("flask_caching", "Flask-Caching")
 def flask_cache(kit: ShardKit, url: str) -> None:
     from flask import Flask
     from flask_caching import Cache
@@ -189,7 +222,7 @@ def flask_cache(kit: ShardKit, url: str) -> None:
     assert cache.get("a") == 2
 
 
-@row("flask_session")
+@row("flask_session", "Flask-Session")
 def flask_sessions(kit: ShardKit, url: str) -> None:
     from flask import Flask, session
     from flask_session import Session
@@ -207,7 +240,7 @@ def flask_sessions(kit: ShardKit, url: str) -> None:
     assert [visitor.get("/").data for _ in range(2)] == [b"1", b"2"]
 
 
-@row("django_redis")
+@row("django_redis", "Django's own cache", "django-redis")
 def django_caches(kit: ShardKit, url: str) -> None:
     from django.conf import settings
     from django.core.cache.backends.redis import RedisCache
@@ -221,7 +254,18 @@ def django_caches(kit: ShardKit, url: str) -> None:
         assert cache.get(kind.__module__) == 1
 
 
-@row("cashews")
+@row("aiocache", "aiocache")
+async def aiocache_cache(client: Any, url: str) -> None:
+    from aiocache import Cache
+
+    cache = Cache(Cache.REDIS, connection_pool_class=lambda **given: client.connection_pool)
+    await cache.set("a", 1)
+    assert await cache.get("a") == 1
+    assert await client.exists("a")
+    await cache.close()
+
+
+@row("cashews", "cashews")
 async def cashews_cache(client: Any, url: str) -> None:
     from cashews import cache
 
@@ -231,7 +275,7 @@ async def cashews_cache(client: Any, url: str) -> None:
     await cache.close()
 
 
-@row("channels_redis")
+@row("channels_redis", "channels_redis")
 async def channel_layer(client: Any, url: str) -> None:
     from channels_redis.core import RedisChannelLayer
 
@@ -241,7 +285,7 @@ async def channel_layer(client: Any, url: str) -> None:
     await layer.close_pools()
 
 
-@row("aiogram")
+@row("aiogram", "aiogram's storage")
 async def aiogram_storage(client: Any, url: str) -> None:
     from aiogram.fsm.storage.base import StorageKey
     from aiogram.fsm.storage.redis import RedisStorage

@@ -646,9 +646,17 @@ def test_invalid_arguments_are_refused(face: Face, kit: ShardKit, call: Any, sai
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"name": ""}, {"name": "{all}"}, {"attempts": 0}, {"retry_delay": 0}, {"retry_delay": "1"}],
+    ("options", "said"),
+    [
+        ({"name": ""}, "name=''"),
+        ({"name": "{all}"}, "name='{all}' of queues has a tag"),
+        ({"attempts": 0}, "attempts=0; give an integer"),
+        ({"retry_delay": 0}, "retry_delay=0; give seconds"),
+        ({"retry_delay": "1"}, "retry_delay='1'; give seconds"),
+    ],
 )
-def test_parameters_that_do_not_fit_are_refused(kit: ShardKit, options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgumentError):
+def test_parameters_that_do_not_fit_are_refused(
+    kit: ShardKit, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=said):
         kit.queues(component="one", **options)

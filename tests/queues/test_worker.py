@@ -236,7 +236,7 @@ async def test_an_async_worker_that_is_cancelled_gives_back_what_it_works_on(
     @worker.task()
     async def forever() -> None:
         begun.put_nowait(None)
-        await asyncio.sleep(1000)
+        await asyncio.sleep(1000)  # until it is cancelled
 
     await tasks.enqueue_many("q", [NewTask("forever")] * 3)
     running = asyncio.ensure_future(worker.run())
@@ -375,17 +375,17 @@ def test_a_worker_of_a_closed_kit_ends(shard_map: ShardMap) -> None:
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "said"),
     [
-        lambda tasks: Worker(tasks, []),
-        lambda tasks: Worker(tasks, "q", concurrency=0),
-        lambda tasks: Worker(tasks, "q", lease=0.5),
-        lambda tasks: Worker(tasks, "q", {"x": None}),
-        lambda tasks: Worker(tasks, "q", {"": print}),
-        lambda tasks: Worker(tasks, ["a", "a"]).run(burst=True),
-        lambda tasks: Worker(tasks, "q", {"x": print}).register("x", print),
+        (lambda tasks: Worker(tasks, []), r"queues=\[\]; name 1 to 100"),
+        (lambda tasks: Worker(tasks, "q", concurrency=0), "concurrency=0; give an integer"),
+        (lambda tasks: Worker(tasks, "q", lease=0.5), "lease=0.5; give seconds"),
+        (lambda tasks: Worker(tasks, "q", {"x": None}), "callback 'x'=None"),
+        (lambda tasks: Worker(tasks, "q", {"": print}), "callback ''="),
+        (lambda tasks: Worker(tasks, ["a", "a"]).run(burst=True), "name 1 to 100, each once"),
+        (lambda tasks: Worker(tasks, "q", {"x": print}).register("x", print), "'x' is there"),
     ],
 )
-def test_what_does_not_fit_is_refused(kit: ShardKit, make: Callable[[Any], Any]) -> None:
-    with pytest.raises(InvalidArgumentError):
+def test_what_does_not_fit_is_refused(kit: ShardKit, make: Callable[[Any], Any], said: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=said):
         make(kit.queues(component="one"))

@@ -191,7 +191,7 @@ def test_at_a_second_signal_running_tasks_are_given_back(
             os.kill(os.getpid(), signal.SIGTERM)
             await worker._stopping.wait()
             os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.sleep(1000)
+        await asyncio.sleep(1000)  # until it is cancelled
 
     worker.register("runs", runs if face.runner is None else runs_on_the_loop)
     tasks.enqueue_many("q", [NewTask("runs"), NewTask("runs")])

@@ -133,8 +133,13 @@ def test_other_parameters_are_refused(face: Face, network: Any) -> None:
         face.run(opened(face, parts=8).get_user(7))
     with pytest.raises(ShardCountError, match="the caller says 4: keys would be looked for on"):
         face.run(opened(face, name="other", relation_shards=4).following(7))
-    for wrong in ({"fan_out_limit": 3}, {"home_limit": 0}, {"name": "a{b}"}, {"pass_size": 0}):
-        with pytest.raises(InvalidArgumentError):
+    for wrong, said in (
+        ({"fan_out_limit": 3}, "fan_out_limit=3; give 5 or more"),
+        ({"home_limit": 0}, "home_limit=0; give an integer"),
+        ({"name": "a{b}"}, "of a network; leave out { and }"),
+        ({"pass_size": 0}, "pass_size=0; give an integer"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=said):
             opened(face, **wrong)
 
 

@@ -149,7 +149,7 @@ def test_scripts_are_loaded_where_they_are_missing(kit: ShardKit) -> None:
         assert replies == [2 * turn] * 40
         for client in kit.key_sharded("many"):
             client.script_flush()
-    with pytest.raises(NoScriptError):
+    with pytest.raises(NoScriptError, match="No matching script"):
         kit.client("one").evalsha(ADD.sha, 1, "n", 1)
 
 
@@ -190,7 +190,7 @@ async def test_a_command_that_blocks_waits_beside_the_others(akit: AsyncShardKit
     pop = Command("one", "q", ("BLPOP", "q", 10), block=10)
     push = Command("one", "q", ("RPUSH", "q", "x"))
     waiting = asyncio.create_task(link.send([pop]))
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)  # it has been sent; in either order both end
     assert await link.send([push]) == [1]
     assert await waiting == [[b"q", b"x"]]
     assert await link.send([Command("one", "q", ("BLPOP", "q", 0.01), block=0.01)]) == [None]

@@ -285,8 +285,12 @@ def test_a_copy_that_cannot_be_made_does_not_fail_the_reader(
 
 def test_what_is_no_status_or_id_is_refused(kit: ShardKit, store: CountingStore) -> None:
     cached = CachedStatuses(store, "one")
-    for wrong in (cached.write({1: {}}), cached.replace({0: status(1)}), cached.read([1, "x"])):
-        with pytest.raises(InvalidArgumentError):
+    for wrong, said in (
+        (cached.write({1: {}}), "status 1: no field 'uid'"),
+        (cached.replace({0: status(1)}), "id=0; give an integer"),
+        (cached.read([1, "x"]), "id='x'; give an integer"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=said):
             kit.driver.run(wrong)
     for options in ({"ttl": 1}, {"limit": 0}):
         with pytest.raises(InvalidArgumentError, match="give an integer"):
