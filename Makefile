@@ -37,10 +37,10 @@ random: setup  ## the tests three times, each in another order
 	for n in 1 2 3; do $(BIN)/python -m pytest -n 3 --random-order || exit 1; done
 
 mutants: setup  ## changes of one place each that a test should notice; COUNT=1000 SEED=1 FILES=… for others
-	mkdir -p build
+	mkdir -p build/mutants
 	$(BIN)/python tools/mutants.py . $(or $(FILES),'shardkit/**/*.py' 'shardkit/**/*.lua') \
 	  --tests tests --count $(or $(COUNT),1000) --seed $(or $(SEED),1) --budget 60 \
-	  --python $(CURDIR)/$(BIN)/python --out build/mutants.jsonl $(if $(wildcard .coverage),--coverage .coverage)
+	  --python $(CURDIR)/$(BIN)/python --work build/mutants $(if $(wildcard .coverage),--coverage .coverage)
 
 soak: setup  ## everything under changing entries and closing kits, ten minutes; SECONDS=60 for less
 	PYTHONPATH=.:tests $(BIN)/python tools/soak.py $(SECONDS) $(if $(CHANGES),--changes $(CHANGES))
@@ -94,7 +94,7 @@ schedules: setup  ## a thousand schedules of each of shardkit's protocols, on al
 bench: setup  ## the benchmarks; results as JSON and plots in benchmarks/results
 	$(BIN)/pip install -q -e '.[bench]'
 	for name in overhead memory memory_set unique packed list sorted_set ip_to_city demo completion \
-	  ads_and_jobs search social coordination config_server; do \
+	  ads_and_jobs search social coordination config_server growth; do \
 	  if [ -d benchmarks/$$name ]; then path=benchmarks/$$name; else path=benchmarks/$$name.py; fi; \
 	  $(BIN)/python $$path || exit 1; done
 	$(BIN)/python benchmarks/throughput/user_calls.py

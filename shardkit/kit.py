@@ -205,7 +205,8 @@ class _Kit(Catalogue[Face]):
             NotDurableError: it took longer, or there are too few replicas, or no AOF. The writes
                 were carried out all the same.
 
-        Cost: one exchange with each shard that was written to, all at the same time.
+        Cost: one exchange with each shard that was written to, all at the same time. With ``fsync``
+        and ``appendfsync everysec``, a second and two more exchanges.
         """
         return DurableBlock(self._driver.run, replicas, fsync, timeout)
 

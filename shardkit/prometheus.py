@@ -18,6 +18,8 @@ from collections.abc import Callable
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 from shardkit import events
+from shardkit.connections.policy import CallPolicy
+from shardkit.connections.pool import watchers
 
 __all__ = ["instrument"]
 
@@ -39,9 +41,11 @@ def instrument(
     """
     metrics = _Metrics(registry, max_shards, max_names)
     unsubscribe = events.subscribe(metrics)
+    watchers.append(metrics.used)
 
     def stop() -> None:
         unsubscribe()
+        watchers.remove(metrics.used)
         for each in metrics.all:
             registry.unregister(each)
 
@@ -85,6 +89,13 @@ class _Metrics:
             buckets=_BUCKETS,
             registry=registry,
         )
+        self._waits = Histogram(
+            "shardkit_connection_wait_seconds",
+            "How long callers waited for a connection",
+            on_shard,
+            buckets=_BUCKETS,
+            registry=registry,
+        )
         self._commands = Counter(
             "shardkit_commands",
             "Commands sent; those of a batch of several kinds as 'several'",
@@ -110,7 +121,8 @@ class _Metrics:
             "shardkit_breaker_open", "1 while a breaker is open", ["server"], registry=registry
         )
         self.all = [
-            *(self._requests, self._calls, self._commands, self._failures, self._retries),
+            *(self._requests, self._calls, self._waits),
+            *(self._commands, self._failures, self._retries),
             *(self._opened, self._closed, self._breakers),
         ]
 
@@ -135,6 +147,10 @@ class _Metrics:
             self._breakers.labels(self._server(event.address)).set(1)
         elif isinstance(event, events.BreakerClosed):
             self._breakers.labels(self._server(event.address)).set(0)
+
+    def used(self, policy: CallPolicy, waited: float, used: float) -> None:
+        """Observe the use of a connection of a pool."""
+        self._waits.labels(*self._labels(str(policy.shard or policy.address))).observe(waited)
 
     def _labels(self, shard: str) -> tuple[str, str]:
         """Return a shard's component and number; both ``other`` beyond the limit."""

@@ -15,12 +15,14 @@ What happens
     1. The baseline. The tests of --tests run once on the unchanged copy, with coverage contexts
        (which test runs which line) and durations. --coverage FILE takes the data of an earlier run
        instead: `pytest --cov=PKG --cov-branch --cov-context=test`, combined. A test that fails
-       here is never used.
+       here is never used. With the --work of an earlier run its baseline is used again, its line
+       numbers brought up to date; tests that are new since are not known: delete the folder then.
     2. N mutants are drawn, by --seed, from all of FILEs together. Same files, same seed: same
        mutants. Operators are drawn in proportion to the root of how many places each has, so that
        constants do not crowd out the rest.
     3. Each mutant is written into a copy, and the tests that run its line are run, those that have
-       killed before and the fast ones first, up to --budget estimated seconds, until one fails.
+       killed before and the fast ones first, up to --budget estimated seconds, until one fails:
+       first those of four files, as collecting hundreds takes longer than most tests; then others.
        For a line outside of functions: those that run anything of the file. For a Lua script: those
        that run a line with its name as a literal, or with the name of a script that includes it.
        A process that has imported everything but the library forks for each mutant.
@@ -55,6 +57,7 @@ import argparse
 import ast
 import contextlib
 import ctypes
+import difflib
 import fnmatch
 import glob
 import hashlib
@@ -608,6 +611,30 @@ def probe(folder: str, result: str, args: list[str]) -> None:
 # ------------------------------------------------------------------------------------- the driver
 
 
+def brought_up_to_date(lines: dict[int, set[str]], before: str, now: str) -> dict[int, set[str]]:
+    """Which tests run which line of a file that was edited; new lines, as those around them."""
+    if before == now:
+        return lines
+    found: dict[int, set[str]] = {}
+    matcher = difflib.SequenceMatcher(None, before.splitlines(), now.splitlines(), autojunk=False)
+    for _, old, old_end, new, new_end in matcher.get_opcodes():
+        if old_end - old == new_end - new:
+            shift = new - old
+            found |= {n + shift: lines[n] for n in range(old + 1, old_end + 1) if n in lines}
+        else:
+            around = [lines.get(n, set()) for n in range(old, old_end + 2)]
+            found |= dict.fromkeys(range(new + 1, new_end + 1), set().union(*around))
+    return found
+
+
+def rounds(tests: list[str]) -> list[list[str]]:
+    """Those of the first forty tests that are of the first four files; then all others."""
+    files = list(dict.fromkeys(test.partition("::")[0] for test in tests))[:4]
+    first = [test for test in tests[:40] if test.partition("::")[0] in files]
+    others = [test for test in tests if test not in set(first)]
+    return [first, others] if others else [first]
+
+
 class Driver:
     def __init__(self, asked: argparse.Namespace) -> None:
         self.asked = asked
@@ -637,7 +664,7 @@ class Driver:
         to = self.work / f"copy{n}"
         if to.exists():
             shutil.rmtree(to)
-        skip = shutil.ignore_patterns(".git", ".venv", ".mypy_cache", ".ruff_cache", "node_modules")
+        skip = shutil.ignore_patterns(".git", ".venv*", ".*_cache", "build", "node_modules")
         shutil.copytree(self.checkout, to, symlinks=True, ignore=skip)
         return to
 
@@ -681,9 +708,15 @@ class Driver:
 
     def baseline(self, copy: Path, mutants: list[Mutant]) -> None:
         """Learn which test runs which line, and how long it takes."""
-        durations = self.work / "durations.json"
+        durations, sources = self.work / "durations.json", self.work / "sources.json"
+        result = str(self.work / "baseline.json")
         data = self.asked.coverage
-        if data is None:
+        if data is None and sources.exists():
+            data = str(self.work / "coverage.data")
+            self.broken = set(json.loads(Path(result).read_text())["failed"])
+            self.durations = json.loads(durations.read_text())
+            print(f"baseline: the one in {self.work}", flush=True)
+        elif data is None:
             data = str(self.work / "coverage.data")
             args = [*self.pytest_args, *self.asked.tests]
             if self.has("pytest_cov"):
@@ -696,7 +729,6 @@ class Driver:
                 args += ["--cov", "--cov-context=test", f"--cov-config={rc}", "--cov-report="]
             if self.asked.jobs > 1 and self.has("xdist"):
                 args += ["-n", str(self.asked.jobs)]
-            result = str(self.work / "baseline.json")
             Path(result).unlink(missing_ok=True)
             began = time.monotonic()
             self.call(copy, "--pytest", result, *args)
@@ -710,6 +742,11 @@ class Driver:
                 f"{len(self.broken)} failed and are not used: {sorted(self.broken)[:10]}",
                 flush=True,
             )
+            durations.write_text(json.dumps(self.durations))
+            packages = {m.file.partition("/")[0] for m in mutants}
+            files = [path for name in packages for path in (copy / name).rglob("*.py")]
+            texts = {os.path.relpath(path, copy): path.read_text() for path in files}
+            sources.write_text(json.dumps(texts))
         elif durations.exists():
             self.durations = json.loads(durations.read_text())
         if Path(data).exists():
@@ -727,6 +764,11 @@ class Driver:
                 file: {int(line): {names[n] for n in tests} for line, tests in lines.items()}
                 for file, lines in said["files"].items()
             }
+            if self.asked.coverage is None:
+                texts = json.loads(sources.read_text())
+                for file, lines in self.lines.items():
+                    now = (self.checkout / file).read_text()
+                    self.lines[file] = brought_up_to_date(lines, texts[file], now)
         if not self.durations:
             known = {t for lines in self.lines.values() for tests in lines.values() for t in tests}
             self.durations = {test: 0.2 for test in known if test}
@@ -906,6 +948,22 @@ class Driver:
                 break
             chosen.append(test)
             estimate += self.durations.get(test, 0.2)
+        left = len(order) - len(chosen)
+        out: dict = {"wall": 0.0, "tests": 0, "ran": 0, "left": left}
+        for tests in rounds(chosen):
+            result = self.run_tests(copy, server, mutant, tests)
+            out["wall"] = round(out["wall"] + result.pop("wall"), 1)
+            out["tests"] += len(tests)
+            out["ran"] += result.pop("ran", 0)
+            if result["status"] != "survived":
+                break
+        return out | result
+
+    def run_tests(
+        self, copy: Path, server: subprocess.Popen, mutant: Mutant, chosen: list[str]
+    ) -> dict:
+        """Run tests on a mutant until one fails."""
+        estimate = sum(self.durations.get(test, 0.2) for test in chosen)
         path = copy / mutant.file
         source = (self.checkout / mutant.file).read_bytes()
         shutil.rmtree(copy / ".hypothesis" / "examples", ignore_errors=True)
@@ -935,7 +993,7 @@ class Driver:
         finally:
             self.written(path, source)
         wall = round(time.monotonic() - began, 1)
-        out: dict = {"wall": wall, "tests": len(chosen), "left": len(order) - len(chosen)}
+        out: dict = {"wall": wall}
         if status is None:
             return out | {"status": "timeout"}
         said = (
@@ -970,6 +1028,9 @@ class Driver:
                 f"{file:52}{of_file.total():8}{of_file['killed']:8}{of_file['timeout']:8}"
                 f"{of_file['survived']:9}{of_file['unrun']:6}"
             )
+        tried = [result["status"] for result in results if result["status"] != "error"]
+        killed = sum(status not in SURVIVED for status in tried)
+        print(f"score: {killed} of {len(tried)}, {killed / max(1, len(tried)):.1%}")
         for result in results:
             if result["status"] in SURVIVED:
                 print(
