@@ -112,8 +112,10 @@ with shardkit.connect(sys.argv[1]) as kit:
     client = kit.client("users", 1)
     sure = unsure = 0
     print("begun", flush=True)
-    while not client.exists("end"):
+    while True:
         try:
+            if client.exists("end"):
+                break
             client.incr("count")
             sure += 1
         except (RedisError, shardkit.ShardKitError):
