@@ -11,6 +11,7 @@ from typing import Any
 
 import redis
 from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shardkit.admin.server_queries import client_of
 from shardkit.config.entry import Entry
@@ -279,10 +280,16 @@ def wait_for_copy(master: Any, replica: Any, seconds: float, near: int = 1_000_0
 
     Raises:
         GrowthError: it took longer, or was restarted as a master.
+        redis.exceptions.TimeoutError: after that time, one of the two did not answer.
     """
     end = time.monotonic() + seconds
     while True:
-        found, ahead = role_of(replica), role_of(master)
+        try:
+            found, ahead = role_of(replica), role_of(master)
+        except RedisTimeoutError:  # a server that is at work on gigabytes answers late
+            if time.monotonic() > end:
+                raise
+            continue
         if found.is_master:
             raise GrowthError(
                 "the new server follows its master no more: it was restarted, or told so; nothing "

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from shardkit.growth import (
     start_move,
     verify_move,
 )
-from shardkit.growth.servers import GrowthError
+from shardkit.growth.servers import GrowthError, wait_for_copy
 from shardkit.simulation.linearizability import Register, check_linearizable
 
 
@@ -237,3 +238,21 @@ def test_the_command_moves_and_says_so(fleet: Fleet, tmp_path: Path) -> None:
     [shown] = json.loads(run("move", "status", "--json"))
     assert shown["phase"] == "done"
     assert f"{source} is the master in place" in run("failover", target, "--to", source)
+
+
+def test_a_new_server_that_is_late_with_an_answer_is_waited_for_and_one_that_has_none_is_not(
+    fleet: Fleet,
+) -> None:
+    follow(fleet.servers[1], fleet.servers[0])
+    with (
+        fleet.servers[0].client() as master,
+        redis.Redis(port=fleet.servers[1].port, socket_timeout=0.05) as replica,
+    ):
+        fleet.servers[1].pause()
+        with pytest.raises(redis.TimeoutError, match="Timeout reading"):
+            wait_for_copy(master, replica, 0.2)
+        later = threading.Timer(0.3, fleet.servers[1].resume)
+        later.start()
+        wait_for_copy(master, replica, 60)
+        later.join()
+        assert replica.info("replication")["master_link_status"] == "up"
