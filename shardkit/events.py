@@ -113,11 +113,14 @@ class CommandsFinished:
         sent: what was told when they were sent.
         seconds: how long that took.
         refused: whether an error may be among the replies.
+        waited: for how many of the seconds they waited to be written, behind others of their event
+            loop; None if they did not share a connection.
     """
 
     sent: CommandsSent
     seconds: float
     refused: bool
+    waited: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -364,6 +367,7 @@ def settled(
     maybe_executed: bool = False,
     refused: bool = False,
     ended: float = 0.0,
+    written: float = 0.0,
 ) -> None:
     """Tell what became of commands.
 
@@ -373,9 +377,11 @@ def settled(
         maybe_executed: whether they may have been executed then.
         refused: whether an error may be among their replies.
         ended: when, as `time.perf_counter` tells it; 0 for now.
+        written: when they were written to a connection that tasks share; 0 if they were not.
     """
     seconds = (ended or time.perf_counter()) - event.begun
     if error is None:
-        emit(CommandsFinished(event, seconds, refused))
+        waited = max(0.0, written - event.begun) if written else None
+        emit(CommandsFinished(event, seconds, refused, waited))
     else:
         emit(CommandsFailed(event, seconds, error, maybe_executed))

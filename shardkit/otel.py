@@ -115,6 +115,12 @@ class _Telemetry:
             description="The time between borrowing a connection and returning it to the pool.",
             explicit_bucket_boundaries_advisory=_BUCKETS,
         )
+        self._queue_time = meter.create_histogram(
+            "shardkit.queue.wait_time",
+            unit="s",
+            description="How long commands waited to be written to a connection of many tasks.",
+            explicit_bucket_boundaries_advisory=_BUCKETS,
+        )
         meter.create_observable_up_down_counter(
             "db.client.connection.count",
             callbacks=[self._connections],
@@ -131,6 +137,9 @@ class _Telemetry:
     def __call__(self, event: events.Event) -> None:
         if isinstance(event, events.CommandsFinished):
             self._commands(event.sent, event.seconds, None, event.refused)
+            if event.waited is not None:
+                name = {"db.client.connection.pool.name": event.sent.shard or event.sent.address}
+                self._queue_time.record(event.waited, name)
         elif isinstance(event, events.CommandsFailed):
             self._commands(event.sent, event.seconds, event.error, False)
         elif isinstance(event, events.CallStarted):

@@ -96,6 +96,13 @@ class _Metrics:
             buckets=_BUCKETS,
             registry=registry,
         )
+        self._queue_waits = Histogram(
+            "shardkit_queue_wait_seconds",
+            "How long commands waited to be written to a connection that tasks share",
+            on_shard,
+            buckets=_BUCKETS,
+            registry=registry,
+        )
         self._commands = Counter(
             "shardkit_commands",
             "Commands sent; those of a batch of several kinds as 'several'",
@@ -121,7 +128,7 @@ class _Metrics:
             "shardkit_breaker_open", "1 while a breaker is open", ["server"], registry=registry
         )
         self.all = [
-            *(self._requests, self._calls, self._waits),
+            *(self._requests, self._calls, self._waits, self._queue_waits),
             *(self._commands, self._failures, self._retries),
             *(self._opened, self._closed, self._breakers),
         ]
@@ -131,7 +138,10 @@ class _Metrics:
             command = self._command(event.name or "several")
             self._commands.labels(self._labels(event.shard)[0], command).inc(event.count)
         elif isinstance(event, events.CommandsFinished):
-            self._requests.labels(*self._labels(event.sent.shard)).observe(event.seconds)
+            labels = self._labels(event.sent.shard)
+            self._requests.labels(*labels).observe(event.seconds)
+            if event.waited is not None:
+                self._queue_waits.labels(*labels).observe(event.waited)
         elif isinstance(event, events.CommandsFailed):
             error = self._error(type(event.error).__name__)
             self._failures.labels(*self._labels(event.sent.shard), error).inc()

@@ -37,6 +37,7 @@ T = TypeVar("T")
 # Iterable, but one value.
 SINGLE = (str, bytes, bytearray, memoryview)
 
+_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _MOST_BITS = 14_000  # Python prints no number of more than 4,300 digits; hiredis crashes at one
 
 _short = reprlib.Repr()
@@ -59,11 +60,13 @@ class Kind:
         accepts: whether a value is of it.
         wanted: what to give, for messages.
         classes: classes whose values need no call of ``accepts``.
+        integers: whether integers of 64 bits need none either.
     """
 
     accepts: Callable[[Any], bool]
     wanted: str
     classes: frozenset[type] = frozenset()
+    integers: bool = False
 
 
 def _is_text(value: object) -> bool:
@@ -91,8 +94,8 @@ def _is_number(value: object) -> bool:
 _SIMPLE: dict[Any, Kind] = {
     str: Kind(_is_text, "text"),
     bytes: Kind(lambda v: isinstance(v, SINGLE[1:]), "bytes"),
-    int: Kind(_is_integer, "an integer"),
-    float: Kind(_is_number, "a number"),
+    int: Kind(_is_integer, "an integer", integers=True),
+    float: Kind(_is_number, "a number", integers=True),
     bool: Kind(lambda v: v in (True, False), "True or False", frozenset({bool})),
     None: Kind(lambda v: v is None, "None", frozenset({types.NoneType})),
     types.NoneType: Kind(lambda v: v is None, "None", frozenset({types.NoneType})),
@@ -157,7 +160,7 @@ def _any_of(annotations: tuple[Any, ...]) -> Kind | None:
                 return True
         return False
 
-    return Kind(accepts, several, classes)
+    return Kind(accepts, several, classes, any(kind.integers for kind in found))
 
 
 def _tuple(annotations: tuple[Any, ...]) -> Kind:
@@ -246,14 +249,19 @@ def argument_check(function: Callable[..., Any]) -> Callable[[Any, Any, Any], No
             positional.append((classes, kind, parameter.name))
 
     def check(owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        for value, (classes, kind, name) in zip(args, positional, strict=False):
-            if value.__class__ not in classes and kind is not None and not _accepts(kind, value):
+        for value, (classes, kind, name) in zip(args, positional):  # noqa: B905 - saying it takes long
+            of = value.__class__
+            if of in classes or kind is None:
+                continue
+            if of is int and kind.integers and _LOWEST <= value <= _HIGHEST:
+                continue
+            if not _accepts(kind, value):
                 raise refused(owner, name, value, kind)
         if rest is not None:
             for value in args[len(positional) :]:
                 if value.__class__ not in rest.classes and not _accepts(rest, value):
                     raise refused(owner, rest_name, value, rest)
-        for name, value in kwargs.items():
+        for name, value in kwargs.items() if kwargs else ():
             given = named.get(name)
             if given is None or value.__class__ in given.classes or _accepts(given, value):
                 continue

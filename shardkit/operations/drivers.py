@@ -157,7 +157,7 @@ class AwaitingDriver:
 
     def __init__(self, link: Awaiting) -> None:
         self.link = link
-        self._send = link.send
+        self._send, self._start = link.send, link.start
 
     async def run(self, steps: Operation[T]) -> T:
         """Run an operation and return its value; see `BlockingDriver.run`."""
@@ -169,7 +169,15 @@ class AwaitingDriver:
             step = next(steps)
             while True:
                 if type(step) is list:
-                    replies = await self._send(step)
+                    waiting = self._start(step)
+                    if waiting is None:
+                        replies = await self._send(step)
+                    else:  # the usual case, by which no further coroutine runs
+                        received = await waiting[0]
+                        if not received.refused:
+                            step = steps.send(received)
+                            continue
+                        replies = await self.link.finish(step, waiting)
                     if not replies.failed:
                         step = steps.send(replies)
                         continue

@@ -115,6 +115,13 @@ class Awaiting(Protocol):
         """Carry a batch."""
         raise NotImplementedError
 
+    def start(self, batch: Batch, /) -> Any:
+        """Send a batch at once; None if that is not possible."""
+
+    async def finish(self, batch: Batch, started: Any, /) -> Replies:
+        """Return the replies to a batch that was started."""
+        raise NotImplementedError
+
     async def locate(self, request: Locate, /) -> list[tuple[Shard, int | None]]:
         """Say where keys live."""
         raise NotImplementedError

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import redis.asyncio as aioredis
 from redis.exceptions import RedisClusterException, RedisError
@@ -48,17 +49,27 @@ from shardkit.transport.dispatcher import (
     NeedEntries,
     NeedRefresh,
 )
-from shardkit.transport.grouping import SEVERAL, are_few, components_of, locate, place, place_few
+from shardkit.transport.grouping import (
+    SEVERAL,
+    components_of,
+    locate,
+    place,
+    place_few,
+    target_of_few,
+)
 from shardkit.transport.multiplexer import (
     ConnectionLost,
     ConnectionSource,
     MultiplexedConnection,
-    QueuedRequest,
+    Received,
 )
 from shardkit.transport.resp import Chunk
 from shardkit.transport.server_request import ATTEMPT_ERRORS, commands_in, pack_few
 from shardkit.transport.user_clients import SINGLE_SERVER
 from shardkit.transport.wakeups import LONGEST_POLL, AsyncSubscription, AsyncSubscriptions
+
+# The future of a batch's replies, its component, the shard's number and its client.
+Started: TypeAlias = tuple[asyncio.Future[Received], Component, int | None, Any]
 
 
 class AwaitingLink:
@@ -78,6 +89,8 @@ class AwaitingLink:
 
     def __init__(self, topology: Topology, clients: Clients, *, raw: bool = True) -> None:
         self._raw = raw
+        # Where clients of one server have its connection too: to look it up by client takes longer.
+        self._attribute = "raw_connection" if raw else "decoding_connection"
         self._topology = topology
         self._clients = clients
         self._dispatcher = Dispatcher()
@@ -99,33 +112,56 @@ class AwaitingLink:
         """
         if in_use.any and self.reads is not None:
             return await self.reads.asend(self, batch)  # type: ignore[no-any-return]
-        attempt = None
-        started = self._send_few(batch) if are_few(batch) else None
-        if started is not None:
-            future, component, number, client = started
-            told = None
-            if handlers:
-                policy = client.connection_pool.policy
-                told = sent(
-                    policy.shard,
-                    policy.address,
-                    len(batch),
-                    lambda: [command.name for command in batch],
-                    lambda: commands_in(batch),
-                )
-            try:
-                answered = await future
-                if not answered.refused:
-                    if told is not None:
-                        settled(told, None)
-                    return answered.replies
-            except ConnectionLost:
-                pass  # the attempt is told below
-            attempt = Attempt.of_all(batch, component, number, client)
-            await _await_replies([(attempt, future)])
-            if told is not None:
-                refused = attempt.error is None
-                settled(told, attempt.error, maybe_executed=attempt.sent, refused=refused)
+        started = self._send_few(batch)
+        if started is None:
+            return await self._dispatch(batch, None)
+        if not handlers:
+            return await self.finish(batch, started)
+        policy = started[3].connection_pool.policy
+        told = sent(
+            policy.shard,
+            policy.address,
+            len(batch),
+            lambda: [command.name for command in batch],
+            lambda: commands_in(batch),
+        )
+        received = await started[0]
+        if not received.refused:
+            settled(told, None, written=received.written)
+            return received
+        attempt = await _attempt(batch, started)
+        settled(
+            told,
+            attempt.error,
+            maybe_executed=attempt.sent,
+            refused=attempt.error is None,
+            written=attempt.written,
+        )
+        return await self._dispatch(batch, attempt)
+
+    def start(self, batch: Batch) -> Started | None:
+        """Send a batch if it is a few plain commands for one server, as most are.
+
+        Returns:
+            The future of the replies, and what `finish` needs to know; None if nothing was sent, as
+            that takes `send`.
+        """
+        if handlers or (in_use.any and self.reads is not None):
+            return None
+        return self._send_few(batch)
+
+    async def finish(self, batch: Batch, started: Started) -> Replies:
+        """Return the replies to a batch that was started; see `send`.
+
+        Whoever awaits the future itself need not call this, unless what it gives was refused.
+        """
+        received = await started[0]
+        if not received.refused:
+            return received
+        return await self._dispatch(batch, await _attempt(batch, started))
+
+    async def _dispatch(self, batch: Batch, attempt: Attempt | None) -> Replies:
+        """Have the dispatcher carry a batch, of which one attempt may have been made."""
         steps = self._dispatcher.dispatch(batch, attempt)
         resume: Callable[[Any], Need] = steps.send
         answer: Any = None
@@ -161,40 +197,44 @@ class AwaitingLink:
             await self._exchange(need)
         return None
 
-    def _send_few(
-        self, batch: Batch
-    ) -> tuple[asyncio.Future[QueuedRequest], Component, int | None, Any] | None:
+    def _send_few(self, batch: Batch) -> Started | None:
         """Send a few plain commands to one server, without the dispatcher's bookkeeping.
 
         Returns:
-            The future of the replies, and the component, the shard's number and its client; None if
-            nothing was sent, because it needs the dispatcher.
+            None if nothing was sent, because it needs the dispatcher.
         """
-        to = batch[0].to
+        to = target_of_few(batch)
+        if to is None:
+            return None
         component = self._topology.fresh(to if isinstance(to, str) else to.component)
         if component is None:  # it must be read first
             return None
-        number = place_few(batch, component)
-        if number == SEVERAL:
-            return None
-        client: Any = self._clients.aget(component, number, self._raw)
-        if type(client) not in SINGLE_SERVER:
-            return None
-        try:
-            connection = self._connections[client][""]
-        except KeyError:
-            source = ConnectionSource(client.connection_pool, self._raw)
-            found = self._connection_to(client, source, "")
-            if found is None:
+        if type(to) is str and len(batch) == 1:  # the usual case, without further calls
+            number = component.number_of(batch[0].key)
+        else:
+            number = place_few(batch, to, component)
+            if number == SEVERAL:
                 return None
-            connection = found
-        data = pack_few(batch, self._dispatcher.loaded(client))
+        try:
+            client: Any = self._clients.aget(component, number, self._raw)
+        except ShardFailure:
+            return None
+        connection = getattr(client, self._attribute, None)
+        if connection is None:
+            if type(client) not in SINGLE_SERVER:
+                return None
+            source = ConnectionSource(client.connection_pool, self._raw)
+            connection = self._connection_to(client, source, "")
+            if connection is None:
+                return None
+            setattr(client, self._attribute, connection)
+        data = pack_few(batch, self._dispatcher.loaded, client)
         if data is None:
             return None
         deadline, seconds = current.get(), client.connection_pool.policy.deadline
         if deadline is not None or seconds is not None:
             deadline = earliest(seconds)
-        return connection.submit([Chunk(data, len(batch))], deadline), component, number, client
+        return connection.submit(data, len(batch), deadline), component, number, client
 
     async def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:
         """Return where keys live, without an exchange with their shards."""
@@ -287,7 +327,10 @@ class AwaitingLink:
             if connection is None:
                 alone.append(_exchange_alone(source, attempt, chunks))
             else:  # a future: a task for each would cost more than all the rest
-                future = connection.submit(chunks, earliest(attempt.allowed))
+                first = chunks[0]
+                more = deque(chunks[1:]) if len(chunks) > 1 else None
+                allowed = earliest(attempt.allowed)
+                future = connection.submit(first.data, first.replies, allowed, more)
                 if attempt.told is not None:
                     future.add_done_callback(partial(_note_end, attempt))
                 in_flight.append((attempt, future))
@@ -323,6 +366,14 @@ def _note_end(attempt: Attempt, future: object) -> None:
     attempt.ended = time.perf_counter()
 
 
+async def _attempt(batch: Batch, started: Started) -> Attempt:
+    """Return the attempt at a batch that was started, once that has ended."""
+    future, component, number, client = started
+    attempt = Attempt.of_all(batch, component, number, client)
+    await _await_replies([(attempt, future)])
+    return attempt
+
+
 async def _exchange_alone(source: ConnectionSource, attempt: Attempt, chunks: list[Chunk]) -> None:
     try:
         with within(earliest(attempt.allowed)):
@@ -334,18 +385,18 @@ async def _exchange_alone(source: ConnectionSource, attempt: Attempt, chunks: li
 
 
 async def _await_replies(
-    in_flight: Sequence[tuple[Attempt, asyncio.Future[QueuedRequest]]],
+    in_flight: Sequence[tuple[Attempt, asyncio.Future[Received]]],
 ) -> None:
     """Wait for all replies; if cancelled, stop waiting for any of them."""
     try:
         for attempt, future in in_flight:
-            try:
-                done = await future
-                attempt.replies, attempt.refused = done.replies, done.refused
-            except ConnectionLost as lost:
-                attempt.error, attempt.sent = lost.error, lost.sent
+            received = await future
+            attempt.written = received.written
+            if received.lost is None:
+                attempt.replies, attempt.refused = received, received.refused
+            else:
+                attempt.error, attempt.sent = received.lost.error, received.lost.sent
     except BaseException:
         for _, future in in_flight:
-            if not future.cancel() and not future.cancelled():
-                future.exception()  # mark it as retrieved
+            future.cancel()
         raise

@@ -54,7 +54,14 @@ from shardkit.transport.dispatcher import (
     NeedEntries,
     NeedRefresh,
 )
-from shardkit.transport.grouping import SEVERAL, are_few, components_of, locate, place, place_few
+from shardkit.transport.grouping import (
+    SEVERAL,
+    components_of,
+    locate,
+    place,
+    place_few,
+    target_of_few,
+)
 from shardkit.transport.resp import Chunk
 from shardkit.transport.server_request import ATTEMPT_ERRORS, commands_in, pack_few
 from shardkit.transport.user_clients import SINGLE_SERVER
@@ -99,7 +106,8 @@ class BlockingLink:
         """
         if in_use.any and self.reads is not None:
             return self.reads.send(self, batch)  # type: ignore[no-any-return]
-        attempt = self._send_few(batch) if are_few(batch) else None
+        to = target_of_few(batch)
+        attempt = None if to is None else self._send_few(batch, to)
         if type(attempt) is Replies:
             return attempt
         steps = self._dispatcher.dispatch(batch, attempt)  # type: ignore[arg-type]
@@ -141,16 +149,15 @@ class BlockingLink:
         except ShardFailure as failure:
             return failure
 
-    def _send_few(self, batch: Batch) -> Replies | Attempt | None:
+    def _send_few(self, batch: Batch, to: To) -> Replies | Attempt | None:
         """Send a few plain commands to one server, without the dispatcher's bookkeeping.
 
         Returns:
             The replies; or the attempt, if it failed; or None if nothing was sent, because it needs
             the dispatcher.
         """
-        to = batch[0].to
         component = self._topology.component(to if isinstance(to, str) else to.component)
-        number, raw = place_few(batch, component), self._raw
+        number, raw = place_few(batch, to, component), self._raw
         if number == SEVERAL:
             return None
         try:
@@ -159,7 +166,7 @@ class BlockingLink:
             return None
         if type(client) not in SINGLE_SERVER:
             return None
-        data = pack_few(batch, self._dispatcher.loaded(client))
+        data = pack_few(batch, self._dispatcher.loaded, client)
         if data is None:
             return None
         pool: Any = client.connection_pool

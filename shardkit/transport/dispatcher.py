@@ -113,11 +113,12 @@ class Attempt:
         sent: whether anything may have reached the server.
         told: the event of its sending, if somebody listens.
         ended: when its replies were there, as `time.perf_counter` tells it, if somebody listens.
+        written: when it was written to a connection that tasks share; 0 if it was not.
     """
 
     __slots__ = (
         *("client", "ended", "error", "node", "refused", "replies", "sent", "server_request"),
-        "told",
+        *("told", "written"),
     )
 
     def __init__(self, server_request: ServerRequest, client: Any, node: Any = None) -> None:
@@ -129,7 +130,7 @@ class Attempt:
         self.error: Exception | None = None
         self.sent = False
         self.told: CommandsSent | None = None
-        self.ended = 0.0
+        self.ended = self.written = 0.0
 
     @classmethod
     def of_all(cls, batch: Batch, component: Component, number: int | None, client: Any) -> Attempt:
@@ -271,6 +272,7 @@ class Dispatcher:
                     maybe_executed=attempt.sent,
                     refused=attempt.refused,
                     ended=attempt.ended,
+                    written=attempt.written,
                 )
         return attempts
 

@@ -196,29 +196,38 @@ def place(to: To, key: Key, components: Components) -> Shard:
     return component.shard_of(key)
 
 
-def are_few(batch: Batch) -> bool:
-    """Whether a batch is a few plain commands, which neither block nor are to be joined."""
+def target_of_few(batch: Batch) -> To | None:
+    """Return where a few plain commands all go, which neither block nor are to be joined.
+
+    Returns:
+        None if the batch is something else.
+    """
     size = len(batch)
     if size != 1 and (type(batch) is not list or not 0 < size <= FEW):
-        return False
-    for command in batch:  # noqa: SIM110 - all() takes twice as long
+        return None
+    target: To | None = None
+    for command in batch:
         if type(command) is not Command or command.block is not None:
-            return False
-    return True
+            return None
+        if target is None:
+            target = command.to
+        elif command.to != target:
+            return None
+    return target
 
 
-def place_few(batch: Batch, component: Component) -> int | None:
+def place_few(batch: Batch, to: To, component: Component) -> int | None:
     """Return the number of the only shard that a few commands go to; SEVERAL if there are more."""
-    to, number = batch[0].to, _number(batch[0].to, batch[0].key, component)
+    number = _number(to, batch[0].key, component)
     for n in range(1, len(batch)):
-        if batch[n].to != to or _number(to, batch[n].key, component) != number:
+        if _number(to, batch[n].key, component) != number:
             return SEVERAL
     return number
 
 
 def _number(to: To, key: Key, component: Component) -> int | None:
     if type(to) is str:
-        return component.place(key) if component.shards else None
+        return component.number_of(key)
     return place(to, key, {component.name: component}).number
 
 

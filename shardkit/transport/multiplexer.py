@@ -42,12 +42,15 @@ from shardkit.connections.connection import closed_error
 from shardkit.connections.policy import CallPolicy, overloaded
 from shardkit.connections.redis_private import health_check_is_due, postpone_health_check
 from shardkit.deadlines import Deadline
+from shardkit.events import handlers
 from shardkit.operations.commands import Replies, Reply
 from shardkit.transport.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
 
 # Two chunks in flight, as on the blocking link, so that buffers are bounded.
 MAX_BYTES = 2 * CHUNK_BYTES
 MAX_REPLIES = 2 * CHUNK_REQUESTS
+# So many requests are written although the turn of the loop is not over.
+_WRITTEN_EARLY = 32
 
 
 class ConnectionLost(Exception):
@@ -152,20 +155,48 @@ class ConnectionSource:
         return replies
 
 
+class Received(Replies):
+    """The replies to a request.
+
+    Attributes:
+        refused: whether an error is among them, inside of one, or in their place.
+        lost: the error in their place.
+        written: when the request was written, as `time.perf_counter` tells it, if somebody listens.
+    """
+
+    refused = False  # of the class, as with `failed`
+    lost: ConnectionLost | None = None
+    written = 0.0
+
+
 class QueuedRequest:
-    """Chunks to write, the replies so far, and the future that is done when all have come."""
+    """What to write, the replies so far, and the future that is done when all have come.
 
-    __slots__ = ("chunks", "future", "left", "refused", "replies", "replies_due", "sent")
+    Attributes:
+        data: what is to be written next.
+        count: how many replies that will have.
+        more: the chunks after it.
+        future: done when all replies have come, or cannot come any more. It has only these as its
+            result: with the request it would be garbage that refers to itself.
+        sent: whether any of it was written.
+        replies: the replies so far.
+        left: how many have not come.
+        replies_due: how many there will be.
+    """
 
-    def __init__(
-        self, chunks: list[Chunk], left: int, future: asyncio.Future[QueuedRequest]
-    ) -> None:
-        self.chunks = chunks
+    sent = False
+    more: deque[Chunk] | None = None
+
+    def __init__(self, data: bytes, count: int, future: asyncio.Future[Received]) -> None:
+        self.data = data
+        self.count = self.left = self.replies_due = count
         self.future = future
-        self.sent = 0
-        self.replies = Replies()
-        self.refused = False  # whether an error is among them, or inside of one
-        self.left = self.replies_due = left
+        self.replies = Received()
+
+    def add(self, more: deque[Chunk]) -> None:
+        """Add chunks."""
+        self.more = more
+        self.left = self.replies_due = self.count + sum([chunk.replies for chunk in more])
 
     def limit(self, deadline: Deadline, loop: asyncio.AbstractEventLoop) -> None:
         """Fail when a deadline passes; a connection that is in use stays so for others."""
@@ -176,15 +207,16 @@ class QueuedRequest:
         started = time.monotonic()
 
         def expire() -> None:
-            self.fail(deadline.passed(time.monotonic() - started), self.sent > 0)
+            self.fail(deadline.passed(time.monotonic() - started), self.sent)
 
         timer = loop.call_later(left, expire)
         self.future.add_done_callback(lambda _: timer.cancel())
 
     def fail(self, error: Exception, sent: bool) -> None:
-        """Fail the future; ``sent`` if the server may have seen the request."""
+        """Have it done without all replies; ``sent`` if the server may have seen the request."""
         if not self.future.done():
-            self.future.set_exception(ConnectionLost(error, sent))
+            self.replies.lost, self.replies.refused = ConnectionLost(error, sent), True
+            self.future.set_result(self.replies)
 
 
 class MultiplexedConnection(asyncio.BufferedProtocol):
@@ -202,7 +234,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._decode = not source.raw
         self._loop = asyncio.get_running_loop()
         self._queued: deque[QueuedRequest] = deque()
-        self._in_flight: deque[tuple[QueuedRequest, Chunk]] = deque()
+        # Each with how many bytes were written, and how many replies these will have.
+        self._in_flight: deque[tuple[QueuedRequest, int, int]] = deque()
         self._bytes_in_flight = self._replies_in_flight = self._replies_to_first = 0
         self._connection: Any = None
         self._transport: Any = None
@@ -212,6 +245,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._connecting: asyncio.Task[None] | None = None
         self._write_scheduled = False
+        self._joined = False  # whether several requests shared the last write
         self._must_close = False
         self._timer: asyncio.TimerHandle | None = None
         self._last_read = 0.0
@@ -220,25 +254,41 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._received = 0  # bytes since then
 
     def submit(
-        self, chunks: list[Chunk], deadline: Deadline | None = None
-    ) -> asyncio.Future[QueuedRequest]:
-        """Queue a request, and return the future of it with its replies."""
-        replies = chunks[0].replies if len(chunks) == 1 else sum(each.replies for each in chunks)
-        future: asyncio.Future[QueuedRequest] = self._loop.create_future()
-        request = QueuedRequest(chunks, replies, future)
+        self,
+        data: bytes,
+        replies: int,
+        deadline: Deadline | None = None,
+        more: deque[Chunk] | None = None,
+    ) -> asyncio.Future[Received]:
+        """Queue a request, and return the future of its replies.
+
+        Args:
+            data: packed commands.
+            replies: how many replies they will have.
+            deadline: by when all have to be there.
+            more: further chunks of the same request.
+        """
+        future: asyncio.Future[Received] = self._loop.create_future()
+        request = QueuedRequest(data, replies, future)
+        if more:
+            request.add(more)
         if deadline is not None and deadline.at != math.inf:
             request.limit(deadline, self._loop)
             if future.done():
                 return future
-        waiting = self._waiting + replies
+        waiting = self._waiting + request.replies_due
         if waiting > self._max_waiting and self._waiting:
             request.fail(overloaded(self._waiting, self._max_waiting), sent=False)
             return future
         self._waiting = waiting
         self._queued.append(request)
-        if self._transport is None:
+        if self._write_scheduled:
+            if len(self._queued) == _WRITTEN_EARLY:  # the server begins while others join
+                self._write()
+                self._write_scheduled = True
+        elif self._transport is None and not self._joined:
             self._acquire()
-        elif not self._write_scheduled:  # later requests of this turn join the same write
+        else:  # later requests of this turn join the same write
             self._write_scheduled = True
             self._loop.call_soon(self._write)
         return future
@@ -315,7 +365,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             error = closed_error()
         elif self._in_flight:
             self._connection.note_failure(error)
-        for request, _ in self._in_flight:
+        for request, _, _ in self._in_flight:
             request.fail(error, sent=True)
         self._in_flight.clear()
         self._bytes_in_flight = self._replies_in_flight = self._replies_to_first = 0
@@ -343,26 +393,31 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         if not self._in_flight:
             self._start_timeout()
         data = []
-        while (
-            self._queued
-            and self._bytes_in_flight < MAX_BYTES
-            and self._replies_in_flight < MAX_REPLIES
-        ):
-            request = self._queued[0]
+        queued, in_flight = self._queued, self._in_flight
+        size, replies = self._bytes_in_flight, self._replies_in_flight
+        while queued and size < MAX_BYTES and replies < MAX_REPLIES:
+            request = queued[0]
             if request.future.done():  # cancelled
-                self._queued.popleft()
+                queued.popleft()
                 self._waiting -= request.replies_due
                 continue
-            chunk = request.chunks[request.sent]
-            request.sent += 1
-            if request.sent == len(request.chunks):
-                self._queued.popleft()
+            packed, count = request.data, request.count
+            if handlers and not request.sent:
+                request.replies.written = time.perf_counter()
+            request.sent = True
+            if request.more:
+                chunk = request.more.popleft()
+                request.data, request.count = chunk.data, chunk.replies
+            else:
+                queued.popleft()
                 self._waiting -= request.replies_due
-            self._in_flight.append((request, chunk))
-            self._bytes_in_flight += len(chunk.data)
-            self._replies_in_flight += chunk.replies
-            data.append(chunk.data)
+            in_flight.append((request, len(packed), count))
+            size += len(packed)
+            replies += count
+            data.append(packed)
+        self._bytes_in_flight, self._replies_in_flight = size, replies
         if data:
+            self._joined = len(data) > 1
             self._transport.write(data[0] if len(data) == 1 else b"".join(data))
         elif not self._in_flight:
             self._release()
@@ -410,41 +465,46 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
     def _deliver(self) -> None:
         """Deliver the replies received so far to the requests in flight."""
-        parser, in_flight = self._parser, self._in_flight
+        parser, in_flight, pushes = self._parser, self._in_flight, self._pushes
         gets = parser.gets_decoded if self._decode else parser.gets_raw
+        delivered = freed = 0
         while in_flight:
-            request, chunk = in_flight[0]
+            request, size, count = in_flight[0]
             replies = request.replies
-            missing = chunk.replies - self._replies_to_first
-            if missing == 1 and not self._pushes:
+            if count == 1 and not pushes:
                 reply = gets()
                 if reply is INCOMPLETE:
-                    return
+                    break
                 replies.append(reply)
                 missing = 0
-            elif self._pushes:
-                while missing and (reply := gets()) is not INCOMPLETE:
-                    if not isinstance(reply, PushNotification):
-                        replies.append(reply)
-                        missing -= 1
-            else:  # all that have come, without a step of Python each
-                before = len(replies)
-                replies.extend(islice(iter(gets, INCOMPLETE), missing))
-                missing -= len(replies) - before
+            else:
+                missing = count - self._replies_to_first
+                if pushes:
+                    while missing and (reply := gets()) is not INCOMPLETE:
+                        if not isinstance(reply, PushNotification):
+                            replies.append(reply)
+                            missing -= 1
+                else:  # all that have come, without a step of Python each
+                    before = len(replies)
+                    replies.extend(islice(iter(gets, INCOMPLETE), missing))
+                    missing -= len(replies) - before
             if parser.refused:
-                parser.refused, request.refused = False, True
+                parser.refused, replies.refused = False, True
                 self._must_close = self._must_close or parser.unusable
+            self._replies_to_first = count - missing if missing else 0
             if missing:
-                self._replies_to_first = chunk.replies - missing
-                return
+                break
             in_flight.popleft()
-            self._replies_to_first = self._received = 0
-            self._first_since = self._last_read
-            self._bytes_in_flight -= len(chunk.data)
-            self._replies_in_flight -= chunk.replies
-            request.left -= chunk.replies
+            delivered += count
+            freed += size
+            request.left -= count
             if not request.left and not request.future.done():
-                request.future.set_result(request)
+                request.future.set_result(replies)
+        if delivered:
+            self._received = 0
+            self._first_since = self._last_read
+            self._bytes_in_flight -= freed
+            self._replies_in_flight -= delivered
 
     def eof_received(self) -> None:
         """Called by the transport: the server has closed its side."""

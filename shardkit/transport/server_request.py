@@ -18,7 +18,7 @@ which the server caches for the calls that follow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -331,12 +331,13 @@ def commands_in(requests: Batch) -> Iterator[Sequence[Argument]]:
             yield request.args
 
 
-def pack_few(batch: Batch, loaded: set[str]) -> bytes | None:
+def pack_few(batch: Batch, loaded: Callable[[Any], set[str]], client: Any) -> bytes | None:
     """Pack a few plain commands for a server.
 
     Args:
         batch: the commands.
-        loaded: the SHA-1s of the scripts that the server is known to have.
+        loaded: returns the SHA-1s of the scripts that a client's server is known to have.
+        client: the client.
 
     Returns:
         None if that takes more: a script may have to be sent in full, an argument cannot be sent,
@@ -346,7 +347,7 @@ def pack_few(batch: Batch, loaded: set[str]) -> bytes | None:
     command: Any
     for command in batch:
         _, _, args, script, _, _ = command
-        if script is not None and script.sha not in loaded:
+        if script is not None and script.sha not in loaded(client):
             return None
         try:
             packed.append(pack_command(args))

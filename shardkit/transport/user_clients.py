@@ -48,8 +48,8 @@ from shardkit.deadlines import current, earliest, within
 from shardkit.errors import RoutingError
 from shardkit.events import CommandsSent, handlers, sent, settled, watched
 from shardkit.routing.command_keys import blocking_seconds, has_plain_form, reads_only
-from shardkit.transport.multiplexer import ConnectionLost, ConnectionSource, MultiplexedConnection
-from shardkit.transport.resp import Chunk, pack_command
+from shardkit.transport.multiplexer import ConnectionSource, MultiplexedConnection
+from shardkit.transport.resp import pack_command
 from shardkit.transport.server_request import patience_with, pause_before
 
 # What has no key, or several, and neither blocks nor concerns its connection.
@@ -303,16 +303,16 @@ class MultiplexedClient(aioredis.Redis):
         if deadline is not None or seconds is not None:
             deadline = earliest(seconds)
         told = _told(pool, args) if handlers else None
-        try:
-            request = await connection.submit([Chunk(data, 1)], deadline)
-        except ConnectionLost as lost:
+        received = await connection.submit(data, 1, deadline)
+        lost = received.lost
+        if lost is not None:
             if told is not None:
                 settled(told, lost.error, maybe_executed=lost.sent)
             raise lost.error from lost.error.__cause__
         if told is not None:
-            settled(told, None, refused=request.refused)
-        reply = request.replies[0]
-        if request.refused and isinstance(reply, Exception):
+            settled(told, None, refused=received.refused, written=received.written)
+        reply = received[0]
+        if received.refused and isinstance(reply, Exception):
             raise reply
         callback = reply_callbacks(self).get(name)
         if callback is None:

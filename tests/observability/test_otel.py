@@ -257,6 +257,31 @@ def test_prometheus_has_how_long_callers_waited_for_a_connection(
     assert 0 <= waited < 30
 
 
+async def test_how_long_commands_waited_for_a_shared_connection_is_a_histogram(
+    shard_map: ShardMap, telemetry: Telemetry
+) -> None:
+    registry = CollectorRegistry()
+    stop = prometheus.instrument(registry)
+    labels = {"component": "one", "shard": ""}
+    try:
+        async with await shardkit.aconnect(shard_map) as kit:
+            client = await kit.client("one")
+            await asyncio.gather(*(client.get(f"k{n}") for n in range(5)))
+            await kit.hash("h", component="one").hget(7)
+        count = registry.get_sample_value("shardkit_queue_wait_seconds_count", labels)
+        waited = registry.get_sample_value("shardkit_queue_wait_seconds_sum", labels)
+    finally:
+        stop()
+    [point] = [
+        point
+        for point in telemetry.points("shardkit.queue.wait_time")
+        if point.attributes["db.client.connection.pool.name"] == "one"
+    ]
+    assert count == point.count >= 6
+    assert waited == pytest.approx(point.sum)
+    assert 0 < point.sum < 30
+
+
 def test_a_breaker_is_a_gauge() -> None:
 
     memory = MemoryConnector()

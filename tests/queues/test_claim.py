@@ -317,6 +317,9 @@ class Gate:
         self.done = asyncio.Event()
         self.open = asyncio.Event()
 
+    def start(self, batch: Batch) -> None:
+        """Leave all to `send`."""
+
     async def send(self, batch: Batch) -> Replies:
         replies: Replies = await self.link.send(batch)
         taking = isinstance(batch[0], Command) and batch[0].name == "queues/take"

@@ -56,6 +56,10 @@ async def test_an_operation_is_told_with_its_commands_and_no_keys(
         assert sent.address.startswith("localhost:")
         assert finished.sent is sent
         assert 0 < finished.seconds <= ended.seconds
+        if face.blocks:
+            assert finished.waited is None
+        else:  # in the queue of the loop's connection
+            assert 0 <= finished.waited < finished.seconds
         assert ended.started is started
         assert ended.error is None
         assert "SECRET" not in str(told)
@@ -73,7 +77,9 @@ async def test_a_batch_is_told_once_for_each_server(
         assert {event.shard for event in sent} == {f"own_shards:{n}" for n in range(4)}
         assert sum(event.count for event in sent) == 100
         assert {event.name for event in sent} == {"SET"}
-        assert len(of(told, events.CommandsFinished)) == 4
+        finished = of(told, events.CommandsFinished)
+        assert len(finished) == 4
+        assert {each.waited is None for each in finished} == {face.blocks}
         assert [event.name for event in of(told, events.CallFinished)] == ["pipeline"]
 
 

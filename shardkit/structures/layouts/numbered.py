@@ -31,6 +31,7 @@ from shardkit.structures.layouts.fixed import FixedLayout
 
 PARTS_PER_RANGE = 64
 LONGEST_NUMBER = 4300  # digits; Python reads no longer ones
+_DIGITS = [b"%d" % n for n in range(1024)]  # of remainders: to make one takes four times as long
 
 
 class NumberedLayout(Layout):
@@ -66,7 +67,9 @@ class NumberedLayout(Layout):
         if not member.isdigit() or len(member) > LONGEST_NUMBER:
             return None
         part, left = divmod(int(member), self._size)
-        return part, member if member[0] == 48 and len(member) > 1 else b"%d" % left
+        if member[0] == 48 and len(member) > 1:
+            return part, member
+        return part, _DIGITS[left] if left < len(_DIGITS) else b"%d" % left
 
     def member(self, part: int | None, stored: bytes) -> bytes:
         """See `Layout.member`."""
@@ -82,8 +85,8 @@ class NumberedLayout(Layout):
         if place is None:
             return (yield from self.rest.read_one(name, member, *args))
         key = f"{self._name}:{place[0]}"
-        [reply] = yield [Command(self.component, key, (name, key, place[1], *args), None, True)]
-        return reply
+        sent = (name, key, place[1], *args) if args else (name, key, place[1])
+        return (yield [Command(self.component, key, sent, None, True)])[0]
 
     def read(
         self, members: Iterable[tuple[bytes, T]], build: Build[T]

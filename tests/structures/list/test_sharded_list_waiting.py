@@ -239,6 +239,9 @@ class Gate:
         self.done = asyncio.Event()
         self.open = asyncio.Event()
 
+    def start(self, batch: Batch) -> None:
+        """Leave all to `send`."""
+
     async def send(self, batch: Batch) -> Replies:
         replies: Replies = await self.link.send(batch)
         if any(isinstance(c, Command) and c.name == "structures/list/pop" for c in batch):
