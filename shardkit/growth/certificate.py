@@ -2,13 +2,13 @@
 
 ::
 
-    SCAN of one side ─► types, expiry, values of both, 200 keys at a time ─► one digest a key
+    SCAN of one side ─► TYPE, PTTL of 200 keys ─► their values, in one exchange ─► one digest a key
+                        on both sides                    what is large, in pages
     SCAN of the other side ─► keys that only it has
 
 Values are compared whatever their encoding and order, so servers of different versions can be
 compared. A key that differs is read again, as it may just have been written: what differs for
-`SETTLED` seconds differs; unless it is being written all the time, which is counted apart. Large
-collections are read in pages.
+`SETTLED` seconds differs; unless it is being written all the time, which is counted apart.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ import redis
 
 SETTLED = 2.0
 _PAGE = 200
-_MEMBERS = 1000
+_MEMBERS = 1000  # of a collection, in the exchange with other values
+_BYTES = 1 << 14  # of a string, in the exchange with other values
+_MOST_BYTES = 1 << 20  # of a string, in an exchange of its own
 _MOST_NAMED = 20
 _EXPIRY = 1000  # milliseconds by which times to live may differ
 _STEP = 0.02
+_REPEATED = 100_000  # keys that are known again if SCAN repeats them
 _CHANGING = "is being written"
 
 
@@ -75,7 +78,8 @@ def compare(
         progress: is told how many keys have been compared.
         ignored: keys that may differ.
 
-    Cost: five exchanges with each server for 200 keys, more for collections above 1,000 members.
+    Cost: four exchanges with each server for 200 keys, more for collections above 1,000 members
+    and strings above 16 KB.
     """
     found = ServerComparison()
     total = 0
@@ -165,30 +169,37 @@ def _difference(left: tuple[str, bytes, int], right: tuple[str, bytes, int]) -> 
 
 def _pages(client: Any, ignored: Collection[bytes]) -> Iterator[list[bytes]]:
     cursor = 0
-    seen: set[bytes] = set()
+    seen: set[bytes] = set(ignored)
     while True:
         cursor, keys = client.scan(cursor, count=_PAGE)
-        page = [key for key in keys if key not in seen and key not in ignored]
-        # SCAN may repeat keys, mostly close to each other.
-        seen = set(keys) if len(seen) > 100_000 else seen | set(keys)
+        if len(seen) > _REPEATED:  # SCAN may repeat keys, mostly close to each other
+            seen = set(ignored)
+        page = [key for key in dict.fromkeys(keys) if key not in seen]
+        seen.update(page)
         for start in range(0, len(page), _PAGE):
             yield page[start : start + _PAGE]
         if not int(cursor):
             return
 
 
-_LENGTH = {
-    "string": "STRLEN",
-    "list": "LLEN",
-    "hash": "HLEN",
-    "set": "SCARD",
-    "zset": "ZCARD",
-    "stream": "XLEN",
+# What reads a value of each type, or as much of it as fits into the exchange with others.
+_FIRST: dict[str, tuple[Any, ...]] = {
+    "string": ("GETRANGE", 0, _BYTES - 1),
+    "list": ("LRANGE", 0, _MEMBERS - 1),
+    "hash": ("HSCAN", 0, "COUNT", 2 * _MEMBERS),
+    "set": ("SSCAN", 0, "COUNT", 2 * _MEMBERS),
+    "zset": ("ZSCAN", 0, "COUNT", 2 * _MEMBERS),
+    "stream": ("XRANGE", "-", "+", "COUNT", _MEMBERS),
+    "none": ("EXISTS",),
 }
+_CHANGED = b"changing"
 
 
 def _digests(client: Any, keys: Sequence[bytes]) -> dict[bytes, tuple[str, bytes, int]]:
-    """Return each key's type, digest, and when it expires, in milliseconds; negative for never."""
+    """Return each key's type, digest, and when it expires, in milliseconds; negative for never.
+
+    Cost: two exchanges, and more for values that are large.
+    """
     with client.pipeline(transaction=False) as pipe:
         for key in keys:
             pipe.type(key)
@@ -198,13 +209,17 @@ def _digests(client: Any, keys: Sequence[bytes]) -> dict[bytes, tuple[str, bytes
     kinds = [kind.decode() if isinstance(kind, bytes) else kind for kind in answers[::2]]
     with client.pipeline(transaction=False) as pipe:
         for key, kind in zip(keys, kinds, strict=True):
-            pipe.execute_command(_LENGTH.get(kind, "EXISTS"), key)
-        lengths = pipe.execute(raise_on_error=False)
+            name, *args = _FIRST.get(kind, ("DUMP",))  # a module's type is dumped
+            pipe.execute_command(name, key, *args)
+        values = pipe.execute(raise_on_error=False)
     found = {}
-    for key, kind, left, length in zip(keys, kinds, answers[1::2], lengths, strict=True):
-        value = b"" if kind == "none" else _value(client, key, kind, length)
-        digest = _hash(key, kind.encode(), value)
-        found[key] = kind, digest, int(left) if left < 0 else now + int(left)
+    for key, kind, left, value in zip(keys, kinds, answers[1::2], values, strict=True):
+        digest = b"" if kind == "none" else _value(client, key, kind, value)
+        found[key] = (
+            kind,
+            _hash(key, kind.encode(), digest),
+            int(left) if left < 0 else now + int(left),
+        )
     return found
 
 
@@ -215,44 +230,65 @@ def _hash(*parts: bytes) -> bytes:
     return digest.digest()
 
 
-def _value(client: Any, key: bytes, kind: str, length: Any) -> bytes:
-    """Return a digest of a value that does not depend on encoding and order."""
-    if isinstance(length, Exception):  # it has just become another type
-        return b"changing"
-    ordered = hashlib.blake2b(digest_size=16)
-    members = 0
-    if kind == "string":
-        for start in range(0, max(1, length), 1 << 20):
-            ordered.update(client.getrange(key, start, start + (1 << 20) - 1))
-        return ordered.digest()
+def _value(client: Any, key: bytes, kind: str, first: Any) -> bytes:
+    """Return a digest of a value that does not depend on encoding and order.
+
+    Args:
+        client: of its server.
+        key: the key.
+        kind: its type.
+        first: the value, or as much of it as `_FIRST` has read.
+    """
     try:
-        if kind == "list":
-            for start in range(0, length, _MEMBERS):
-                for value in client.lrange(key, start, start + _MEMBERS - 1):
-                    ordered.update(_hash(value))
-            return ordered.digest()
-        if kind == "stream":
-            for entry in client.xrange(key):
+        if isinstance(first, Exception):
+            raise first
+        if kind in ("hash", "set", "zset"):
+            members = 0
+            for member in set(_members(client, key, kind, *first)):
+                members ^= int.from_bytes(_hash(*member), "big")
+            return b"%d" % members
+        ordered = hashlib.blake2b(digest_size=16)
+        if kind == "string":
+            ordered.update(first)
+            if len(first) == _BYTES:
+                for start in range(_BYTES, client.strlen(key), _MOST_BYTES):
+                    ordered.update(client.getrange(key, start, start + _MOST_BYTES - 1))
+        elif kind == "list":
+            for value in _values(client, key, first):
+                ordered.update(_hash(value))
+        elif kind == "stream":
+            for entry in first if len(first) < _MEMBERS else client.xrange(key):
                 ordered.update(repr(entry).encode())
-            return ordered.digest()
-        if kind == "hash":
-            pairs = client.hgetall(key).items() if length <= _MEMBERS else client.hscan_iter(key)
-            for field_name, value in set(pairs):
-                members ^= int.from_bytes(_hash(field_name, value), "big")
-        elif kind == "set":
-            values = client.smembers(key) if length <= _MEMBERS else client.sscan_iter(key)
-            for value in set(values):
-                members ^= int.from_bytes(_hash(value), "big")
-        elif kind == "zset":
-            scored = (
-                client.zrange(key, 0, -1, withscores=True)
-                if length <= _MEMBERS
-                else client.zscan_iter(key)
-            )
-            for value, score in set(scored):
-                members ^= int.from_bytes(_hash(value, repr(score).encode()), "big")
-        else:  # a module's type
-            return client.dump(key) or b""
+        else:
+            return first or b""
+        return ordered.digest()
     except redis.ResponseError:  # it has just become another type
-        return b"changing"
-    return b"%d" % members
+        return _CHANGED
+
+
+def _members(
+    client: Any, key: bytes, kind: str, cursor: Any, first: Any
+) -> Iterator[tuple[bytes, ...]]:
+    """Yield what a hash, set or sorted set has, some of it twice."""
+    while True:
+        if kind == "set":
+            yield from ((member,) for member in first)
+        elif kind == "hash":
+            yield from first.items()
+        else:
+            yield from ((member, repr(score).encode()) for member, score in first)
+        if not int(cursor):
+            return
+        scan = {"set": client.sscan, "hash": client.hscan, "zset": client.zscan}[kind]
+        cursor, first = scan(key, cursor, count=_MEMBERS)
+
+
+def _values(client: Any, key: bytes, first: list[bytes]) -> Iterator[bytes]:
+    """Yield what a list has."""
+    start = 0
+    while True:
+        yield from first
+        if len(first) < _MEMBERS:
+            return
+        start += _MEMBERS
+        first = client.lrange(key, start, start + _MEMBERS - 1)
