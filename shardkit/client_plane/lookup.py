@@ -54,8 +54,8 @@ class ClientPlane:
             )
         found = self._reading.get(read_from)
         if found is None:
-            in_use.any = True
             found = copy.copy(self)
+            in_use.note(found)
             found.readers = ReaderClients(self.clients, self.replicas, read_from)
             found.clients = found.readers  # type: ignore[assignment]
             found._have_links_read(self.clients, read_from)

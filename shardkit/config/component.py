@@ -11,6 +11,7 @@ from typing import Any
 
 from shardkit.config.entry import Entry
 from shardkit.config.problem import Problem, shown
+from shardkit.config.read_from import in_use
 from shardkit.errors import ConfigError, InvalidEntryError, MissingEntryError, ShardCountError
 from shardkit.operations.commands import Key, Shard
 from shardkit.routing.placement import DEFAULT, Place, PlaceAll, placement, placement_of_all
@@ -108,6 +109,8 @@ class Component:
         object.__setattr__(self, "held", held)
         apart = held or any(entry.read_from for _, entry in self.entries())
         object.__setattr__(self, "reads_apart", apart)
+        if apart:
+            in_use.note(self)
 
     def __reduce__(self) -> tuple[type[Component], tuple[Any, ...]]:
         """Pickle what was given; the functions are made anew."""

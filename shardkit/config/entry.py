@@ -29,7 +29,7 @@ from shardkit.config.problem import Problem as Problem
 from shardkit.config.problem import invalid as invalid
 from shardkit.config.problem import mask as mask
 from shardkit.config.problem import shown_name
-from shardkit.config.read_from import in_use, read_from_of
+from shardkit.config.read_from import read_from_of
 from shardkit.config.url import DEFAULT_PORT as DEFAULT_PORT
 from shardkit.config.url import (
     REFERENCE,
@@ -83,8 +83,6 @@ class Entry:
         self.read_from = read_from_of(self._fields)
         self.zone: str = self._fields.get("zone", "")
         self.held: str = self._fields.get("held", "")
-        if self.held:
-            in_use.any = True
         self.replicas = tuple(
             Entry(with_master(replica, fields), f"{where} replicas[{n}]")
             for n, replica in enumerate(fields.get("replicas", ()))

@@ -13,6 +13,7 @@ The last is the affinity to availability zones of Valkey GLIDE.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -68,9 +69,17 @@ class _ReplicaReads:
     """Whether any reads may go another way than writes; links ask before anything else.
 
     To replicas, that is, or to shards that are being moved.
+
+    Attributes:
+        any: the components and clients of which that is so, as long as somebody has them.
     """
 
-    any = False
+    def __init__(self) -> None:
+        self.any: set[object] = set()
+
+    def note(self, apart: object) -> None:
+        """Note that reads of a component or by a client may go another way."""
+        self.any.add(weakref.ref(apart, self.any.discard))
 
 
 in_use = _ReplicaReads()
@@ -81,5 +90,4 @@ def read_from_of(fields: Mapping[str, Any]) -> ReadFrom | None:
     mode = fields.get("read_from", "master")
     if mode == "master":
         return None
-    in_use.any = True
     return ReadFrom(mode, fields.get("max_lag", MAX_LAG))

@@ -133,12 +133,14 @@ class Greeting:
                 error = DatabaseMovedError("the shard has moved to another server")
                 error.elsewhere = True
                 raise error
+            name = self._name().removeprefix("shardkit:")
             if time.monotonic() > end:
+                shard = name.partition("@")[0]
                 raise DatabaseMovedError(
                     "the database is closed: its shards move to another server, or have moved, and "
-                    "the entries still name this one; see: shardkit move status"
+                    "the entries still name this one; see: shardkit move status; if that was "
+                    f"interrupted: shardkit move resume {shard}"
                 )
-            name = self._name().removeprefix("shardkit:")
             yield _FENCE_STEP, [("CLIENT", "SETNAME", WAITING + name), self._ask]
 
     def renamed(self, client_name: str | None) -> list[tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 import time
@@ -17,6 +18,7 @@ from test_move_server import filled
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
+from shardkit.config.read_from import in_use
 from shardkit.connections.greeting import WAITING
 from shardkit.errors import InvalidArgumentError
 from shardkit.growth import (
@@ -29,6 +31,7 @@ from shardkit.growth import (
     start_shard_move,
     verify_shard_move,
 )
+from shardkit.growth.certificate import differing
 from shardkit.growth.fence import fence_value, write_under
 from shardkit.growth.servers import GrowthError
 from shardkit.simulation.linearizability import Register, check_linearizable
@@ -170,6 +173,40 @@ def test_readers_never_wait_for_a_move_of_a_shard(
                 assert fleet.masters() == [fleet.name(0), fleet.name(1)]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("end", [start_shard_move, None])
+def test_reads_are_looked_at_no_more_when_a_move_has_ended(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, end: Any
+) -> None:
+    small(fleet)
+    gc.collect()
+    before = set(in_use.any)
+    with shardkit.connect(fleet.url) as kit:
+        router, seen = kit.key_sharded("users"), []
+        client: Any = kit.client("users", 1)
+
+        def while_held(*args: object) -> object:
+            assert client.get("unknown") is None
+            assert router.mget(["k1", "k2"]) == [b"1", b"2"]
+            seen.append(in_use.any - before)
+            if end is None:
+                raise GrowthError("it is not to be", "abort it")
+            return differing(*args)
+
+        monkeypatch.setattr(shard_move, "_ATTEMPTS", 1)
+        monkeypatch.setattr(shard_move, "differing", while_held)
+        try:
+            start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+        except GrowthError:
+            abort_shard_move(fleet.config, "users:1")
+        assert seen[0]
+        give_up = time.monotonic() + 20
+        while in_use.any - before:  # as soon as the last entries have been read
+            assert time.monotonic() < give_up
+            assert router.mget(["k1", "k2"]) == [b"1", b"2"]
+            gc.collect()
+            time.sleep(0.01)
 
 
 class Killed(BaseException):
@@ -341,7 +378,7 @@ def test_a_client_that_cannot_read_the_config_server_writes_nothing_at_the_old_p
         monkeypatch.setattr(kit.topology, "_read_again", lambda names: [])
         monkeypatch.setattr(kit.topology, "reread", kit.topology.last_known)
         start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=1, kill=True)
-        with pytest.raises(redis.ConnectionError, match="its shards move to another server"):
+        with pytest.raises(redis.ConnectionError, match="shardkit move resume users:1"):
             client.incr("count")  # type: ignore[union-attr]
         monkeypatch.undo()
         assert kit.client("users", 1).incr("count") == 2  # type: ignore[union-attr]
