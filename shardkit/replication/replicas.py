@@ -28,7 +28,7 @@ import weakref
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import count
@@ -389,10 +389,14 @@ class Replicas:
         replicas = {
             _server(each.entry): (state, each.entry) for state in states for each in state.replicas
         }
-        with ThreadPoolExecutor(AT_A_TIME, "shardkit-replicas") as pool:
+        of_replicas: dict[str, _Answer] = {}
+        with suppress(_NoThreads), ThreadPoolExecutor(AT_A_TIME, "shardkit-replicas") as pool:
 
             def ask(servers: Mapping[str, tuple[_ShardState, Entry | None]]) -> dict[str, _Answer]:
-                answers = pool.map(lambda each: self._ask(*each), servers.values())
+                try:
+                    answers = pool.map(lambda each: self._ask(*each), servers.values())
+                except RuntimeError as error:
+                    raise _NoThreads from error
                 return dict(zip(servers, answers, strict=True))
 
             of_masters = ask(masters)
@@ -461,6 +465,10 @@ class Replicas:
                         del state.wanted[name]
         finally:
             state.held = False
+
+
+class _NoThreads(Exception):
+    """There can be no more threads now: the process ends, perhaps."""
 
 
 class _Answer(NamedTuple):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -53,6 +55,38 @@ def test_a_router_reads_from_a_replica_and_writes_to_the_master(
     assert on(opened, router, "k1", "set", "k1", "new")
     assert on(opened, router, "k1", "get", "k1") == b"new", "what this process wrote is read"
     assert replicated.counts("set")[0] == 1
+
+
+ENDS_IN_A_ROUND = """
+import concurrent.futures.thread as pools, sys, threading, time
+import shardkit
+from shardkit.replication.replicas import Replicas
+
+ask, asked = Replicas._ask, threading.Event()
+
+def until_the_end(*args):
+    if threading.current_thread() is not threading.main_thread() and reading.is_set():
+        asked.set()
+        while not pools._shutdown:
+            time.sleep(0.001)
+    return ask(*args)
+
+reading = threading.Event()
+Replicas._ask = until_the_end
+kit = shardkit.connect(shardkit.ShardMap.parse(sys.argv[1]))
+router = kit.key_sharded("users", read_from="replica")
+router["k"].get("k")
+reading.set()
+asked.wait()
+"""
+
+
+def test_a_process_that_ends_while_replicas_are_asked_says_nothing(replicated: Replicated) -> None:
+    text = replicated.map().to_yaml()
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS_IN_A_ROUND, text], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def read_in_session(face: Face, router: Any, name: str) -> None:
