@@ -94,7 +94,8 @@ def fail_over(
             or a cluster, its Sentinels or nodes do it (`growth.managed_failover`).
         to: the replica, ``host:port``; by default the one that has the most writes. Sentinels
             choose it by its ``replica-priority``, which is the best for so long.
-        force: after a crash, also take a replica whose link had been down for more than 30 s.
+        force: after a crash, also take a replica whose link had been down for more than 30 s; or
+            one that is a master already, if ``to`` names it.
         hold: how long writers may wait, in seconds; of a planned failover.
 
     Raises:
@@ -117,12 +118,15 @@ def fail_over(
             for component, number, _ in entries_on(components.values(), source)
         )
         message = f"failover of {source}"
+        held: float | None
         master = stack.enter_context(connected_to(source, like, where))
         try:
             role: ServerRole | None = role_of(master)
         except (RedisError, OSError):
             role = None
         known = replicas_of(components.values(), source)
+        forced = _wanted(to, known, []) if force and role is None else None
+        begun = _taken_over(config, source, known, like, where, forced)
         if role is not None and not role.is_master:
             # Begun before, by somebody who was killed: the entries are to follow.
             target = _named(known, role.master) or role.master
@@ -131,7 +135,12 @@ def fail_over(
             stack.callback(ask_for_replicas, replica, config, target)
             epoch = push_relocation(config, source, target, keep_source=True, message=message)
             return Takeover(shards, source, target, True, None, epoch=epoch)
-        if role is not None:
+        if begun is not None:  # after a crash, by somebody who was killed before the push
+            role, held, behind = None, None, 0
+            target = begun
+            replica = stack.enter_context(connected_to(target, like, where))
+            stack.callback(ask_for_replicas, replica, config, target)
+        elif role is not None:
             seen = [each for each, _ in role.replicas]
             wanted = _wanted(to, known, seen)
             candidates = [wanted] if wanted is not None else known or seen
@@ -141,7 +150,7 @@ def fail_over(
             wait_for_copy(master, replica, _COPY)
             stack.callback(ask_for_replicas, replica, config, target)
             take_writes_alone(replica, config, target)
-            held: float | None = hand_over(master, replica, target, hold)
+            held = hand_over(master, replica, target, hold)
             persist_roles(master, replica)
             behind = 0
         else:
@@ -226,6 +235,25 @@ def replicas_of(components: Iterable[Component], master: ServerAddress) -> list[
     return list(found)
 
 
+def _taken_over(
+    config: Any,
+    source: ServerAddress,
+    known: list[ServerAddress],
+    like: Entry,
+    where: str,
+    forced: ServerAddress | None,
+) -> ServerAddress | None:
+    """Return the replica that has taken over already, though entries name the old master.
+
+    After a crash the config server says which; after a planned failover, whose master then died,
+    only the caller knows.
+    """
+    noted = [each.target for each in pending_fences(config) if each.source == source]
+    candidates = [each for each in noted if each in known] or ([forced] if forced else [])
+    found = _roles(candidates, like, where)
+    return next((server for server, role in found.items() if role.is_master), None)
+
+
 def _named(known: Iterable[ServerAddress], server: ServerAddress | None) -> ServerAddress | None:
     return next((each for each in known if each == server), None)
 
@@ -258,6 +286,12 @@ def _best(offsets: Mapping[ServerAddress, ServerRole], most_down: int | None) ->
         GrowthError: there is none, or its link had been down for too long.
     """
     replicas = {server: role for server, role in offsets.items() if not role.is_master}
+    if not replicas and offsets:
+        named = ", ".join(map(str, offsets))
+        raise GrowthError(
+            f"no replica answers; {named} is a master already",
+            f"if it has taken over: --to {next(iter(offsets))} --force",
+        )
     if not replicas:
         raise GrowthError("no replica answers", "start one; or restore a backup: shardkit restore")
     target = max(replicas, key=lambda server: replicas[server].offset)
@@ -320,6 +354,8 @@ def apply_fences(config: Any, wait: float = 0.0) -> list[Fence]:
     while True:
         components = read_components(config)
         pending = pending_fences(config)
+        for source in done.keys() - {each.source for each in pending}:
+            done[source] = replace(done[source], applied=True)  # by somebody else
         for fence in pending:
             applied = False
             for key, at, like in entries_on(components.values(), fence.target)[:1]:

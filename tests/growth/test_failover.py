@@ -175,6 +175,45 @@ def test_a_failover_that_was_killed_before_its_push_is_completed(fleet: Fleet) -
     assert fleet.masters() == [fleet.name(1)] * 2
 
 
+def test_a_failover_after_a_crash_that_was_killed_before_its_push_is_completed(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, c = fleet.servers
+    follow(b, a)
+    follow(c, a)
+    fleet.push(0, (1, 2))
+    a.kill()
+    with monkeypatch.context() as patched:
+        patched.setattr(failover, "push_relocation", killed)
+        patched.setattr(failover, "_repoint", killed)
+        with pytest.raises(Killed):
+            fail_over(fleet.config, "users:0", fleet.name(1))
+    assert fleet.masters() == [fleet.name(0)] * 2
+    a.restart()  # as a master, which it is no longer
+    done = fail_over(fleet.config, "users:0")
+    assert (str(done.target), done.planned) == (fleet.name(1), False)
+    assert done.followers == (fleet.name(2),)
+    assert fleet.masters() == [fleet.name(1)] * 2
+    assert [fence.applied for fence in apply_fences(fleet.config, wait=5)] == [True]
+
+
+def test_a_replica_that_is_a_master_already_takes_over_if_it_is_named_and_that_is_forced(
+    fleet: Fleet,
+) -> None:
+    a, b, _ = fleet.servers
+    follow(b, a)
+    fleet.push(0, (1,))
+    with a.client() as client, b.client() as other:
+        client.execute_command("FAILOVER", "TO", "127.0.0.1", b.port)
+        while other.info("replication")["role"] != "master":
+            time.sleep(0.01)
+    a.kill()
+    with pytest.raises(GrowthError, match=rf"{fleet.name(1)} is a master already"):
+        fail_over(fleet.config, "users:0")
+    fail_over(fleet.config, "users:0", fleet.name(1), force=True)
+    assert fleet.masters() == [fleet.name(1)] * 2
+
+
 def test_what_cannot_be_failed_over_is_refused(fleet: Fleet) -> None:
     fleet.push(0)
     with pytest.raises(GrowthError, match="no replica answers"):
