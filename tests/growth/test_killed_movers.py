@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 import pytest
@@ -29,6 +30,7 @@ from shardkit.growth import (
     shard_moves,
     start_move,
     start_shard_move,
+    verify_move,
 )
 from shardkit.growth.servers import GrowthError
 from shardkit.local import LocalServer
@@ -124,39 +126,71 @@ with shardkit.connect(sys.argv[1]) as kit:
 """
 
 
+@contextmanager
+def stopped_client(fleet: Fleet) -> Iterator[subprocess.Popen[str]]:
+    """Give a process that was stopped somewhere in its writes to the second shard."""
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, fleet.url], stdout=subprocess.PIPE, text=True
+    )
+    assert client.stdout is not None
+    try:
+        assert client.stdout.readline() == "begun\n"
+        time.sleep(0.2)  # somewhere in its writes
+        client.send_signal(signal.SIGSTOP)
+        yield client
+    finally:
+        client.kill()
+        client.wait()
+        client.stdout.close()
+
+
+def goes_on(fleet: Fleet, client: subprocess.Popen[str]) -> tuple[int, int, int]:
+    """Have a stopped process write on at the second server, until it is told to end.
+
+    Returns:
+        How often it has counted there, how many of its calls it knows to have been executed, and of
+        how many it does not know.
+    """
+    assert client.stdout is not None
+    with fleet.servers[1].client(db=2) as new:
+        before = int(new.get("count") or 0)
+        client.send_signal(signal.SIGCONT)
+        end = time.monotonic() + 20
+        while int(new.get("count") or 0) < before + 10:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        new.set("end", 1)
+        sure, unsure = map(int, client.stdout.readline().split())
+        return int(new.get("count") or 0), sure, unsure
+
+
 def test_a_client_that_is_stopped_in_a_call_and_goes_on_after_a_move_writes_at_the_new_place(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard_move, "_ATTEMPTS", 1)
     fleet.push(0)
-    client = subprocess.Popen(
-        [sys.executable, "-c", CLIENT, fleet.url], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert client.stdout is not None
-        assert client.stdout.readline() == "begun\n"
-        time.sleep(0.2)  # somewhere in its writes
-        client.send_signal(signal.SIGSTOP)
+    with stopped_client(fleet) as client:
         with pytest.raises(GrowthError, match="did not leave"):
             start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=0.2)
         resume_shard_move(fleet.config, "users:1", hold=PATIENT, kill=True)
-        with fleet.servers[0].client(db=2) as old, fleet.servers[1].client(db=2) as new:
-            before = int(new.get("count") or 0)
-            client.send_signal(signal.SIGCONT)
-            end = time.monotonic() + 20
-            while int(new.get("count") or 0) < before + 10:
-                assert time.monotonic() < end
-                time.sleep(0.01)
+        count, sure, unsure = goes_on(fleet, client)
+        with fleet.servers[0].client(db=2) as old:
             assert old.get("count") is None
-            new.set("end", 1)
-            sure, unsure = map(int, client.stdout.readline().split())
-            assert sure <= int(new.get("count")) <= sure + unsure
-            assert unsure <= 1  # the call in which it was stopped
-    finally:
-        client.kill()
-        client.wait()
-        assert client.stdout is not None
-        client.stdout.close()
+        assert sure <= count <= sure + unsure
+        assert unsure <= 1  # the call in which it was stopped
+
+
+def test_a_client_that_is_stopped_in_a_call_goes_on_at_the_new_server_after_it_has_moved(
+    fleet: Fleet,
+) -> None:
+    fleet.push(0)
+    with stopped_client(fleet) as client:
+        start_move(fleet.config, fleet.name(0), fleet.name(1), hold=PATIENT)
+        count, sure, unsure = goes_on(fleet, client)
+        assert (count, unsure) == (sure, 0), "no call fails because of it"
+        certificate = verify_move(fleet.config, fleet.name(0)).certificate
+        assert certificate is not None
+        assert certificate["same"], "nothing was written at the old one"
 
 
 def lasting(fleet: Fleet) -> None:

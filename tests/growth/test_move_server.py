@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from growth_helpers import Fleet, check_nothing_lost, follow, on_redis_too, writ
 import shardkit
 from shardkit.growth import (
     abort_move,
+    compare,
     journal,
     moves,
     plan_move,
@@ -142,6 +144,33 @@ def test_a_move_that_is_killed_leaves_no_server_that_asks_for_fewer_replicas(
     assert not fleet.config.exists("config:growth:least")
 
 
+@on_redis_too
+def test_a_client_that_cannot_read_the_config_server_writes_nothing_at_the_server_that_was_left(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.push(0)
+    with shardkit.connect(fleet.url) as kit:
+        client = kit.client("users", 1)
+        assert isinstance(client, redis.Redis)
+        assert client.incr("count") == 1
+        # From now on it reads nothing new, as if the config server were away for it alone.
+        monkeypatch.setattr(kit.topology, "_read_again", lambda names: [])
+        monkeypatch.setattr(kit.topology, "reread", kit.topology.last_known)
+        start_move(fleet.config, fleet.name(0), fleet.name(1))
+        with pytest.raises(redis.ReadOnlyError, match="read only replica"):
+            client.incr("count")
+        assert client.get("count") == b"1", "the old server follows the new one"
+        monkeypatch.undo()
+        assert client.incr("count") == 2, "the call itself finds the new entries"
+    for server in fleet.servers[:2]:
+        with server.client(db=2) as there:
+            while there.get("count") != b"2":
+                time.sleep(0.01)
+    certificate = verify_move(fleet.config, fleet.name(0)).certificate
+    assert certificate is not None
+    assert certificate["same"]
+
+
 def test_two_movers_exclude_each_other(fleet: Fleet) -> None:
     fleet.push(0)
     with journal.lease(fleet.config), pytest.raises(GrowthError, match="is at work"):
@@ -214,6 +243,33 @@ def test_what_differs_is_found(fleet: Fleet) -> None:
         "2 set",
         "2 stray",
     ]
+
+
+def test_what_differs_far_into_a_value_is_found(fleet: Fleet) -> None:
+    with fleet.servers[0].client() as one, fleet.servers[1].client() as other:
+        for client in (one, other):
+            client.set("string", "v" * 2_100_000)
+            client.set("short", "v" * 20_000)
+            client.rpush("list", *range(2001))
+            client.hset("hash", mapping={f"f{n}": n for n in range(5000)})
+            client.sadd("set", *range(5000))
+            client.zadd("zset", {f"m{n}": n for n in range(5000)})
+            for n in range(1001):
+                client.xadd("stream", {"a": n}, id=f"1-{n + 1}")
+        found = compare({0: one}.__getitem__, {0: other}.__getitem__, [0])
+        assert (found.differing, found.total) == (0, 7)
+        other.setrange("string", 2_099_999, "w")
+        other.setrange("short", 19_999, "w")
+        other.lset("list", -1, "last")
+        other.hset("hash", "f4999", "other")
+        other.srem("set", 4999)
+        other.zadd("zset", {"m4999": 4999.5})
+        other.xdel("stream", "1-1001")
+        differs = compare({0: one}.__getitem__, {0: other}.__getitem__, [0])
+        assert sorted(line.split(":")[0] for line in differs.different) == [
+            f"0 {name}" for name in ("hash", "list", "set", "short", "stream", "string", "zset")
+        ]
+        assert differs.digest == found.digest, "it is of the first server"
 
 
 def test_the_command_moves_and_says_so(fleet: Fleet, tmp_path: Path) -> None:
