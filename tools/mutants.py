@@ -21,11 +21,15 @@ What happens
        mutants. Operators are drawn in proportion to the root of how many places each has, so that
        constants do not crowd out the rest.
     3. Each mutant is written into a copy, and the tests that run its line are run, those that have
-       killed before and the fast ones first, up to --budget estimated seconds, until one fails:
-       first those of four files, as collecting hundreds takes longer than most tests; then others.
+       killed before and the fast ones first, up to --budget estimated seconds, until one fails.
        For a line outside of functions: those that run anything of the file. For a Lua script: those
        that run a line with its name as a literal, or with the name of a script that includes it.
-       A process that has imported everything but the library forks for each mutant.
+       A process that has collected the tests and started what a session shares forks for each
+       mutant. The child puts the changed code into the functions, and the changed text into the
+       scripts. A test that killed must pass without the mutant afterwards: otherwise the mutant has
+       left a server behind that others cannot use, all is started anew, and the mutant tried again.
+       What is only run by an import needs a process that has not imported the library: first it
+       runs tests of four files, as collecting hundreds takes longer than most tests; then others.
 
 Operators for Python
     negate    the condition of if, while, x if c else y, a comprehension     compare   < and <=, ...
@@ -59,6 +63,8 @@ import contextlib
 import ctypes
 import difflib
 import fnmatch
+import functools
+import gc
 import glob
 import hashlib
 import importlib
@@ -74,12 +80,19 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import warnings
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, TextIO
 
 SURVIVED = ("survived", "unrun")
+VERBS = ("--serve", "--warm", "--pytest", "--probe", "--contexts")  # what it starts itself for
+COLD = 77  # the status of a child that cannot put a mutant into what has been imported
+LOADER = "shardkit.lua"  # reads scripts, and keeps them
+INCLUDE = re.compile(r"^--@include [\w/]+\n", re.MULTILINE)
 # ------------------------------------------------------------------------------------ the mutants
 
 
@@ -539,11 +552,34 @@ def end_with_children(pid: int) -> None:
         end_with_children(child)
 
 
+def adopt_orphans() -> None:
+    """Have orphans of a test run become children of this process, so that they can be ended."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+
+
+def end_of(pid: int, limit: float, kept: Iterable[int] = ()) -> int | None:
+    """Wait for a child, end what it leaves; return its status, None if it did not end in time."""
+    until, status = time.monotonic() + limit, None
+    while time.monotonic() < until:
+        done, code = os.waitpid(pid, os.WNOHANG)
+        if done:
+            status = os.waitstatus_to_exitcode(code)
+            break
+        time.sleep(0.01)
+    if status is None:
+        end_with_children(pid)
+        os.waitpid(pid, 0)
+    for left in set(children_of(os.getpid())) - set(kept):
+        end_with_children(left)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(left, 0)
+    return status
+
+
 def serve(modules_file: str) -> None:
     """Import what does not change, then fork for each request: a line of JSON on stdin."""
-    with contextlib.suppress(OSError, AttributeError):
-        # Orphans of a test run become ours, so that they can be ended.
-        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+    adopt_orphans()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in json.loads(Path(modules_file).read_text()):
@@ -573,21 +609,165 @@ def serve(modules_file: str) -> None:
             finally:
                 sys.stdout.flush()
                 os._exit(rc)
-        until, status = time.monotonic() + request["limit"], None
-        while time.monotonic() < until:
-            done, code = os.waitpid(pid, os.WNOHANG)
-            if done:
-                status = os.waitstatus_to_exitcode(code)
-                break
-            time.sleep(0.02)
-        if status is None:
-            end_with_children(pid)
-            os.waitpid(pid, 0)
-        for left in children_of(os.getpid()):
-            end_with_children(left)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(left, 0)
+        status = end_of(pid, request["limit"])
         print(json.dumps({"status": status}), flush=True)
+
+
+def code_key(code: types.CodeType) -> tuple[str, str, int, bytes]:
+    """What tells a code object from all others; their equality leaves the file out."""
+    return code.co_filename, code.co_qualname, code.co_firstlineno, code.co_linetable
+
+
+def changed_code(
+    old: types.CodeType, new: types.CodeType
+) -> Iterator[tuple[types.CodeType, types.CodeType]]:
+    """Pairs of code objects at the same place that differ, at any depth."""
+    if old == new:
+        return
+    yield old, new
+    below = [[c for c in code.co_consts if isinstance(c, types.CodeType)] for code in (old, new)]
+    if len(below[0]) == len(below[1]):
+        for pair in zip(*below, strict=True):
+            yield from changed_code(*pair)
+
+
+class Warm:
+    """A pytest plugin: instead of running the tests it forks for each request.
+
+    A request is a line of JSON: which tests, and what is changed where. The tests have been
+    collected, and those named first have been run: the fixtures of the session are there.
+    """
+
+    def __init__(self, first: list[str], requests: TextIO, answers: TextIO) -> None:
+        self.first, self.requests, self.answers = first, requests, answers
+        self.durations: dict[str, float] = defaultdict(float)
+        self.failed: list[str] = []
+        self.why: list[str] = []
+        self.functions: dict[tuple, list[types.FunctionType]] = defaultdict(list)
+        self.scripts: list[Any] = []
+        self.caches: list[Any] = []
+        self.fixtures: list[Any] = []
+
+    def pytest_runtest_logreport(self, report):
+        self.durations[report.nodeid] += report.duration
+        if report.failed:
+            self.failed.append(report.nodeid)
+            said = str(report.longrepr).splitlines()
+            self.why += [line for line in said if line.startswith("E  ")][:4]
+
+    def run(self, session, names: list[str], to_the_end: bool = False) -> None:
+        """Run tests up to the first one that fails; what the session shares is kept."""
+        items = [self.items[name] for name in names if name in self.items]
+        for item, after in itertools.zip_longest(items, items[1:], fillvalue=session.items[0]):
+            session._setupstate.teardown_exact(item)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+            if self.failed and not to_the_end:
+                break
+
+    def pytest_runtestloop(self, session):
+        import pytest
+
+        self.items = {item.nodeid: item for item in session.items}
+        self.run(session, self.first, to_the_end=True)
+        self.failed.clear()
+        self.why.clear()
+        for found in gc.get_objects():
+            if isinstance(found, types.FunctionType):
+                self.functions[code_key(found.__code__)].append(found)
+            elif type(found).__name__ == "Script" and hasattr(found, "text"):
+                self.scripts.append(found)
+            elif isinstance(found, functools._lru_cache_wrapper):
+                self.caches.append(found)
+            elif isinstance(found, pytest.FixtureDef) and found.scope == "session":
+                self.fixtures.append(found)
+        gc.collect()
+        gc.freeze()
+        ours = children_of(os.getpid())
+        self.answers.write("ready\n")
+        self.answers.flush()
+        for line in self.requests:
+            request = json.loads(line)
+            pid = os.fork()
+            if pid == 0:
+                rc = 3
+                try:
+                    os.setsid()
+                    rc = self.child(session, request)
+                except BaseException as error:
+                    print(repr(error))
+                finally:
+                    os._exit(rc)
+            status = end_of(pid, request["limit"], ours)
+            self.answers.write(json.dumps({"status": status}) + "\n")
+            self.answers.flush()
+        return True
+
+    def child(self, session, request: dict[str, Any]) -> int:
+        for fixture in self.fixtures:
+            fixture._finalizers.clear()  # what the parent has started is not ended here
+        self.durations.clear()
+        if request["file"]:
+            path, old, new = Path(request["file"]), request["old"], request["new"]
+            for cached in self.caches:  # results of the unchanged function, but for the scripts
+                owner = getattr(cached, "__module__", "")
+                if path.suffix != ".lua" and owner.startswith("shardkit.") and owner != LOADER:
+                    cached.cache_clear()
+            if path.suffix == ".lua":
+                there = self.put_script(path, old, new)
+            else:
+                there = self.put_code(path, old, new)
+            if not there:
+                return COLD
+        self.run(session, request["wanted"])
+        out = {"durations": dict(self.durations), "failed": self.failed, "why": self.why}
+        Path(request["result"]).write_text(json.dumps(out))
+        return 1 if self.failed else 0 if self.durations else 5
+
+    def put_code(self, path: Path, old: str, new: str) -> bool:
+        """Give the functions of a file their changed code; whether that could be done."""
+        codes = [compile(text, str(path), "exec", dont_inherit=True) for text in (old, new)]
+        there = False
+        try:
+            for before, after in changed_code(*codes):
+                for function in self.functions.get(code_key(before), ()):
+                    function.__code__ = after
+                    there = True
+        except ValueError:  # it has other variables of functions around it
+            return False
+        loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+        return there or str(path) not in loaded
+
+    def put_script(self, path: Path, old: str, new: str) -> bool:
+        """Change the text of scripts; those that are read later are read from the file."""
+        there = False
+        pieces = [INCLUDE.split(text) for text in (old, new)]
+        changed = [pair for pair in zip(*pieces, strict=True) if pair[0] != pair[1]]
+        for script in self.scripts:
+            if all(piece in script.text for piece in pieces[0]):
+                text = script.text
+                for before, after in changed:
+                    text = text.replace(before, after)
+                object.__setattr__(script, "text", text)
+                sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+                object.__setattr__(script, "sha", sha)
+                there = True
+        return there
+
+
+def warm(first_file: str, log: str, args: list[str]) -> None:
+    """Collect the tests, run a few, and fork for each request on stdin."""
+    adopt_orphans()
+    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    null, out = (
+        os.open(os.devnull, os.O_RDONLY),
+        os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+    )
+    os.dup2(null, 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    import pytest
+
+    pytest.main(args, plugins=[Warm(json.loads(Path(first_file).read_text()), requests, answers)])
 
 
 def probe(folder: str, result: str, args: list[str]) -> None:
@@ -633,6 +813,57 @@ def rounds(tests: list[str]) -> list[list[str]]:
     first = [test for test in tests[:40] if test.partition("::")[0] in files]
     others = [test for test in tests if test not in set(first)]
     return [first, others] if others else [first]
+
+
+class Servers:
+    """The processes of a job that fork for each mutant, started when they are first asked for."""
+
+    def __init__(self, driver: Driver, copy: Path, modules: str) -> None:
+        self.driver, self.copy, self.modules = driver, copy, modules
+        self.running: dict[str, subprocess.Popen] = {}
+
+    @property
+    def cold(self) -> subprocess.Popen:
+        """It has imported everything but the library."""
+        return self.server("--serve", self.modules)
+
+    @property
+    def warm(self) -> subprocess.Popen:
+        """It has collected the tests, and run the quickest one of each file."""
+        driver, work = self.driver, self.driver.work
+        quickest: dict[str, str] = {}
+        for test in sorted(driver.durations, key=driver.durations.__getitem__, reverse=True):
+            if driver.in_tests(test):
+                quickest[test.partition("::")[0]] = test
+        first = work / "first.json"
+        first.write_text(json.dumps(list(quickest.values())))
+        log = str(work / f"{self.copy.name}.warm.log")
+        return self.server("--warm", str(first), log, *driver.pytest_args, *sorted(quickest))
+
+    def server(self, *args: str) -> subprocess.Popen:
+        known = self.running.get(args[0])
+        if known is None or known.poll() is not None:
+            known = self.running[args[0]] = subprocess.Popen(
+                [self.driver.asked.python, os.path.abspath(__file__), *args],
+                cwd=self.copy,
+                env=self.driver.environment(self.copy),
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            known.stdout.readline()
+        return known
+
+    def end(self) -> None:
+        """End them, and what they have started; the next mutant gets new ones."""
+        for server in self.running.values():
+            server.stdin.close()
+            try:
+                server.wait(30)
+            except subprocess.TimeoutExpired:
+                end_with_children(server.pid)
+                server.wait()
+        self.running.clear()
 
 
 class Driver:
@@ -814,7 +1045,7 @@ class Driver:
             function = test.partition("[")[0]
             cost[test] = self.durations.get(test, 0.2) * (1 + nth[function])
             nth[function] += 1
-        return sorted(tests, key=lambda t: (-self.kills[t], cost[t], t)), runs
+        return sorted(tests, key=lambda t: (cost[t] / (1 + self.kills[t]), t)), runs
 
     def lines_that_name(self, file: str) -> dict[str, list[int]]:
         """The lines of Python, by file, that name a Lua script or one that includes it."""
@@ -903,25 +1134,16 @@ class Driver:
         return 0
 
     def work_off(self, copy: Path, modules: str, queue: list[Mutant], results: list) -> None:
-        server = None
+        servers = Servers(self, copy, modules)
         while True:
             with self.lock:
                 if not queue or time.monotonic() > self.until:
                     break
                 mutant = queue.pop()
-            if server is None or server.poll() is not None:
-                server = subprocess.Popen(
-                    [self.asked.python, os.path.abspath(__file__), "--serve", modules],
-                    cwd=copy,
-                    env=self.environment(copy),
-                    text=True,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                )
-                server.stdout.readline()
             try:
-                result = self.tried(copy, server, mutant)
+                result = self.tried(copy, servers, mutant)
             except (OSError, ValueError) as error:
+                servers.end()
                 result = {"status": "error", "why": repr(error)}
             with self.lock:
                 said = {"id": mutant.id, **asdict(mutant), **result}
@@ -933,11 +1155,9 @@ class Driver:
                     f"{'  by ' + result['by'] if result.get('by') else ''}",
                     flush=True,
                 )
-        if server is not None:
-            server.stdin.close()
-            server.wait()
+        servers.end()
 
-    def tried(self, copy: Path, server: subprocess.Popen, mutant: Mutant) -> dict:
+    def tried(self, copy: Path, servers: Servers, mutant: Mutant) -> dict:
         with self.lock:
             order, runs = self.tests_for(mutant)
         if not runs or not order:
@@ -950,14 +1170,69 @@ class Driver:
             estimate += self.durations.get(test, 0.2)
         left = len(order) - len(chosen)
         out: dict = {"wall": 0.0, "tests": 0, "ran": 0, "left": left}
+        if mutant.scope:
+            result = self.run_warm(copy, servers, mutant, chosen)
+            if result["status"] != "cold":
+                return result | {"tests": len(chosen), "left": left}
         for tests in rounds(chosen):
-            result = self.run_tests(copy, server, mutant, tests)
+            result = self.run_tests(copy, servers.cold, mutant, tests)
             out["wall"] = round(out["wall"] + result.pop("wall"), 1)
             out["tests"] += len(tests)
             out["ran"] += result.pop("ran", 0)
             if result["status"] != "survived":
                 break
         return out | result
+
+    def run_warm(self, copy: Path, servers: Servers, mutant: Mutant, chosen: list[str]) -> dict:
+        """Run tests on a mutant in a child of the process that has imported everything."""
+        began = time.monotonic()
+        for _ in range(4):
+            chosen = [test for test in chosen if test not in self.broken]
+            said = self.asked_warm(copy, servers.warm, mutant, chosen)
+            if said["status"] != 1:
+                break
+            by = said["failed"][0]
+            if not self.asked_warm(copy, servers.warm, None, [by])["status"]:
+                break
+            servers.end()
+            if self.asked_warm(copy, servers.warm, None, [by])["status"]:
+                self.broken.add(by)  # it fails by itself
+        status = {0: "survived", 1: "killed", None: "timeout"}.get(said["status"], "cold")
+        if said["status"] is None:
+            servers.end()  # a server may still be at it
+        out: dict = {"wall": round(time.monotonic() - began, 1), "ran": len(said["durations"])}
+        out["status"] = status if chosen else "unrun"
+        if status == "killed":
+            out |= {"by": said["failed"][0], "why": said["why"]}
+            with self.lock:
+                self.kills[out["by"]] += 1
+        return out
+
+    def asked_warm(
+        self, copy: Path, server: subprocess.Popen, mutant: Mutant | None, tests: list[str]
+    ) -> dict:
+        estimate = sum(self.durations.get(test, 0.2) for test in tests)
+        result = copy.parent / f"{copy.name}.json"
+        result.unlink(missing_ok=True)
+        limit = self.asked.limit + 3 * estimate
+        asked = {"wanted": tests, "result": str(result), "limit": limit, "file": None}
+        if mutant is not None:
+            path = copy / mutant.file
+            old = (self.checkout / mutant.file).read_bytes()
+            new = mutant.applied(old)
+            asked |= {"file": str(path), "old": old.decode(), "new": new.decode()}
+            self.written(path, new)  # for processes that tests start
+        try:
+            server.stdin.write(json.dumps(asked) + "\n")
+            server.stdin.flush()
+            answer = json.loads(server.stdout.readline())
+        finally:
+            if mutant is not None:
+                self.written(path, old)
+        said = {"failed": [], "durations": {}, "why": []}
+        if result.exists():
+            said = json.loads(result.read_text())
+        return said | answer
 
     def run_tests(
         self, copy: Path, server: subprocess.Popen, mutant: Mutant, chosen: list[str]
@@ -1085,11 +1360,19 @@ def contexts(data: str, wanted_file: str, result: str) -> None:
 
 
 def main() -> int:
-    if len(sys.argv) > 1 and sys.argv[1] in ("--serve", "--pytest", "--probe", "--contexts"):
+    if len(sys.argv) > 1 and sys.argv[1] in (
+        "--serve",
+        "--warm",
+        "--pytest",
+        "--probe",
+        "--contexts",
+    ):
         verb, *rest = sys.argv[1:]
         sys.path[0] = os.getcwd()
         if verb == "--serve":
             serve(rest[0])
+        elif verb == "--warm":
+            warm(rest[0], rest[1], rest[2:])
         elif verb == "--pytest":
             run_pytest(rest[1:], None, rest[0])
         elif verb == "--probe":
