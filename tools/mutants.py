@@ -75,6 +75,7 @@ import random
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -192,12 +193,6 @@ class PythonMutants(ast.NodeVisitor):
                 last = first
             lines.update(range(first, max(first, last) + 1))
         mutant = Mutant(self.file, line, op, start, end, old, new, tuple(sorted(lines)), scope)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                ast.parse(mutant.applied(self.source))
-        except SyntaxError:
-            return
         if " ".join(old.split()) != " ".join(new.split()):
             self.found.append(mutant)
 
@@ -467,7 +462,19 @@ def mutants_of(file: str, source: bytes) -> list[Mutant]:
     return sorted(unique.values(), key=lambda m: (m.start, m.end, m.op, m.new))
 
 
-def drawn(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
+def is_program(mutant: Mutant, source: bytes) -> bool:
+    """Whether what a mutation made of Python is Python."""
+    if mutant.scope != "lua":
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                ast.parse(mutant.applied(source))
+        except SyntaxError:
+            return False
+    return True
+
+
+def drawn(mutants: list[Mutant], count: int, seed: int, root: Path) -> list[Mutant]:
     """A sample of mutants: operators by the root of their number, one a line and operator."""
     chance = random.Random(seed)
     by_op: dict[str, list[Mutant]] = defaultdict(list)
@@ -483,7 +490,7 @@ def drawn(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
         op = chance.choices(ops, [weights[op] for op in ops])[0]
         mutant = by_op[op].pop()
         place = (mutant.file, mutant.line, op)
-        if place not in seen:
+        if place not in seen and is_program(mutant, (root / mutant.file).read_bytes()):
             seen.add(place)
             taken.append(mutant)
     return sorted(taken, key=lambda m: (m.file, m.start))
@@ -647,6 +654,7 @@ class Warm:
         self.scripts: list[Any] = []
         self.caches: list[Any] = []
         self.fixtures: list[Any] = []
+        self.kept: list[Any] = []
 
     def pytest_runtest_logreport(self, report):
         self.durations[report.nodeid] += report.duration
@@ -703,8 +711,9 @@ class Warm:
         return True
 
     def child(self, session, request: dict[str, Any]) -> int:
-        for fixture in self.fixtures:
-            fixture._finalizers.clear()  # what the parent has started is not ended here
+        for fixture in self.fixtures:  # what the parent has started is not ended here,
+            self.kept += fixture._finalizers  # nor collected, which would end it too
+            fixture._finalizers.clear()
         self.durations.clear()
         if request["file"]:
             path, old, new = Path(request["file"]), request["old"], request["new"]
@@ -807,6 +816,13 @@ def brought_up_to_date(lines: dict[int, set[str]], before: str, now: str) -> dic
     return found
 
 
+def script_name(path: Path, package: Path) -> str:
+    """What a Lua script is called by: package/queues/lua/take.lua is queues/take."""
+    return "/".join(
+        part for part in path.relative_to(package).with_suffix("").parts if part != "lua"
+    )
+
+
 def rounds(tests: list[str]) -> list[list[str]]:
     """Those of the first forty tests that are of the first four files; then all others."""
     files = list(dict.fromkeys(test.partition("::")[0] for test in tests))[:4]
@@ -818,27 +834,28 @@ def rounds(tests: list[str]) -> list[list[str]]:
 class Servers:
     """The processes of a job that fork for each mutant, started when they are first asked for."""
 
-    def __init__(self, driver: Driver, copy: Path, modules: str) -> None:
-        self.driver, self.copy, self.modules = driver, copy, modules
+    def __init__(self, driver: Driver, copy: Path) -> None:
+        self.driver, self.copy = driver, copy
         self.running: dict[str, subprocess.Popen] = {}
 
     @property
     def cold(self) -> subprocess.Popen:
         """It has imported everything but the library."""
-        return self.server("--serve", self.modules)
+        return self.server("--serve", self.driver.modules(self.copy))
 
     @property
     def warm(self) -> subprocess.Popen:
-        """It has collected the tests, and run the quickest one of each file."""
+        """It has collected the tests, and run the quickest one of each folder."""
         driver, work = self.driver, self.driver.work
         quickest: dict[str, str] = {}
         for test in sorted(driver.durations, key=driver.durations.__getitem__, reverse=True):
             if driver.in_tests(test):
-                quickest[test.partition("::")[0]] = test
+                quickest[os.path.dirname(test.partition("::")[0])] = test
+        files = sorted({t.partition("::")[0] for t in driver.durations if driver.in_tests(t)})
         first = work / "first.json"
         first.write_text(json.dumps(list(quickest.values())))
         log = str(work / f"{self.copy.name}.warm.log")
-        return self.server("--warm", str(first), log, *driver.pytest_args, *sorted(quickest))
+        return self.server("--warm", str(first), log, *driver.pytest_args, *files)
 
     def server(self, *args: str) -> subprocess.Popen:
         known = self.running.get(args[0])
@@ -878,6 +895,7 @@ class Driver:
         self.lock = threading.Lock()
         # file -> line -> tests; lines that only a subprocess or an import ran have no tests
         self.lines: dict[str, dict[int, set[str]]] = {}
+        self.breadth: Counter[str] = Counter()  # how many lines a test runs
         self.broken: set[str] = set()
 
     # -- setting up
@@ -1000,9 +1018,14 @@ class Driver:
                 for file, lines in self.lines.items():
                     now = (self.checkout / file).read_text()
                     self.lines[file] = brought_up_to_date(lines, texts[file], now)
-        if not self.durations:
-            known = {t for lines in self.lines.values() for tests in lines.values() for t in tests}
-            self.durations = {test: 0.2 for test in known if test}
+        self.breadth = Counter(
+            test
+            for lines in self.lines.values()
+            for tests in lines.values()
+            for test in tests
+            if test
+        )
+        self.durations = dict.fromkeys(self.breadth, 0.2) | self.durations
 
     # -- which tests
 
@@ -1045,21 +1068,30 @@ class Driver:
             function = test.partition("[")[0]
             cost[test] = self.durations.get(test, 0.2) * (1 + nth[function])
             nth[function] += 1
-        return sorted(tests, key=lambda t: (cost[t] / (1 + self.kills[t]), t)), runs
+        # And those first that do little else, of the folder which is called as the file's.
+        _, *folders = mutant.file.split("/")[:-1]
+        here = Counter(test for of in self.lines_of(mutant.file).values() for test in of)
+        for test in tests:
+            cost[test] *= (1 + self.breadth[test]) / (1 + here[test]) / (1 + self.kills[test])
+            cost[test] /= 1 + 4 * bool(folders and f"/{folders[0]}/" in test)
+        return sorted(tests, key=lambda t: (cost[t], t)), runs
 
     def lines_that_name(self, file: str) -> dict[str, list[int]]:
         """The lines of Python, by file, that name a Lua script or one that includes it."""
-        names, folder = {Path(file).stem}, (self.checkout / file).parent
-        scripts = {path.stem: path.read_text() for path in folder.rglob("*.lua")}
+        package = self.checkout / file.partition("/")[0]
+        texts = {script_name(path, package): path.read_text() for path in package.rglob("*.lua")}
+        names = {script_name(self.checkout / file, package)}
         while True:
-            said = re.compile(rf"include\W+({'|'.join(map(re.escape, sorted(names)))})\b")
-            more = {stem for stem, text in scripts.items() if said.search(text)}
+            said = re.compile(rf"^--@include ({'|'.join(map(re.escape, sorted(names)))})$", re.M)
+            more = {name for name, text in texts.items() if said.search(text)}
             if more <= names:
                 break
             names |= more
-        wanted = re.compile("|".join(rf"""["']{re.escape(name)}["']""" for name in sorted(names)))
+        said = {rf"{re.escape(name)}[\"']" for name in names}
+        owners = {re.escape(os.path.dirname(name)) for name in names}
+        said |= {rf"{owner}/\w*\{{" for owner in owners}  # f"queues/{name}"
+        wanted = re.compile(rf"[\"']({'|'.join(sorted(said))})")
         found: dict[str, list[int]] = {}
-        package = self.checkout / file.partition("/")[0]
         for path in sorted(package.rglob("*.py")):
             lines = [
                 near
@@ -1105,7 +1137,7 @@ class Driver:
                 ]
             mutants = [m for m in mutants if m.id in wanted]
         else:
-            mutants = drawn(mutants, self.asked.count, self.asked.seed)
+            mutants = drawn(mutants, self.asked.count, self.asked.seed, self.checkout)
             if self.asked.only:
                 mutants = [m for m in mutants if m.id in self.asked.only]
         print(f"{len(mutants)} of {total} mutants of {len(files)} files", flush=True)
@@ -1115,13 +1147,12 @@ class Driver:
             return 0
         copies = [self.copy(n) for n in range(self.asked.jobs)]
         self.baseline(copies[0], mutants)
-        modules = self.modules(copies[0])
         queue, results = list(mutants), []
         random.Random(self.asked.seed).shuffle(queue)  # so that --time cuts off a fair sample
+        queue.sort(key=lambda mutant: bool(mutant.scope))  # the last ones are the first
         self.until = time.monotonic() + (self.asked.time or 1e9)
         threads = [
-            threading.Thread(target=self.work_off, args=(copy, modules, queue, results))
-            for copy in copies
+            threading.Thread(target=self.work_off, args=(copy, queue, results)) for copy in copies
         ]
         for thread in threads:
             thread.start()
@@ -1133,8 +1164,8 @@ class Driver:
         self.report(sorted(results, key=lambda r: (r["file"], r["start"])))
         return 0
 
-    def work_off(self, copy: Path, modules: str, queue: list[Mutant], results: list) -> None:
-        servers = Servers(self, copy, modules)
+    def work_off(self, copy: Path, queue: list[Mutant], results: list) -> None:
+        servers = Servers(self, copy)
         while True:
             with self.lock:
                 if not queue or time.monotonic() > self.until:
@@ -1337,26 +1368,31 @@ class Driver:
 
 
 def contexts(data: str, wanted_file: str, result: str) -> None:
-    """Write which tests run which lines of the wanted files as JSON."""
-    from coverage import CoverageData
+    """Write which tests run which lines of the wanted files as JSON.
 
-    read = CoverageData(data)
-    read.read()
+    In one pass over coverage's tables: its own methods take one for each file.
+    """
     wanted = json.loads(Path(wanted_file).read_text())
-    numbers: dict[str, int] = {}
-    out: dict[str, dict[int, list[int]]] = {}
-    for file in read.measured_files():
-        known = [name for name in wanted if file == name or file.endswith("/" + name)]
-        if not known:
-            continue
-        only, lines = wanted[known[0]], {}
-        for line, said in read.contexts_by_lineno(file).items():
-            if only is None or line in only:
-                # "" stands for what ran outside of tests: an import, a subprocess
-                tests = {context.rpartition("|")[0] or context for context in said}
-                lines[line] = [numbers.setdefault(test, len(numbers)) for test in sorted(tests)]
-        out[known[0]] = lines
-    Path(result).write_text(json.dumps({"tests": list(numbers), "files": out}))
+    with contextlib.closing(sqlite3.connect(data)) as read:
+        names = {}
+        for file_id, file in read.execute("SELECT id, path FROM file"):
+            known = [name for name in wanted if file == name or file.endswith("/" + name)]
+            names |= dict.fromkeys([file_id] if known else [], known[:1])
+        # "" stands for what ran outside of tests: an import, a subprocess
+        said = dict(read.execute("SELECT id, context FROM context"))
+        tests = {n: context.rpartition("|")[0] or context for n, context in said.items()}
+        numbers: dict[str, int] = {}
+        out: dict[str, dict[int, set[int]]] = {}
+        chosen = ",".join(map(str, names))
+        arcs = f"SELECT file_id, context_id, fromno, tono FROM arc WHERE file_id IN ({chosen})"
+        for file_id, context, *lines in read.execute(arcs):
+            [name] = names[file_id]
+            for line in lines:
+                if line > 0 and (wanted[name] is None or line in wanted[name]):
+                    number = numbers.setdefault(tests[context], len(numbers))
+                    out.setdefault(name, {}).setdefault(line, set()).add(number)
+    found = {name: {n: sorted(of) for n, of in lines.items()} for name, lines in out.items()}
+    Path(result).write_text(json.dumps({"tests": list(numbers), "files": found}))
 
 
 def main() -> int:
