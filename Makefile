@@ -22,6 +22,9 @@ check: setup lua  ## the linters, the formatter and the type checker
 lua:  ## luacheck on every script (Debian's package lua-check)
 	$(PYTHON) tools/check_lua.py
 
+# Tests start hundreds of Python processes: each would compile all that it imports.
+test coverage random: export PYTHONDONTWRITEBYTECODE :=
+
 test: setup  ## the tests, on real servers that they start themselves
 	$(BIN)/python -m pytest -n 3
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -69,10 +71,16 @@ def servers() -> Iterator[LocalServers]:
 @pytest.fixture
 def shard_map(servers: LocalServers) -> ShardMap:
     """The map of the running servers, which are empty."""
-    for server in servers.servers:
-        with server.client() as client:
-            client.flushall()
-            client.script_flush()
+    with ExitStack() as stack:
+        asked = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            for server in servers.servers
+        ]
+        for each in asked:
+            each.sendall(b"FLUSHALL\r\nSCRIPT FLUSH\r\nQUIT\r\n")
+        for each in asked:
+            with each.makefile("rb") as replies:
+                assert replies.read() == 3 * b"+OK\r\n"
     return servers.shard_map
 
 
