@@ -18,7 +18,7 @@ from subjects import RANGES, SESSIONS, SUBJECTS
 from shardkit import DamagedDataError, ShardKit, ShardMap, connect
 from shardkit.local import LocalServers
 
-CASES = 16  # of each subject, on each face
+CASES = 8  # of each subject, on each face
 
 
 @pytest.fixture(scope="module", params=["blocking", "awaiting"])
