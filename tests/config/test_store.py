@@ -743,7 +743,7 @@ def test_pushes_that_meet_are_carried_out_one_after_the_other_and_read_as_a_whol
     connect: Callable[..., redis.Redis],
 ) -> None:
     """Each push says its mark on every entry of `a` and `b`, and `c` comes and goes with them."""
-    rounds, pushers = 12, 4
+    rounds, pushers = 6, 4
 
     def marked(mark: int) -> ShardMap:
         entries = [Entry({"client_name": str(mark), "db": n}) for n in range(1 + mark % 5)]
