@@ -16,15 +16,17 @@ it contains are masked in every repr, log line and error.
 
 from __future__ import annotations
 
+import copy
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shardkit.config.fields import FIELDS, database_of, is_text, known_fields, with_master
 from shardkit.config.fields import LOCATION as LOCATION
 from shardkit.config.fields import check_entry as check_entry
-from shardkit.config.fields import database_of, is_text, with_master
 from shardkit.config.problem import Problem as Problem
 from shardkit.config.problem import invalid as invalid
 from shardkit.config.problem import mask as mask
@@ -40,6 +42,10 @@ from shardkit.config.url import (
     write_url,
 )
 from shardkit.errors import ConfigError, InvalidEntryError
+
+logger = logging.getLogger("shardkit.config")
+
+_warned: set[tuple[str, ...]] = set()  # entries whose unknown fields were logged
 
 
 class Entry:
@@ -62,21 +68,36 @@ class Entry:
         *("replicas", "zone"),
     )
 
-    def __init__(self, fields: Mapping[str, Any], where: str = "entry") -> None:
+    def __init__(
+        self, fields: Mapping[str, Any], where: str = "entry", *, is_stored: bool = False
+    ) -> None:
         """Validate an entry.
 
         Args:
             fields: the JSON object.
             where: the key or file that it comes from, for error messages.
+            is_stored: whether a later release may have written it: fields that this one does not
+                know are logged once and ignored, and kept in ``fields``.
 
         Raises:
             InvalidEntryError: fields are unknown or cannot be used; names all of them.
         """
-        problems = list(check_entry(fields, where))
+        known: Mapping[str, Any] = fields
+        unknown: list[str] = []
+        if is_stored and isinstance(fields, Mapping):
+            known, unknown = known_fields(fields)
+        problems = list(check_entry(known, where))
         if problems:
             raise invalid(problems)
+        if unknown and (where, *unknown) not in _warned:
+            _warned.add((where, *unknown))
+            logger.warning(
+                "%s has fields that this release does not know, and ignores: %s",
+                where,
+                ", ".join(unknown),
+            )
         self._canonical = json.dumps(dict(fields), sort_keys=True)
-        self._fields: dict[str, Any] = json.loads(self._canonical)
+        self._fields: dict[str, Any] = json.loads(json.dumps(dict(known)))
         self.is_cluster = bool(self._fields.get("cluster", False))
         self.is_sentinel = "sentinel" in self._fields
         self.address = self._address()
@@ -84,18 +105,18 @@ class Entry:
         self.zone: str = self._fields.get("zone", "")
         self.held: str = self._fields.get("held", "")
         self.replicas = tuple(
-            Entry(with_master(replica, fields), f"{where} replicas[{n}]")
-            for n, replica in enumerate(fields.get("replicas", ()))
+            Entry(with_master(replica, known), f"{where} replicas[{n}]")
+            for n, replica in enumerate(known.get("replicas", ()))
         )
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str) -> Entry:
-        """Read an entry as the config server stores it.
+        """Read an entry as the config server stores it; see ``is_stored``.
 
         Raises:
-            InvalidEntryError: it is not JSON, or not an entry.
+            InvalidEntryError: it is not JSON, not an entry, or for later releases only.
         """
-        return cls(load_json(text, where), where)
+        return cls(load_json(text, where), where, is_stored=True)
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -108,8 +129,11 @@ class Entry:
         return self._canonical
 
     def masked(self) -> dict[str, Any]:
-        """Return the fields with every secret replaced by ``***``."""
-        return {name: mask(name, value) for name, value in self._fields.items()}
+        """Return the fields with every secret, and what may be one, replaced by ``***``."""
+        return {
+            name: mask(name, value) if name in FIELDS else "***"
+            for name, value in self.fields.items()
+        }
 
     def _address(self) -> str:
         fields = self._fields
@@ -143,7 +167,7 @@ class Entry:
             ConfigError: a name is not in the environment, or its value cannot be used. Does not
                 show the value.
         """
-        fields: dict[str, Any] = _resolve(self.fields, where, "", environ)
+        fields: dict[str, Any] = _resolve(copy.deepcopy(self._fields), where, "", environ)
         fields.pop("replicas", None)
         url = fields.pop("url", None)
         if url is not None:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib.metadata import version
 from typing import Any, TypeAlias, cast
 
 from shardkit.config.problem import Problem, shown, shown_name
@@ -66,6 +68,19 @@ _SECONDS: _Rule = (
     "seconds above 0, or null",
     lambda v: v is None or 0 < v <= _LARGEST,
 )
+
+
+def _numbers(release: str) -> list[int]:
+    """Return the numbers of a release: 0.2 is 0.2.0."""
+    found = [int(number) for number in re.findall(r"[0-9]+", release)[:4]]
+    return found + [0] * (4 - len(found))
+
+
+@cache
+def _own() -> list[int]:
+    """Return the numbers of this release."""
+    return _numbers(version("shardkit"))
+
 
 # field: (types, what is allowed, a check of values of these types)
 FIELDS: dict[str, _Rule] = {
@@ -130,6 +145,11 @@ FIELDS: dict[str, _Rule] = {
     "max_lag": _SECONDS,
     "held": ((str,), "what `shardkit move` writes while a shard is being moved", bool),
     "sentinel": ((dict,), 'an object with "service" and "sentinels"', _anything),
+    "min_release": (
+        (str,),
+        "a release that is not above this one, as digits and dots",
+        lambda v: re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9}){0,3}", v) and _numbers(v) <= _own(),
+    ),
 }
 _TIME: _Rule = ((int, float), "seconds above 0", lambda v: 0 < v <= _LARGEST)
 # Objects, whose own fields may each be left out.
@@ -192,6 +212,30 @@ def check_entry(fields: Any, where: str) -> Iterator[Problem]:
     if not found and "replicas" in fields:
         found += _check_replicas(fields, where)
     yield from found
+
+
+def known_fields(fields: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return an entry without the fields that this release does not know, and their names."""
+    known: dict[str, Any] = {}
+    unknown: list[str] = []
+    for name, value in fields.items():
+        rules = _SENTINEL_FIELDS if name == "sentinel" else _OBJECTS.get(name)
+        if name not in FIELDS:
+            unknown.append(shown_name(name))
+        elif rules is not None and isinstance(value, dict):
+            unknown += [f"{name}.{shown_name(inner)}" for inner in value if inner not in rules]
+            known[name] = {inner: given for inner, given in value.items() if inner in rules}
+        elif name == "replicas" and isinstance(value, list):
+            replicas = []
+            for n, replica in enumerate(value):
+                if isinstance(replica, Mapping):
+                    replica, more = known_fields(replica)
+                    unknown += [f"replicas[{n}].{each}" for each in more]
+                replicas.append(replica)
+            known[name] = replicas
+        else:
+            known[name] = value
+    return known, unknown
 
 
 def _check_field(name: Any, value: Any, where: str) -> Iterator[Problem]:

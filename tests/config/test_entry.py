@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import pickle
 import re
 import traceback
@@ -59,6 +60,46 @@ def test_a_good_entry_is_stored_and_read_back_as_it_is(fields: dict[str, Any]) -
     assert again.fields == fields
     assert Entry.from_json(entry.to_json().encode(), "k") == entry
     assert pickle.loads(pickle.dumps(entry)) == copy.deepcopy(entry) == entry
+
+
+def test_fields_of_a_later_release_are_logged_once_ignored_and_kept(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fields = {
+        "host": "a",
+        "colour": {"a": 1},
+        "retry": {"retries": 1, "jitter": "none"},
+        "replicas": [{"host": "b", "colour": 3}],
+    }
+    text = json.dumps(fields)
+    with caplog.at_level(logging.WARNING, "shardkit.config"):
+        for _ in range(2):
+            entry = Entry.from_json(text, "config:redis:later")
+    [record] = caplog.records
+    assert record.getMessage() == (
+        "config:redis:later has fields that this release does not know, and ignores: "
+        "colour, retry.jitter, replicas[0].colour"
+    )
+    assert entry.fields == fields  # what is written back by others has them all
+    assert entry.resolved("it") == {
+        "host": "a",
+        "retry": {"retries": 1},
+        "replicas": [{"host": "b", "db": 0, "retry": {"retries": 1}}],
+    }
+    for written in (fields, {"host": "a", "colour": 1}, {"host": "a", "retry": {"jitter": 1}}):
+        with pytest.raises(InvalidEntryError, match="is not a field of"):
+            Entry(written)
+    with pytest.raises(InvalidEntryError, match="port"):
+        Entry.from_json('{"host": "a", "colour": 1, "port": "x"}', "config:redis:later")
+
+
+@pytest.mark.parametrize("later", ["999", "0.1.1", "0.2", "1.0.0"])
+def test_an_entry_that_earlier_releases_must_not_use_is_refused(later: str) -> None:
+    assert Entry.from_json('{"host": "a", "min_release": "0.1"}', "it").address == "a:6379/0"
+    with pytest.raises(InvalidEntryError, match=r"min_release = .* a release that is not above"):
+        Entry.from_json(json.dumps({"host": "a", "new": 1, "min_release": later}), "it")
+    with pytest.raises(InvalidEntryError, match="min_release"):
+        Entry({"host": "a", "min_release": later}, "it")
 
 
 # What cannot be used: the entry, the field that the message names, a word of it.
