@@ -32,6 +32,7 @@ from shardkit.coordination.holdable import TTL, UNSET, WAIT, Holdable
 from shardkit.coordination.keys import base_key, waiting_time
 from shardkit.coordination.locks import Lock
 from shardkit.errors import (
+    DamagedDataError,
     InvalidArgumentError,
     LockLostError,
     LockTimeoutError,
@@ -40,7 +41,7 @@ from shardkit.errors import (
     ShardKitError,
 )
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Partial, Pause
+from shardkit.operations.commands import Partial, Pause, damage_in
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 
 LONGEST_PAUSE = 0.1
@@ -281,27 +282,36 @@ class QuorumLock(Structure[Face]):
         Returns:
             The hold; None if it was not to be had in time, also because servers are down.
 
+        Raises:
+            DamagedDataError: no majority is left, as what a server stores for it is damaged.
+
         Cost: for each attempt one exchange with all servers, and one with a majority; a server that
         does not answer costs its timeout.
         """
         limit = self._wait if wait is UNSET else wait
         until = self._monotonic() + waiting_time(self._locks[0].key, "wait", limit)
         while True:
-            hold = yield from self._attempt()
+            hold, damage = yield from self._attempt()
             if hold is not None:
                 self._held.append(hold)
                 return hold
             left = until - self._monotonic()
             if left <= 0:
+                if damage is not None:
+                    raise damage
                 return None
             yield Pause(min(left, random.uniform(0.001, LONGEST_PAUSE)))
 
-    def _attempt(self) -> Operation[QuorumHold | None]:
+    def _attempt(self) -> Operation[tuple[QuorumHold | None, DamagedDataError | None]]:
+        """Ask all servers once; return the hold, or the damage that leaves no majority."""
         asked = [lock.new_attempt(self._ttl) for lock in self._locks]
         replies = yield Partial([command for _, command, _ in asked])
         holds: list[Hold[Any]] = []
+        failed, damage = 0, None
         for lock, (id_, _, sent), reply in zip(self._locks, asked, replies, strict=True):
-            if not isinstance(reply, ShardFailure) and reply[0] > 0:
+            if isinstance(reply, ShardFailure):
+                failed, damage = failed + 1, damage_in(reply) or damage
+            elif reply[0] > 0:
                 token, now, ends = reply[:3]
                 holds.append(lock._held(id_, token, sent, now, ends, self._ttl))
         if len(holds) >= self._needed:
@@ -317,12 +327,12 @@ class QuorumLock(Structure[Face]):
                 for hold in sure:
                     if self._renewals is not None:
                         self._renewals.add(hold)
-                return found
+                return found, None
         # Also where no answer came: it may have been acquired there.
         yield Partial(
             [lock.release_call(id_) for lock, (id_, _, _) in zip(self._locks, asked, strict=True)]
         )
-        return None
+        return None, damage if failed > len(self._locks) - self._needed else None
 
     @operation
     def release(self, hold: QuorumHold | None = None) -> Operation[bool]:

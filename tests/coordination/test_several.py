@@ -14,7 +14,13 @@ from faces import Face, faced
 
 import shardkit
 from shardkit import ShardKit, ShardMap
-from shardkit.errors import InvalidArgumentError, LockLostError, LockTimeoutError, NotHolderError
+from shardkit.errors import (
+    DamagedDataError,
+    InvalidArgumentError,
+    LockLostError,
+    LockTimeoutError,
+    NotHolderError,
+)
 from shardkit.local import LocalServer
 
 
@@ -143,6 +149,27 @@ def test_a_majority_is_enough_and_tokens_increase(three: list[LocalServer], kind
         finally:
             three[0].resume()
             three[1].resume()
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_what_is_damaged_on_a_minority_does_no_harm_and_on_a_majority_is_named(
+    three: list[LocalServer], kind: str
+) -> None:
+    with faced(kind, map_of(three)) as face:
+        for server in three:
+            with server.client() as client:
+                client.flushall()
+        lock = face.kit.quorum_lock("x", components=["q0", "q1", "q2"], wait=0)
+        other = face.kit.quorum_lock("x", components=["q0", "q1", "q2"], wait=0)
+        for server, damaged in zip(three, (False, True, True), strict=True):
+            assert face.run(lock.acquire())
+            assert face.run(other.acquire()) is None
+            assert face.run(lock.release()) is True
+            if damaged:
+                with server.client() as client:
+                    client.hset("quorum:{x}", "token", "x")
+        with pytest.raises(DamagedDataError, match=r"q[12]: quorum:\{x\} is damaged: token=x"):
+            face.run(lock.acquire())
 
 
 def test_a_hold_on_a_majority_is_lost_with_it(three: list[LocalServer]) -> None:

@@ -15,6 +15,7 @@ local function add(account, asset, change)
   local reply = redis.pcall('HINCRBY', account, field, change)
   if type(reply) == 'table' then
     if string.find(reply.err, 'overflow') then return false end
+    if not string.find(reply.err, 'not an integer') then error(reply) end
     return damaged(account, field, 'an integer')
   end
   if reply < 0 or reply > HIGHEST then
