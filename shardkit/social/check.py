@@ -29,7 +29,7 @@ from shardkit.structures.base.check import (
     lengths,
     read_or_note,
 )
-from shardkit.structures.base.damage import damage, stored_integer
+from shardkit.structures.base.damage import damage, is_whole, stored_integer
 
 _AT_ONCE = 1000
 _RECONCILE = "rebuild() reconciles the account"
@@ -241,6 +241,11 @@ class NetworkCheck:
         to, key = layout.relations(part), layout.relation(name, part, id_)
         [held] = yield from contents(to, "ZSET", [key], [])
         other = kind.incoming if name == FOLLOWING else FOLLOWING
+        for member, version in held:
+            if not is_whole(version):
+                what = f"{shown(member)} at {version:g}"
+                notes.append(Suspicion(damage(to, key, what, "versions")))
+                break
         for some in pages((member for member, _ in held), _AT_ONCE):
             ids = [int(member) for member in some if is_id(member)]
             if len(ids) < len(some):
@@ -263,9 +268,10 @@ class NetworkCheck:
             layout.timelines, "ZSET", keys, notes, "delete the key, and reconcile", "the entries"
         )
         for key, entries in zip(keys, held, strict=True):
-            for member, _ in entries:
-                if not is_id(member):
-                    notes.append(Suspicion(damage(layout.timelines, key, shown(member), "ids")))
+            for member, score in entries:
+                if not is_id(member) or not is_whole(score):
+                    found = f"{shown(member)} at {score:g}"
+                    notes.append(Suspicion(damage(layout.timelines, key, found, "ids and times")))
                     break
         if kind is USER:
             yield from lengths(layout.users, "SET", [layout.owned("muted", id_)], notes)
@@ -280,7 +286,7 @@ class NetworkCheck:
         [entries] = yield from contents(layout.timelines, "ZSET", [profile], notes)
         if notes or counts is None or counts[0] is None:
             return notes
-        statuses = [int(member) for member, _ in entries if is_id(member)]
+        statuses = [int(member) for member, at in entries if is_id(member) and is_whole(at)]
         if len(statuses) < len(entries):
             return [Suspicion(damage(layout.timelines, profile, "members of another kind", "ids"))]
         authors = yield from self.statuses.authors(statuses)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -72,6 +73,21 @@ def half_a_relation(of: Any, network: Any) -> str:
     return key
 
 
+def endless(make: Callable[[Any], str]) -> Callable[[Any, Any], str]:
+    def act(of: Any, network: Any) -> str:
+        key = make(network)
+        client = of(key)
+        client.zadd(key, {client.zrange(key, 0, 0)[0]: "inf"})
+        return key
+
+    return act
+
+
+def followers(network: Any) -> str:
+    part = network.layout.part(network.friend, network.ada)
+    return str(network.layout.relation("followers", part, network.ada))
+
+
 # What is done, and what is found; rebuild() corrects those that say so.
 DAMAGES: Damages = {
     "a counter": (field("user", "followers", 77), "followers=b'77'"),
@@ -90,6 +106,9 @@ DAMAGES: Damages = {
         "a value of another type",
     ),
     "half a relation": (half_a_relation, "no relation with"),
+    "a relation's version": (endless(followers), "at inf"),
+    "a time in a timeline": (endless(lambda n: n.layout.timeline(USER, n.ada)), "at inf"),
+    "a time in a profile": (endless(lambda n: n.layout.profile(n.ada)), "members of another kind"),
     "a list": (lost(lambda n: n.layout.owned("list", n.list)), "nothing"),
     "a timeline": (a_string(lambda n: n.layout.timeline(USER, n.ada)), "a value of another type"),
     "a profile": (a_string(lambda n: n.layout.profile(n.ada)), "a value of another type"),
@@ -116,6 +135,23 @@ def test_a_check_names_what_is_damaged(face: Face, kit: ShardKit, network: Any) 
             for each, dump in dumps.items():
                 client.restore(each, 0, dump)
     assert face.list(opened(face).check()) == []
+
+
+def test_a_time_or_version_that_cannot_be_is_named_and_does_not_spread(
+    face: Face, kit: ShardKit, network: Any
+) -> None:
+    clients: list[Any] = [kit.client("many", n) for n in range(16)]
+    profile = endless(lambda n: n.layout.profile(n.friend))
+    key = profile(lambda key: next(c for c in clients if c.exists(key)), network)
+    face.run(network.reconcile(network.ada))
+    assert {each.key for each in face.list(network.check())} == {key}
+    home = endless(lambda n: n.layout.timeline(USER, n.ada))
+    home(lambda key: next(c for c in clients if c.exists(key)), network)
+    with pytest.raises(DamagedDataError, match="a score of inf"):
+        face.run(network.home(network.ada))
+    endless(followers)(lambda key: next(c for c in clients if c.exists(key)), network)
+    with pytest.raises(DamagedDataError, match=re.escape(f"{followers(network)} is damaged")):
+        face.run(network.post(network.ada, "again"))
 
 
 def test_users_without_parameters_are_refused(face: Face, kit: ShardKit, network: Any) -> None:

@@ -23,12 +23,12 @@ from typing import Any, TypeVar
 
 from shardkit.lua import script
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Argument, Batch, Command, Key, Locate, script_call
+from shardkit.operations.commands import Argument, Batch, Command, Key, Locate, To, script_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.base.keys import KeyLayout, RelationKind
-from shardkit.social.base.models import Status, TimelineCursor, TimelinePage, stored_ids
+from shardkit.social.base.models import Status, TimelineCursor, TimelinePage, is_id, stored_ids
 from shardkit.social.content.statuses import Statuses
-from shardkit.structures.base.damage import damage
+from shardkit.structures.base.damage import damage, is_whole, stored_score
 from shardkit.structures.sorted_set.merged_ranges import range_over
 
 T = TypeVar("T")
@@ -203,7 +203,8 @@ class Timelines:
         self, key: str, builder: _PageBuilder, rows: Sequence[Row], hidden: Collection[int]
     ) -> Operation[None]:
         ids = []
-        for member, _ in rows:
+        for member, score in rows:
+            stored_score(self._layout.timelines, key, score)
             if not member.isdigit() or len(member) > 16:
                 found = f"an entry {shown(member)}"
                 raise damage(self._layout.timelines, key, found, "ids of statuses")
@@ -271,6 +272,22 @@ class _PageBuilder:
         return page
 
 
-def scored_members(flat: Sequence[Any]) -> list[Row]:
-    """Return a flat reply of members and scores as pairs."""
-    return [(member, float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)]
+def scored_members(to: To, key: str, flat: Sequence[Any]) -> list[Row]:
+    """Return a flat reply of members and scores as pairs.
+
+    Raises:
+        DamagedDataError: a score is no time and no version.
+    """
+    return [
+        (member, stored_score(to, key, score))
+        for member, score in zip(flat[::2], flat[1::2], strict=True)
+    ]
+
+
+def timeline_entries(flat: Sequence[Any]) -> list[Row]:
+    """Return the entries of a timeline; without what is none, which `check` names.
+
+    So it does not get into others.
+    """
+    rows = [(member, float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)]
+    return [row for row in rows if is_id(row[0]) and is_whole(row[1])]

@@ -14,8 +14,8 @@ from typing import Any
 
 from shardkit.operations.operation import Operation
 from shardkit.social.base.keys import FOLLOWING, KeyLayout, RelationKind
-from shardkit.social.base.models import is_id, stored_ids
-from shardkit.social.content.timelines import Timelines, scored_members
+from shardkit.social.base.models import stored_ids
+from shardkit.social.content.timelines import Timelines, scored_members, timeline_entries
 from shardkit.social.delivery.fan_out_job import DONE
 from shardkit.social.relations.delivery_mode import FETCHED
 from shardkit.social.relations.relations import Relations, read_members
@@ -73,8 +73,7 @@ class Backfill:
                 row
                 for flat, mode in zip(profiles, modes, strict=True)
                 if mode != FETCHED.encode()
-                for row in scored_members(flat)
-                if is_id(row[0])  # what is none, `check` names: it does not spread
+                for row in timeline_entries(flat)
             ]
             newest = nlargest(limit, rows, key=lambda row: (row[1], row[0]))
             yield from timelines.add([key], newest, limit)
@@ -98,7 +97,7 @@ class Backfill:
         replies = yield [read_members(*places[part], positions[part], most) for part in parts]
         found: list[int] = []
         for part, flat in zip(parts, replies, strict=True):
-            rows = scored_members(flat)
+            rows = scored_members(*places[part], flat)
             found += stored_ids(*places[part], (member for member, _ in rows))
             positions[part] = DONE
             if len(rows) == most:

@@ -40,7 +40,7 @@ from shardkit.operations.operation import Operation, pages
 from shardkit.social.base.keys import KINDS, KeyLayout
 from shardkit.social.base.models import stored_ids
 from shardkit.social.content.statuses import Statuses
-from shardkit.social.content.timelines import Timelines, scored_members
+from shardkit.social.content.timelines import Timelines, scored_members, timeline_entries
 from shardkit.social.delivery.fan_out_job import (
     DELETE,
     DONE,
@@ -143,8 +143,9 @@ class FanOut:
         for n, flat in replies.items():
             positions[n] = DONE
             if flat:
-                rows = [(member, int(version)) for member, version in scored_members(flat)]
-                stored_ids(places[n][0], places[n][1], (member for member, _ in rows))
+                read = scored_members(*places[n], flat)
+                rows = [(member, int(version)) for member, version in read]
+                stored_ids(*places[n], (member for member, _ in rows))
                 found.append(FollowerPage(job.kind(n), places[n][0], places[n][1], rows))
                 if len(rows) == limit:
                     positions[n] = (rows[-1][1], rows[-1][0].decode())
@@ -164,7 +165,7 @@ class FanOut:
         elif job.action == MARK:
             yield from timelines.mark(self._keys(followers, "pull"), job.author, job.version)
         else:
-            yield from timelines.add(self._keys(followers), scored_members(newest), limit)
+            yield from timelines.add(self._keys(followers), timeline_entries(newest), limit)
             yield from timelines.unmark(self._keys(followers, "pull"), job.author, job.version)
 
     def _keys(self, followers: Sequence[FollowerPage], prefix: str = "") -> list[bytes]:

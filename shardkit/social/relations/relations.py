@@ -31,7 +31,7 @@ from shardkit.lua import script
 from shardkit.operations.commands import Command, To, script_call
 from shardkit.operations.operation import Operation
 from shardkit.social.base.keys import FOLLOWING, USER, KeyLayout, RelationKind
-from shardkit.social.content.timelines import Timelines, scored_members
+from shardkit.social.content.timelines import Timelines, timeline_entries
 from shardkit.social.relations.counters import Counters, CounterState
 from shardkit.social.relations.delivery_mode import FETCHED, READERS_FETCH
 
@@ -174,7 +174,7 @@ class Relations:
             return counter
         mode = counter.mode if counter else ""
         if mode != FETCHED:
-            yield from timelines.add([timeline], scored_members(entries), timelines.home_limit)
+            yield from timelines.add([timeline], timeline_entries(entries), timelines.home_limit)
         if counter and mode in READERS_FETCH:
             yield from timelines.mark([layout.pulled(first)], second, counter.version)
         return counter

@@ -40,6 +40,11 @@ def stored_integer(
     raise damage(to, key, found, f"an integer from {lowest} to {highest}")
 
 
+def is_whole(score: float) -> bool:
+    """Return whether a score is a whole number from 0 on."""
+    return 0 <= score <= MOST_STORED and score.is_integer()
+
+
 def stored_score(to: To, key: str, score: bytes | float) -> int:
     """Return a whole number from 0 on that is stored as a score.
 
@@ -47,7 +52,7 @@ def stored_score(to: To, key: str, score: bytes | float) -> int:
         DamagedDataError: it is infinite, negative, too large, or not whole.
     """
     value = float(score)
-    if 0 <= value <= MOST_STORED and value == int(value):
+    if is_whole(value):
         return int(value)
     raise damage(to, key, f"a score of {value:g}", f"a whole one from 0 to {MOST_STORED}")
 
