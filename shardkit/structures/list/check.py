@@ -7,7 +7,8 @@ as parts are there. What a value was cannot be known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -91,11 +92,11 @@ def _check_parts(
 # ---- repair
 
 
-def restore_ends(scripts: ListScripts) -> Operation[list[int]]:
+def restore_ends(scripts: ListScripts) -> Operation[dict[int, int]]:
     """Store the ends as the parts that exist have them; return how many values each part has.
 
     Keys of another type are removed. Parts are looked for between the ends that are stored, and
-    outwards until 1,000 are missing.
+    outwards until 1,000 are missing; among all keys of the server, if these ends cannot be.
     """
     to, key, prefix = scripts.component, scripts.keys[1], scripts.head[0]
     [reply] = yield Partial(
@@ -104,20 +105,28 @@ def restore_ends(scripts: ListScripts) -> Operation[list[int]]:
     first, last, due = reply if isinstance(reply, list) else (None, None, None)
     start, stop = _number(first), _number(last)
     held: dict[int, int] = {}
-    for step, begin, least in ((1, start, stop), (-1, start - 1, start)):
-        at = begin
-        while True:
-            parts = range(at, at + step * _LOOKED_FOR, step)
-            notes: Suspicions = []
-            keys = [f"{prefix}{part}" for part in parts]
-            sizes = yield from lengths(to, "LIST", keys, notes)
-            for note in notes:
-                yield [Command(to, note.error.key, ("UNLINK", note.error.key), idempotent=True)]
-            there = {part: size for part, size in zip(parts, sizes, strict=True) if size}
-            held |= there
-            at += step * _LOOKED_FOR
-            if not there and (step * (at - least) > 0 or abs(at - begin) > 100 * _LOOKED_FOR):
-                break
+
+    def look(parts: Iterable[int]) -> Operation[bool]:
+        numbers, notes = list(parts), Suspicions()
+        if not numbers:
+            return False
+        sizes = yield from lengths(to, "LIST", [f"{prefix}{part}" for part in numbers], notes)
+        for note in notes:
+            yield [Command(to, note.error.key, ("UNLINK", note.error.key), idempotent=True)]
+        there = {part: size for part, size in zip(numbers, sizes, strict=True) if size}
+        held.update(there)
+        return bool(there)
+
+    [keys] = yield [Command(to, key, ("DBSIZE",), idempotent=True)]
+    if start is None or stop is None or not 0 <= stop - start < keys:
+        yield from _each_part(scripts, look)
+    else:
+        for step, begin, least in ((1, start, stop), (-1, start - 1, start)):
+            at = begin
+            while (yield from look(range(at, at + step * _LOOKED_FOR, step))) or (
+                step * (at - least) < 0
+            ):
+                at += step * _LOOKED_FOR
     lowest, highest = min(held, default=0), max(held, default=0)
     fields: list[Argument] = ["first", lowest, "last", highest, "part_size", scripts.part_size]
     fields += [
@@ -144,7 +153,22 @@ def restore_ends(scripts: ListScripts) -> Operation[list[int]]:
             ),
         )
     ]
-    return [held.get(part, 0) for part in range(lowest, highest + 1)]
+    return dict(sorted(held.items()))
+
+
+def _each_part(
+    scripts: ListScripts, look: Callable[[Iterable[int]], Operation[bool]]
+) -> Operation[None]:
+    """Find the parts among all keys of the server."""
+    key, prefix = scripts.keys[1], scripts.head[0]
+    pattern, cursor = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "*", b"0"
+    while True:
+        scan = ("SCAN", cursor, "MATCH", pattern, "COUNT", _LOOKED_FOR)
+        [[cursor, found]] = yield [Command(scripts.component, key, scan, idempotent=True)]
+        numbers = (_number(name.removeprefix(prefix.encode())) for name in found)
+        yield from look(number for number in numbers if number is not None)
+        if int(cursor) == 0:
+            return
 
 
 def _expiry(scripts: ListScripts, key: str) -> tuple[Argument, ...]:
@@ -153,10 +177,11 @@ def _expiry(scripts: ListScripts, key: str) -> tuple[Argument, ...]:
     return (name, key, *args)
 
 
-def _number(stored: bytes | None) -> int:
-    if stored is None or len(stored) > 17 or not stored.removeprefix(b"-").isdigit():
-        return 0
-    return int(stored) if abs(int(stored)) < MOST_PARTS else 0
+def _number(stored: bytes | None) -> int | None:
+    """Return the number of a part; None if it is none."""
+    if stored is None or len(stored) > 17 or not re.fullmatch(rb"0|-?[1-9][0-9]*", stored):
+        return None
+    return int(stored) if abs(int(stored)) < MOST_PARTS else None
 
 
 def rebuild_list(scripts: ListScripts) -> Operation[None]:
@@ -164,15 +189,17 @@ def rebuild_list(scripts: ListScripts) -> Operation[None]:
     with suppress(DamagedDataError):
         yield from scripts.finish()
     held = yield from restore_ends(scripts)
-    size = scripts.part_size
-    if all(n == size for n in held[1:-1]) and all(n <= size for n in held):
+    if not held:
+        return
+    size, (first, *_, last) = scripts.part_size, (*held, *held)
+    sizes = list(held.values())
+    contiguous = len(held) == last - first + 1
+    if contiguous and all(n == size for n in sizes[1:-1]) and all(n <= size for n in sizes):
         return
     to, key, prefix = scripts.component, scripts.keys[1], scripts.head[0]
-    [ends] = yield [Command(to, key, ("HMGET", key, "first", "last"), idempotent=True)]
-    first, last = map(int, ends)
     waiting: list[bytes] = []
     begin = at = last + 2  # the old parts stay until all values are in new ones
-    for part in range(first, last + 1):
+    for part in held:
         old = f"{prefix}{part}"
         [values] = yield [Command(to, old, ("LRANGE", old, 0, -1), idempotent=True)]
         waiting += values
@@ -184,7 +211,7 @@ def rebuild_list(scripts: ListScripts) -> Operation[None]:
     left = right if at - 1 == begin else size
     fields = ("first", begin, "last", at - 1, "left", left, "right", right)
     yield [Command(to, key, ("HSET", key, *fields))]
-    for olds in pages(range(first, last + 1), _LOOKED_FOR):
+    for olds in pages(held, _LOOKED_FOR):
         yield [Command(to, f"{prefix}{n}", ("UNLINK", f"{prefix}{n}")) for n in olds]
 
 

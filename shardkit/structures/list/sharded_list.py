@@ -499,7 +499,8 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         The ends are stored as the parts have them. Where a part was cut or lost, the values after
         it move up. A key of another type is removed. Do not use the list meanwhile.
 
-        Cost: an exchange for 1,000 parts; two for each part, if values move.
+        Cost: an exchange for 1,000 parts, or for 1,000 keys of the server if the ends cannot be;
+        two for each part, if values move.
         """
         yield from self._restore_parameters()
         yield from rebuild_list(self._scripts)

@@ -211,3 +211,58 @@ def test_an_unfinished_change_that_makes_no_sense_is_named(kit: ShardKit, stored
     client.hset("{jobs}:ends", mapping={"part_size": 0, "unfinished": stored})
     assert jobs.delete()
     assert not client.keys("{jobs}:*")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_number_of_an_unfinished_change_that_no_step_has_stored_is_named_or_does_no_harm(
+    kit: ShardKit, change: str
+) -> None:
+    call, _, left = CHANGES[change]
+    named = 0
+    for exchanges in (1, 3, 5):
+        jobs = made(kit, "jobs", change)
+        if not run_until(kit, call(jobs.deferred), exchanges):
+            break
+        client = holder(kit, "many", jobs.meta_key)
+        stored = client.hget("{jobs}:ends", "unfinished")
+        if stored is None:
+            jobs.delete()
+            continue
+        keys = {key: client.dump(key) for key in client.keys("{jobs}:*")}
+        size, kind, *numbers = stored.split()
+        fields = [(b"unfinished", n) for n in range(len(numbers))] + [(b"first", 0), (b"last", 0)]
+        for field, n in fields:
+            for number in (b"1000000000000", b"-1000000000000"):
+                client.flushdb()
+                for key, payload in keys.items():
+                    client.restore(key, 0, payload)
+                task = b" ".join((size, kind, *numbers[:n], number, *numbers[n + 1 :]))
+                client.hset("{jobs}:ends", field, task if field == b"unfinished" else number)
+                other = kit.list("jobs", component="many", part_size=2)
+                try:
+                    found = other.llen()
+                except DamagedDataError:
+                    named += 1
+                    other.rebuild()
+                else:
+                    # Nothing says how many values were to be removed, or when to expire.
+                    assert found in (len(left), 13 if kind == b"remove" else 0)
+                assert list(other.check()) == []
+        jobs.delete()
+    assert named >= 2
+
+
+@pytest.mark.parametrize("damage", [{"first": -(10**12)}, {"last": 10**12}, {"first": "x"}])
+def test_the_parts_of_a_list_are_found_however_far_its_ends_are_from_them(
+    kit: ShardKit, damage: dict[str, Any]
+) -> None:
+    jobs = kit.list("[a]*", component="many", part_size=2)
+    jobs.rpush_many(VALUES * 100)
+    jobs.ltrim(2300, -1)
+    client = holder(kit, "many", jobs.meta_key)
+    client.rpush("{[a]*}:nothing", 1)
+    client.hset("{[a]*}:ends", mapping=damage)
+    with pytest.raises(DamagedDataError):
+        jobs.llen()
+    assert jobs.rebuild() == 200
+    assert jobs.lrange(0, -1) == VALUES * 8

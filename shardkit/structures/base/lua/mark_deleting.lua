@@ -15,5 +15,7 @@ for n = 1, #stored, 2 do
   end
 end
 if same * 2 ~= #ARGV then return -1 end
+-- A server that is full takes what follows a removal: it must be possible to delete there.
+redis.call('HDEL', KEYS[1], 'deleting')
 redis.call('HSET', KEYS[1], 'deleting', 1)
 return 1

@@ -8,9 +8,10 @@
 local marked, life = unpack(redis.call('HMGET', KEYS[1], 'deleting', 'hint:life'))
 if ARGV[1] == 'end' and not (marked and (life or '15') == ARGV[2]) then return 0 end
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+local now = tonumber(life or nil) or redis.call('PEXPIRETIME', KEYS[1]) % 16
+local removed = redis.call('UNLINK', KEYS[1]) -- first: a server that is full takes what follows
 if KEYS[2] then
   -- 1 to 14, and another one than the parts have now, which is seen in when they expire.
-  local now = tonumber(life or nil) or redis.call('PEXPIRETIME', KEYS[1]) % 16
   redis.call('SET', KEYS[2], string.format('%d', now % 14 + 1), 'PX', ARGV[3])
 end
-return redis.call('UNLINK', KEYS[1])
+return removed

@@ -12,4 +12,7 @@
 --@include structures/list/steps
 local list = read_list(1, 1)
 if not list.unfinished then return -1 end
-return advance(list, read_task(list), tonumber(ARGV[4]), tonumber(ARGV[5]))
+local task = read_task(list)
+-- A server that is full takes what follows a removal: whoever pops must be able to end this.
+redis.call('HDEL', KEYS[2], 'nothing')
+return advance(list, task, tonumber(ARGV[4]), tonumber(ARGV[5]))

@@ -207,6 +207,64 @@ local function advance(list, task, parts, keys)
   return 0
 end
 
+-- Check that a task's numbers are such as an earlier step has stored: that they name parts of its
+-- list, and agree with what the parts hold next to where it goes on.
+local function check_task(list, task)
+  local kind, step = task.kind, task.step
+  local function check(name, low, high)
+    stored_integer(list.ends, name, string.format('%.0f', task[name]), low, high)
+  end
+  local near, far = list.first, list.last
+  if step == -1 then near, far = far, near end
+  if kind == 'unlink' then
+    check('drops', 0, 1)
+    if task.drops == 0 then -- parts that the list still has are not removed; the others all exist
+      if list.count > 0 and task.at <= list.last then
+        check('to', list.first - 1, list.first - 1)
+        check('next', list.last + 1, list.last + 1)
+      end
+      local keys = redis.call('DBSIZE')
+      check('at', task.to - keys, 2 ^ 52)
+      check('last', -2 ^ 52, task.next + keys)
+      return
+    end
+  end
+  if kind == 'expire' or kind == 'unlink' and task.drops == 1 then
+    check('at', list.first, list.last)
+    check('to', list.last, list.last)
+    return
+  end
+  if not step then return end
+  check('at', list.first, list.last)
+  if kind == 'pack' then
+    check('source', list.first, list.last)
+    -- Parts that neither exist nor were emptied: somebody would look for them without end.
+    local keys = redis.call('DBSIZE') + task.removed / list.size + 2
+    if list.last - list.first + 1 > keys then
+      damaged(list.ends, string.format('first=%d last=%d', list.first, list.last),
+        string.format('at most %.0f parts', keys))
+    end
+    if (task.source - task.at) * step < 1 then
+      damaged(list.ends, string.format('source=%d', task.source), 'a part behind the one it fills')
+    end
+    local before = task.at - step
+    if task.at ~= near and before ~= near then check_part(list, before, list.size) end
+    if task.source - step ~= task.at then check_part(list, task.source - step, 0) end
+    return
+  end
+  check('to', far, far)
+  if kind == 'shift' then
+    check_part(list, task.at, size_of(list, task.at) + 1)
+  else
+    check('left', 0, 2 ^ 52)
+    check('partly', 0, list.size)
+    if task.removed > 0 then
+      check('low', list.first, list.last)
+      check('high', task.low, list.last)
+    end
+  end
+end
+
 -- Return the task that stands in the ends of a list.
 local function read_task(list)
   local words = {}
@@ -222,8 +280,12 @@ local function read_task(list)
     damaged(list.ends, 'step=' .. task.step, '1 or -1')
   end
   list.removes, list.result = unpack(redis.call('HMGET', list.ends, 'removes', 'result'))
-  if task.removed and not (list.removes and list.result) then
-    damaged(list.ends, 'removes=missing', 'what is removed')
+  if task.removed then
+    stored_integer(list.ends, 'removed', string.format('%.0f', task.removed), 0, 2 ^ 52)
+    if not (list.removes and list.result) then
+      damaged(list.ends, 'removes=missing', 'what is removed')
+    end
   end
+  check_task(list, task)
   return task
 end
