@@ -82,8 +82,8 @@ lowest: setup .venv-lowest  ## the core's tests with the lowest versions that py
 golden: setup  ## what this release stores, kept for later ones to read; done once a release
 	PYTHONPATH=.:tests $(BIN)/python tests/golden/golden.py
 
-damage: setup  ## every damage to what structures store, one at a time, and every call on it
-	PYTHONPATH=.:tests $(BIN)/python tests/damage/damages.py
+damage: setup  ## every damage to what structures store, one at a time, and every call on it; ONLY='ads jobs' for some
+	PYTHONPATH=.:tests $(BIN)/python tests/damage/damages.py $(ONLY)
 
 kills: setup  ## movers killed at fifty moments each, under clients that write; KILLS=500 for more
 	KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest -q tests/growth/test_killed_movers.py

@@ -10,25 +10,29 @@ its keys. After each, every call is made on a new object, from the same state. I
   the data, or a checksum, could tell;
 * ``spread``: after a write `check()` names a key that it did not name before the write;
 * ``raw``: an error of Python, of redis-py or of the server;
-* ``hang``: no answer in time.
+* ``slow``: out of proportion to what is stored: over SLOW commands more than on undamaged data;
+* ``hang``: over ENDLESS commands, or a minute.
 
-``python tests/damage/damages.py`` makes all cases and prints a table; ``make damage`` does that.
+``make damage`` makes all cases, each face in a process of its own, and prints a table for each.
+``python tests/damage/damages.py awaiting set hash`` makes those of one face, and of these subjects.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
+import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
 import redis
-from subjects import SUBJECTS
+from subjects import MAP, SUBJECTS
 
 import shardkit
 from shardkit import DamagedDataError, ShardErrors, ShardKit, ShardKitError, ShardMap
@@ -36,8 +40,13 @@ from shardkit.local import LocalServers
 from shardkit.operations.drivers import AwaitingDriver
 from shardkit.operations.operation import Structure
 
-MAP = "components: {data: {entry: {port: 7001}}}"
-SECONDS = 5.0  # after which a call hangs
+SLOW = 5_000
+ENDLESS = 1_000_000
+SECONDS = 60
+
+
+class EndlessError(BaseException):
+    """A call has not ended."""
 
 
 class Case(NamedTuple):
@@ -84,10 +93,7 @@ def cases(client: redis.Redis, random: Random) -> Iterator[Case]:
             for field, value in chosen:
                 name = field.decode(errors="replace")
                 yield Case(key, f"{name} deleted", lambda c, k=key, f=field: c.hdel(k, f))
-                new = list(
-                    NUMBERS if value.lstrip(b"-").isdigit() else (b"", b"\xff\0", value[:-1])
-                )
-                for other in new:
+                for other in _instead(value):
                     if other != value:
                         yield Case(
                             key,
@@ -112,6 +118,19 @@ def cases(client: redis.Redis, random: Random) -> Iterator[Case]:
                     f"{member.decode(errors='replace')} at {score}",
                     lambda c, k=key, m=member, s=score: c.zadd(k, {m: s}),
                 )
+
+
+def _instead(value: bytes) -> list[bytes]:
+    """What a field could have instead of a value: a number, numbers among words, or other text."""
+    if value.lstrip(b"-").isdigit():
+        return list(NUMBERS)
+    found = [b"", b"\xff\0", value[:-1]]
+    words = value.split(b" ")
+    for n, word in enumerate(words):
+        if len(words) > 2 and word.lstrip(b"-").isdigit():
+            others = (b"0", b"1", b"-1", b"3", b"1000000000000", b"-1000000000000")
+            found += [b" ".join((*words[:n], other, *words[n + 1 :])) for other in others]
+    return found
 
 
 def swaps(client: redis.Redis, random: Random) -> Iterator[Case]:
@@ -201,19 +220,39 @@ class Driver:
         self.runner = runner
         self.checks = checks
         self.awaiting: Any = None
+        self.left = ENDLESS  # commands that a call may still send
         if runner is not None:
             self.awaiting = runner.run(shardkit.aconnect(shard_map))
+            self.awaiting.driver._send = self._counted(self.awaiting.driver._send)
+        else:
+            kit.driver._send = self._counted(kit.driver._send)
+
+    def _counted(self, send: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Count what is sent, so that what never ends is ended."""
+
+        def counted(batch: Any) -> Any:
+            self.left -= len(batch) + 1
+            if self.left < 0:
+                raise EndlessError
+            return send(batch)
+
+        return counted
 
     def prepare(self, name: str) -> dict[bytes, bytes]:
         """Fill the server with a subject; return all of it."""
         subject = SUBJECTS[name]
         self.client.flushall()
+        self.left = ENDLESS
         subject.fill(subject.open(self.kit))
         return self.snapshot()
 
     def snapshot(self) -> dict[bytes, bytes]:
         """Return all that is stored."""
-        return {key: self.client.dump(key) for key in self.client.scan_iter()}
+        keys = list(self.client.scan_iter(count=1000))
+        pipe = self.client.pipeline(transaction=False)
+        for key in keys:
+            pipe.dump(key)
+        return dict(zip(keys, pipe.execute(), strict=True))
 
     def restore(self, stored: dict[bytes, bytes]) -> None:
         """Make the server hold this and nothing else."""
@@ -229,6 +268,7 @@ class Driver:
 
     def call(self, name: str, call: Callable[[Any], Any]) -> Any:
         """Make a call on a new object."""
+        self.left = ENDLESS
         if self.runner is None:
             return call(SUBJECTS[name].open(self.kit))
         return call(Waited(SUBJECTS[name].open(self.awaiting), self.runner))
@@ -243,10 +283,14 @@ class Driver:
             return None
 
     def tried(
-        self, name: str, called: str, call: Callable[[Any], Any], right: dict[str, Any]
+        self,
+        name: str,
+        called: str,
+        call: Callable[[Any], Any],
+        right: dict[str, Any],
+        usual: Mapping[str, int],
     ) -> tuple[str, str]:
         """Make a call; return what came of it, and what it says."""
-        begin = time.monotonic()
         result, detail = "same", ""
         try:
             found = self.call(name, call)
@@ -258,12 +302,22 @@ class Driver:
             result, detail = "raw", str(error)
         except ShardKitError as error:
             result, detail = "damage", f"{type(error).__name__}: {error}"
+        except EndlessError:
+            return "hang", ""
         except Exception as error:
             result, detail = "raw", f"{type(error).__name__}: {error}"
-        return "hang" if time.monotonic() - begin > SECONDS else result, detail
+        sent = ENDLESS - self.left
+        if result != "raw" and sent > usual[called] + SLOW:
+            return "slow", f"{sent:,} commands, {result} {detail}"
+        return result, detail
 
     def run(
-        self, name: str, stored: dict[bytes, bytes], right: dict[str, Any], case: Case
+        self,
+        name: str,
+        stored: dict[bytes, bytes],
+        right: dict[str, Any],
+        usual: Mapping[str, int],
+        case: Case,
     ) -> Iterator[Outcome]:
         """Make one case: all calls, each from the same damaged state."""
         self.restore(stored)
@@ -274,16 +328,13 @@ class Driver:
         if self.checks:
             try:
                 named = self.named(name)
-            except Exception as error:
+            except (Exception, EndlessError) as error:
                 found = (case.key.decode(errors="replace"), case.what, "check", "raw", str(error))
                 yield Outcome(name, *found)
         for called, call in {**subject.reads, **subject.writes}.items():
             if called in subject.writes:
                 self.restore(damaged)
-            result, detail = self.tried(name, called, call, right)
-            if result == "hang":  # for good, or on a busy machine?
-                self.restore(damaged)
-                result, detail = self.tried(name, called, call, right)
+            result, detail = self.tried(name, called, call, right, usual)
             if result == "wrong" and self.checks and named != set():
                 result = "check"
             if called in subject.writes and self.checks and named is not None and detail == "":
@@ -300,51 +351,72 @@ class Driver:
         random = Random(f"{name} {seed}")
         stored = self.prepare(name)
         right: dict[str, Any] = {}
-        for called, call in SUBJECTS[name].reads.items():
+        usual: dict[str, int] = {}
+        for called, call in {**SUBJECTS[name].reads, **SUBJECTS[name].writes}.items():
+            if called in SUBJECTS[name].writes:
+                self.restore(stored)
             right[called] = self.call(name, call)
-        for called, call in SUBJECTS[name].writes.items():
-            self.restore(stored)
-            right[called] = self.call(name, call)
+            usual[called] = ENDLESS - self.left
         self.restore(stored)
         made = self.cases(name, random)
         if most is not None:
             made = random.sample(made, min(most, len(made)))
         for case in made:
-            yield from self.run(name, stored, right, case)
+            yield from self.run(name, stored, right, usual, case)
 
 
-RESULTS = ("same", "damage", "check", "wrong", "spread", "raw", "hang")
+RESULTS = ("same", "damage", "check", "wrong", "spread", "raw", "slow", "hang")
+FACES = ("blocking", "awaiting")
 
 
-def main() -> int:
-    """Make all cases, or those of the subjects given; print what went wrong, and a table a face."""
-    names = [name for name in SUBJECTS if not sys.argv[1:] or name in sys.argv[1:]]
-    failed = False
+def main(*given: str) -> int:
+    """Make the cases of the faces and subjects given, or of all; return 1 if any went wrong."""
+    faces = [face for face in FACES if face in given] or FACES
+    if len(faces) > 1:
+        command = [sys.executable, __file__]
+        running = [subprocess.Popen([*command, face, *given]) for face in faces]
+        return max([each.wait() for each in running])
+    names = [name for name in SUBJECTS if name in given]
+    return int(damage_all(faces[0], names or list(SUBJECTS)))
+
+
+def damage_all(face: str, names: Sequence[str]) -> bool:
+    """Make all cases of subjects; print what went wrong, and a table; return whether any did."""
+
+    def end(*_: object) -> None:
+        raise EndlessError
+
+    signal.signal(signal.SIGALRM, end)
+    counts: Counter[tuple[str, str]] = Counter()
     servers = LocalServers(ShardMap.parse(MAP), ports="free")
     with servers, shardkit.connect(servers.shard_map) as kit, asyncio.Runner() as runner:
-        blocking = Driver(kit, servers.shard_map, checks=True)
-        awaiting = Driver(kit, servers.shard_map, runner)
-        for driver in (blocking, awaiting):
-            counts: Counter[tuple[str, str]] = Counter()
-            for name in names:
-                for outcome in driver.outcomes(name):
-                    counts[name, outcome.result] += 1
-                    silent = outcome.result in ("same", "damage", "check")
-                    if not silent and (driver.checks or outcome.result != "wrong"):
-                        print(*outcome, sep=" | ", flush=True)
-            print(f"{'blocking' if driver.checks else 'awaiting, without check()':25}", end="")
-            print(*(f"{result:>8}" for result in RESULTS))
-            for name in names:
-                print(f"{name:25}", *(f"{counts[name, result]:8,}" for result in RESULTS))
-            print(f"{'all':25}", *(f"{_sum(counts, result):8,}" for result in RESULTS), flush=True)
-            failed = failed or any(_sum(counts, each) for each in ("spread", "raw", "hang"))
-        runner.run(awaiting.awaiting.aclose())
-    return int(failed)
+        checks = face == "blocking"
+        driver = Driver(kit, servers.shard_map, None if checks else runner, checks=checks)
+        for name in names:
+            began = time.monotonic()
+            for outcome in driver.outcomes(name):
+                signal.alarm(SECONDS)
+                counts[name, outcome.result] += 1
+                silent = outcome.result in ("same", "damage", "check")
+                if not silent and (checks or outcome.result != "wrong"):
+                    print(*outcome, sep=" | ", flush=True)
+            signal.alarm(0)
+            print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
+        if driver.awaiting is not None:
+            runner.run(driver.awaiting.aclose())
+    every = {each: sum(counts[name, each] for name in names) for each in RESULTS}
+    lines = [
+        f"{face if checks else face + ', without check()':25}" + _row(RESULTS),
+        *(f"{name:25}" + _row(f"{counts[name, each]:,}" for each in RESULTS) for name in names),
+        f"{'all':25}" + _row(f"{every[each]:,}" for each in RESULTS),
+    ]
+    print("\n".join(lines), flush=True)
+    return any(every[each] for each in ("spread", "raw", "hang"))
 
 
-def _sum(counts: Counter[tuple[str, str]], result: str) -> int:
-    return sum(count for (_, each), count in counts.items() if each == result)
+def _row(texts: Iterable[str]) -> str:
+    return "".join(f"{text:>9}" for text in texts)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

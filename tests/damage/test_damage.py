@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from damages import Driver
 from faces import Face
-from subjects import RANGES, SESSIONS, SUBJECTS
+from subjects import MAP, RANGES, SESSIONS, SUBJECTS
 
 from shardkit import DamagedDataError, ShardKit, ShardMap, connect
 from shardkit.local import LocalServers
@@ -23,9 +23,7 @@ CASES = 8  # of each subject, on each face
 
 @pytest.fixture(scope="module", params=["blocking", "awaiting"])
 def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
-    servers = LocalServers(
-        ShardMap.parse("components: {data: {entry: {port: 7001}}}"), ports="free"
-    )
+    servers = LocalServers(ShardMap.parse(MAP), ports="free")
     with servers, connect(servers.shard_map) as kit:
         if request.param == "blocking":
             yield Driver(kit, servers.shard_map)

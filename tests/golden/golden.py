@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "damage"))
-from subjects import SUBJECTS
+from subjects import MAP, SUBJECTS
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.local import LocalServers
 
 HERE = Path(__file__).parent
-MAP = "components: {data: {entry: {port: 7001}}}"
 
 
 def plain(value: Any) -> Any:

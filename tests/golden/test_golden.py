@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from faces import keys_of
-from golden import HERE, MAP, plain, restore
-from subjects import SUBJECTS
+from golden import HERE, plain, restore
+from subjects import MAP, SUBJECTS
 
 from shardkit import ShardKit, ShardMap, connect
 from shardkit.errors import NewerFormatError
