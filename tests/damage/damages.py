@@ -401,7 +401,8 @@ def damage_all(face: str, names: Sequence[str]) -> bool:
                 if not silent and (checks or outcome.result != "wrong"):
                     print(*outcome, sep=" | ", flush=True)
             signal.alarm(0)
-            print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
+            row = _row(f"{counts[name, each]:,}" for each in RESULTS)
+            print(f"{name:25}{row}  {time.monotonic() - began:.0f} s", flush=True)
         if driver.awaiting is not None:
             runner.run(driver.awaiting.aclose())
     every = {each: sum(counts[name, each] for name in names) for each in RESULTS}

@@ -69,6 +69,7 @@ def test_what_a_full_server_refuses_is_not_half_written(driver: Driver, name: st
     subject, random = SUBJECTS[name], Random(name)
     link = FillingLink(driver)
     stored = driver.prepare(name)
+    assert driver.named(name) == set()
     calls = {"fill": ({}, subject.fill)}
     calls |= {called: (stored, call) for called, call in subject.writes.items()}
     for called, (before, call) in calls.items():
