@@ -162,6 +162,12 @@ class Connector:
         self._blocking_class = blocking_class
         self._awaiting_class = awaiting_class
 
+    def node_classes(self, fields: Mapping[str, Any]) -> tuple[type[Any], type[Any], type[Any]]:
+        """Return what connects to a cluster's nodes, its pools, and what awaits connections."""
+        if fields.get("ssl"):
+            return TlsConnection, Pool, AsyncTlsConnection
+        return TcpConnection, Pool, AsyncTcpConnection
+
     def blocking(self, fields: Mapping[str, Any]) -> redis.Redis | redis.RedisCluster:
         """Return a blocking client; connects only for a cluster, whose nodes it must learn.
 
@@ -171,7 +177,7 @@ class Connector:
         """
         common = _common(fields, Retry)
         if fields.get("cluster"):
-            return _cluster(fields, common)
+            return _cluster(fields, common, *self.node_classes(fields)[:2])
         pool: Pool | SentinelPool
         if "sentinel" in fields:
             asked = fields["sentinel"]
@@ -217,7 +223,7 @@ class Connector:
                 **_replicas_of(fields),
             )
             policy: CallPolicy = fields.get("policy", NO_POLICY)
-            base: Any = AsyncTlsConnection if fields.get("ssl") else AsyncTcpConnection
+            base: Any = self.node_classes(fields)[2]
 
             class AsyncNodeConnection(base):  # type: ignore[misc]
                 """Of this cluster alone, as its attributes are those of all its connections."""
@@ -271,20 +277,25 @@ class Connector:
         return self._awaiting_class(connection_pool=pool)
 
 
-def _cluster(fields: Mapping[str, Any], common: dict[str, Any]) -> redis.RedisCluster:
+def _cluster(
+    fields: Mapping[str, Any],
+    common: dict[str, Any],
+    connection: type[Any],
+    pool: type[Any],
+) -> redis.RedisCluster:
     host, port = fields.get("host", "localhost"), fields.get("port", DEFAULT_PORT)
     options = _without(common, "db") | _network(fields)
     policy: CallPolicy = fields.get("policy", NO_POLICY)
     retry, own = options["retry"], _without(_without(options, "retry"), "max_connections")
 
-    class NodeConnection(TlsConnection if fields.get("ssl") else TcpConnection):  # type: ignore[misc]
+    class NodeConnection(connection):  # type: ignore[misc]
         # The options go here: of those that are given to the cluster it drops some in silence.
         def __init__(self, **given: Any) -> None:
             super().__init__(**{**given, **own})
             self.credential_provider = fields.get("credentials")
             self.policy = policy.of_node(self.host, self.port)
 
-    class NodePool(Pool):
+    class NodePool(pool):  # type: ignore[misc]
         # Of nodes that become known later as well.
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)

@@ -154,12 +154,12 @@ class SimulatedConnection(TcpConnection):
     """A blocking connection over a simulated network."""
 
     def __init__(
-        self, *, world: World, process: SimulatedProcess, address: str, **options: Any
+        self, *, world: World, process: SimulatedProcess, address: str = "", **options: Any
     ) -> None:
         self._world = world
         self._process = process
-        self._address = address
         super().__init__(**options)
+        self._address = address or f"{self.host}:{self.port}"
 
     def _connect(self) -> Any:
         process = self._process
@@ -312,12 +312,12 @@ class AsyncSimulatedConnection(AsyncTcpConnection):
     _writer: Any
 
     def __init__(
-        self, *, world: World, process: SimulatedProcess, address: str, **options: Any
+        self, *, world: World, process: SimulatedProcess, address: str = "", **options: Any
     ) -> None:
         self._world = world
         self._process = process
-        self._address = address
         super().__init__(**options)
+        self._address = address or f"{self.host}:{self.port}"
 
     async def _connect(self) -> None:
         process = self._process
@@ -410,8 +410,25 @@ class SimulatedConnector(Connector):
         self._world = world
         self._process = process
 
+    def node_classes(self, fields: Mapping[str, Any]) -> tuple[type[Any], type[Any], type[Any]]:
+        """Return what connects to the nodes of a simulated cluster."""
+        where: dict[str, Any] = {"world": self._world, "process": self._process}
+
+        class NodeConnection(SimulatedConnection):
+            def __init__(self, **options: Any) -> None:
+                super().__init__(**where, **options)
+
+        class AsyncNodeConnection(AsyncSimulatedConnection):
+            def __init__(self, **options: Any) -> None:
+                super().__init__(**where, **options)
+
+        self._world.make_cluster(server_address(fields))
+        return NodeConnection, SimulatedPool, AsyncNodeConnection
+
     def blocking(self, fields: Mapping[str, Any]) -> redis.Redis | redis.RedisCluster:
         """Return a blocking client."""
+        if fields.get("cluster"):
+            return super().blocking({**plain_tcp_fields(fields), "cluster": True})
         client: Any = super().blocking(plain_tcp_fields(fields))
         self._lead_into(client, fields, SimulatedConnection, _NoRetry)
         client.connection_pool.__class__ = SimulatedPool
@@ -420,6 +437,8 @@ class SimulatedConnector(Connector):
 
     def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
         """Return an awaiting client."""
+        if fields.get("cluster"):
+            return super().awaiting({**plain_tcp_fields(fields), "cluster": True})
         client = super().awaiting(plain_tcp_fields(fields))
         self._lead_into(client, fields, AsyncSimulatedConnection, _AsyncNoRetry)
         return client

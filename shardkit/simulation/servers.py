@@ -25,16 +25,18 @@ import fakeredis
 import redis
 from fakeredis._commands import COMMANDS_WITH_SUB, SUPPORTED_COMMANDS
 from fakeredis._core import Database
-from fakeredis._helpers import NoResponse, SimpleError, SimpleString
+from fakeredis._helpers import NoResponse
 from fakeredis.model import is_write_command
 
+from shardkit.simulation.cluster import ClusterNode
+from shardkit.simulation.replies import pack_reply
 from shardkit.simulation.virtual_time import Clock
 from shardkit.transport.fake_lua import CompilingSocket
 
 _READ_SCRIPTS: Final = frozenset({b"EVAL_RO", b"EVALSHA_RO"})
 _RUN_SCRIPTS: Final = frozenset({b"EVAL", b"EVALSHA"})
 # Executed at once when they are sent: the handshake of a connection is no step of a schedule.
-HANDSHAKE: Final = frozenset({b"CLIENT", b"HELLO", b"SELECT", b"AUTH", b"READONLY"})
+HANDSHAKE: Final = frozenset({b"CLIENT", b"HELLO", b"SELECT", b"AUTH", b"READONLY", b"COMMAND"})
 
 
 class _Data(fakeredis.FakeServer):
@@ -82,12 +84,17 @@ class ServerSocket(CompilingSocket):
     Attributes:
         answer: is given each reply, packed.
         waiting: what a blocked command tries again, until when, and how its reply is shaped.
+        asking: whether a cluster's client has announced that it was redirected here.
+        queued_keys: those of its transaction, on a cluster.
     """
+
+    asking = False
 
     def __init__(self, server: Any, db: int, answer: Callable[[bytes], None]) -> None:
         super().__init__(server, db, client_class=redis.Redis)
         self.answer = answer
         self.waiting: tuple[Callable[[bool], Any], float, Callable[[Any], Any] | None] | None = None
+        self.queued_keys: list[bytes] = []
 
     def put_response(self, msg: Any) -> None:
         """Give out a reply or a message."""
@@ -145,32 +152,6 @@ def _plain_command(name: bytes) -> Any:
     return None if known in COMMANDS_WITH_SUB else SUPPORTED_COMMANDS.get(known)
 
 
-def pack_reply(value: Any) -> bytes:
-    """Return a reply as RESP2."""
-    kind = type(value)
-    if kind is bytes:
-        return b"$%d\r\n%b\r\n" % (len(value), value)
-    if kind is int:
-        return b":%d\r\n" % value
-    if value is None:
-        return b"$-1\r\n"
-    if kind is list or kind is tuple:
-        return b"*%d\r\n%b" % (len(value), b"".join(map(pack_reply, value)))
-    if isinstance(value, SimpleString):
-        return b"+%b\r\n" % value.value
-    if isinstance(value, SimpleError):
-        return b"-%b\r\n" % value.value.replace("\r", " ").replace("\n", " ").encode()
-    if kind is bool:
-        return b":%d\r\n" % value
-    if kind is float:
-        return pack_reply(repr(value).encode())
-    if kind is str:
-        return pack_reply(value.encode())
-    if isinstance(value, dict):
-        return pack_reply([each for item in value.items() for each in item])
-    return pack_reply(list(value))
-
-
 class SimulatedServer:
     """A server, its log and its state.
 
@@ -185,7 +166,10 @@ class SimulatedServer:
         refuses: what it answers instead of executing a command, if anything.
         reads: whether it executes commands that only read all the same.
         sockets: its ends of the open connections.
+        node: what it is in a cluster, if it is in one.
     """
+
+    node: ClusterNode | None = None
 
     def __init__(self, address: str, now: Callable[[], float], log: bool) -> None:
         self.address = address
@@ -219,9 +203,15 @@ class SimulatedServer:
         It may not while the command blocks.
         """
         name = args[0].upper()
-        if self.refuses and socket is not self._inside and not (self.reads and not _writes(name)):
-            socket.answer(b"-%b\r\n" % self.refuses)
-            return True
+        if socket is not self._inside:
+            if self.refuses and not (self.reads and not _writes(name)):
+                socket.answer(b"-%b\r\n" % self.refuses)
+                return True
+            if self.node is not None:
+                answer = self.node.answer(socket, args, name)
+                if answer is not None:
+                    socket.put_response(answer)
+                    return True
         if socket._server is not self.fake:  # it has stayed with a master that is one no longer
             socket._process_command(args)
             return socket.waiting is None

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from shardkit import forks
 from shardkit.simulation.choices import Choices
+from shardkit.simulation.cluster import NODES, ClusterNode
 from shardkit.simulation.linearizability import RecordedCall
 from shardkit.simulation.network import Wire, describe, script_names
 from shardkit.simulation.processes import Fiber, SimulatedProcess
@@ -156,6 +157,16 @@ class World:
         if found is None:
             found = self.servers[address] = SimulatedServer(address, self.now, self._keeps_log)
         return found
+
+    def make_cluster(self, address: str) -> None:
+        """Make the servers at an address and at the ports after it a cluster, unless they are."""
+        if self.server(address).node is not None:
+            return
+        host, _, port = address.rpartition(":")
+        nodes: list[ClusterNode] = []
+        for n in range(NODES):
+            server = self.server(f"{host}:{int(port) + n}")
+            server.node = ClusterNode(server, nodes)
 
     def connect_delay(self, process: SimulatedProcess, address: str) -> float:
         """Return how long connecting takes; 0 if it is done at once.
@@ -299,8 +310,8 @@ class World:
     def _step_name(unit: SimulatedProcess | Wire) -> str:
         if isinstance(unit, SimulatedProcess):
             return unit.name
-        args = unit.requests[0]
-        return f"{unit.process.name}>{unit.server.address}:{args[0]!r}{args[1][:8]!r}"
+        name, *args = unit.requests[0]
+        return f"{unit.process.name}>{unit.server.address}:{name!r}{args[:1] and args[0][:8]!r}"
 
     def _next_time(self, over: bool) -> float:
         """Return when anything can go on; of clients only while they have not ended."""

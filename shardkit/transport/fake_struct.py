@@ -10,15 +10,26 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
 
 _ITEM = re.compile(r"([<>=])|([bBhHlL]|[iI]\d*|[fd]|c\d+|s|x)|(\s+)")
 _WIDTHS = {"b": 1, "h": 2, "l": 8, "i": 4}
+# Python's kinds, by whether they are signed, and their width.
+_CODES = {
+    **{(True, width): code for width, code in zip((1, 2, 4, 8), "bhiq", strict=True)},
+    **{(False, width): code for width, code in zip((1, 2, 4, 8), "BHIQ", strict=True)},
+}
 
 
 def pack(form: bytes, *values: object) -> bytes:
     """Return values as bytes, as ``struct.pack`` of servers does."""
+    items, numbers = _parsed(form)
+    if numbers is not None:
+        with suppress(struct.error):  # out of range, or a fraction: one by one
+            return numbers.pack(*values)
     packed, left = b"", iter(values)
-    for order, kind, width in _items(form):
+    for order, kind, width in items:
         if kind == "x":
             packed += b"\0"
             continue
@@ -43,7 +54,10 @@ def unpack(form: bytes, packed: bytes, position: float = 1) -> tuple[object, ...
         ValueError: the bytes end too early.
     """
     at, found = int(position) - 1, list[object]()
-    for order, kind, width in _items(form):
+    items, numbers = _parsed(form)
+    if numbers is not None and len(packed) >= at + numbers.size:
+        return (*numbers.unpack_from(packed, at), at + numbers.size + 1)
+    for order, kind, width in items:
         if kind == "s":
             end = packed.index(b"\0", at)
             found.append(packed[at:end])
@@ -68,7 +82,21 @@ def unpack(form: bytes, packed: bytes, position: float = 1) -> tuple[object, ...
 
 def size(form: bytes) -> int:
     """Return how many bytes values of a form take."""
-    return sum(width for _, _, width in _items(form))
+    return sum(width for _, _, width in _parsed(form)[0])
+
+
+@lru_cache(1024)  # scripts have few, but some write lengths into them
+def _parsed(form: bytes) -> tuple[tuple[tuple[str, str, int], ...], struct.Struct | None]:
+    """Return a form's items, and Python's struct of them if they are numbers of one byte order."""
+    items = tuple(_items(form))
+    codes = [
+        kind if kind in "fd" else _CODES.get((kind.islower(), width)) for _, kind, width in items
+    ]
+    if len({order for order, _, _ in items}) != 1 or any(kind in "scx" for _, kind, _ in items):
+        return items, None
+    if None in codes:
+        return items, None
+    return items, struct.Struct(items[0][0] + "".join(map(str, codes)))
 
 
 def _items(form: bytes) -> Iterator[tuple[str, str, int]]:

@@ -32,6 +32,18 @@ def map_of(host: str) -> ShardMap:
     return ShardMap.parse(text, f"the map of {host}")
 
 
+async def persist(call: Callable[[], Any], attempts: int = 8) -> Any:
+    """Repeat a call that may be repeated until it is answered, as an application would."""
+    for attempt in range(attempts):
+        try:
+            return await call()
+        except Exception as error:
+            if not is_outage(error) or attempt == attempts - 1:
+                raise
+            await asyncio.sleep(0.5 * 2**attempt)
+    return None
+
+
 class Workers(Protocol):
     """Workers of both faces, with threads, leases and retries: no task is lost.
 

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from shardkit.client_plane import decorators
-from shardkit.config import store
+from shardkit.config import history, store
 from shardkit.config.directory import Directory
 from shardkit.connections import clients
 from shardkit.connections.breaker import Breaker
@@ -31,6 +31,8 @@ from shardkit.metrics.outbox import Outbox
 from shardkit.operations import cancellation, drivers
 from shardkit.queues import Worker
 from shardkit.queues.worker_base import BaseWorker
+from shardkit.search.searcher import Searcher
+from shardkit.social.delivery.fan_out import FanOut
 from shardkit.structures.base import parameters
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.layouts import growing
@@ -39,6 +41,7 @@ from shardkit.topology import Topology
 from shardkit.topology.sources import ConfigServer, MapFile
 from shardkit.transport import dispatcher, fake_lua
 from shardkit.transport.dispatcher import Dispatcher
+from shardkit.transport.server_request import ServerRequest
 from shardkit.transport.user_clients import DirectClient
 
 
@@ -801,5 +804,104 @@ MUTATIONS: dict[str, Mutation] = {
         "it is not recorded that a page of totals was added",
         lua,
         ("redis.call('HSET', DONE, 'format', '1', ARGV[1],", "redis.call('HSET', DONE, 'x',"),
+    ),
+    "cached-results-removed": Mutation(
+        "cached results",
+        "a page has documents that were removed since the first one",
+        lua,
+        ("if not is_live(number) then gone[#gone + 1] = id end", ""),
+    ),
+    "cached-results-skipped": Mutation(
+        "cached results",
+        "documents that were removed leave their places, so that the next page skips others",
+        python,
+        (
+            Searcher,
+            "search",
+            "hits = hits[request.offset : end]",
+            "hits = [h for h in hits if h.id not in answers.removed][request.offset : end]",
+        ),
+    ),
+    "two-lists-value-in-both": Mutation(
+        "two lists",
+        "a value that is moved stays where it was",
+        lua,
+        ("pop(list, ARGV[7], 1, ARGV[9] == '1')\nreturn found", "return found"),
+    ),
+    "two-lists-moved-twice": Mutation(
+        "two lists",
+        "a move whose answer was lost is sent again",
+        python,
+        (dispatcher, "may_repeat", "request.idempotent", "True"),
+    ),
+    "duplicates-queued": Mutation(
+        "duplicate tasks",
+        "a task is queued although there is one with its id",
+        lua,
+        ("'HSETNX', q.tasks, id, task) == 1 or", "'HSETNX', q.tasks, id, task) >= 0 or"),
+    ),
+    "duplicates-cancelled-stay": Mutation(
+        "duplicate tasks",
+        "of a task that is cancelled its text stays, so that its id cannot be queued again",
+        lua,
+        ("then return 0 end\nend\nforget(q, id)", "then return 0 end\nend"),
+    ),
+    "fan-out-of-one-pass": Mutation(
+        "fan-out",
+        "a fan-out ends after its first pass",
+        python,
+        (FanOut, "_advance", "if len(rows) == limit:", "if False:"),
+    ),
+    "fan-out-of-what-was-deleted": Mutation(
+        "fan-out",
+        "a status that was deleted meanwhile stays where a pass has just written it",
+        python,
+        (
+            FanOut,
+            "_withdraw",
+            "yield from self.timelines.remove(keys, [job.subject])",
+            "pass",
+        ),
+    ),
+    "fan-out-to-leavers": Mutation(
+        "fan-out",
+        "who unfollows between a pass's read and its write keeps the post",
+        python,
+        (FanOut, "_clean_up_after_leavers", "if count == len(rows):", "if True:"),
+    ),
+    "rollbacks-recorded-first": Mutation(
+        "rollbacks",
+        "a push is recorded before it is carried out",
+        python,
+        (
+            store,
+            "_push",
+            "    pipe.multi()\n    pipe.lpush(HISTORY_KEY, record.to_json())\n",
+            "    pipe.lpush(HISTORY_KEY, record.to_json())\n    pipe.multi()\n",
+        ),
+    ),
+    "rollbacks-one-too-far": Mutation(
+        "rollbacks",
+        "going back to an epoch undoes its own push, too",
+        python,
+        (history, "undo", "if record.epoch <= epoch:", "if record.epoch < epoch:"),
+    ),
+    "slots-moved-are-not-followed": Mutation(
+        "moving slots",
+        "what was answered with MOVED is not sent to the slot's new node",
+        python,
+        (Dispatcher, "_settle", "isinstance(reply, _MOVING):", "type(reply) is AskError:"),
+    ),
+    "slots-asked-without-asking": Mutation(
+        "moving slots",
+        "what was answered with ASK is sent without ASKING",
+        python,
+        (ServerRequest, "_packed", "(_ASKING + data, n + 1)", "(data, n)"),
+    ),
+    "slots-executed-twice": Mutation(
+        "moving slots",
+        "what may have been executed is sent again",
+        python,
+        (dispatcher, "may_repeat", "request.idempotent", "True"),
     ),
 }

@@ -14,7 +14,9 @@ from datetime import date
 from typing import Any
 
 from change_protocols import CHANGES
-from client_protocols import CLIENT, map_of
+from client_protocols import CLIENT, map_of, persist
+from cluster_protocols import CLUSTER
+from collection_protocols import COLLECTIONS
 from coordination_protocols import COORDINATION
 from messaging_protocols import MESSAGING
 from metrics_protocols import METRICS
@@ -25,18 +27,6 @@ from shardkit.errors import ConfigError, ParameterMismatchError
 from shardkit.geo.models import City, IpRange
 from shardkit.simulation import CLIENTS, NETWORK, Client, Protocol, Register
 from shardkit.simulation.protocol import is_outage
-
-
-async def persist(call: Callable[[], Any], attempts: int = 8) -> Any:
-    """Repeat a call that may be repeated until it is answered, as an application would."""
-    for attempt in range(attempts):
-        try:
-            return await call()
-        except Exception as error:
-            if not is_outage(error) or attempt == attempts - 1:
-                raise
-            await asyncio.sleep(0.5 * 2**attempt)
-    return None
 
 
 class GrowingHash(Protocol):
@@ -715,7 +705,9 @@ PROTOCOLS: dict[str, type[Protocol]] = {
     "social network": Social,
     "configuration": Configuration,
     **CLIENT,
+    **COLLECTIONS,
     **CHANGES,
+    **CLUSTER,
     **COORDINATION,
     **METRICS,
     **MESSAGING,

@@ -1,0 +1,131 @@
+"""What is simulated of clusters: slots that move while clients write."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from shardkit import ShardKit
+from shardkit.operations import Command, Operation, Partial, Script, Structure, operation
+from shardkit.operations.commands import script_call
+from shardkit.routing.placement import slot_of
+from shardkit.simulation import CLIENTS, NETWORK, Client, Protocol
+from shardkit.simulation.cluster import NODES
+from shardkit.simulation.protocol import is_outage
+
+_NODES = ", ".join(f"{{host: node, port: {n}}}" for n in range(1, NODES + 1))
+
+
+KEYS = ["{a}1", "{a}2", "{b}1", "{b}2"]
+_BUMP = Script("bump", "return redis.call('INCR', KEYS[1])")
+
+
+class Counts(Structure[Any]):
+    """Counts in the keys of a cluster."""
+
+    @operation
+    def count(self, keys: Sequence[str], by_script: Sequence[str]) -> Operation[list[Any]]:
+        """Add 1 to each, by a command or a script; return the counts, or why one failed."""
+        replies = yield Partial(
+            [
+                *(Command(self.component, key, ("INCR", key)) for key in keys),
+                *(script_call(self.component, _BUMP, [key]) for key in by_script),
+            ]
+        )
+        return list(replies)
+
+
+class MovingSlots(Protocol):
+    """Slots of a cluster move, key by key, while clients of both faces count in them.
+
+    A count is there once if it was answered and at most once if not; that a slot moves fails no
+    call, and whoever is asked last is asked with ASKING.
+    """
+
+    shard_map = f"""
+components:
+  data: {{entry: {{host: node, port: 1, cluster: true}}}}
+  nodes: {{shards: [{_NODES}]}}
+"""
+    faults = (*NETWORK, *CLIENTS)
+    most_faults = 2
+
+    def setup(self, kit: ShardKit) -> None:
+        self.answered: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
+        self.before = Counter(["{a}1", "{b}1", "{b}2"])
+        Counts(kit.driver, "data", "counts").count(["{a}1", "{b}1"], ["{b}2"])
+
+    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
+        return [self.awaiting, self.blocking, self.decorated, self.mover]
+
+    def calls(self, client: Client) -> list[tuple[list[str], list[str]]]:
+        """What is counted by a command, and what by a script."""
+        return [client.choose(((KEYS, []), (KEYS[:1], KEYS[1:]), ([], KEYS))) for _ in range(3)]
+
+    def note(self, keys: Sequence[str], replies: Sequence[Any]) -> None:
+        for key, reply in zip(keys, replies, strict=True):
+            if isinstance(reply, Exception):
+                assert is_outage(reply), reply
+            else:
+                self.answered[key] += 1
+
+    async def awaiting(self, client: Client) -> None:
+        counts = Counts(client.kit.driver, "data", "counts")
+        for keys, by_script in self.calls(client):
+            self.sent.update([*keys, *by_script])
+            self.note([*keys, *by_script], await counts.count(keys, by_script))
+
+    def blocking(self, client: Client) -> None:
+        counts = Counts(client.kit.driver, "data", "counts")
+        for keys, by_script in self.calls(client):
+            self.sent.update([*keys, *by_script])
+            self.note([*keys, *by_script], counts.count(keys, by_script))
+
+    def decorated(self, client: Client) -> None:
+        """Count by redis-py's own client of the cluster."""
+
+        @client.kit.redis_connection("data")
+        def count(conn: Any, key: str) -> None:
+            conn.incr(key)
+
+        for _ in range(3):
+            key = client.choose(KEYS)
+            self.sent[key] += 1
+            count(key)
+            self.answered[key] += 1
+
+    def mover(self, client: Client) -> None:
+        """Move slots as ``redis-cli --cluster reshard`` does."""
+        nodes = [client.kit.client("nodes", n) for n in range(NODES)]
+        ids = [node.execute_command("CLUSTER", "MYID") for node in nodes]
+        at = {slot: slot * NODES // 16384 for slot in map(slot_of, KEYS)}
+        for _ in range(2):
+            slot = client.choose(list(at))
+            source, target = at[slot], (at[slot] + client.choose((1, 2))) % NODES
+            nodes[target].execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source])
+            nodes[source].execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
+            while keys := nodes[source].execute_command("CLUSTER", "GETKEYSINSLOT", slot, 1):
+                nodes[source].execute_command("MIGRATE", "node", target + 1, *keys, 0, 5000)
+            for n in (target, *(set(range(NODES)) - {target})):
+                nodes[n].execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[target])
+            at[slot] = target
+
+    def at_end(self, kit: ShardKit) -> None:
+        held: Counter[str] = Counter()
+        for n in range(NODES):
+            conn: Any = kit.client("nodes", n)
+            for key in conn.keys("*"):
+                # Who reads what has moved is redirected: what is read is what the node holds.
+                held[key.decode()] += 1
+        assert all(count == 1 for count in held.values()), held
+        conn = kit.client("data")
+        for key, sent in self.sent.items():
+            executed = int(conn.get(key) or 0) - self.before[key]
+            assert self.answered[key] <= executed <= sent, (key, executed)
+
+
+CLUSTER: dict[str, type[Protocol]] = {
+    "moving slots": MovingSlots,
+}
