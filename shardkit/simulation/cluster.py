@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from fakeredis._helpers import OK, SimpleError
 from fakeredis.model import get_all_commands_info, get_command_info
@@ -25,9 +25,7 @@ from shardkit.errors import RoutingError
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.placement import slot_of
 from shardkit.simulation.replies import Packed, pack_reply
-
-if TYPE_CHECKING:
-    from shardkit.simulation.servers import ServerSocket, SimulatedServer
+from shardkit.simulation.servers import ServerSocket, SimulatedServer
 
 SLOTS: Final = 16384
 NODES: Final = 3
@@ -35,7 +33,7 @@ NODES: Final = 3
 _RUN: Final = re.compile(rb"(.)\1*", re.DOTALL)
 
 
-class ClusterNode:
+class SimulatedNode:
     """What makes a server a node of a cluster.
 
     Args:
@@ -48,13 +46,13 @@ class ClusterNode:
         importing: from which nodes.
     """
 
-    def __init__(self, server: SimulatedServer, nodes: list[ClusterNode]) -> None:
+    def __init__(self, server: SimulatedServer, nodes: list[SimulatedNode]) -> None:
         self.server = server
         self.number = len(nodes)
         self.id = b"%040x" % (self.number + 1)
         self.owners = bytearray(_even_slots())
-        self.migrating: dict[int, ClusterNode] = {}
-        self.importing: dict[int, ClusterNode] = {}
+        self.migrating: dict[int, SimulatedNode] = {}
+        self.importing: dict[int, SimulatedNode] = {}
         self._nodes = nodes
         nodes.append(self)
 

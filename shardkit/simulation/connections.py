@@ -414,16 +414,16 @@ class SimulatedConnector(Connector):
         """Return what connects to the nodes of a simulated cluster."""
         where: dict[str, Any] = {"world": self._world, "process": self._process}
 
-        class NodeConnection(SimulatedConnection):
+        class SimulatedNodeConnection(SimulatedConnection):
             def __init__(self, **options: Any) -> None:
                 super().__init__(**where, **options)
 
-        class AsyncNodeConnection(AsyncSimulatedConnection):
+        class AsyncSimulatedNodeConnection(AsyncSimulatedConnection):
             def __init__(self, **options: Any) -> None:
                 super().__init__(**where, **options)
 
         self._world.make_cluster(server_address(fields))
-        return NodeConnection, SimulatedPool, AsyncNodeConnection
+        return SimulatedNodeConnection, SimulatedPool, AsyncSimulatedNodeConnection
 
     def blocking(self, fields: Mapping[str, Any]) -> redis.Redis | redis.RedisCluster:
         """Return a blocking client."""

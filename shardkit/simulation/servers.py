@@ -19,7 +19,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import fakeredis
 import redis
@@ -28,7 +28,6 @@ from fakeredis._core import Database
 from fakeredis._helpers import NoResponse
 from fakeredis.model import is_write_command
 
-from shardkit.simulation.cluster import ClusterNode
 from shardkit.simulation.replies import pack_reply
 from shardkit.simulation.virtual_time import Clock
 from shardkit.transport.fake_lua import CompilingSocket
@@ -152,6 +151,13 @@ def _plain_command(name: bytes) -> Any:
     return None if known in COMMANDS_WITH_SUB else SUPPORTED_COMMANDS.get(known)
 
 
+class Role(Protocol):
+    """What a server is beside one that holds data."""
+
+    def answer(self, socket: ServerSocket, args: list[bytes], name: bytes) -> Any:
+        """Return what is answered in place of executing a command; None to execute it."""
+
+
 class SimulatedServer:
     """A server, its log and its state.
 
@@ -166,10 +172,10 @@ class SimulatedServer:
         refuses: what it answers instead of executing a command, if anything.
         reads: whether it executes commands that only read all the same.
         sockets: its ends of the open connections.
-        node: what it is in a cluster, if it is in one.
+        role: what answers first, if it is the node of a cluster.
     """
 
-    node: ClusterNode | None = None
+    role: Role | None = None
 
     def __init__(self, address: str, now: Callable[[], float], log: bool) -> None:
         self.address = address
@@ -207,8 +213,8 @@ class SimulatedServer:
             if self.refuses and not (self.reads and not _writes(name)):
                 socket.answer(b"-%b\r\n" % self.refuses)
                 return True
-            if self.node is not None:
-                answer = self.node.answer(socket, args, name)
+            if self.role is not None:
+                answer = self.role.answer(socket, args, name)
                 if answer is not None:
                     socket.put_response(answer)
                     return True

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from shardkit import forks
 from shardkit.simulation.choices import Choices
-from shardkit.simulation.cluster import NODES, ClusterNode
+from shardkit.simulation.cluster import NODES, SimulatedNode
 from shardkit.simulation.linearizability import RecordedCall
 from shardkit.simulation.network import Wire, describe, script_names
 from shardkit.simulation.processes import Fiber, SimulatedProcess
@@ -160,13 +160,13 @@ class World:
 
     def make_cluster(self, address: str) -> None:
         """Make the servers at an address and at the ports after it a cluster, unless they are."""
-        if self.server(address).node is not None:
+        if self.server(address).role is not None:
             return
         host, _, port = address.rpartition(":")
-        nodes: list[ClusterNode] = []
+        nodes: list[SimulatedNode] = []
         for n in range(NODES):
             server = self.server(f"{host}:{int(port) + n}")
-            server.node = ClusterNode(server, nodes)
+            server.role = SimulatedNode(server, nodes)
 
     def connect_delay(self, process: SimulatedProcess, address: str) -> float:
         """Return how long connecting takes; 0 if it is done at once.
