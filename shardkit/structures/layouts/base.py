@@ -31,11 +31,20 @@ MEMBERS_PER_SCRIPT = 1000
 # Some parts, to be visited in one exchange. Its content is private to the layout.
 Chunk: TypeAlias = Sequence[Any]
 # Builds a part's command, without the key, from its members as stored and what belongs to each.
-# How many members a bulk load sends at once: the least, for each part, the most, and their bytes.
-PAGE, MEMBERS_PER_PART, MOST_OF_PAGE = 10_000, 64, 200_000
+# How many members a bulk load sends at once: the least, for each part, the most (of pairs, of bare
+# members, which take less memory), and their bytes.
+PAGE, MEMBERS_PER_PART, MOST_PAIRS, MOST_OF_PAGE = 10_000, 64, 200_000, 500_000
 MOST_PAGE_BYTES = 32 * 2**20
 LOOKED_AT_ONCE = 100
 Build: TypeAlias = Callable[[list[bytes], list[T]], tuple[Argument, ...]]
+
+
+class BareMembers(list[Any]):
+    """Members to which nothing belongs, for `Layout.write`: those of a set.
+
+    A pair for each would take as much memory again, and keep the garbage collector busy for a
+    quarter of the time of a bulk load.
+    """
 
 
 class Layout(ABC):
@@ -83,12 +92,16 @@ class Layout(ABC):
 
     @abstractmethod
     def write(
-        self, members: Iterable[tuple[bytes, T]], build: Build[T], *, adds: bool = True
+        self,
+        members: Iterable[tuple[bytes, T]],
+        build: Build[T],
+        *,
+        adds: bool = True,
     ) -> Operation[list[tuple[list[T], Reply]]]:
         """Send a command that writes to every part that members are in; see `read`.
 
         Args:
-            members: each with whatever belongs to it; up to some thousands.
+            members: each with whatever belongs to it, or bare ones.
             build: builds the command of a part.
             adds: whether the command may add members.
         """
@@ -98,8 +111,8 @@ class Layout(ABC):
         """Return how many parts members fall into at random, as last seen."""
 
     def pages(
-        self, members: Iterable[tuple[bytes, T]], total: int | None = None
-    ) -> Iterator[list[tuple[bytes, T]]]:
+        self, members: Iterable[Any], total: int | None = None, *, bare: bool = False
+    ) -> Iterator[list[Any]]:
         """Cut many members into pages to `write`.
 
         A page grows with the number of parts, so that a command carries dozens of members: each
@@ -108,22 +121,26 @@ class Layout(ABC):
         Args:
             members: each with its value, or what else belongs to it; read as they are written.
             total: how many there are, if it is known.
+            bare: whether they come without a value; then pages are `BareMembers`.
         """
         rest = iter(members)
         while True:
-            page: list[tuple[bytes, T]] = []
-            size, room = self._page_size(), MOST_PAGE_BYTES
+            page: list[Any] = BareMembers() if bare else []
+            size = min(self._page_size(), MOST_OF_PAGE if bare else MOST_PAIRS)
+            room = MOST_PAGE_BYTES
             while room > 0 and (some := list(islice(rest, min(LOOKED_AT_ONCE, size - len(page))))):
                 page += some
-                room -= sum([len(member) for member, _ in some])
-                if some[0][1] is not None:
+                if bare:
+                    room -= sum(map(len, some))
+                else:
+                    room -= sum([len(member) for member, _ in some])
                     room -= sum([len(v) for _, v in some if isinstance(v, str | bytes)])
             if not page:
                 return
             yield page
 
     def _page_size(self) -> int:
-        return min(max(PAGE, self.part_count() * MEMBERS_PER_PART), MOST_OF_PAGE)
+        return max(PAGE, self.part_count() * MEMBERS_PER_PART)
 
     @abstractmethod
     def data_keys(self) -> Iterable[str]:
@@ -242,7 +259,12 @@ def write_parts(
 def grouped(
     members: Iterable[tuple[M, T]], part_of: Callable[[M], int]
 ) -> dict[int, tuple[list[M], list[T]]]:
-    """Return members, and what belongs to each, by part."""
+    """Return members, and what belongs to each, by part; to bare ones nothing."""
+    if isinstance(members, BareMembers):
+        bare: defaultdict[int, list[Any]] = defaultdict(list)
+        for part, member in zip(map(part_of, members), members, strict=True):
+            bare[part].append(member)
+        return {part: (some, []) for part, some in bare.items()}
     together: defaultdict[int, list[tuple[M, T]]] = defaultdict(list)
     for pair in members:
         together[part_of(pair[0])].append(pair)

@@ -68,7 +68,7 @@ from shardkit.structures.base.check import Suspicions
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import ATTEMPTS, open_again, unstable
-from shardkit.structures.layouts.base import PAGE, Build, Chunk, Layout, T
+from shardkit.structures.layouts.base import PAGE, BareMembers, Build, Chunk, Layout, T
 
 GROUPS = 64
 KEYS_PER_EXCHANGE = 100_000
@@ -192,11 +192,16 @@ class GrowingLayout(Layout):
         return results
 
     def write(
-        self, members: Iterable[tuple[bytes, T]], build: Build[T], *, adds: bool = True
+        self,
+        members: Iterable[tuple[bytes, T]],
+        build: Build[T],
+        *,
+        adds: bool = True,
     ) -> Operation[list[tuple[list[T], Reply]]]:
         """See `Layout.write`."""
         results: list[tuple[list[T], Reply]] = []
-        waiting = members if isinstance(members, list) else list(members)
+        waiting: list[Any] = members if isinstance(members, list) else list(members)
+        kind = BareMembers if isinstance(members, BareMembers) else list
         unsure = set[int]()  # groups of which only the whole script can say what they are
         while waiting:
             plans = yield from self._planned(waiting, adds=adds)
@@ -204,7 +209,7 @@ class GrowingLayout(Layout):
                 self._write_command(plan, build, adds=adds, unsure=plan.group in unsure)
                 for plan in plans
             )
-            waiting = []
+            waiting = kind()
             created: dict[int, tuple[WritePlan, list[Any]]] = {}
             others: dict[int, tuple[int, int]] = {}
             for plan, reply in zip(plans, replies, strict=True):
@@ -306,10 +311,11 @@ class GrowingLayout(Layout):
         # By the group, and as many bits of the other number as any of them needs for its parts.
         bits = self._bits
         low = (1 << bits + max(wanted.values()).bit_length()) - 1
-        together: defaultdict[int, list[tuple[bytes, T]]] = defaultdict(list)
+        together: defaultdict[int, list[Any]] = defaultdict(list)
         for h, pair in zip(hashes, pairs, strict=True):
             together[h & low].append(pair)
-        groups: dict[int, dict[int, list[tuple[bytes, T]]]] = {group: {} for group in sizes}
+        groups: dict[int, dict[int, list[Any]]] = {group: {} for group in sizes}
+        bare = isinstance(pairs, BareMembers)
         for key, some in together.items():
             group = key & (self.groups - 1)
             part = address(key >> bits, wanted[group])
@@ -318,7 +324,7 @@ class GrowingLayout(Layout):
         return [
             plan
             for group, parts in groups.items()
-            for plan in self._plans(group, wanted[group], parts)
+            for plan in self._plans(group, wanted[group], parts, bare=bare)
         ]
 
     def _wanted(self, group: int, new: int) -> int:
@@ -330,7 +336,7 @@ class GrowingLayout(Layout):
         return max(number, ceil(expected / self._load))
 
     def _plans(
-        self, group: int, wanted: int, parts: Mapping[int, list[tuple[bytes, T]]]
+        self, group: int, wanted: int, parts: Mapping[int, list[Any]], *, bare: bool
     ) -> Iterator[WritePlan]:
         """Cut the writes to a group into scripts, after the splits that they need.
 
@@ -348,7 +354,10 @@ class GrowingLayout(Layout):
                 if len(some) > room:
                     yield WritePlan(group, number, wanted, writes)
                     number, writes, room = wanted, {}, MEMBERS_PER_SCRIPT
-                writes[part] = [member for member, _ in some], [owned for _, owned in some]
+                if bare:
+                    writes[part] = some, []
+                else:
+                    writes[part] = [member for member, _ in some], [owned for _, owned in some]
                 room -= len(some)
         yield WritePlan(group, number, wanted, writes)
 
@@ -652,8 +661,8 @@ class GrowingLayout(Layout):
         return {group: some for group, some in enumerate(groups) if some}
 
     def pages(
-        self, members: Iterable[tuple[bytes, T]], total: int | None = None
-    ) -> Iterator[list[tuple[bytes, T]]]:
+        self, members: Iterable[Any], total: int | None = None, *, bare: bool = False
+    ) -> Iterator[list[Any]]:
         """See `Layout.pages`. Parts are made for all that is to come, not split again and again.
 
         How much of it will be new is seen from the page before; the first one is small, so that few
@@ -662,7 +671,7 @@ class GrowingLayout(Layout):
         known, sent, share = None, 0, 0.0
         self._is_trial = (total or 0) > PAGE and not any(self._counts)
         try:
-            for page in super().pages(members):
+            for page in super().pages(members, bare=bare):
                 self._is_trial = False
                 sent += len(page)
                 self._to_come = share * max(0, (total or 0) - sent)
@@ -733,7 +742,7 @@ class WritePlan(NamedTuple):
         group: the group.
         parts: how many parts it had when last seen.
         wanted: how many it needs.
-        writes: by part, members and what belongs to each.
+        writes: by part, members and what belongs to each; nothing to bare ones.
     """
 
     group: int
@@ -741,9 +750,12 @@ class WritePlan(NamedTuple):
     wanted: int
     writes: dict[int, tuple[list[bytes], list[Any]]]
 
-    def pairs(self) -> list[tuple[bytes, Any]]:
-        """The members, each with what belongs to it."""
-        return [pair for some in self.writes.values() for pair in zip(*some, strict=True)]
+    def pairs(self) -> list[Any]:
+        """The members, each with what belongs to it, or bare."""
+        found: list[Any] = []
+        for members, owned in self.writes.values():
+            found += zip(members, owned, strict=True) if owned else members
+        return found
 
     def results(self, replies: Sequence[Reply]) -> Iterator[tuple[list[Any], Reply]]:
         """What belonged to the members of each write, and its reply."""
@@ -842,7 +854,10 @@ def parts_after_splits(before: int, now: int, parts: set[int]) -> list[int]:
 def _hashes(pairs: Sequence[tuple[bytes, Any]]) -> Sequence[int]:
     """Return the first 32 bits of the SHA-1 of each member."""
     hashes = array("I")
-    hashes.frombytes(b"".join([_sha1(member).digest() for member, _ in pairs]))
+    if isinstance(pairs, BareMembers):
+        hashes.frombytes(b"".join([_sha1(member).digest() for member in pairs]))
+    else:
+        hashes.frombytes(b"".join([_sha1(member).digest() for member, _ in pairs]))
     hashes = hashes[:: _sha1().digest_size // hashes.itemsize]
     if sys.byteorder == "little":
         hashes.byteswap()

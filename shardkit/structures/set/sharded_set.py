@@ -34,7 +34,6 @@ Members are always hashed, numbers too, because the integers of a set are rarely
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Sized
-from itertools import repeat
 from typing import Any, ClassVar, Generic, TypeAlias
 
 from shardkit.encodings.limits import FORMS
@@ -198,7 +197,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def sadd_many(self, members: Iterable[M]) -> Operation[int]:
-        """Add any number of members, 10,000 to 200,000 per exchange; return how many were new.
+        """Add any number of members, 10,000 to 500,000 per exchange; return how many were new.
 
         Args:
             members: any iterable of them, also a generator: it is read as they are sent.
@@ -216,8 +215,8 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         if not isinstance(members, Iterable):
             raise InvalidArgumentError(f"{self.name}: members={shown(members)}", "give a list")
         added = 0
-        pairs = zip(self._members.encode_all(members), repeat(None), strict=False)
-        for page in self.layout.pages(pairs, len(members) if isinstance(members, Sized) else None):
+        total = len(members) if isinstance(members, Sized) else None
+        for page in self.layout.pages(self._members.encode_all(members), total, bare=True):
             yield from self._open(create=True)
             for _, new in (yield from self.layout.write(page, lambda some, _: ("SADD", *some))):
                 added += new

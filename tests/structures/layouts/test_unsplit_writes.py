@@ -52,14 +52,17 @@ def test_one_member_costs_a_check_a_write_and_its_count(kit: ShardKit, client: A
 
 
 def test_a_writer_that_knows_fewer_parts_writes_nothing_there(kit: ShardKit, client: Any) -> None:
-    early, late = opened(kit), opened(kit)
+    early, bulk, late = opened(kit), opened(kit), opened(kit)
     early.sadd(1)
+    bulk.sadd(1)
     late.sadd_many(range(2_000))
     assert len(client.keys("ids:{*}:*")) > early.layout.parts[0]
     assert early.sadd(5_000, 5_001) == 2
     assert early.srem(7) == 1
-    assert late.smembers() == {*range(2_000), 5_000, 5_001} - {7}
-    assert late.scard() == 2_001
+    assert bulk.layout.parts[0] < early.layout.parts[0]
+    assert bulk.sadd_many(range(1_900, 2_100)) == 100
+    assert late.smembers() == {*range(2_100), 5_000, 5_001} - {7}
+    assert late.scard() == 2_101
     assert not list(late.check())
 
 
