@@ -261,7 +261,7 @@ class QuorumLock(Structure[Face]):
             )
         super().__init__(driver, components[0], name)
         self._locks: list[Holdable[Any]] = [
-            Holdable(driver, each, name, kind="quorum", ttl=ttl, wait=0, monotonic=monotonic)
+            Holdable(driver, each, name, kind="quorum", ttl=ttl, monotonic=monotonic)
             for each in components
         ]
         self._needed = len(components) // 2 + 1

@@ -88,10 +88,13 @@ def test_rights_that_are_missing_are_named(running: LocalServer, server: redis.R
 
 
 def test_a_replica_where_a_master_is_named_hurts(running: LocalServer, server: redis.Redis) -> None:
+    server.execute_command("ACL", "SETUSER", "tried", "on", ">pw", "~*", "+@all", "-hdel")
     server.replicaof("127.0.0.1", 1)
-    problems = [found.problem for found in looked_at(running).findings]
+    report = looked_at(running, username="tried", password="pw")
+    problems = [found.problem for found in report.findings]
     assert "is a replica, which refuses writes" in problems
     assert "has lost its master" in problems
+    assert not [said for said in problems if "may not run" in said]  # it does not write there
 
 
 def test_replicas_that_are_not_there_hurt(running: LocalServer, server: redis.Redis) -> None:

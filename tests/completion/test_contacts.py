@@ -150,9 +150,11 @@ def test_invalid_arguments_are_refused_before_anything_is_written(kit: ShardKit)
             kit.recent_contacts(component="one", **options)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="no times"):
         contacts.times("ada")
-    for limit in (0, 1001):
-        with pytest.raises(InvalidArgumentError, match="limit"):
-            contacts.oldest("ada", limit)
+    by_time = kit.recent_contacts(component="one", order="time")
+    for read in (contacts.oldest, by_time.times):
+        for limit in (0, 1001):
+            with pytest.raises(InvalidArgumentError, match="limit"):
+                read("ada", limit)
     assert kit.client("one").dbsize() == 0
 
 
