@@ -254,6 +254,14 @@ async def test_at_most_so_many_commands_wait_for_one_server(own_server: LocalSer
             assert "was not asked" in reason(refused[0])
 
 
+async def test_as_many_commands_wait_as_may(own_server: LocalServer) -> None:
+    shard_map = two(own_server.port, own_server.port, max_waiting=100)
+    async with opened("awaiting", shard_map) as face:  # it connects while they wait
+        found = await asyncio.gather(*(face.send(on(0, "INCR")) for _ in range(105)))
+        answered = [reply for [reply] in found if isinstance(reply, int)]
+        assert answered == list(range(1, 101))
+
+
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
