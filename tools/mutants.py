@@ -49,7 +49,8 @@ Results, one JSON object a line in --out (default: WORK/results.jsonl, appended 
     timeout    the tests did not end in time: counted as killed
     survived   all chosen tests passed; "left" says how many more would have run the line
     unrun      no test runs the line: a survivor
-Whether a survivor is equivalent (no test could tell) is for people to say.
+Whether a survivor is equivalent (no test could tell) is for people to say: in the file EQUIVALENT
+beside this one. What is said there is not tried, and counts neither as killed nor as survived.
 
 --again FILE runs the survivors of such a file again, without --budget unless it is given.
 --list prints the mutants and runs nothing; --diff prints survivors with their context.
@@ -92,6 +93,7 @@ from typing import Any, TextIO
 SURVIVED = ("survived", "unrun")
 VERBS = ("--serve", "--warm", "--pytest", "--probe", "--contexts")  # what it starts itself for
 COLD = 77  # the status of a child that cannot put a mutant into what has been imported
+EQUIVALENT = Path(__file__).with_name("mutants_equivalent.txt")
 LOADER = "shardkit.lua"  # reads scripts, and keeps them
 INCLUDE = re.compile(r"^--@include [\w/]+\n", re.MULTILINE)
 # ------------------------------------------------------------------------------------ the mutants
@@ -120,8 +122,17 @@ class Mutant:
         return source[: self.start] + self.new.encode() + source[self.end :]
 
     def said(self) -> str:
+        return f"{self.file}:{self.line} {self.change}"
+
+    def place(self, root: Path) -> str:
+        """What it is called in EQUIVALENT: where the line is now may change."""
+        line = (root / self.file).read_text().splitlines()[self.line - 1]
+        return f"{self.file} | {line.strip()} | {self.change}"
+
+    @property
+    def change(self) -> str:
         old, new = (" ".join(text.split()) for text in (self.old, self.new))
-        return f"{self.file}:{self.line} [{self.op}] {old[:110]!r} -> {new[:110]!r}"
+        return f"[{self.op}] {old[:110]!r} -> {new[:110]!r}"
 
 
 COMPARE = {
@@ -823,6 +834,12 @@ def script_name(path: Path, package: Path) -> str:
     )
 
 
+def equivalents() -> set[str]:
+    """The mutants that people have found to be equivalent: file, line and change."""
+    lines = EQUIVALENT.read_text().splitlines() if EQUIVALENT.exists() else []
+    return {line.strip() for line in lines if line[:1] not in ("", " ", "#")}
+
+
 def rounds(tests: list[str]) -> list[list[str]]:
     """Those of the first forty tests that are of the first four files; then all others."""
     files = list(dict.fromkeys(test.partition("::")[0] for test in tests))[:4]
@@ -1141,6 +1158,11 @@ class Driver:
             if self.asked.only:
                 mutants = [m for m in mutants if m.id in self.asked.only]
         print(f"{len(mutants)} of {total} mutants of {len(files)} files", flush=True)
+        named = equivalents()
+        known = [m for m in mutants if m.place(self.checkout) in named]
+        mutants = [m for m in mutants if m not in known]
+        if known:
+            print(f"{len(known)} of them are known to be equivalent")
         if self.asked.list:
             for mutant in mutants:
                 print(mutant.id, mutant.said())

@@ -91,6 +91,20 @@ def test_the_biggest_keys_are_found_on_all_shards(
     assert only.lines[-1] == "1 keys were looked at"
 
 
+def test_keys_whose_elements_may_not_be_counted_have_their_memory(
+    kit: ShardKit, town: LocalServers
+) -> None:
+    kit.client("followers", 1).sadd("many", *range(500))
+    with town.server_of("followers", 1).client() as client:
+        client.execute_command("ACL", "SETUSER", "default", "-scard")
+        try:
+            [found] = biggest_keys([kit.component("followers")], 1, match="many")
+        finally:
+            client.execute_command("ACL", "SETUSER", "default", "+scard")
+    assert (found.key, found.elements) == (b"many", 0)
+    assert found.size == found.memory > 0
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
