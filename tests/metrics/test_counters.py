@@ -215,6 +215,23 @@ def test_a_kit_that_is_closed_sends_what_is_left(shard_map: ShardMap) -> None:
         assert kit.counters(component="few", precisions=[60]).total(["last"], 60) == 1
 
 
+def test_a_mistake_in_sending_is_logged_and_others_are_sent(
+    shard_map: ShardMap, caplog: pytest.LogCaptureFixture
+) -> None:
+    def mistaken() -> None:
+        raise LookupError("a mistake of ours")
+
+    with shardkit.connect(shard_map) as kit:
+        for component in ("one", "few"):
+            counters = kit.counters(component=component, precisions=[60])
+            if component == "one":
+                counters._outbox.send = mistaken
+            counters.hit("n")
+    assert "metrics could not be sent" in caplog.text
+    with shardkit.connect(shard_map) as kit:
+        assert kit.counters(component="few", precisions=[60]).total(["n"], 60) == 1
+
+
 def test_a_forked_child_does_not_send_its_parents_hits(kit: ShardKit) -> None:
     counters = kit.counters(component="few", precisions=[60])
     counters.hit("x")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 import statistics
 from datetime import UTC, datetime
 from random import Random
@@ -171,3 +173,11 @@ def test_damaged_statistics_are_named_and_left_as_they_are(kit: ShardKit) -> Non
     with pytest.raises(DamagedDataError, match="x/y:current"):
         values.get("x", "y")
     assert client.hget(key, "count") == b"many"
+
+
+def test_an_infinite_average_is_named(kit: ShardKit) -> None:
+    values = kit.statistics(component="one", now=Time())
+    key = f"{values.name}:slowest:{{latency}}:{HOUR}"
+    kit.client("one").zadd(key, {"a": math.inf, "b": 1})
+    with pytest.raises(DamagedDataError, match=re.escape(key)):
+        values.slowest("latency")
