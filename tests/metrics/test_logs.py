@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -79,6 +80,15 @@ def test_an_hour_whose_counts_were_lost_is_rotated_all_the_same(kit: ShardKit) -
     assert logs.common("x", period="last") is None
     client = holder(kit, "few", "logs:{x}")
     assert 0 < client.ttl("logs:{x}:common:info") <= 172800
+
+
+@pytest.mark.parametrize("times", [0.5, math.inf])
+def test_a_count_that_cannot_be_is_named(times: float, kit: ShardKit) -> None:
+    logs = kit.logs(component="one")
+    logs.log("x", "a")
+    kit.client("one").zadd("logs:{x}:common:info", {"a": times})
+    with pytest.raises(DamagedDataError, match=r"logs:\{x\}:common:info"):
+        logs.common("x")
 
 
 def test_messages_beyond_the_most_are_counted_together(
