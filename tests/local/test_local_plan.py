@@ -6,6 +6,7 @@ import pytest
 
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, LocalServerError
+from shardkit.local import LocalServers
 from shardkit.local.server_plan import ServerPlan
 
 
@@ -137,6 +138,14 @@ def test_moved_entries_lose_their_place_and_tls_and_keep_the_rest() -> None:
             "sentinels": [["127.0.0.1", 1005], ["127.0.0.1", 1006]],
         },
     }
+
+
+def test_most_of_the_sentinels_must_agree() -> None:
+    for count, quorum in ((1, 1), (2, 2), (3, 2), (4, 3), (5, 3)):
+        sentinels = [["s", 26379 + n] for n in range(count)]
+        described = {"sentinel": {"service": "main", "sentinels": sentinels}}
+        planned = LocalServers(ShardMap.parse(str({"components": {"a": {"entry": described}}})))
+        assert [each._quorums for each in planned._sentinels] == [{"main": quorum}] * count
 
 
 def test_services_share_the_sentinels_that_both_name() -> None:

@@ -574,6 +574,15 @@ def test_what_is_damaged_is_named(kit: ShardKit) -> None:
     assert not list(files.check("logs"))
 
 
+def test_a_size_of_chunks_that_cannot_be_is_named(kit: ShardKit) -> None:
+    files = kit.files(component="one")
+    files.create("logs", ["x"], chunk_size=1000)
+    files.publish("logs", io.BytesIO(TEXT), name="a")
+    kit.client("one").hset("files:{logs}", "chunk", "many")
+    with pytest.raises(DamagedDataError, match=r"files:\{logs\} is damaged: chunk=b'many'"):
+        list(files.check("logs"))
+
+
 def test_what_is_refused_is_named(kit: ShardKit) -> None:
     files = kit.files(component="one")
     with pytest.raises(ChannelError, match="there is no channel 'logs'"):
