@@ -191,14 +191,17 @@ def hand_over(master: Any, replica: Any, to: ServerAddress, seconds: float) -> f
             if attempt:
                 time.sleep(seconds)  # what was held meanwhile goes first
             began = time.monotonic()
-            master.execute_command(*command)
+            try:
+                master.execute_command(*command)
+            except ResponseError:  # unless somebody else has begun or done it, who was stopped
+                if not (role_of(replica).is_master or _is_handing_over(role_of(master))):
+                    raise
             while True:
                 acknowledge()
                 if role_of(replica).is_master:
                     return time.monotonic() - began
                 said = role_of(master)
-                given_up = said.raw.get("master_failover_state", "no-failover") == "no-failover"
-                if said.is_master and given_up:
+                if said.is_master and not _is_handing_over(said):
                     break
                 if time.monotonic() > began + seconds + TIMEOUT:
                     with suppress(RedisError):
@@ -209,6 +212,10 @@ def hand_over(master: Any, replica: Any, to: ServerAddress, seconds: float) -> f
         "was, no write was lost",
         "try again when there are fewer writes, or allow more time: --hold",
     )
+
+
+def _is_handing_over(role: ServerRole) -> bool:
+    return bool(role.raw.get("master_failover_state", "no-failover") != "no-failover")
 
 
 def take_writes_alone(server: Any, config: redis.Redis, address: ServerAddress) -> int:

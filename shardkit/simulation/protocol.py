@@ -55,6 +55,7 @@ from shardkit.simulation.choices import Choices, from_text, shrink, to_text
 from shardkit.simulation.connections import SimulatedConnector
 from shardkit.simulation.linearizability import Model, RecordedCall, check_linearizable
 from shardkit.simulation.processes import Fiber, SimulatedProcess
+from shardkit.simulation.replication import replicate
 from shardkit.simulation.threads import simulated_threads
 from shardkit.simulation.timeline import timeline
 from shardkit.simulation.virtual_time import virtual_time
@@ -213,6 +214,7 @@ class Protocol:
         shard_map: another map, as YAML text or a `ShardMap`.
         config_server: whether kits read their entries from a simulated config server, to which the
             map is pushed, in place of knowing the map.
+        replicating: addresses of servers that can replicate each other; at first all are masters.
         faults: what may happen, by name: "lose_command" and "lose_answer" (the connection
             breaks), "late", "never", "kill", "freeze", "cancel" and "stall" (of an awaiting
             client and its event loop), "crash", "failover", "two_masters", "cut_off", "deaf",
@@ -229,6 +231,7 @@ class Protocol:
     shards: int = 2
     shard_map: ClassVar[str | ShardMap | None] = None
     config_server: bool = False
+    replicating: tuple[str, ...] = ()
     faults: tuple[str, ...] = NETWORK + CLIENTS
     most_faults: int = 3
     appendfsync: str = "everysec"
@@ -389,6 +392,7 @@ class _Run:
             try:
                 if pushing:
                     world.server(CONFIG_ADDRESS).load(pushing)
+                replicate(world, *protocol.replicating)
                 protocol.setup(observer)
                 world.changes = tuple(
                     _named(partial(change, observer), change) for change in protocol.changes()

@@ -19,7 +19,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import fakeredis
 import redis
@@ -31,6 +31,9 @@ from fakeredis.model import is_write_command
 from shardkit.simulation.replies import pack_reply
 from shardkit.simulation.virtual_time import Clock
 from shardkit.transport.fake_lua import CompilingSocket
+
+LogEntry: TypeAlias = tuple[float, int, list[bytes]]
+"""A write that was executed: when, in which database, and what."""
 
 _READ_SCRIPTS: Final = frozenset({b"EVAL_RO", b"EVALSHA_RO"})
 _RUN_SCRIPTS: Final = frozenset({b"EVAL", b"EVALSHA"})
@@ -158,6 +161,15 @@ class Role(Protocol):
         """Return what is answered in place of executing a command; None to execute it."""
 
 
+class Replicating(Protocol):
+    """What a server does as a master or a replica; see `shardkit.simulation.replication`."""
+
+    def execute(
+        self, socket: ServerSocket, args: list[bytes], name: bytes, writes: bool
+    ) -> bool | None:
+        """Return None if the server is to execute a command; otherwise whether it is answered."""
+
+
 class SimulatedServer:
     """A server, its log and its state.
 
@@ -173,9 +185,11 @@ class SimulatedServer:
         reads: whether it executes commands that only read all the same.
         sockets: its ends of the open connections.
         role: what answers first, if it is the node of a cluster.
+        replication: what it does as a master or a replica, if it is one.
     """
 
     role: Role | None = None
+    replication: Replicating | None = None
 
     def __init__(self, address: str, now: Callable[[], float], log: bool) -> None:
         self.address = address
@@ -185,7 +199,7 @@ class SimulatedServer:
         self.fake = _Data(self.clock)
         self.sockets: dict[ServerSocket, float] = {}
         self._now = now
-        self._log: list[tuple[float, int, list[bytes]]] | None = [] if log else None
+        self._log: list[LogEntry] | None = [] if log else None
         self._queued: dict[ServerSocket, list[list[bytes]]] = {}
         self._blocked: dict[ServerSocket, list[bytes]] = {}
         self._inside: ServerSocket | None = None
@@ -218,6 +232,12 @@ class SimulatedServer:
                 if answer is not None:
                     socket.put_response(answer)
                     return True
+            if self.replication is not None:
+                answered = self.replication.execute(socket, args, name, _writes(name))
+                if answered is not None:
+                    if answered and name == b"EXEC":
+                        self._queued.pop(socket, None)
+                    return answered
         if socket._server is not self.fake:  # it has stayed with a master that is one no longer
             socket._process_command(args)
             return socket.waiting is None
@@ -247,6 +267,30 @@ class SimulatedServer:
     def log(self) -> list[list[bytes]]:
         """The commands that it has executed, if it keeps a log."""
         return [args for _, _, args in self._log or ()]
+
+    @property
+    def entries(self) -> list[LogEntry]:
+        """Its log: each write with its time and database. After a crash it is another list."""
+        if self._log is None:
+            self._log = []
+        return self._log
+
+    def copy(self, entries: list[LogEntry], at_time: Callable[[float], None]) -> None:
+        """Hold what another server's log makes, and nothing else.
+
+        Args:
+            entries: that log.
+            at_time: sets the time of the simulation.
+        """
+        for db in self.fake.dbs.values():
+            db.clear()
+        self._log = []
+        self.follow(entries, at_time)
+
+    def follow(self, entries: list[LogEntry], at_time: Callable[[float], None]) -> None:
+        """Execute what another server has executed; see `copy`."""
+        self._replay(entries, at_time)
+        self.entries.extend(entries)
 
     def load(self, commands: list[list[bytes]]) -> None:
         """Execute commands, as of a log."""
@@ -309,11 +353,19 @@ class SimulatedServer:
         assert self._log is not None
         kept = [entry for entry in self._log if entry[0] < since]
         lost = len(self._log) - len(kept)
-        now = self._now()
         self.fake = _Data(self.clock)
         self._inside = None
+        self._log = []
+        self._replay(kept, at_time)
+        self._log = kept
+        self.sockets.clear()
+        self._queued.clear()
+        return lost
+
+    def _replay(self, entries: list[LogEntry], at_time: Callable[[float], None]) -> None:
+        now = self._now()
         socket = ServerSocket(self.fake, 0, lambda reply: None)
-        for number, (when, db, args) in enumerate(kept):
+        for number, (when, db, args) in enumerate(entries, len(self.entries)):
             at_time(when)
             _seed(args, number)
             socket._db_num, socket._db = db, self.fake.dbs[db]
@@ -321,10 +373,6 @@ class SimulatedServer:
             socket.waiting = None
         at_time(now)
         self.fake.changed = True
-        self._log = kept
-        self.sockets.clear()
-        self._queued.clear()
-        return lost
 
     def inside(self, db: int = 0) -> ServerSocket:
         """Return a connection for checks, which no fault affects."""

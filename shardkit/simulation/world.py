@@ -16,6 +16,7 @@ import heapq
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 from shardkit import forks
@@ -117,6 +118,7 @@ class World:
         self._wires: list[Wire] = []
         self._observers: list[Wire] = []
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._timer_count = count()
         self._acting: Clock = self.observer.clock
         self._last = 0
         self._began = 0.0
@@ -146,8 +148,7 @@ class World:
 
     def after(self, seconds: float, callback: Callable[[], None]) -> None:
         """Do something later."""
-        entry = (self.seconds + seconds, len(self._timers) + self.steps * 1000, callback)
-        heapq.heappush(self._timers, entry)
+        heapq.heappush(self._timers, (self.seconds + seconds, next(self._timer_count), callback))
 
     # ---- servers and connections
 
@@ -193,6 +194,12 @@ class World:
         wire = Wire(process, self.server(address), db, receive)
         (self._observers if process.immediate else self._wires).append(wire)
         return wire
+
+    def disconnect(self, server: SimulatedServer, staying: Iterable[Wire] = ()) -> None:
+        """Close the connections to a server, but for some."""
+        for wire in self._wires + self._observers:
+            if wire.server is server and wire not in staying:
+                wire.close_server()
 
     def connections(self, number: int) -> list[str]:
         """Return the addresses to which a process has connections."""
@@ -473,10 +480,8 @@ class World:
             since = 0.0
         staying = self._wires if fault == "two_masters" else []
         staying = [wire for wire in staying if wire.server is server]
-        for wire in self._wires + self._observers:
-            if wire.server is server and wire not in staying:
-                wire.close_server()
-        lost = server.lose(since, self._set_time)
+        self.disconnect(server, staying)
+        lost = server.lose(since, self.set_time)
         self._acting = self.observer.clock
         what = "crashes" if fault == "crash" else "a replica takes over"
         self.note(server.address, f"⚡ {what}, the last {lost} writes are lost")
@@ -515,7 +520,8 @@ class World:
 
         self.after(seconds, hear)
 
-    def _set_time(self, seconds: float) -> None:
+    def set_time(self, seconds: float) -> None:
+        """Set the time, to that of what is executed again."""
         self.seconds = seconds
 
     def _refuse(self, server: SimulatedServer, fault: str) -> None:

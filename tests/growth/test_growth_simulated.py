@@ -8,32 +8,26 @@ keys change. That who was stopped decides and copies nothing, the models show (`
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, config_of, simulated_servers
 
-from shardkit.connections.connection import Closable
 from shardkit.connections.greeting import FENCE_KEY, Greeting
 from shardkit.growth import shard_move
 from shardkit.growth.move import MovePlan
 from shardkit.growth.relocation import ServerAddress, moved
 from shardkit.growth.servers import GrowthError, ServerRole
 from shardkit.simulation import Client, Protocol, SimulationFailure, simulate
-from shardkit.simulation.connections import SimulatedConnection, SimulatedConnector
 from shardkit.simulation.linearizability import Register
-from shardkit.simulation.processes import SimulatedProcess
 from shardkit.simulation.protocol import is_outage
 from shardkit.simulation.servers import SimulatedServer, _writes
 
-SCHEDULES = int(os.environ.get("SCHEDULES", "20"))
-MOST_FOR_A_MUTATION = 200
 OLD, NEW = ServerAddress("old", 1), ServerAddress("new", 1)
 HOLD = 3.0
-connectors: dict[SimulatedProcess, SimulatedConnector] = {}
 
 
 class Capture:
@@ -68,7 +62,6 @@ class MovedShard(Protocol):
 
     def setup(self, kit: Any) -> None:
         Capture.listeners = []
-        connectors.clear()
 
     def client_functions(self) -> Sequence[Callable[[Client], Any]]:
         return [self.move, self.resume, self.write, self.read]
@@ -97,8 +90,7 @@ class MovedShard(Protocol):
         client.kit.close()
 
     def move(self, client: Client) -> None:
-        connectors[client._process] = SimulatedConnector(client._world, client._process)
-        config = client.kit.topology.source.client()
+        config = config_of(client)
         try:
             shard_move.start_shard_move(config, ["data"], "new:1", hold=HOLD, kill=True)
         except GrowthError as error:
@@ -106,8 +98,7 @@ class MovedShard(Protocol):
 
     def resume(self, client: Client) -> None:
         """Carry on with what somebody else began, who was killed perhaps, or only delayed."""
-        connectors[client._process] = SimulatedConnector(client._world, client._process)
-        config = client.kit.topology.source.client()
+        config = config_of(client)
         time.sleep(client.choose([0.5, 0.05, 2.0, 12.0]))  # simulated seconds
         while [each for each in shard_move.shard_moves(config) if each.phase != "done"]:
             try:
@@ -121,23 +112,9 @@ class MovedShard(Protocol):
 
 
 @contextmanager
-def simulated_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have growth work on simulated servers, and these greet, and tell of changes."""
-    with monkeypatch.context() as patched:
-
-        @contextmanager
-        def client_of(fields: Any, timeout: float = 1.0) -> Iterator[Any]:
-            process = SimulatedProcess.current
-            assert process is not None
-            client: Any = connectors[process].blocking({**fields, "decode_responses": False})
-            listed = client.client_list
-            client.client_list = lambda: [{"flags": "N", **each} for each in listed()]
-            try:
-                yield client
-            finally:
-                client.connection_pool.disconnect()
-
-        patched.setattr("shardkit.growth.servers.client_of", client_of)
+def simulated_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have simulated servers tell of changes, too."""
+    with simulated_servers(monkeypatch) as patched:
         role = ServerRole(True, None, True, 0, "", 0, (), {})
         patched.setattr(shard_move, "role_of", lambda client: role)
         patched.setattr(shard_move, "KeyCapture", Capture)
@@ -147,16 +124,6 @@ def simulated_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patched.setattr(shard_move._Mover, "_run_of", staticmethod(lambda clients: ""))
         plan = MovePlan(OLD, NEW, ("data",), {}, 0, 0.0, ())
         patched.setattr(shard_move, "_plan", lambda *args: (plan, [0]))
-        connect = SimulatedConnection.on_connect_check_health
-
-        def greet(self: Any, *args: Any, **options: Any) -> None:
-            connect(self, *args, **options)
-            if self.client_name:
-                self._replies_to([("CLIENT", "SETNAME", self.client_name)])
-            if self.greeting is not None:
-                Closable._greet(self, self.greeting)
-
-        patched.setattr(SimulatedConnection, "on_connect_check_health", greet)
         execute = SimulatedServer.execute
 
         def tell(self: SimulatedServer, socket: Any, args: list[bytes]) -> bool:
@@ -167,10 +134,7 @@ def simulated_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             return done
 
         patched.setattr(SimulatedServer, "execute", tell)
-        try:
-            yield
-        finally:
-            connectors.clear()
+        yield
 
 
 def nothing(*args: Any, **options: Any) -> None:
@@ -195,7 +159,7 @@ MUTATIONS: list[tuple[str, Any, str, Any, int]] = [
         shard_move._Mover,
         "_require_target",
         push_at_once,
-        14,
+        196,
     ),
     ("clients ask for the fence", Greeting, "fenced", lambda *args: False, 14),
 ]
@@ -204,7 +168,7 @@ MUTATIONS: list[tuple[str, Any, str, Any, int]] = [
 def test_no_schedule_of_the_real_steps_loses_doubles_or_resurrects_anything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with simulated_servers(monkeypatch):
+    with simulated_shards(monkeypatch):
         simulate(MovedShard(), schedules=SCHEDULES)
 
 
@@ -212,7 +176,7 @@ def test_no_schedule_of_the_real_steps_loses_doubles_or_resurrects_anything(
 def test_each_part_of_the_real_steps_is_needed(
     monkeypatch: pytest.MonkeyPatch, what: str, owner: Any, name: str, instead: Any, known: int
 ) -> None:
-    with simulated_servers(monkeypatch):
+    with simulated_shards(monkeypatch):
         monkeypatch.setattr(owner, name, instead)
         with pytest.raises(SimulationFailure, match="NotLinearizable"):
             simulate(MovedShard(), schedules=MOST_FOR_A_MUTATION, seed=known, shrink_runs=0)

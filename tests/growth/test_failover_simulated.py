@@ -1,0 +1,276 @@
+"""The steps of `shardkit move server` and `shardkit failover` themselves, under many schedules.
+
+One process moves the server or has its replica take over, another one carries on with that, as soon
+or late as the schedule says, and others write and read. Simulated servers replicate each other with
+delays (`shardkit.simulation.replication`). ``SCHEDULES=1000`` tries more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import pytest
+from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, config_of, simulated_servers
+
+from shardkit.config.store import read_components
+from shardkit.growth import failover, servers
+from shardkit.growth import move as server_move
+from shardkit.growth.entries import push_relocation
+from shardkit.growth.relocation import ServerAddress, address_of
+from shardkit.growth.servers import GrowthError
+from shardkit.simulation import Client, Protocol, SimulationFailure, simulate
+from shardkit.simulation.linearizability import Register
+from shardkit.simulation.protocol import is_outage
+
+OLD, NEW = ServerAddress("old", 1), ServerAddress("new", 2)
+HOLD = 3.0
+T = TypeVar("T")
+
+
+class Replaced(Protocol):
+    """A server is replaced by another one while others write, read and delete."""
+
+    config_server = True
+    replicating = (str(OLD), str(NEW))
+    shard_map: Any = (
+        "components: {data: {entry: {host: old, port: 1, replicas: [{host: new, port: 2}]}}}"
+    )
+    faults = ("late", "kill", "time")
+    most_faults = 2
+    most_steps = 20_000
+    model = Register()
+    replicated = True
+
+    def setup(self, kit: Any) -> None:
+        self.world = kit._connector._world
+        self.old, self.new = (self.world.server(each).replication for each in self.replicating)
+        if self.replicated:
+            self.new.fill(self.old)
+
+    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
+        return [self.operate, self.carry_on, self.write, self.read]
+
+    def write(self, client: Client) -> None:
+        router = client.kit.key_sharded("data")
+
+        def set_(value: str) -> None:
+            router["k"].set("k", value)
+
+        def delete() -> None:
+            router["k"].delete("k")
+
+        for n in range(8):
+            if n % 3 == 2:
+                self.call(client, "delete", delete)
+            else:
+                self.call(client, "set", set_, f"{n}")
+            time.sleep(client.choose([0.02, 0.3, 1.0]))
+        client.kit.close()
+
+    def read(self, client: Client) -> None:
+        def get() -> Any:
+            value = client.kit.key_sharded("data")["k"].get("k")
+            return None if value is None else value.decode()
+
+        for _ in range(16):
+            named = address_of(client.kit.component("data").entry)
+            self.call(client, "get", get)
+            if named == OLD and self.new.master is None:
+                # What a former master says may be behind: docs/growth.md says so.
+                history = client._world.history
+                mine = [each for each in history if each.client == client.name]
+                history.remove(mine[-1])
+            time.sleep(client.choose([0.01, 0.1, 0.5]))
+        client.kit.close()
+
+    def call(self, client: Client, name: str, function: Callable[..., Any], *args: str) -> None:
+        """Call, and go on if it fails as calls may fail."""
+        try:
+            client.call(function, *args, key="k", name=name)
+        except Exception as error:
+            if not self.allows(error):
+                raise
+
+    def attempt(self, client: Client, function: Callable[[], T]) -> T | None:
+        """Call a function of growth; a little later again if that cannot be done."""
+        try:
+            return function()
+        except Exception as error:
+            if not (isinstance(error, GrowthError) or is_outage(error)):
+                raise
+            client.log(str(error))
+            time.sleep(1)  # simulated seconds
+            return None
+
+    def operate(self, client: Client) -> None:
+        """Begin."""
+        raise NotImplementedError
+
+    def carry_on(self, client: Client) -> None:
+        """Go on with what somebody else began, who was killed perhaps, or only delayed."""
+        raise NotImplementedError
+
+    def allows(self, error: Exception) -> bool:
+        # While nobody carries on with what was killed after the roles had changed, writes fail.
+        return is_outage(error) and ("read only" not in str(error) or self.world.fault_count > 0)
+
+
+class MovedServer(Replaced):
+    """All that a server holds is moved to another one."""
+
+    shard_map = "components: {data: {entry: {host: old, port: 1}}}"
+    replicated = False
+
+    def operate(self, client: Client) -> None:
+        config = config_of(client)
+        self.attempt(client, lambda: server_move.start_move(config, *self.replicating, hold=HOLD))
+
+    def carry_on(self, client: Client) -> None:
+        config = config_of(client)
+        time.sleep(client.choose([0.5, 0.05, 2.0, 12.0]))  # simulated seconds
+        while [each for each in server_move.moves(config) if each.phase != "done"]:
+            self.attempt(client, lambda: server_move.resume_move(config, str(OLD), hold=HOLD))
+
+
+class FailedOver(Replaced):
+    """A master hands over to its replica."""
+
+    def operate(self, client: Client) -> None:
+        time.sleep(client.choose([0.05, 0.5, 2.0]))  # simulated seconds
+        self.fail_over(client, config_of(client))
+
+    def carry_on(self, client: Client) -> None:
+        time.sleep(client.choose([0.5, 0.05, 2.0, 12.0]))  # simulated seconds
+        self.fail_over(client, config_of(client))
+
+    def fail_over(self, client: Client, config: Any) -> None:
+        def once() -> bool:
+            if failover.master_of(read_components(config), "data")[0] == OLD:
+                failover.fail_over(config, "data", str(NEW), hold=HOLD)
+            return True
+
+        while not self.attempt(client, once):
+            pass
+
+
+class Crashed(FailedOver):
+    """A master dies, its replica takes over, and the master comes back.
+
+    All has been replicated when it dies: what no replica has is lost in any case.
+    """
+
+    asks_for_replicas = True
+
+    def setup(self, kit: Any) -> None:
+        super().setup(kit)
+        self.has_crashed = self.is_fenced = False
+        if self.asks_for_replicas:
+            for each in (self.old, self.new):
+                each.settings[b"min-replicas-to-write"] = b"1"
+
+    def fail_over(self, client: Client, config: Any) -> None:
+        if not self.has_crashed:
+            self.has_crashed = True
+            while self.new.is_behind():
+                time.sleep(0.001)
+            self.old.crash(client.choose([2.0, 0.5, 15.0]))
+        super().fail_over(client, config)
+        while not self.attempt(client, lambda: self.guard(config)):
+            pass
+        self.is_fenced = True
+
+    def guard(self, config: Any) -> bool:
+        """Fence the old master when it is back, as ``shardkit failover --guard``."""
+        while not all(fence.applied for fence in failover.apply_fences(config)):
+            time.sleep(0.3)
+        return True
+
+    def at_end(self, kit: Any) -> None:
+        assert not self.is_fenced or self.old.master is self.new, "the old master was not fenced"
+
+    def allows(self, error: Exception) -> bool:
+        return super().allows(error) or "NOREPLICAS" in str(error)
+
+
+@contextmanager
+def replicating_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Have growth work on simulated servers that replicate each other."""
+    with simulated_servers(monkeypatch) as patched:
+        patched.setattr(servers, "_addresses", lambda host: {host})
+        patched.setattr("shardkit.growth.entries.attest", lambda components, epoch: None)
+        patched.setattr(server_move, "connected_clients", lambda components: ([], {}))
+        yield patched
+
+
+@pytest.mark.parametrize("protocol", [MovedServer, FailedOver, Crashed])
+def test_no_schedule_of_the_real_steps_loses_doubles_or_resurrects_anything(
+    monkeypatch: pytest.MonkeyPatch, protocol: type[Replaced]
+) -> None:
+    with replicating_servers(monkeypatch):
+        simulate(protocol(), schedules=SCHEDULES // 2 if protocol is Crashed else SCHEDULES)
+
+
+def without_a_hold(master: Any, replica: Any, *args: object) -> float:
+    replica.execute_command("REPLICAOF", "NO", "ONE")
+    master.execute_command("REPLICAOF", NEW.host, NEW.port)
+    return 0.0
+
+
+def without_a_fence(master: Any, *args: Any) -> float:
+    held = servers.hand_over(master, *args)
+    master.execute_command("REPLICAOF", "NO", "ONE")
+    return held
+
+
+def push_first(server: Any, config: Any, address: ServerAddress) -> int:
+    push_relocation(config, OLD, NEW, keep_source=False, message="")
+    time.sleep(0.5)  # simulated; clients read that
+    return servers.take_writes_alone(server, config, address)
+
+
+class CrashedAlone(Crashed):
+    """The master comes back, and takes writes."""
+
+    asks_for_replicas = False
+
+
+def nobody(*args: object) -> list[Any]:
+    return []
+
+
+LOST = "NotLinearizable"
+
+# What is left out, what that leads to, and in which schedules, so that none has to be looked for.
+MUTATIONS: list[tuple[str, type[Replaced], Any, str, Any, str, int]] = [
+    ("writers are held", MovedServer, server_move, "hand_over", without_a_hold, LOST, 118),
+    ("the source is a replica", MovedServer, server_move, "hand_over", without_a_fence, LOST, 0),
+    ("entries follow roles", MovedServer, server_move, "take_writes_alone", push_first, LOST, 97),
+    ("writers are held", FailedOver, failover, "hand_over", without_a_hold, LOST, 1),
+    ("the master is a replica", FailedOver, failover, "hand_over", without_a_fence, LOST, 10),
+    ("entries follow roles", FailedOver, failover, "take_writes_alone", push_first, LOST, 86),
+    ("it takes no writes", CrashedAlone, failover, "MOST_DOWN", failover.MOST_DOWN, LOST, 14),
+    ("it is fenced", Crashed, failover, "apply_fences", nobody, "not fenced", 0),
+    ("entries follow roles", Crashed, failover, "take_writes_alone", push_first, "not fenced", 20),
+]
+
+
+@pytest.mark.parametrize(
+    ("what", "protocol", "owner", "name", "instead", "why", "known"), MUTATIONS
+)
+def test_each_part_of_the_real_steps_is_needed(
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    protocol: type[Replaced],
+    owner: Any,
+    name: str,
+    instead: Any,
+    why: str,
+    known: int,
+) -> None:
+    with replicating_servers(monkeypatch) as patched:
+        patched.setattr(owner, name, instead)
+        with pytest.raises(SimulationFailure, match=why):
+            simulate(protocol(), schedules=MOST_FOR_A_MUTATION, seed=known, shrink_runs=0)
