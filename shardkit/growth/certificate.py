@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +69,7 @@ def compare(
     databases: Sequence[int],
     progress: Callable[[int], object] = lambda keys: None,
     ignored: Collection[bytes] = (),
+    share: float = 1.0,
 ) -> ServerComparison:
     """Compare databases of two servers.
 
@@ -77,6 +79,8 @@ def compare(
         databases: the numbers.
         progress: is told how many keys have been compared.
         ignored: keys that may differ.
+        share: for how much of the time it works; it pauses for the rest, and others have their
+            turn.
 
     Cost: four exchanges with each server for 200 keys, more for collections above 1,000 members
     and strings above 16 KB.
@@ -86,7 +90,8 @@ def compare(
     for number in databases:
         one, other = first(number), second(number)
         for keys in _pages(one, ignored):
-            mine = _settled(one, other, keys)
+            with at_work(share):
+                mine = _settled(one, other, keys)
             for key, (kind, digest, why) in mine.items():
                 if kind == "none":  # it went away meanwhile, on both sides
                     continue
@@ -107,6 +112,15 @@ def compare(
                     _note(found, number, key, "is only on the second server")
     found.digest = f"{total:032x}"
     return found
+
+
+@contextmanager
+def at_work(share: float) -> Iterator[None]:
+    """Pause afterwards, so that what is done inside takes no more than a share of the time."""
+    began = time.monotonic()
+    yield
+    if share < 1:
+        time.sleep((time.monotonic() - began) * (1 / share - 1))
 
 
 def differing(one: Any, other: Any, keys: Sequence[bytes]) -> list[str]:

@@ -173,6 +173,7 @@ def start_move(
     *,
     hold: float = HOLD,
     copy: float = COPY,
+    share: float = 1.0,
     progress: Progress = lambda what: None,
 ) -> ServerMove:
     """Move all that a server holds to another one; return when that is done.
@@ -183,6 +184,8 @@ def start_move(
         to: the server that shall take its place, empty.
         hold: how long writers may wait, in seconds.
         copy: how long the copy may take, in seconds.
+        share: for how much of the time the comparison works; it pauses for the rest. (The copy is
+            the servers' own, which work as fast as they can.)
         progress: is told what is being done.
 
     Returns:
@@ -207,7 +210,7 @@ def start_move(
         others = replicas_of(components.values(), plan.source)
         move.others = [str(each) for each in others if each != plan.target]
         journal.write(config, move)
-        return _carry_on(config, move, hold, copy, progress)
+        return _carry_on(config, move, hold, copy, share, progress)
 
 
 def resume_move(
@@ -216,6 +219,7 @@ def resume_move(
     *,
     hold: float = HOLD,
     copy: float = COPY,
+    share: float = 1.0,
     progress: Progress = lambda what: None,
 ) -> ServerMove:
     """Carry on with a move that was interrupted; see `start_move`."""
@@ -223,11 +227,11 @@ def resume_move(
         move = journal.read(config, str(ServerAddress.parse(source)))
         if move.phase == "aborted":
             raise GrowthError(f"the move of {source} was aborted", "start it again")
-        return _carry_on(config, move, hold, copy, progress)
+        return _carry_on(config, move, hold, copy, share, progress)
 
 
 def _carry_on(
-    config: Any, move: ServerMove, hold: float, copy: float, progress: Progress
+    config: Any, move: ServerMove, hold: float, copy: float, share: float, progress: Progress
 ) -> ServerMove:
     source, target = move.source_address, move.target_address
     components = read_components(config)
@@ -272,7 +276,7 @@ def _carry_on(
             progress(f"waiting until clients have left {source}")
             _wait_for_clients(components, source)
             progress("comparing")
-            found = _compare(like, where, move, progress)
+            found = _compare(like, where, move, share, progress)
             move.certificate = _certificate(found, read_epoch(config), move)
             _reached(config, move, "done")
     return move
@@ -315,7 +319,9 @@ def _wait_for_clients(components: Mapping[str, Component], source: ServerAddress
         time.sleep(0.1)
 
 
-def _compare(like: Entry, where: str, move: ServerMove, progress: Progress) -> ServerComparison:
+def _compare(
+    like: Entry, where: str, move: ServerMove, share: float, progress: Progress
+) -> ServerComparison:
     source, target = move.source_address, move.target_address
     with ExitStack() as stack:
 
@@ -330,6 +336,7 @@ def _compare(like: Entry, where: str, move: ServerMove, progress: Progress) -> S
             partial(client, source),
             used,
             lambda keys: progress(f"comparing: {keys:,} keys"),
+            share=share,
         )
 
 
@@ -345,7 +352,13 @@ def _certificate(found: ServerComparison, epoch: int, move: ServerMove) -> dict[
     }
 
 
-def verify_move(config: Any, source: str, progress: Progress = lambda what: None) -> ServerMove:
+def verify_move(
+    config: Any,
+    source: str,
+    progress: Progress = lambda what: None,
+    *,
+    share: float = 1.0,
+) -> ServerMove:
     """Compare both servers of a move again, as long as the source follows the target.
 
     Raises:
@@ -361,7 +374,9 @@ def verify_move(config: Any, source: str, progress: Progress = lambda what: None
             raise GrowthError(
                 f"{source} does not follow {move.target} any more", "there is nothing to compare"
             )
-    move.certificate = _certificate(_compare(like, where, move, progress), read_epoch(config), move)
+    move.certificate = _certificate(
+        _compare(like, where, move, share, progress), read_epoch(config), move
+    )
     journal.write(config, move)
     return move
 
@@ -407,6 +422,8 @@ def reverse_move(
     source: str,
     *,
     hold: float = HOLD,
+    copy: float = COPY,
+    share: float = 1.0,
     progress: Progress = lambda what: None,
 ) -> ServerMove:
     """Move everything back to where it was, with the same promises.
@@ -417,7 +434,9 @@ def reverse_move(
     move = journal.read(config, str(ServerAddress.parse(source)))
     if move.phase != "done":
         raise GrowthError(f"the move of {source} is {move.phase}", "resume it, or abort it")
-    return start_move(config, move.target, move.source, hold=hold, progress=progress)
+    return start_move(
+        config, move.target, move.source, hold=hold, copy=copy, share=share, progress=progress
+    )
 
 
 def moves(config: Any) -> list[ServerMove]:

@@ -22,12 +22,13 @@ from typing import Any
 from redis.exceptions import RedisError, ResponseError
 
 from shardkit.growth.capture import KeyCapture
+from shardkit.growth.certificate import at_work
 from shardkit.growth.fence import OWN_KEYS, write_under
 from shardkit.growth.servers import GrowthError
 
 _PAGE = 500
-_BYTES = 2_000_000  # of values in one exchange, about
-_MOST = 500  # keys of one exchange
+_BYTES = 200_000  # of values in one exchange, about: others wait for that long
+_MOST = 200  # keys of one exchange
 NEAR = 200  # changed keys that are left when writers are held
 _PATIENCE = 10.0  # seconds for changed keys to become few
 _STREAMS = frozenset({15, 19, 21})  # the first byte of what DUMP makes of streams
@@ -41,6 +42,7 @@ class DatabaseCopy:
         targets: clients of the target, by database.
         value: what the fence of this attempt at the target says.
         capture: of the same databases of the source.
+        share: for how much of the time `copy_all` works; it pauses for the rest.
 
     Attributes:
         keys: how many keys were copied, those again that changed.
@@ -53,10 +55,12 @@ class DatabaseCopy:
         targets: Mapping[int, Any],
         value: bytes,
         capture: KeyCapture,
+        share: float = 1.0,
     ) -> None:
         self._sources, self._targets = sources, targets
         self._value = value
         self._capture = capture
+        self._share = share
         self._streams: set[tuple[int, bytes]] = set()
         self._batch = 50
         self.keys = self.bytes = 0
@@ -72,7 +76,7 @@ class DatabaseCopy:
             while cursor != 0:
                 cursor, keys = source.scan(cursor or 0, count=_PAGE)
                 cursor = int(cursor)
-                self.copy(number, [key for key in keys if key not in OWN_KEYS])
+                self.copy(number, [key for key in keys if key not in OWN_KEYS], self._share)
                 progress(self.keys, self.bytes)
 
     def follow(self, until: Callable[[], bool]) -> None:
@@ -103,21 +107,22 @@ class DatabaseCopy:
         for number, keys in by_database.items():
             self.copy(number, keys)
 
-    def copy(self, number: int, keys: Sequence[bytes]) -> None:
+    def copy(self, number: int, keys: Sequence[bytes], share: float = 1.0) -> None:
         """Copy keys of a database as they are now; delete those that are gone."""
         start = 0
         while start < len(keys):
             part = keys[start : start + self._batch]
             start += len(part)
-            with self._sources[number].pipeline(transaction=False) as pipe:
-                for key in part:
-                    pipe.pttl(key).dump(key)
-                answers = pipe.execute()
-            size = sum(len(packed or b"") for packed in answers[1::2])
-            self._restore(number, part, answers)
+            with at_work(share):
+                with self._sources[number].pipeline(transaction=False) as pipe:
+                    for key in part:
+                        pipe.pttl(key).dump(key)
+                    answers = pipe.execute()
+                size = sum(len(packed or b"") for packed in answers[1::2])
+                self._restore(number, part, answers)
             self.keys += len(part)
             self.bytes += size
-            # Values of any size: as many keys next time as make an exchange of two megabytes.
+            # Values of any size: as many keys next time as make an exchange of so many bytes.
             self._batch = max(1, min(_MOST, len(part) * _BYTES // max(size, 1), 2 * self._batch))
 
     def _restore(self, number: int, keys: Sequence[bytes], answers: Sequence[Any]) -> None:

@@ -244,6 +244,7 @@ def start_shard_move(
     hold: float = HOLD,
     copy: float = COPY,
     kill: bool = False,
+    share: float = 1.0,
     progress: Progress = lambda what: None,
 ) -> ShardMove:
     """Move some shards of a server to another one; return when that is done.
@@ -255,6 +256,7 @@ def start_shard_move(
         hold: how long writers may be held at a time, in seconds.
         copy: how long the copy may take, in seconds.
         kill: whether connections that do not leave within two fifths of the hold are closed.
+        share: for how much of the time the copy and the comparison work; they pause for the rest.
         progress: is told what is being done.
 
     Returns:
@@ -285,7 +287,7 @@ def start_shard_move(
             databases,
             keys=sum(plan.keys.values()),
         )
-        return _Mover(config, components, move, hold, copy, kill, progress).run()
+        return _Mover(config, components, move, hold, copy, kill, share, progress).run()
 
 
 def resume_shard_move(
@@ -295,6 +297,7 @@ def resume_shard_move(
     hold: float = HOLD,
     copy: float = COPY,
     kill: bool = False,
+    share: float = 1.0,
     progress: Progress = lambda what: None,
 ) -> ShardMove:
     """Carry on with a move that was interrupted; see `start_shard_move`.
@@ -305,7 +308,9 @@ def resume_shard_move(
         move = journal.read_shards(config, shard)
         if move.phase == "aborted":
             raise GrowthError(f"the move of {shard} was aborted", "start it again")
-        return _Mover(config, read_components(config), move, hold, copy, kill, progress).run()
+        return _Mover(
+            config, read_components(config), move, hold, copy, kill, share, progress
+        ).run()
 
 
 def abort_shard_move(config: Any, shard: str) -> ShardMove:
@@ -329,6 +334,7 @@ def reverse_shard_move(
     hold: float = HOLD,
     copy: float = COPY,
     kill: bool = False,
+    share: float = 1.0,
     progress: Progress = lambda what: None,
 ) -> ShardMove:
     """Move shards back to where they were, with the same promises.
@@ -340,7 +346,14 @@ def reverse_shard_move(
     if move.phase != "done":
         raise GrowthError(f"the move of {shard} is {move.phase}", "resume it, or abort it")
     return start_shard_move(
-        config, move.shards, move.source, hold=hold, copy=copy, kill=kill, progress=progress
+        config,
+        move.shards,
+        move.source,
+        hold=hold,
+        copy=copy,
+        kill=kill,
+        share=share,
+        progress=progress,
     )
 
 
@@ -375,12 +388,13 @@ class _Mover:
         hold: float,
         copy: float,
         kill: bool = False,
+        share: float = 1.0,
         progress: Progress = lambda what: None,
     ) -> None:
         self._config = config
         self._components = components
         self._move = move
-        self._hold, self._copy, self._kill = hold, copy, kill
+        self._hold, self._copy, self._kill, self._share = hold, copy, kill, share
         self._progress = progress
         self._source = ServerAddress.parse(move.source)
         self._target = ServerAddress.parse(move.target)
@@ -502,7 +516,7 @@ class _Mover:
         move = self._move
         before = flushes(next(iter(old.values()))), self._run_of(new)
         began = time.monotonic()
-        copy = DatabaseCopy(old, new, self._attempt, capture)
+        copy = DatabaseCopy(old, new, self._attempt, capture, self._share)
 
         def tell(keys: int, size: int) -> None:
             if time.monotonic() > began + self._copy:
@@ -535,6 +549,7 @@ class _Mover:
             move.databases,
             lambda keys: self._progress(f"comparing: {keys:,} keys"),
             OWN_KEYS,
+            self._share,
         )
         if not found.same:
             raise GrowthError(

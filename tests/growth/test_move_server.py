@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -28,6 +29,7 @@ from shardkit.growth import (
     start_move,
     verify_move,
 )
+from shardkit.growth.certificate import at_work
 from shardkit.growth.servers import GrowthError, wait_for_copy
 from shardkit.simulation.linearizability import Register, check_linearizable
 
@@ -272,6 +274,18 @@ def test_what_differs_far_into_a_value_is_found(fleet: Fleet) -> None:
         assert differs.digest == found.digest, "it is of the first server"
 
 
+def test_work_that_has_a_share_of_the_time_pauses_for_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, slept = [0.0], []
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=slept.append)
+    monkeypatch.setattr("shardkit.growth.certificate.time", clock)
+    for share in (0.2, 1.0):
+        with at_work(share):
+            now[0] += 2.0
+    assert slept == [pytest.approx(8.0)]
+
+
 def test_the_command_moves_and_says_so(fleet: Fleet, tmp_path: Path) -> None:
     fleet.push(0)
     filled(fleet)
@@ -290,7 +304,9 @@ def test_the_command_moves_and_says_so(fleet: Fleet, tmp_path: Path) -> None:
 
     source, target = fleet.name(0), fleet.name(1)
     assert "REPLICAOF" in run("move", "server", source, "--to", target, "--dry-run")
-    assert "both servers hold the same" in run("move", "server", source, "--to", target)
+    assert "both servers hold the same" in run(
+        "move", "server", source, "--to", target, "--share", "0.5"
+    )
     [shown] = json.loads(run("move", "status", "--json"))
     assert shown["phase"] == "done"
     assert f"{source} is the master in place" in run("failover", target, "--to", source)

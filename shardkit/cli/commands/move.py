@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import click
@@ -57,6 +58,16 @@ _kill = click.option(
 )
 
 
+_share = click.option(
+    "--share",
+    type=click.FloatRange(min=0.01, max=1),
+    metavar="PART",
+    default=1.0,
+    show_default=True,
+    help="For how much of the time to work: 0.2 for a fifth, with pauses for the rest.",
+)
+
+
 @click.group(
     short_help="Move a server's data to another one, in use.",
     epilog=examples(
@@ -78,6 +89,7 @@ def move() -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
 @_hold
 @_copy
+@_share
 @config_option
 @common_options
 def server(
@@ -86,6 +98,7 @@ def server(
     dry_run: bool,
     hold: float,
     copy_timeout: float,
+    share: float,
     where: str | None,
     as_json: bool,
 ) -> int:
@@ -101,7 +114,7 @@ def server(
         return _run(
             output,
             lambda tell: start_move(
-                config, source, to, hold=hold, copy=copy_timeout, progress=tell
+                config, source, to, hold=hold, copy=copy_timeout, share=share, progress=tell
             ),
         )
 
@@ -113,6 +126,7 @@ def server(
 @_hold
 @_copy
 @_kill
+@_share
 @config_option
 @common_options
 def shards(
@@ -122,6 +136,7 @@ def shards(
     hold: float,
     copy_timeout: float,
     kill: bool,
+    share: float,
     where: str | None,
     as_json: bool,
 ) -> int:
@@ -144,6 +159,7 @@ def shards(
                 hold=hold,
                 copy=copy_timeout,
                 kill=kill,
+                share=share,
                 progress=tell,
             ),
         )
@@ -154,30 +170,12 @@ def shards(
 @_hold
 @_copy
 @_kill
+@_share
 @config_option
 @common_options
-def resume(
-    name: str, hold: float, copy_timeout: float, kill: bool, where: str | None, as_json: bool
-) -> int:
+def resume(name: str, where: str | None, as_json: bool, **how: Any) -> int:
     """Carry on with the move of SERVER or SHARD, from whatever point and machine."""
-    output = Output(as_json)
-    with connected(config_server(where)) as config:
-        if _is_shard(config, name):
-            return _run(
-                output,
-                lambda tell: resume_shard_move(
-                    config,
-                    name,
-                    hold=hold,
-                    copy=copy_timeout,
-                    kill=kill,
-                    progress=tell,
-                ),
-            )
-        return _run(
-            output,
-            lambda tell: resume_move(config, name, hold=hold, copy=copy_timeout, progress=tell),
-        )
+    return _move_on(name, where, as_json, resume_move, resume_shard_move, **how)
 
 
 @move.command()
@@ -198,34 +196,40 @@ def abort(name: str, where: str | None, as_json: bool) -> int:
 @_hold
 @_copy
 @_kill
+@_share
 @config_option
 @common_options
-def reverse(
-    name: str, hold: float, copy_timeout: float, kill: bool, where: str | None, as_json: bool
-) -> int:
+def reverse(name: str, where: str | None, as_json: bool, **how: Any) -> int:
     """Move everything back to SERVER, as long as it follows the other one; or SHARD, back."""
+    return _move_on(name, where, as_json, reverse_move, reverse_shard_move, **how)
+
+
+def _move_on(
+    name: str,
+    where: str | None,
+    as_json: bool,
+    of_server: Callable[..., ServerMove],
+    of_shard: Callable[..., ShardMove],
+    *,
+    copy_timeout: float,
+    kill: bool,
+    **how: float,
+) -> int:
     output = Output(as_json)
     with connected(config_server(where)) as config:
-        if _is_shard(config, name):
-            return _run(
-                output,
-                lambda tell: reverse_shard_move(
-                    config,
-                    name,
-                    hold=hold,
-                    copy=copy_timeout,
-                    kill=kill,
-                    progress=tell,
-                ),
-            )
-        return _run(output, lambda tell: reverse_move(config, name, hold=hold, progress=tell))
+        is_shard = _is_shard(config, name)
+        work = partial(of_shard, kill=kill) if is_shard else of_server
+        return _run(
+            output, lambda tell: work(config, name, copy=copy_timeout, progress=tell, **how)
+        )
 
 
 @move.command()
 @click.argument("name", metavar="SERVER|SHARD")
+@_share
 @config_option
 @common_options
-def verify(name: str, where: str | None, as_json: bool) -> int:
+def verify(name: str, share: float, where: str | None, as_json: bool) -> int:
     """Compare both servers of the move of SERVER again: every key, value and expiry.
 
     Of a SHARD, whose old place is empty: look whether somebody has written there since.
@@ -234,7 +238,7 @@ def verify(name: str, where: str | None, as_json: bool) -> int:
     with connected(config_server(where)) as config:
         if _is_shard(config, name):
             return _run(output, lambda tell: verify_shard_move(config, name))
-        return _run(output, lambda tell: verify_move(config, name, tell))
+        return _run(output, lambda tell: verify_move(config, name, tell, share=share))
 
 
 def _is_shard(config: redis.Redis, name: str) -> bool:
