@@ -82,6 +82,7 @@ def many(kit: ShardKit, bare: Bare, addresses: Any) -> dict[str, dict[str, float
         "pipeline().mget": lambda: router.pipeline().mget(KEYS).execute(),
         "router.mget": lambda: router.mget(KEYS),
         "router.exists": lambda: router.exists(*KEYS),
+        "router.touch": lambda: router.touch(*KEYS),
         'router.each("GET")': lambda: router.each("GET", KEYS),
         "six kinds in a pipeline": lambda: six_kinds(router.pipeline()).execute(),
     }
@@ -90,6 +91,8 @@ def many(kit: ShardKit, bare: Bare, addresses: Any) -> dict[str, dict[str, float
         "redis-py, by hand": lambda: by_hand("set", "v"),
         "pipeline().set": lambda: collected(router.pipeline(), "set", "v").execute(),
         "router.mset": lambda: router.mset(mapping),
+        "router.delete": lambda: router.delete(*KEYS),  # of keys that another one has written
+        "router.unlink": lambda: router.unlink(*KEYS),
     }
     for each in sets, gets:  # data, scripts and connections are there
         for call in each.values():
@@ -120,7 +123,7 @@ def one(kit: ShardKit, bare: Bare, addresses: Any) -> dict[str, dict[str, float]
 
 
 async def awaited(shard_map: ShardMap, addresses: Any) -> dict[str, dict[str, float]]:
-    """64 GETs at once, and a pipeline, awaited."""
+    """64 GETs at once, and pipelines, awaited."""
     async with await shardkit.aconnect(shard_map) as kit:
         router = kit.key_sharded("of4")
         clients = [aioredis.Redis(host=host, port=port, db=db) for host, port, db in addresses]
@@ -148,10 +151,22 @@ async def awaited(shard_map: ShardMap, addresses: Any) -> dict[str, dict[str, fl
                 "hash.hget": at_once(lambda key: hashed.hget(int(key[1:]))),
             }
         )
+        gets = {
+            LIMIT: lambda: bare.batch([("GET", key) for key in KEYS]),
+            "pipeline().get": lambda: collected(router.pipeline(), "get").execute(),
+        }
+        sets = {
+            LIMIT: lambda: bare.batch([("SET", key, "v") for key in KEYS]),
+            "pipeline().set": lambda: collected(router.pipeline(), "set", "v").execute(),
+        }
+        piped = {
+            "10,000 writes, awaited": await aratios(sets),
+            "10,000 reads, awaited": await aratios(gets),
+        }
         for client in clients:
             await client.aclose()
         bare.close()
-    return {"64 GETs at once": found}
+    return {"64 GETs at once": found, **piped}
 
 
 def main() -> None:
