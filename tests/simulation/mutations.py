@@ -177,7 +177,7 @@ MUTATIONS: dict[str, Mutation] = {
         (
             ExpirableStructure,
             "_let_all_expire",
-            "yield from self._send_to_all(*self.meta.expiry)",
+            "yield from self._send_to_all(life, *self.meta.expiry_of(max(0, due), life.number))",
             "pass",
         ),
     ),
@@ -209,7 +209,7 @@ MUTATIONS: dict[str, Mutation] = {
         "lives",
         "a deletion does not look whether others created it meanwhile",
         lua,
-        ("then return -1 end", "then same = same end"),
+        ("then return {-1} end", "then same = same end"),
     ),
     "list-pop-leaves-an-empty-part": Mutation(
         "lists",

@@ -8,10 +8,11 @@ from datetime import datetime, timedelta
 
 from shardkit.errors import DamagedDataError
 from shardkit.lua import script
-from shardkit.operations.commands import Argument, script_call
+from shardkit.operations.commands import Argument, Command, Reply, script_call
 from shardkit.operations.operation import Driver, Face, Operation, operation
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, duration, expiry_condition, timestamp
-from shardkit.structures.base.parameters import LAST_WRITES
+from shardkit.structures.base.damage import stored_integer
+from shardkit.structures.base.parameters import ANY_LIFE, DUE, LAST_WRITES, Life
 from shardkit.structures.base.partitioned import PartitionedStructure, open_to_delete
 
 
@@ -27,12 +28,17 @@ class ExpirableStructure(PartitionedStructure[Face]):
         self, driver: Driver, component: str, name: str, parameters: Mapping[str, object]
     ) -> None:
         super().__init__(driver, component, name, parameters)
-        self.meta.complete_deletion = self._remove_all
+        self.meta.complete_deletion = self._complete_deletion
         self.meta.complete_expiry = self._complete_expiry
 
     @abstractmethod
-    def _send_to_all(self, name: str, *args: Argument) -> Operation[int]:
+    def _send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
         """Send a command, ``name key args…``, for every key but that of the parameters.
+
+        Args:
+            life: the life that the keys are of: those of others are left alone.
+            name: UNLINK, PERSIST or PEXPIREAT.
+            args: its arguments.
 
         Returns:
             The sum of the replies.
@@ -86,13 +92,30 @@ class ExpirableStructure(PartitionedStructure[Face]):
         Args:
             lost: whether there may be other keys although there are no parameters.
         """
-        while (marked := (yield [self.meta.beginning()])[0]) < 0:  # others created it meanwhile
-            self.meta.checked = False
+        while True:
+            life = self.meta.life
+            [[marked, *due]] = yield [self.meta.beginning()]
+            if marked >= 0:
+                break
+            self.meta.checked = False  # others created it meanwhile
             yield from self._open()
         if not marked and not lost:
             return 0
-        removed = yield from self._send_to_all("UNLINK")
-        removed += sum((yield [self.meta.removal("end")]))
+        # Without parameters nothing says which life it had.
+        of = Life(life, (-1, *due)) if marked else Life(ANY_LIFE)
+        return (yield from self._remove_marked(of))
+
+    def _complete_deletion(self) -> Operation[None]:
+        """End a deletion that somebody began, unless others have ended it."""
+        life = self.meta.life
+        [[marked, *due]] = yield [self.meta.beginning()]
+        if marked > 0:
+            yield from self._remove_marked(Life(life, (-1, *due)))
+
+    def _remove_marked(self, life: Life) -> Operation[int]:
+        """Remove all keys of what is marked as being deleted; return how many there were."""
+        removed = yield from self._send_to_all(life, "UNLINK")
+        removed += sum((yield [self.meta.removal("end", life.number)]))
         self._reset()
         return removed
 
@@ -170,7 +193,10 @@ class ExpirableStructure(PartitionedStructure[Face]):
     def ttl(self) -> Operation[int]:
         """Return the seconds to live: -1 if it does not expire, -2 if it does not exist.
 
-        Cost: one exchange.
+        While `expire` is on its way, or if its client died, that is the time that was begun to be
+        set: -2 when it has passed.
+
+        Cost: one exchange; one more while `expire` is on its way.
         """
         return (yield from self._time_to_live("TTL"))
 
@@ -196,32 +222,60 @@ class ExpirableStructure(PartitionedStructure[Face]):
         [begun] = yield [script_call(self.component, beginning, [key], [command, *args])]
         if begun is None:
             return False
-        due, left = begun
+        due, left, number, before = begun
+        life = Life(number, (-1, before))
         if due == -2:  # a time in the past
-            if expecting := self.meta.expecting_end(1):
+            if expecting := self.meta.expecting_end(1, number):
                 yield expecting
-            yield from self._remove_all(lost=True)
+            yield from self._remove_marked(life)
             return True
-        yield from self._let_all_expire(due, left)
+        yield from self._let_all_expire(life, due, left)
         return True
 
     def _complete_expiry(self) -> Operation[None]:
         """End a change that somebody began: see ``lua/begin_expiry.lua``."""
-        yield from self._let_all_expire(self.meta.due or -1, LAST_WRITES)
+        meta = self.meta
+        yield from self._let_all_expire(meta.present_life, meta.due or -1, LAST_WRITES)
 
-    def _let_all_expire(self, due: int, left: int) -> Operation[None]:
+    def _let_all_expire(self, life: Life, due: int, left: int) -> Operation[None]:
         key, ending = self.meta_key, script("structures/base/end_expiry")
         while True:
-            self.meta.due = max(0, due)
-            yield from self._send_to_all(*self.meta.expiry)
-            if due > 0 and (expecting := self.meta.expecting_end(left)):
+            self.meta.due, self.meta.life = max(0, due), life.number
+            yield from self._send_to_all(life, *self.meta.expiry_of(max(0, due), life.number))
+            if due > 0 and (expecting := self.meta.expecting_end(left, life.number)):
                 yield expecting
-            end = script_call(self.component, ending, [key], [due], idempotent=True)
+            told = (due, life.number)
+            end = script_call(self.component, ending, [key], told, idempotent=True)
             [now] = yield [end]  # others may have changed it: the last one holds
             if now in (due, -2):
                 return
-            due = now
+            life, due = life._replace(ends=(*life.ends, due)), now
 
     def _time_to_live(self, command: str) -> Operation[int]:
-        [left] = yield [self._at(self.meta_key, command, self.meta_key, idempotent=True)]
-        return int(left)
+        left, begun, after = yield [
+            self._at(self.meta_key, command, self.meta_key, idempotent=True),
+            self._begun_expiry(),
+            self._at(self.meta_key, command, self.meta_key, idempotent=True),
+        ]
+        if left != -1:  # then nobody was changing it
+            return int(left)
+        due = self._due_of(begun)
+        if due is None:
+            return int(after)
+        if due <= 0:
+            return -1
+        [[seconds, microseconds]] = yield [Command(self.component, self.meta_key, ("TIME",))]
+        left = due - (int(seconds) * 1000 + int(microseconds) // 1000)
+        if left <= 0:
+            return -2
+        return (left + 500) // 1000 if command == "TTL" else left
+
+    def _begun_expiry(self) -> Command:
+        """Return the command that reads whether somebody has begun to change the expiry."""
+        return self._at(self.meta_key, "HGET", self.meta_key, DUE, idempotent=True)
+
+    def _due_of(self, reply: Reply) -> int | None:
+        """Return from the reply when it is to expire; 0 or less for never; None if nobody has."""
+        if reply is None:
+            return None
+        return stored_integer(self.component, self.meta_key, DUE, reply, -1)

@@ -48,6 +48,14 @@ than a second ago (`LEASE`). So what is refused is every write that was on its w
 minute, whatever the two lives have in common. A part of another life that was not settled yet is
 removed, not settled.
 
+What changes all parts, a deletion or a change of the expiry, may arrive late too, when others have
+deleted the structure and created it anew. So it changes only parts of the life that it was begun
+in: those with an end of that life, as far as it knows them. Of others it first reads the parameters
+again: if these are still of that life, so is what it has seen. Groups of parts that split as they
+fill keep their end, and say in a field ``life`` in which life they were settled, unless it is the
+first one; what they say is compared only by what changes all groups, as writes go to whichever life
+there is with these parameters.
+
 **Two releases.** So that they can work side by side:
 
 * a parameter that has its default is not written, and one that is absent has it;
@@ -63,7 +71,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from shardkit.errors import (
@@ -100,9 +108,10 @@ LEASE = 1.0
 # Milliseconds for which a deletion is remembered where parts do not name their parameters.
 LAST_WRITES = 60_000
 _LIFE = _HINT + "life"
-_DUE = _HINT + "due"  # when it is to expire, while that is being changed
+DUE = _HINT + "due"  # when it is to expire, while that is being changed
 _LIVES = 16  # that differ in the ends of their parts
-_FIRST_LIFE = 15  # as -1 leaves when it is divided by 16
+FIRST_LIFE = 15  # as -1 leaves when it is divided by 16
+ANY_LIFE = 0
 _NEVER = 2**47
 # How often, and after how many seconds, parameters are looked for that data is there without: a
 # write that came after a deletion creates parts first.
@@ -114,6 +123,18 @@ _WARNED: set[str] = set()  # the components that a warning was logged for
 _OPEN = "structures/base/open_structure"
 # Set in the parameters of a structure that is being deleted.
 DELETING = "deleting"
+
+
+class Life(NamedTuple):
+    """The life of a structure that a change of all parts is meant for.
+
+    Attributes:
+        number: which one; `ANY_LIFE` for all.
+        ends: when its parts expire, as far as is known: milliseconds since 1970, -1 for never.
+    """
+
+    number: int
+    ends: tuple[int, ...] = (-1,)
 
 
 class Metadata:
@@ -135,6 +156,7 @@ class Metadata:
         looked: whether it is known that its data has parameters, if it has data.
         leased: whether they are read again before a write when `LEASE` is over, as parts do not
             name them.
+        named: whether groups of parts name them, and the life that they are of.
         life: which of its lives the structure has, 1 to 15.
         deleted_key: the key that says which is the next one, on the same server; None if the name
             is of a kind that no such key can be made of.
@@ -167,7 +189,8 @@ class Metadata:
         self.deleting = False
         self.expiring = False
         self.leased = False
-        self.life = _FIRST_LIFE
+        self.named = False
+        self.life = FIRST_LIFE
         self._seen: dict[str, str] = {}  # as stored when they were read: what decides
         self.deleted_key = _deleted_key(self.key)
         self.looked = False
@@ -210,7 +233,8 @@ class Metadata:
     @property
     def _life_keys(self) -> list[str]:
         """The keys of scripts that begin or end a life."""
-        return [self.key, *([self.deleted_key] if self.leased and self.deleted_key else [])]
+        told = self.leased or self.named
+        return [self.key, *([self.deleted_key] if told and self.deleted_key else [])]
 
     @property
     def _creates(self) -> bool:
@@ -220,7 +244,7 @@ class Metadata:
     @property
     def later_life(self) -> int:
         """Which life the structure has; 0 for the first one."""
-        return 0 if self.life == _FIRST_LIFE else self.life
+        return 0 if self.life == FIRST_LIFE else self.life
 
     @property
     def end(self) -> int:
@@ -228,26 +252,42 @@ class Metadata:
 
         That is when the structure does; in a later life up to 16 ms earlier, or in the year 6429.
         """
-        if self.life == _FIRST_LIFE:
-            return self.due or -1
-        return (self.due // _LIVES * _LIVES - _LIVES if self.due else _NEVER) + self.life
+        return self._end_of(self.due, self.life)
+
+    def _end_of(self, due: int, life: int) -> int:
+        if life == FIRST_LIFE or not self.leased:
+            return due or -1
+        return (due // _LIVES * _LIVES - _LIVES if due else _NEVER) + life
 
     @property
     def expiry(self) -> tuple[str, *tuple[int, ...]]:
         """The command, without its key, that lets a part expire when the structure does."""
-        return ("PERSIST",) if self.end == -1 else ("PEXPIREAT", self.end)
+        return self.expiry_of(self.due, self.life)
 
-    def expecting_end(self, left: int) -> list[Command]:
+    def expiry_of(self, due: int, life: int) -> tuple[str, *tuple[int, ...]]:
+        """Return that command for an end and a life; see `due` and `life`."""
+        end = self._end_of(due, life)
+        return ("PERSIST",) if end == -1 else ("PEXPIREAT", end)
+
+    @property
+    def present_life(self) -> Life:
+        """The life that the structure had when its parameters were read."""
+        return Life(self.life, (-1, self.end))
+
+    def expecting_end(self, left: int, life: int) -> list[Command]:
         """Return what says which life is the next one, if the structure expires within a minute.
 
         Args:
             left: milliseconds that it has.
+            life: which life it has.
         """
-        if not self.leased or self.deleted_key is None or not 0 < left <= LAST_WRITES:
+        if not 0 < left <= LAST_WRITES:
             return []
-        args: tuple[Argument, ...]
-        args = ("SET", self.deleted_key, self.life % 14 + 1, "PX", left + LAST_WRITES)
-        return [Command(self.to, self.key, args, idempotent=True)]
+        args = (life % 14 + 1, "PX", left + LAST_WRITES)
+        return [
+            Command(self.to, self.key, ("SET", key, *args), idempotent=True)
+            for key in self._life_keys[1:]
+        ]
 
     def command(self, key: str, name: str, *args: Argument) -> Command:
         """Return an idempotent command for another key of the structure."""
@@ -261,9 +301,9 @@ class Metadata:
         marking = script("structures/base/mark_deleting")
         return script_call(self.to, marking, [self.key], words, idempotent=True)
 
-    def removal(self, step: str) -> Command:
+    def removal(self, step: str, life: int = FIRST_LIFE) -> Command:
         """Return the command that removes the parameters: see ``lua/remove_parameters.lua``."""
-        removing, args = script("structures/base/remove_parameters"), (step, self.life, LAST_WRITES)
+        removing, args = script("structures/base/remove_parameters"), (step, life, LAST_WRITES)
         return script_call(self.to, removing, self._life_keys, args, idempotent=True)
 
     def compare(self, reply: Sequence[Any], *, create: bool) -> None:
@@ -274,17 +314,18 @@ class Metadata:
             NewerFormatError: a later release has written it.
         """
         self.checked = False
+        begun = []
         if create:
             due, reply, *begun = reply
             self.due = max(0, int(due))
-            self.life = begun[0] if begun else _FIRST_LIFE
         words = [word.decode(errors="replace") for word in reply]
         found = dict(zip(words[::2], words[1::2], strict=True))
         self.deleting = found.pop(DELETING, None) is not None
-        self.expiring = create and _DUE in found and not self.deleting
+        self.expiring = create and DUE in found and not self.deleting
         if found:
-            life = found.get(_LIFE, str(_FIRST_LIFE))
-            self.life = stored_integer(self.to, self.key, _LIFE, life, 1, _FIRST_LIFE)
+            self.life = self.life_of(found)
+        elif create:
+            self.life = begun[0] if begun else FIRST_LIFE
         self._seen = {
             field: value for field, value in found.items() if not field.startswith(_HINT)
         } or (self._written if create and self._creates else {})
@@ -300,6 +341,11 @@ class Metadata:
         self.looked = self.looked or bool(stored)
         self.checked = not self.deleting and (created or bool(stored))
         self._read_at = time.monotonic()
+
+    def life_of(self, stored: Mapping[str, str]) -> int:
+        """Return which life stored parameters say that the structure has."""
+        life = stored.get(_LIFE, str(FIRST_LIFE))
+        return stored_integer(self.to, self.key, _LIFE, life, 1, FIRST_LIFE)
 
     def _known(self, stored: dict[str, str]) -> dict[str, str]:
         """Return what decides place and format, under today's names, with defaults."""

@@ -14,7 +14,6 @@ from shardkit.lua import script
 from shardkit.operations.commands import (
     WRITE_PART,
     Argument,
-    Columns,
     Command,
     Replies,
     Reply,
@@ -22,7 +21,7 @@ from shardkit.operations.commands import (
     script_call,
 )
 from shardkit.operations.operation import Operation
-from shardkit.structures.base.parameters import Metadata, open_all
+from shardkit.structures.base.parameters import ANY_LIFE, Life, Metadata, open_all
 from shardkit.structures.base.part_registry import PartRegistry
 
 # What ``lua/write_part.lua`` says first.
@@ -119,21 +118,57 @@ def settled_writes(
     raise unstable(meta.key)
 
 
-def to_parts(
-    meta: Metadata | None, component: str, name: str, keys: Sequence[str], args: Sequence[Argument]
-) -> Columns | list[Command]:
-    """Return what sends UNLINK, PERSIST or PEXPIREAT to parts that do not name their parameters.
+def send_to_parts(
+    meta: Metadata, life: Life, name: str, keys: Sequence[str], *args: Argument
+) -> Operation[int]:
+    """Send UNLINK, PERSIST or PEXPIREAT to parts that do not name their parameters.
 
-    In a later life of the structure parts of another one may be there, which were not settled: they
-    are not given a time to live, but removed. Nor is a part removed whose life has begun since.
+    Only to parts of one life: if the structure is deleted and created anew meanwhile, the parts of
+    its next life are left alone. A part says by its end of which life it is; if that is none of the
+    ends that are known, the parameters are read again, after it was seen.
+
+    Args:
+        meta: the structure's parameters.
+        life: the life.
+        name: the command.
+        keys: the parts, of the same component.
+        args: the command's other arguments.
+
+    Returns:
+        How many parts were changed.
+
+    Cost: one exchange; two more if parts have another end.
     """
-    if meta is None or (name != "UNLINK" and not meta.later_life):
-        return Columns.each(component, name, keys, *args)
-    told: tuple[Argument, ...]
-    lua, told = script(_SETTLE_PART), ("", meta.end, meta.later_life)
-    if name == "UNLINK":
-        lua, told = script("structures/base/remove_part"), (meta.life,)
-    return [script_call(component, lua, [key], told, idempotent=True) for key in keys]
+    lua = script("structures/base/change_part")
+    changed = 0
+    waiting = dict.fromkeys(keys, life.ends)
+    for _ in range(ATTEMPTS):
+        replies = yield [
+            script_call(
+                meta.component,
+                lua,
+                [key],
+                [life.number, name, *(args or [""]), *ends],
+                idempotent=True,
+            )
+            for key, ends in waiting.items()
+        ]
+        found = dict(zip(waiting, replies, strict=True))
+        changed += int(replies.count(1))
+        waiting = {key: (reply,) for key, reply in found.items() if reply not in (0, 1)}
+        if not waiting or not (yield from is_still(meta, life)):
+            return changed
+    raise unstable(meta.key)
+
+
+def is_still(meta: Metadata, life: Life) -> Operation[bool]:
+    """Return whether a structure has not been deleted since it had a life. One exchange."""
+    if life.number == ANY_LIFE:
+        return True
+    [flat] = yield [meta.opening(create=False)]
+    words = [word.decode(errors="replace") for word in flat]
+    stored = dict(zip(words[::2], words[1::2], strict=True))
+    return bool(stored) and meta.life_of(stored) == life.number
 
 
 def _removal(meta: Metadata, key: str, expiry: int) -> Command:

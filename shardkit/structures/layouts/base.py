@@ -19,7 +19,7 @@ from shardkit.operations.commands import (
     script_call,
 )
 from shardkit.operations.operation import Operation
-from shardkit.structures.base.parameters import Metadata
+from shardkit.structures.base.parameters import Life, Metadata
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.writes import REFUSED, WRITTEN, PartReply, settled_writes
 
@@ -170,8 +170,13 @@ class Layout(ABC):
         """
 
     @abstractmethod
-    def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
+    def send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
         """Send UNLINK, PERSIST or PEXPIREAT to all parts and the keys of their state.
+
+        Args:
+            life: the life that they are of: those of others are left alone.
+            name: the command.
+            args: its arguments.
 
         Returns:
             The sum of the replies.

@@ -39,6 +39,7 @@ from shardkit.structures.base.check import (
     suspected,
 )
 from shardkit.structures.base.damage import damage
+from shardkit.structures.base.parameters import FIRST_LIFE
 from shardkit.structures.layouts.base import Build, Layout
 from shardkit.structures.layouts.fixed import FixedLayout
 from shardkit.structures.layouts.growing import KEYS_LOOKED_FOR, GrowingLayout, address
@@ -275,7 +276,8 @@ def _write_state(layout: GrowingLayout, group: int, kind: str) -> Operation[None
     while True:
         number = yield from _last_part(layout, group)
         keys = [layout._keys[group], *(layout.key(group, n) for n in range(number + 1))]
-        args: Iterable[Argument] = (kind, *layout._life)
+        life = FIRST_LIFE if layout.meta is None else layout.meta.life
+        args: Iterable[Argument] = (kind, *layout._life, life)
         rebuild = script("structures/layouts/rebuild_group")
         [done] = yield [script_call(layout.component, rebuild, keys, args, idempotent=True)]
         if done:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from shardkit.operations.commands import Argument, Columns, Command, Reply
 from shardkit.operations.operation import Operation
 from shardkit.routing.partition import Partition
-from shardkit.structures.base.parameters import Metadata
+from shardkit.structures.base.parameters import Life, Metadata
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.base.writes import to_parts
+from shardkit.structures.base.writes import send_to_parts
 from shardkit.structures.layouts.base import Build, Chunk, Layout, T, grouped, write_parts
 
 # A structure with members has one in these, unless it has fewer than it has parts.
@@ -121,10 +121,11 @@ class FixedLayout(Layout):
         replies = yield Columns.each(self.component, name, keys, *args, idempotent=True)
         return [(None, reply) for reply in replies]
 
-    def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
+    def send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
         """See `Layout.send_to_all`."""
+        assert self.meta is not None
         total = 0
         for chunk in self.chunks(PARTS_AT_ONCE):
             keys = list(map(self.key, chunk))
-            total += sum((yield to_parts(self.meta, self.component, name, keys, args)))
+            total += yield from send_to_parts(self.meta, life, name, keys, *args)
         return total

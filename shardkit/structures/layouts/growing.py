@@ -66,6 +66,7 @@ from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Suspicions
 from shardkit.structures.base.damage import damage, stored_integer
+from shardkit.structures.base.parameters import Life, Metadata
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import ATTEMPTS, open_again, unstable
 from shardkit.structures.layouts.base import PAGE, BareMembers, Build, Chunk, Layout, T
@@ -145,6 +146,11 @@ class GrowingLayout(Layout):
         self._recounted = [0] * groups
         self._to_come = 0.0
         self._is_trial = False
+
+    def bind(self, meta: Metadata) -> None:
+        """See `Layout.bind`."""
+        super().bind(meta)
+        meta.named = True
 
     def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
         """See `Layout.read_one`."""
@@ -279,11 +285,12 @@ class GrowingLayout(Layout):
             try:
                 yield from open_again(meta, (), written)
             except ParameterMismatchError:
-                yield from self._to_all(created, "UNLINK", of=meta.fingerprint)
+                yield from self._to_all(created, meta.life, "UNLINK", of=meta.fingerprint)
                 raise
             again: dict[int, int] = {}
             yield from self._to_all(
                 list(waiting),
+                meta.life,
                 *meta.expiry,
                 of=meta.fingerprint,
                 seen=waiting,
@@ -492,7 +499,7 @@ class GrowingLayout(Layout):
         [replies] = yield from read_parts_together([self], chunk, name, *args)
         return [(None, reply) for reply in replies]
 
-    def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
+    def send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
         """See `Layout.send_to_all`; each group changes as one.
 
         Cost: one script per group, of one to two microseconds a part; an exchange for every
@@ -501,7 +508,7 @@ class GrowingLayout(Layout):
         yield from self.refresh()
         if name == "UNLINK":
             yield from self._look_beyond()
-        return (yield from self._to_all(range(self.groups), name, *args))
+        return (yield from self._to_all(range(self.groups), life.number, name, *args))
 
     def _look_beyond(self) -> Operation[None]:
         """Check that groups have no more parts than they say, as these would be left behind.
@@ -521,6 +528,7 @@ class GrowingLayout(Layout):
     def _to_all(
         self,
         groups: Iterable[int],
+        life: int,
         name: str,
         *args: Argument,
         of: str = "",
@@ -532,6 +540,8 @@ class GrowingLayout(Layout):
 
         Args:
             groups: the groups.
+            life: the life of the structure that they are of: those that were settled in another one
+                are left as they are.
             name: see `send_to_all`.
             args: likewise.
             of: the fingerprint of the parameters whose groups these are; of any if it is empty.
@@ -552,9 +562,8 @@ class GrowingLayout(Layout):
                         lua,
                         self._all_keys(group),
                         (
-                            *(self.initial, self.parts[group], of),
-                            *((0, "") if seen is None else (1, seen[group])),
-                            *(name, *args),
+                            *(self.initial, self.parts[group], of, life),
+                            *("" if seen is None else seen[group], name, *args),
                         ),
                         idempotent=True,
                     )

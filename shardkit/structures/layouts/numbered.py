@@ -22,10 +22,10 @@ from typing import Any
 
 from shardkit.operations.commands import Argument, Columns, Command, Reply
 from shardkit.operations.operation import Operation
-from shardkit.structures.base.parameters import Metadata
+from shardkit.structures.base.parameters import Life, Metadata
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.base.writes import to_parts
+from shardkit.structures.base.writes import send_to_parts
 from shardkit.structures.layouts.base import Build, Chunk, Layout, T, write_parts
 from shardkit.structures.layouts.fixed import FixedLayout
 
@@ -194,19 +194,20 @@ class NumberedLayout(Layout):
         replies = yield Columns.each(self.component, name, keys, *args, idempotent=True)
         return list(zip(chunk, replies, strict=True))
 
-    def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
+    def send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
         """See `Layout.send_to_all`; the registry comes last."""
+        assert self.meta is not None
         yield from self.refresh()
         # The registry may have lost parts: none of the first ones is left behind.
         parts = [*self._parts, *(self.first_unregistered() if name == "UNLINK" else ())]
         total = 0
         for start in range(0, len(parts), PARTS_AT_ONCE):
             keys = list(map(self.key, parts[start : start + PARTS_AT_ONCE]))
-            total += sum((yield to_parts(self.meta, self.component, name, keys, args)))
+            total += yield from send_to_parts(self.meta, life, name, keys, *args)
         if not isinstance(self.rest, FixedLayout):
-            total += yield from self.rest.send_to_all(name, *args)
+            total += yield from self.rest.send_to_all(life, name, *args)
         keys = [self.registry.key]
-        return total + sum((yield to_parts(self.meta, self.component, name, keys, args)))
+        return total + (yield from send_to_parts(self.meta, life, name, keys, *args))
 
     def verify(self, found: int) -> Operation[None]:
         """See `Layout.verify`: of members that are not numbers."""

@@ -11,6 +11,8 @@ from shardkit.operations.commands import Argument, Key, To
 from shardkit.operations.operation import Driver, Face, Operation, Stream, stream
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.lifetime import ExpirableStructure
+from shardkit.structures.base.parameters import Life
+from shardkit.structures.base.writes import is_still
 from shardkit.structures.layouts.base import Chunk, Layout
 from shardkit.structures.layouts.check import check_layout, rebuild_layout, restore_index
 from shardkit.structures.layouts.growing import remove_groups
@@ -122,8 +124,10 @@ class StructureWithLayout(ExpirableStructure[Face]):
         self.meta.checked = False
         self.layout.reset()
 
-    def _send_to_all(self, name: str, *args: Argument) -> Operation[int]:
-        total = yield from self.layout.send_to_all(name, *args)
-        for key in self._other_keys:
-            total += sum((yield [self._at(key, name, key, *args)]))
+    def _send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
+        total = yield from self.layout.send_to_all(life, name, *args)
+        for key in self._other_keys:  # they do not say which life they are of
+            [there] = yield [self._at(key, "EXISTS", key, idempotent=True)]
+            if there and (yield from is_still(self.meta, life)):
+                total += sum((yield [self._at(key, name, key, *args)]))
         return total

@@ -48,7 +48,7 @@ from shardkit.errors import CrossShardError, InvalidArgumentError
 from shardkit.lua import script
 from shardkit.operations.arguments import shown
 from shardkit.operations.cancellation import undo_on_cancel
-from shardkit.operations.commands import Argument, Locate, Replies, script_call
+from shardkit.operations.commands import Argument, Command, Locate, Replies, Reply, script_call
 from shardkit.operations.operation import (
     Deferred,
     Driver,
@@ -63,9 +63,10 @@ from shardkit.operations.operation import (
 from shardkit.routing.keys import hash_tag, key_bytes
 from shardkit.structures.base.arguments import check_integer, check_name, check_some
 from shardkit.structures.base.check import Damage
+from shardkit.structures.base.damage import stored_integer
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.members import M
-from shardkit.structures.base.parameters import open_all
+from shardkit.structures.base.parameters import Life, open_all
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.list.check import check_list, rebuild_list, restore_ends
 from shardkit.structures.list.scripts import ATTEMPTS, ListScripts
@@ -511,15 +512,27 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
     def _remove_all(self, lost: bool = False) -> Operation[int]:
         """Remove all keys; return 1 if there were any, else 0."""
-        removed = yield from self._send_to_all("UNLINK")
+        removed = yield from self._send_to_all(self.meta.present_life, "UNLINK")
         self._reset()
         return removed
 
     def _set_due(self, command: str, *args: Argument) -> Operation[bool]:
         """Change when all keys expire; return whether."""
-        return (yield from self._send_to_all(command, *args)) > 0
+        return (yield from self._send_to_all(self.meta.present_life, command, *args)) > 0
 
-    def _send_to_all(self, name: str, *args: Argument) -> Operation[int]:
+    def _begun_expiry(self) -> Command:
+        ends = self._scripts.keys[1]
+        return self._at(ends, "HGET", ends, "unfinished", idempotent=True)
+
+    def _due_of(self, reply: Reply) -> int | None:
+        if reply is None:
+            return None
+        words = reply.decode(errors="replace").split()  # as ``lua/steps.lua`` has them
+        if len(words) < 5 or words[1] != "expire":
+            return None
+        return int(stored_integer(self.component, self._scripts.keys[1], "due", words[4]))
+
+    def _send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
         """Send a command for every key; all of them expire at one moment, also parts made later."""
         visited, again = self._scripts.visited, name != "UNLINK"
         return int(

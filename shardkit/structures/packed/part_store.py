@@ -33,10 +33,10 @@ from shardkit.structures.base.check import (
     suspected,
 )
 from shardkit.structures.base.damage import damage
-from shardkit.structures.base.parameters import Metadata, open_all
+from shardkit.structures.base.parameters import Life, Metadata, open_all
 from shardkit.structures.base.part_registry import HIGHEST, PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.base.writes import PartReply, settled_writes, to_parts
+from shardkit.structures.base.writes import PartReply, send_to_parts, settled_writes
 from shardkit.structures.packed.addressing import PartCommands, ReadRange, RecordLayout
 
 IDS_AT_ONCE = 1000
@@ -196,7 +196,7 @@ class PartStore:
         )
         return list(pages(ranges, max(1, most_bytes // min(step, layout.part_bytes))))
 
-    def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
+    def send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
         """Send a command to every part, then to the registry; return the sum."""
         parts = yield from self.parts()
         if name == "UNLINK":  # the registry may have lost parts: none of the first is left behind
@@ -204,7 +204,7 @@ class PartStore:
         keys = [*map(self.part_key, parts), self.registry.key]
         total = 0
         for some in pages(keys, PARTS_AT_ONCE):
-            total += sum((yield to_parts(self.meta, self.component, name, some, args)))
+            total += yield from send_to_parts(self.meta, life, name, some, *args)
         return total
 
     def check(self) -> Stream[Damage]:

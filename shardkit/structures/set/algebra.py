@@ -19,6 +19,7 @@ from typing import Any
 
 from shardkit.operations.commands import Command, Locate, Transaction
 from shardkit.operations.operation import Operation, pages
+from shardkit.structures.base.parameters import ANY_LIFE, Life
 from shardkit.structures.layouts import (
     Chunk,
     FixedLayout,
@@ -180,7 +181,7 @@ def _store_growing(
             sent = [(member, None) for member in page]
             yield from result.write(sent, lambda some, _: ("SADD", *some))
             if first:  # parts that are split off these inherit their time to live
-                yield from result.send_to_all("EXPIRE", _UNFINISHED)
+                yield from result.send_to_all(Life(ANY_LIFE), "EXPIRE", _UNFINISHED)
                 first = False
     return (yield from target.replace_by(result))
 

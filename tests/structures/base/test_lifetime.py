@@ -378,6 +378,117 @@ def test_no_order_of_two_operations_leaves_parts_by_themselves(
     assert at > 1
 
 
+BEGUN = ("structures/base/mark_deleting", "structures/base/begin_expiry")
+BEGINNINGS: dict[str, Callable[[Any], Any]] = {
+    "delete": lambda it: it.deferred.delete(),
+    "expire": lambda it: it.deferred.pexpireat(LATER + 1),
+    "persist": lambda it: it.deferred.persist(),
+    "expire at once": lambda it: it.deferred.expire(0),
+}
+
+
+@pytest.mark.parametrize(
+    ("begun", "ends", "world"),
+    [
+        *product(BEGINNINGS, [True, False], ["few"]),
+        *product(["delete", "expire"], [True], ["cluster"]),
+    ],
+    indirect=["world"],
+)
+@pytest.mark.parametrize("kind", [name for name in KINDS if name != IN_LISTS], indirect=True)
+def test_what_was_begun_in_one_life_changes_nothing_of_the_next_one(
+    world: World, kind: Kind, begun: str, ends: bool
+) -> None:
+    tried = 0
+    for at in range(1, 20):
+        flush(world)
+        ours, theirs = kind.make(world.ours, world.component), opened_by_another(world, kind)
+        kind.add(ours, range(40))
+        if ends:
+            ours.pexpireat(LATER)
+        steps, number, has_begun = BEGINNINGS[begun](ours), 0, False
+        driver = world.ours._driver
+        try:
+            step = next(steps)
+            while True:
+                if number == at and has_begun:
+                    theirs.delete()
+                    third = opened_by_another(world, kind)
+                    kind.add(third, [3, 60, 700])
+                    if ends:
+                        third.pexpireat(LATER + 10_000)
+                    tried += 1
+                has_begun |= any(getattr(request, "name", "") in BEGUN for request in step)
+                number += 1
+                step = _answer(steps, step, driver._run_step(step))
+        except StopIteration:
+            pass
+        if number > at and tried:
+            check(world, kind, {3, 60, 700})
+            first = min(world.keys().values())
+            assert first > LATER + 9_000 if ends else first == -1
+            assert third.delete()
+            assert world.keys() == {}
+        elif tried:
+            break
+    assert tried or (begun == "persist" and not ends)
+
+
+@pytest.mark.parametrize("world", ["few"], indirect=True)
+@pytest.mark.parametrize("kind", [name for name in KINDS if name != IN_LISTS], indirect=True)
+def test_a_write_that_meets_a_deletion_removes_nothing_of_what_is_created_after_it(
+    world: World, kind: Kind
+) -> None:
+    at, more = 0, True
+    while more:
+        flush(world)
+        ours, theirs = kind.make(world.ours, world.component), opened_by_another(world, kind)
+        kind.add(theirs, range(40))
+        run_until(world.theirs, theirs.deferred.delete(), BEGUN[0])
+        third = opened_by_another(world, kind)
+        steps = kind.add(ours.deferred, [3, 61])
+        more = overtaken(world.ours, steps, at, partial(kind.add, third, [3, 60, 700]))
+        assert check(world, kind) == ({3, 60, 61, 700} if more else {3, 61}), at
+        at += 1
+    assert at > 3
+
+
+@pytest.mark.parametrize("world", ["few", "cluster"], indirect=True)
+def test_a_kept_object_lets_all_expire_that_others_created_anew(world: World, kind: Kind) -> None:
+    kept = kind.make(world.ours, world.component)
+    kind.add(kept, range(20))
+    theirs = opened_by_another(world, kind)
+    assert theirs.delete()
+    kind.add(theirs, range(50))
+    assert kept.pexpireat(LATER)
+    check(world, kind, set(range(50)))
+    assert min(world.keys().values()) > 0
+    assert kept.persist()
+    assert set(world.keys().values()) == {-1}
+    assert kept.delete()
+    assert world.keys() == {}
+
+
+@pytest.mark.parametrize("world", ["few"], indirect=True)
+def test_what_lost_its_parameters_in_a_later_life_is_deleted_and_rebuilt(
+    world: World, kind: Kind
+) -> None:
+    for action in ("delete", "rebuild"):
+        flush(world)
+        it = kind.make(world.ours, world.component)
+        kind.add(it, range(40))
+        assert it.delete()
+        kind.add(it, range(40))
+        for client in world.clients:
+            client.delete("it:meta", "{it}:meta")
+        newcomer = opened_by_another(world, kind)
+        if action == "rebuild":
+            newcomer.rebuild()
+            check(world, kind, set(range(40)))
+        assert newcomer.delete()
+        assert world.keys() == {}
+
+
 # ---- a client stops in the middle
 
 
@@ -428,6 +539,45 @@ def test_what_a_client_that_stops_has_begun_the_next_write_ends(
             assert ends <= {-1, LATER, LATER + 1}
         at += 1
     assert at > 2 - (kind is KINDS[IN_LISTS])
+
+
+@pytest.mark.parametrize("world", ["few", "cluster"], indirect=True)
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_time_to_live_is_what_was_begun_to_be_set(
+    world: World, kind: Kind, change: str
+) -> None:
+    at, more = 0, True
+    while more:
+        flush(world)
+        ours, theirs = kind.make(world.ours, world.component), opened_by_another(world, kind)
+        kind.add(ours, range(40))
+        if kind is KINDS[IN_LISTS]:
+            ours._scripts.visited = 1
+        ours.pexpireat(LATER)
+        before = theirs.ttl()
+        assert 0 < before < 2**31
+        more = stopped(world.ours, CHANGES[change](ours), at)
+        if change == "expire":
+            assert before - 30 <= theirs.ttl() <= before + 1
+            assert theirs.pttl() // 1000 <= before + 1
+        elif change == "persist":
+            assert theirs.ttl() == -1 or before - 30 <= theirs.ttl() <= before
+        at += 1
+    assert at > 1
+
+
+@pytest.mark.parametrize("world", ["few"], indirect=True)
+@pytest.mark.parametrize("kind", [name for name in KINDS if name != IN_LISTS], indirect=True)
+def test_a_time_to_live_that_was_begun_to_be_set_and_has_passed_is_that_of_what_is_not_there(
+    world: World, kind: Kind
+) -> None:
+    ours = kind.make(world.ours, world.component)
+    kind.add(ours, range(40))
+    run_until(world.ours, ours.deferred.pexpire(20), BEGUN[1])
+    theirs = opened_by_another(world, kind)
+    while (left := theirs.pttl()) >= 0:
+        assert left <= 20
+    assert left == theirs.ttl() == -2
 
 
 @pytest.mark.parametrize("world", ["few"], indirect=True)

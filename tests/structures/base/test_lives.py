@@ -187,7 +187,7 @@ def test_a_deletion_that_was_slow_removes_nothing_of_a_later_life(
 ) -> None:
     old = kind.make(kit, 1)
     kind.write(old, 3)
-    batch, steps = sent(kit, old.deferred.delete(), "structures/base/remove_part")
+    batch, steps = sent(kit, old.deferred.delete(), "structures/base/change_part")
     assert kind.make(kit, 1).delete()  # completes it
     new = kind.make(kit, 2)
     kind.write(new, 3)

@@ -3,12 +3,15 @@
 -- KEYS[1]  the parameters, a HASH: <name>:meta
 -- ARGV[1]  PERSIST, or EXPIRE or one like it
 -- ARGV[2]  and on: its arguments
--- Reply    {when it expires, how long it has}, both in milliseconds, the first since 1970, -1 for
---          never; {-2, 0} if that is past, and the structure marked as being deleted; nil, with
---          nothing done, if it does not exist, or a condition does not hold
+-- Reply    {when it expires, how long it has, which life it has, when it expired before}, in
+--          milliseconds, since 1970, -1 for never; {-2, 0, …} if that is past, and the structure
+--          marked as being deleted; nil, with nothing done, if it does not exist, or a condition
+--          does not hold
 local stored = redis.call('HGETALL', KEYS[1])
 if #stored == 0 then return false end
-local before = redis.call('HGET', KEYS[1], 'hint:due')
+local before, life = unpack(redis.call('HMGET', KEYS[1], 'hint:due', 'hint:life'))
+local old = tonumber(before or redis.call('PEXPIRETIME', KEYS[1]))
+life = tonumber(life or 15)
 if before and before ~= '-1' then -- conditions are those of the time that was begun to be set
   redis.call('PEXPIREAT', KEYS[1], before)
 end
@@ -17,7 +20,7 @@ if changed == 1 then
   due, left = redis.call('PEXPIRETIME', KEYS[1]), redis.call('PTTL', KEYS[1])
   if due == -2 then
     redis.call('HSET', KEYS[1], 'deleting', 1, unpack(stored))
-    return {due, 0}
+    return {due, 0, life, old}
   end
   redis.call('HSET', KEYS[1], 'hint:due', string.format('%.0f', due))
 end
@@ -28,4 +31,4 @@ if changed == 0 then
   end
   return false
 end
-return {due, left}
+return {due, left, life, old}

@@ -2,20 +2,22 @@
 -- KEYS[1]  its parameters, a HASH: <name>:meta
 -- ARGV     field, value, field, value, … as the caller has read them, without marks, and of hints
 --          the life only
--- Reply    1 if that was done; 0 if it does not exist; -1, with nothing done, if it has others
+-- Reply    {1, when it expires} if that was done, in milliseconds since 1970, -1 for never; {0} if
+--          it does not exist; {-1}, with nothing done, if it has others
 local stored, given = redis.call('HGETALL', KEYS[1]), {}
-if #stored == 0 then return 0 end
+if #stored == 0 then return {0} end
 for n = 1, #ARGV, 2 do given[ARGV[n]] = ARGV[n + 1] end
 local same = 0
 for n = 1, #stored, 2 do
   local field = stored[n]
   if field == 'hint:life' or field ~= 'deleting' and string.sub(field, 1, 5) ~= 'hint:' then
-    if given[field] ~= stored[n + 1] then return -1 end
+    if given[field] ~= stored[n + 1] then return {-1} end
     same = same + 1
   end
 end
-if same * 2 ~= #ARGV then return -1 end
+if same * 2 ~= #ARGV then return {-1} end
 -- A server that is full takes what follows a removal: it must be possible to delete there.
 redis.call('HDEL', KEYS[1], 'deleting')
 redis.call('HSET', KEYS[1], 'deleting', 1)
-return 1
+local due = redis.call('HGET', KEYS[1], 'hint:due')
+return {1, tonumber(due or redis.call('PEXPIRETIME', KEYS[1]))}

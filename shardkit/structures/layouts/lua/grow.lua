@@ -1,7 +1,8 @@
 -- Included by scripts that write to parts that split as they fill: linear hashing.
 -- A group's state is a HASH: parts (if absent, the initial number from ARGV), count of members,
 -- expiring (1 once any field has been given a time to live), of (names the parameters of the
--- structure that it belongs to; absent in groups that earlier releases wrote).
+-- structure that it belongs to; absent in groups that earlier releases wrote), life (which of the
+-- structure's lives it was settled in; absent in the first one, and until it is settled).
 --@include structures/base/damage
 
 local MOST_PARTS = 2 ^ 24

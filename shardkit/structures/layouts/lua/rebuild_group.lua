@@ -4,6 +4,7 @@
 -- ARGV[1]  HASH, SET or ZSET
 -- ARGV[2]  when a group without a state is to expire, in milliseconds since 1970; -1 for never
 -- ARGV[3]  what names the structure's parameters; empty if it has none
+-- ARGV[4]  which life the structure has; 15 for the first one
 -- Reply    1; 0, with nothing done, if the next part exists
 local LENGTH = {HASH = 'HLEN', SET = 'SCARD', ZSET = 'ZCARD'}
 if redis.call('EXISTS', KEYS[#KEYS]) == 1 then return 0 end
@@ -30,5 +31,7 @@ end
 local absent = redis.call('EXISTS', KEYS[1]) == 0
 redis.call('HSET', KEYS[1], 'parts', #KEYS - 2, 'count', members)
 if ARGV[3] ~= '' then redis.call('HSET', KEYS[1], 'of', ARGV[3]) end
+redis.call('HDEL', KEYS[1], 'life')
+if ARGV[4] ~= '15' then redis.call('HSET', KEYS[1], 'life', ARGV[4]) end
 if absent and due ~= '-1' then redis.call('PEXPIREAT', KEYS[1], due) end
 return 1

@@ -12,7 +12,7 @@
 --          belongs to a structure with other parameters, or has another end
 --@include structures/layouts/grow
 local ours, theirs = tonumber(ARGV[1]), tonumber(ARGV[2])
-local state = read_state(KEYS[1], ARGV[3])
+local state = read_state(KEYS[1], ARGV[3], 'life')
 if belongs_to_others(state, ARGV[4], ARGV[5]) then
   return {-1, state.parts, state.count, tonumber(state.due or '-1')}
 end
@@ -30,7 +30,10 @@ end
 local most = math.max(ours, theirs)
 redis.call('UNLINK', KEYS[1])
 for part = 1, ours do redis.call('UNLINK', KEYS[2 + part]) end
-if take(KEYS[2], KEYS[1]) then redis.call('HSET', KEYS[1], 'of', ARGV[5]) end
+if take(KEYS[2], KEYS[1]) then
+  redis.call('HSET', KEYS[1], 'of', ARGV[5])
+  if state.more[1] then redis.call('HSET', KEYS[1], 'life', state.more[1]) end
+end
 for part = 1, theirs do take(KEYS[2 + most + part], KEYS[2 + part]) end
 local now = read_state(KEYS[1], ARGV[3])
 if state.absent and not now.absent then
