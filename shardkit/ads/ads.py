@@ -64,7 +64,7 @@ from shardkit.search.model.documents import (
     write_arguments,
 )
 from shardkit.search.model.schema import CHUNK, Schema
-from shardkit.search.parts import WORK_PER_CALL, IndexPart, IndexParts, Written
+from shardkit.search.parts import WORK_PER_CALL, IndexPart, IndexParts, Span, Written
 from shardkit.search.rebuild import Progress, rebuild_parts
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.structures.base.check import Damage
@@ -357,16 +357,25 @@ class Ads(Structure[Face]):
         arguments: list[Argument] = [len(wanted), *wanted, *words]
         parts = self._parts.primary
         target = ""
+
+        def call(number: int, place: tuple[int, int]) -> Command:
+            return parts[number].call("ads/target", [WORK_PER_CALL, *place, *arguments])
+
         for _ in range(MAX_ATTEMPTS if wanted else 0):
-            slices, _ = yield from self._parts.send_in_slices(
-                lambda number, place: parts[number].call(
-                    "ads/target", [WORK_PER_CALL, *place, *arguments]
-                ),
+            slices, missing = yield from self._parts.send_in_slices(
+                call,
                 lambda _, reply: (reply[0], reply[1]) if reply[0] else None,
                 [(0, 0)] * len(parts),
                 partial=partial,
             )
-            found = [reply[2:] for of_part in slices for reply in of_part if len(reply) > 2]
+            yield from self._parts.add_moved(
+                slices,
+                missing,
+                call,
+                lambda reply: Span(reply[0] or reply[1], reply[2]),
+                partial=partial,
+            )
+            found = [reply[3:] for of_part in slices for reply in of_part if len(reply) > 3]
             if not found:
                 return None
             _, ad_id = min((-float(ecpm), ad.decode()) for ad, ecpm in found)

@@ -41,7 +41,7 @@ from shardkit.job_search.skills import (
     write_arguments,
 )
 from shardkit.operations.arguments import rows_of, shown
-from shardkit.operations.commands import Reply
+from shardkit.operations.commands import Command, Reply
 from shardkit.operations.operation import (
     Deferred,
     Driver,
@@ -58,7 +58,7 @@ from shardkit.search.check import check_parts
 from shardkit.search.model.documents import check_id, check_ids
 from shardkit.search.model.results import Hit, Results, SearchCursor, read_cursor
 from shardkit.search.model.schema import CHUNK, Schema
-from shardkit.search.parts import PRIMARY, WORK_PER_CALL, IndexParts, Written
+from shardkit.search.parts import PRIMARY, WORK_PER_CALL, IndexParts, Span, Written
 from shardkit.search.rebuild import Progress, rebuild_parts
 from shardkit.search.request import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET
 from shardkit.structures.base.arguments import check_integer
@@ -326,12 +326,22 @@ class JobSearch(Structure[Face]):
         last = (int(before.value), before.id) if before else ("", "")
         flat = [text for pair in offered.items() for text in pair]
         parts = self._parts.primary
+
+        def call(number: int, place: tuple[int, int]) -> Command:
+            arguments = [most, *last, WORK_PER_CALL, *place, NO_SKILL, *flat]
+            return parts[number].call("job_search/find", arguments)
+
         slices, missing = yield from self._parts.send_in_slices(
-            lambda number, place: parts[number].call(
-                "job_search/find", [most, *last, WORK_PER_CALL, *place, NO_SKILL, *flat]
-            ),
+            call,
             lambda _, reply: (reply[2], reply[3]) if reply[2] else None,
             [(0, 0)] * len(parts),
+            partial=partial,
+        )
+        yield from self._parts.add_moved(
+            slices,
+            missing,
+            call,
+            lambda reply: Span(reply[2] or reply[3], reply[4]),
             partial=partial,
         )
         answered = [reply for of_part in slices for reply in of_part]

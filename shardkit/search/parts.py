@@ -41,6 +41,7 @@ SLICE_MICROSECONDS: Final = 4_000  # on one of them; what takes longer is swept:
 WORDS_PER_SLICE: Final = 300  # of a document that has more than `TERMS_PER_CALL`
 PENDING_SECONDS: Final = 60  # for which its writer may pause
 PARTS_LOOKED_FOR: Final = 1_000  # in one exchange
+_MOVES_FOLLOWED: Final = 10
 BUCKETS_PER_CALL: Final = 20  # of 128 documents and words each
 
 
@@ -67,6 +68,18 @@ class Written(NamedTuple):
 
     existing: int
     new: int
+
+
+class Span(NamedTuple):
+    """What a call of a query looked at.
+
+    Attributes:
+        behind: the document number behind the last one.
+        version: the part's version then.
+    """
+
+    behind: int
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +115,11 @@ class IndexPart:
     def read_state(self, *fields: str) -> Command:
         """Return the command that reads fields of the state."""
         return Command(self.to, self.state, ("HMGET", self.state, *fields), idempotent=True)
+
+    def moves(self) -> Command:
+        """Return the command that reads which documents got other numbers of late."""
+        key = f"{self.tag}m:0"
+        return Command(self.to, key, ("LRANGE", key, 0, -1), idempotent=True)
 
     def read_document(self, doc_id: str) -> Command:
         """Return the command that reads a document."""
@@ -247,6 +265,74 @@ class IndexParts:
             batch = [command(number, place) for number, place in pending]
             replies = yield Partial(batch) if partial else batch
 
+    def add_moved(
+        self,
+        slices: list[list[Any]],
+        missing: Sequence[int],
+        command: Callable[[int, tuple[int, int]], Command],
+        span: Callable[[Any], Span],
+        *,
+        source: int = PRIMARY,
+        partial: bool = False,
+    ) -> Operation[bool]:
+        """Look at documents that got another number while a query continued in several calls.
+
+        A document that is replaced keeps its number, unless it has many words or long postings.
+        The new number is behind those that the query looks at; if the old one was replaced before
+        the query came to it, the document would be found by neither.
+
+        Args:
+            slices: the replies of `send_in_slices`, from all parts but the missing ones; gets the
+                replies for these documents.
+            missing: the numbers of the parts that failed.
+            command: makes the call for a part and a range of document numbers.
+            span: returns what a reply looked at.
+            source: which source to read.
+            partial: see `send_in_slices`.
+
+        Returns:
+            Whether there are such documents.
+
+        Cost: none, if nobody wrote while parts were asked more than once; else one exchange, and
+        two for documents that moved.
+        """
+        parts = self.source(source)
+        numbers = [number for number in range(len(parts)) if number not in missing]
+        spans: dict[int, list[Span]] = {}
+        replies_of = dict(zip(numbers, slices, strict=True))
+        for number, replies in replies_of.items():
+            found = list(map(span, replies))
+            if found[0].version != found[-1].version:
+                spans[number] = found
+        added: list[tuple[int, Any]] = []
+        before: dict[int, set[int]] = {number: set() for number in spans}
+        for _ in range(_MOVES_FOLLOWED if spans else 0):
+            logs = yield from self.send(
+                [parts[number].moves() for number in spans], source=source, partial=partial
+            )
+            moved = {
+                number: _moved(spans[number], log)
+                for number, log in zip(spans, logs, strict=True)
+                if not isinstance(log, ShardFailure)
+            }
+            if moved == before:
+                break
+            before = moved
+            asked = [(number, new) for number, some in moved.items() for new in sorted(some)]
+            replies = yield from self.send(
+                [command(number, (new, new + 1)) for number, new in asked],
+                source=source,
+                partial=partial,
+            )
+            added = [
+                (number, reply)
+                for (number, _), reply in zip(asked, replies, strict=True)
+                if not isinstance(reply, ShardFailure)
+            ]
+        for number, reply in added:
+            replies_of[number].append(reply)
+        return bool(added)
+
     def count(self) -> Operation[int]:
         """Return how many documents there are. Cost: one exchange."""
         replies = yield from self.send([part.read_state("docs") for part in self.primary])
@@ -362,6 +448,25 @@ class IndexParts:
             ]
             further += [part for part, exists in zip(parts, found, strict=True) if exists]
         return further
+
+
+def _moved(spans: Sequence[Span], log: Sequence[bytes]) -> set[int]:
+    """Return the present numbers of documents that a query missed, given what it looked at.
+
+    Args:
+        spans: the spans of its calls, in order.
+        log: which documents got other numbers: see ``lua/live.lua``.
+    """
+    missed = set[int]()
+    for version, old, new in (map(int, entry.split()) for entry in log):
+        if old in missed:
+            missed.remove(old)
+            missed.add(new)
+            continue
+        past = next((each.version for each in spans if old < each.behind), 0)
+        if spans[0].version < version <= past:  # the old number was gone when its turn came
+            missed.add(new)
+    return missed
 
 
 def first_slice(documents: Sequence[D | str]) -> int:

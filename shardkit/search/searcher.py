@@ -30,7 +30,7 @@ from shardkit.search.merge import PartHit, merge_facet, merge_hits, read_hits
 from shardkit.search.model.documents import Document, document_of, unpack
 from shardkit.search.model.results import CachedResult, Hit, OrderValue, Results, SearchCursor
 from shardkit.search.model.term_counts import TermCounts, TermStatistics
-from shardkit.search.parts import PRIMARY, WORK_PER_CALL, IndexParts
+from shardkit.search.parts import PRIMARY, WORK_PER_CALL, IndexParts, Span
 from shardkit.search.request import SearchRequest
 from shardkit.search.snippets import find_matches, snippet
 
@@ -180,10 +180,22 @@ class Searcher:
         cache_key = f"q:2:{key}" if key else None
         sent = self._encode(request, plan, counts)
         parts = self._parts.source(source)
+
+        def call(number: int, place: tuple[int, int]) -> Command:
+            return parts[number].call("search/query", [sent, *place], key=cache_key)
+
         slices, missing = yield from self._parts.send_in_slices(
-            lambda number, place: parts[number].call("search/query", [sent, *place], key=cache_key),
+            call,
             lambda _, reply: (reply[6], reply[7]) if reply[6] else None,
             [(0, 0)] * len(parts),
+            source=source,
+            partial=request.partial,
+        )
+        moved = yield from self._parts.add_moved(
+            slices,
+            missing,
+            call,
+            lambda reply: Span(reply[6] or reply[7], reply[1]),
             source=source,
             partial=request.partial,
         )
@@ -191,7 +203,7 @@ class Searcher:
         if request.order.scores and not missing:
             self._learn(plan, counts, [of_part[0] for of_part in slices])
         cached = None
-        if key and not missing and all(reply[4] for reply in answered):
+        if key and not missing and not moved and all(reply[4] for reply in answered):
             scored = counts if request.order.scores else None
             cached = CachedResult(request.digest, source, key, scored)
         facets = {

@@ -12,7 +12,8 @@ import pytest
 from faces import Face
 
 from shardkit import ShardKit
-from shardkit.search import parts
+from shardkit.search import parts, searcher
+from shardkit.search.parts import IndexPart
 
 Steps = Iterator[Any]
 WORDS = [f"w{n}" for n in range(16)]
@@ -239,3 +240,40 @@ def test_words_that_were_lost_before_they_were_removed_are_found_and_a_rebuild_r
     assert index.rebuild() == 2
     assert sound(index)
     assert index.words("w") == [("w1", 1), ("w2", 1)]
+
+
+@pytest.mark.parametrize("change", ["replaced", "replaced twice", "replaced by few words"])
+def test_a_document_that_is_replaced_while_a_query_continues_is_found_once(
+    face: Face, index: Any, kit: ShardKit, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets a number behind those that the query looks at."""
+    monkeypatch.setattr(searcher, "WORK_PER_CALL", 1)
+    few = [(f"e{n}", "every") for n in range(60)]
+    wanted = sorted([*dict(few), "long"])
+    other, call = opened(kit), IndexPart.call
+    for at in range(10):
+        other.delete()
+        other.index_many(few[:40])
+        other.index("long", " ".join([*WORDS, "every"]), {"votes": 1, "lang": "en"})
+        other.index_many(few[40:])
+        asked = 0
+
+        def interfering(part: Any, name: str, args: Any, at: int = at, **options: Any) -> Any:
+            nonlocal asked
+            if name == "search/query":
+                asked += 1
+                if asked == at:
+                    short = change == "replaced by few words"
+                    text = "w1 every" if short else " ".join([*NEW, "every"])
+                    for _ in range(1 + (change == "replaced twice")):
+                        other.index("long", text, {"votes": 1, "lang": "en"})
+            return call(part, name, args, **options)
+
+        monkeypatch.setattr(IndexPart, "call", interfering)
+        found = face.run(index.search("every", limit=100, facets=["lang"], cache=60))
+        monkeypatch.setattr(IndexPart, "call", call)
+        assert sorted(hit.id for hit in found) == wanted, at
+        assert (found.total, found.facets) == (61, {"lang": [("en", 1)]}), at
+        again = face.run(index.search("every", limit=100, result=found.result))
+        assert sorted(hit.id for hit in again) == wanted, at
+    assert asked > 7

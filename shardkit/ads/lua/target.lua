@@ -6,8 +6,9 @@
 -- ARGV[4]  the document number to stop before; 0 at first: all that there are
 -- ARGV[5]  how many locations follow
 -- ARGV[6]  and on: the words of the locations, and those of the text
--- Reply    {next, stop, id, eCPM}: where to continue, 0 if nothing is left; the best of the ads
---          looked at, of equal ones the first by its id's bytes, left out if there is none
+-- Reply    {next, stop, version, id, eCPM}: where to continue, 0 if nothing is left; the part's
+--          version; the best of the ads looked at, of equal ones the first by its id's bytes, left
+--          out if there is none
 --@include text_order
 --@include search/base
 --@include search/hits
@@ -98,11 +99,11 @@ local next = each_window(state, from, stop, work, estimate, function(base)
     if ecpm == best then winners[#winners + 1] = base + place end
   end
 end)
-if not best then return {next, stop} end
+if not best then return {next, stop, state.version} end
 
 local first
 for i, id in ipairs(ids_of(winners)) do
   if not id then damaged(ids_key(winners[i]), 'no id', 'that of an ad') end
   if not first or precedes(id, first) then first = id end
 end
-return {next, stop, first, exact(best)}
+return {next, stop, state.version, first, exact(best)}

@@ -10,8 +10,8 @@
 -- ARGV[7]  the document number to stop before; 0 at first: all that there are
 -- ARGV[8]  the word of jobs without requirements
 -- ARGV[9]  and on: the words of skills, each followed by its level or years
--- Reply    {found, {id, requirements, …}, next, stop}: of the jobs looked at; next is where to
---          continue, 0 if nothing is left
+-- Reply    {found, {id, requirements, …}, next, stop, version}: of the jobs looked at; next is where
+--          to continue, 0 if nothing is left; the version is the part's
 --@reads
 --@include text_order
 --@include search/base
@@ -108,4 +108,4 @@ for _, required in ipairs(counts) do
     jobs[#jobs + 1], jobs[#jobs + 2] = id, required
   end
 end
-return {total, jobs, next, stop}
+return {total, jobs, next, stop, state.version}

@@ -36,6 +36,7 @@ local function column_key(place, chunk)
   return PREFIX .. 'a:' .. int(place) .. ':' .. int(chunk)
 end
 local function pending_key(number) return PREFIX .. 'p:' .. int(number) end
+local function moves_key() return PREFIX .. 'm:0' end
 
 -- The pattern of all keys of the part.
 local function pattern_of_all() return string.gsub(PREFIX, '[%*%?%[%]%\\]', '\\%0') .. '*' end

@@ -52,5 +52,5 @@ if #starts == 2000 then
   call('SREM', starts_key(), unpack(starts))
   return {from + size, removed}
 end
-call('UNLINK', starts_key(), KEYS[1])
+call('UNLINK', starts_key(), moves_key(), KEYS[1])
 return {0, removed}

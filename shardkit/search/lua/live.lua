@@ -45,6 +45,16 @@ local function retire(state, id, number)
   state.pending[number] = '0'
 end
 
+-- Note that a document got another number: a search that continues meanwhile, in several calls, may
+-- be past the new one's place before it comes to the old one's. Together with the version that the
+-- part is going to have.
+local function note_move(state, old, new)
+  local key = moves_key()
+  call('RPUSH', key, format('%d %d %d', state.version + 1, old, new))
+  call('LTRIM', key, '-1000', '-1')
+  call('EXPIRE', key, '600')
+end
+
 local function count_pending(state)
   local count = 0
   for _ in pairs(state.pending) do count = count + 1 end

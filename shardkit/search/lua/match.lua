@@ -154,7 +154,9 @@ local function each_window(state, from, stop, work, estimate, visit)
       if work <= 0 then return base + first end
       local last = behind
       local function shorten(share)
-        if share < 1 then last = first + math.max(8, 8 * floor((last - first) * share / 8)) end
+        if share < 1 then
+          last = math.min(behind, first + math.max(8, 8 * floor((last - first) * share / 8)))
+        end
       end
       open_window(chunk, first, last, behind)
       here.rough = true

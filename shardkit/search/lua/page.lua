@@ -18,7 +18,7 @@
 local limit, slice, left = tonumber(ARGV[2]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local with_attributes, with_text = ARGV[4] == '1', ARGV[5] == '1'
 
--- Whether a document number is still given to a document.
+-- Whether a document number is still given to a document: one that was replaced may have another.
 local bits = {}
 local function is_live(number)
   local chunk, place = floor(number / CHUNK), number % CHUNK
@@ -46,7 +46,7 @@ repeat
       values[i], at = struct.unpack('<d', result, at)
       values[i] = exact(values[i])
     end
-    if not is_live(number) then gone[#gone + 1] = id end
+    if not is_live(number) and call('EXISTS', document_key(id)) == 0 then gone[#gone + 1] = id end
   end
   if text == 1 then
     local texts = texts_of(codes)

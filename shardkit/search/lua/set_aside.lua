@@ -10,7 +10,7 @@
 -- Reply    where to continue, 0 if nothing is left
 --@include search/base
 check_rebuild(read_state())
-local made = {r = true, w = true, n = true, v = true, a = true, p = true, bonus = true}
+local made = {r = true, w = true, n = true, v = true, a = true, p = true, m = true, bonus = true}
 made.l, made.y = ARGV[4] == '0', ARGV[4] == '0'
 local TYPES = {l = 'hash', y = 'hash', d = 'string', o = 'string'}
 

@@ -19,7 +19,10 @@ local number, id = tonumber(ARGV[3]), ARGV[4]
 if sub(state.pending[number] or '', 1, 1) ~= 'c' then return false end
 local old = number_of(state, id)
 
-if old then retire(state, id, old) end
+if old then
+  retire(state, id, old)
+  note_move(state, old, number)
+end
 local head = struct.pack('<I4I4I4', number, #ARGV[8], #ARGV[5])
 call('SET', document_key(id), head .. ARGV[8] .. ARGV[5] .. ARGV[6])
 if KEYS[2] then call('UNLINK', PREFIX .. 'o:' .. id) end

@@ -166,6 +166,7 @@ for n = 1, #existed do
       number = state.next
       state.next = number + 1
       show(id, number)
+      if retired[n] then note_move(state, retired[n], number) end
     end
     numbers_of[n] = number
     local words = translated(ARGV[doc + 4])
