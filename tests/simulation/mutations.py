@@ -205,11 +205,11 @@ MUTATIONS: dict[str, Mutation] = {
         lua,
         ("life = KEYS[2] and tonumber(redis.call('GET', KEYS[2]) or nil)", "life = nil"),
     ),
-    "lives-deleted-by-other-parameters": Mutation(
+    "lives-end-with-a-slow-deletion": Mutation(
         "lives",
-        "a deletion does not look whether others created it meanwhile",
-        lua,
-        ("then return {-1} end", "then same = same end"),
+        "a deletion removes the parameters of the life after the one that it was of",
+        python,
+        (ExpirableStructure, "_remove_marked", 'removal("end"', 'removal("remove"'),
     ),
     "list-pop-leaves-an-empty-part": Mutation(
         "lists",

@@ -10,8 +10,8 @@
 -- ARGV[7]  the document number to stop before; 0 at first: all that there are
 -- ARGV[8]  the word of jobs without requirements
 -- ARGV[9]  and on: the words of skills, each followed by its level or years
--- Reply    {found, {id, requirements, …}, next, stop, version}: of the jobs looked at; next is where
---          to continue, 0 if nothing is left; the version is the part's
+-- Reply    {found, {id, requirements, …}, next, stop, version}: of the jobs looked at; next is
+--          where to continue, 0 if nothing is left; the version is the part's
 --@reads
 --@include text_order
 --@include search/base

@@ -225,8 +225,6 @@ class ExpirableStructure(PartitionedStructure[Face]):
         due, left, number, before = begun
         life = Life(number, (-1, before))
         if due == -2:  # a time in the past
-            if expecting := self.meta.expecting_end(1, number):
-                yield expecting
             yield from self._remove_marked(life)
             return True
         yield from self._let_all_expire(life, due, left)
