@@ -601,6 +601,9 @@ class Chats(Structure[Face]):
         if not notes and counts[1] and not counts[2]:
             lost = damage(self.component, keys[2], "nothing", "the state of a chat with members")
             notes.append(Suspicion(lost))
+        if not notes and counts[2] and not counts[1]:  # the last one out removes the chat
+            lost = damage(self.component, keys[1], "nothing", "the members of a chat")
+            notes.append(Suspicion(lost, "join(chat, user), of each"))
         return notes
 
     def _last(self, chat: str) -> Operation[int]:

@@ -365,8 +365,9 @@ class Mailboxes(Structure[Face]):
             wrong = yield from confirmed(partial(self._check_messages, keys, id_))
             yield wrong
             if not found:
-                return
+                break
             id_ = found[-1][0]
+        yield (yield from confirmed(partial(self._check_bytes, keys)))
 
     # ---- what the operations share
 
@@ -443,6 +444,19 @@ class Mailboxes(Structure[Face]):
         reads = [self._at(key, name, key) for name, key in zip(names, keys, strict=True)]
         yield from read_or_note(reads, notes, "delete the key", "what it holds")
         return notes
+
+    def _check_bytes(self, keys: tuple[str, str, str, str]) -> Operation[Suspicions]:
+        """Compare the count of bytes with the messages, if they are few enough for one read."""
+        reads = (
+            self._at(keys[0], "ZRANGE", keys[0], 0, MOST_AT_ONCE),
+            self._at(keys[2], "HGET", keys[2], "bytes"),
+        )
+        [(messages, text)] = yield [Transaction(self.component, keys[0], reads)]
+        held = sum(map(len, messages))
+        if len(messages) > MOST_AT_ONCE or text == b"%d" % held or (not held and text is None):
+            return []
+        found = "no bytes" if text is None else f"bytes={shown(text)}"
+        return [Suspicion(damage(self.component, keys[2], found, f"{held}"), _CLEARS)]
 
     def _suspected(self, read: Callable[[], Operation[Any]]) -> Operation[Suspicions]:
         return (yield from suspected(read(), _CLEARS))

@@ -280,3 +280,17 @@ def test_a_message_whose_id_cannot_be_is_named_and_nobody_reads_for_ever(
     assert "chat:{room}" in [each.key for each in face.list(chats.check("room"))]
     with pytest.raises(DamagedDataError, match=r"chat:\{room\}"):
         face.run(chats.history("room"))
+
+
+def test_what_is_popped_in_vain_is_damaged_and_nobody_tries_for_ever(
+    face: Face, kit: ShardKit
+) -> None:
+    client: Any = kit.client("one")
+    scores = face.kit.sorted_set("s", component="one", groups=2, part_size=16, bound=10)
+    face.run(scores.zadd({f"m{n}": n for n in range(100)}))
+    [part] = [key for key in client.scan_iter("s:*}:[0-9]*") if client.zscore(key, "m0") == 0]
+    client.zadd(part, {"m0": "inf"})
+    with pytest.raises(DamagedDataError, match=r":bottom is damaged: b'm0' at 0.*rebuild\(\)"):
+        face.run(scores.zpopmin())
+    assert face.run(scores.rebuild()) == 100
+    assert face.list(scores.check()) == []

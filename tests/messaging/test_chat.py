@@ -373,6 +373,8 @@ def test_what_is_damaged_is_named_and_can_be_skipped(kit: ShardKit) -> None:
     assert [bodies(found.messages) for found in chats.fetch("ben")] == [[2]]
     server.zadd(f"{key}:members", {"ben": 99})
     assert [found.key for found in chats.check(chat)] == [key, f"{key}:members"]
+    server.delete(f"{key}:members")
+    assert [found.key for found in chats.check(chat)] == [f"{key}:members"]
 
 
 def test_bad_arguments_are_named(kit: ShardKit) -> None:

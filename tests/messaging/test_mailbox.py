@@ -240,7 +240,10 @@ def test_what_is_damaged_is_named_and_blocks_nobody(kit: ShardKit) -> None:
     stored = server.zrange("mailbox:{anna}", 1, 1)[0]
     server.zrem("mailbox:{anna}", stored)
     server.zadd("mailbox:{anna}", {b"no JSON": 2})
-    assert [found.key for found in mail.check("anna")] == ["mailbox:{anna}"]
+    assert [found.key for found in mail.check("anna")] == [
+        "mailbox:{anna}",
+        "mailbox:{anna}:state",  # the bytes
+    ]
     with pytest.raises(DamagedDataError, match=r"message 2.*acknowledge\('anna', \[id\]\)"):
         mail.fetch("anna")
     mail.acknowledge("anna", [2])
@@ -250,6 +253,10 @@ def test_what_is_damaged_is_named_and_blocks_nobody(kit: ShardKit) -> None:
         mail.send("anna", "ben", 4)
     server.delete("mailbox:{anna}:state")
     assert mail.send("anna", "ben", 4) == 4  # no id is given twice
+    [found] = mail.check("anna")  # the bytes of the others
+    assert (found.key, found.found[:6]) == ("mailbox:{anna}:state", "bytes=")
+    assert mail.clear("anna") == 3
+    assert mail.counts("anna").bytes == 0
     assert not list(mail.check("anna"))
 
 

@@ -10,7 +10,9 @@ for _, field in ipairs({'bytes', 'dropped'}) do count_of(STATE, field) end -- be
 local function remove(id, message)
   redis.call('ZREM', MESSAGES, message)
   redis.call('ZREM', LEASED, id)
-  redis.call('HINCRBY', STATE, 'bytes', -#message)
+  if redis.call('HINCRBY', STATE, 'bytes', -#message) < 0 then -- it was wrong before: see check
+    redis.call('HSET', STATE, 'bytes', 0)
+  end
 end
 
 local function message_of(id)

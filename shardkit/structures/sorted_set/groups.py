@@ -402,6 +402,11 @@ class ScoredGroups(GrowingLayout):
             waiting = list(changed)
         return found
 
+    def cache_of(self, member: bytes, desc: bool) -> str:
+        """Return the key of the top, or the bottom, that has a member if it is among the first."""
+        [group] = self._by_group([(member, None)])
+        return (self._tops if desc else self._bottoms)[group]
+
     def reset(self) -> None:
         """See `Layout.reset`."""
         super().reset()

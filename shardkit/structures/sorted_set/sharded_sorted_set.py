@@ -54,6 +54,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, check_name, check_some
+from shardkit.structures.base.damage import damage
 from shardkit.structures.base.members import M, Members
 from shardkit.structures.base.partition import MOST_MEMBERS
 from shardkit.structures.layouts import GROUPS, check_groups
@@ -88,6 +89,8 @@ DEFAULT_PART_SIZE = 128
 DEFAULT_BOUND = 100
 MOST_BOUND = 100_000
 MEMBERS_AT_ONCE = 10_000
+# How often the same members are popped in vain before that is damage, and no race.
+SAME_IN_VAIN = 5
 # How many parts `zscan_iter` reads at a time.
 PARTS_READ = 256
 
@@ -717,11 +720,20 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         check_integer(self.name, "count", wanted, 0, MEMBERS_AT_ONCE)
         yield from self._open()
         popped: list[Row] = []
+        before: list[Row] = []
+        in_vain = 0
         while len(popped) < wanted:
             best = yield from self.layout.first(full_range(desc=desc), wanted - len(popped))
             if not best:
                 break
-            popped += yield from self._remove_unchanged(best)
+            removed = yield from self._remove_unchanged(best)
+            popped += removed
+            in_vain = in_vain + 1 if best == before and not removed else 0
+            if in_vain == SAME_IN_VAIN:  # others would have changed them by now
+                score, member = best[0]
+                found, key = f"{shown(member)} at {score:g}", self.layout.cache_of(member, desc)
+                raise damage(self.component, key, found, "its score", "rebuild() corrects it")
+            before = best
         return self._page(popped)
 
     def _remove_unchanged(self, rows: Sequence[Row]) -> Operation[list[Row]]:

@@ -252,6 +252,22 @@ def test_a_number_of_an_unfinished_change_that_no_step_has_stored_is_named_or_do
     assert named >= 2
 
 
+@pytest.mark.parametrize("damage", [{"first": 1}, {"unfinished": "2 pack 0 6 1 12"}])
+def test_a_change_goes_on_only_if_its_list_has_nothing_beyond_the_ends_and_between_its_parts(
+    kit: ShardKit, damage: dict[str, Any]
+) -> None:
+    jobs = made(kit, "jobs", "lrem all")
+    client = holder(kit, "many", jobs.meta_key)
+    assert run_until(kit, jobs.deferred.lrem(0, "x"), 7)
+    assert client.hget("{jobs}:ends", "unfinished") == b"2 pack 3 6 1 12"
+    client.rpush("{jobs}:0", "full")
+    client.hset("{jobs}:ends", mapping=damage)
+    before = {key: client.dump(key) for key in client.keys("{jobs}:*")}
+    with pytest.raises(DamagedDataError, match="is damaged"):
+        kit.list("jobs", component="many", part_size=2).llen()
+    assert {key: client.dump(key) for key in client.keys("{jobs}:*")} == before
+
+
 @pytest.mark.parametrize("damage", [{"first": -(10**12)}, {"last": 10**12}, {"first": "x"}])
 def test_the_parts_of_a_list_are_found_however_far_its_ends_are_from_them(
     kit: ShardKit, damage: dict[str, Any]

@@ -229,7 +229,8 @@ local function check_task(list, task)
       return
     end
   end
-  if kind == 'expire' or kind == 'unlink' and task.drops == 1 then
+  check_beyond(list)
+  if kind == 'expire' or kind == 'unlink' then
     check('at', list.first, list.last)
     check('to', list.last, list.last)
     return
@@ -249,7 +250,10 @@ local function check_task(list, task)
     end
     local before = task.at - step
     if task.at ~= near and before ~= near then check_part(list, before, list.size) end
-    if task.source - step ~= task.at then check_part(list, task.source - step, 0) end
+    if task.source - step ~= task.at then -- all between them are empty
+      check_part(list, task.at + step, 0)
+      check_part(list, task.source - step, 0)
+    end
     return
   end
   check('to', far, far)
