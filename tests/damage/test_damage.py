@@ -294,3 +294,34 @@ def test_what_is_popped_in_vain_is_damaged_and_nobody_tries_for_ever(
         face.run(scores.zpopmin())
     assert face.run(scores.rebuild()) == 100
     assert face.list(scores.check()) == []
+
+
+@pytest.mark.parametrize("precision", ["exact", "60-bit", "compact"])
+def test_a_count_of_yesterday_that_cannot_be_does_not_keep_visitors_from_being_counted_today(
+    face: Face, kit: ShardKit, precision: str
+) -> None:
+    client: Any = kit.client("one")
+    today = date(2015, 5, 18)
+
+    def fresh() -> Any:
+        return face.kit.unique_visitors("u", component="one", precision=precision, first_day=500)
+
+    for count in (10**12, 10**15, -5, "x"):
+        client.set("u:2015-05-17", count)
+        assert face.run(fresh().visit_many(SESSIONS, today)) == 300
+        assert int(client.get("u:2015-05-18:expected")) == 1024
+        assert face.run(fresh().count(today)) == 300
+        assert face.run(fresh().remove(today))
+    face.run(fresh().visit_many(SESSIONS[:100], today))
+    for planned in (10**13, "1e3"):
+        client.set("u:2015-05-18:expected", planned)
+        with pytest.raises(DamagedDataError, match=r"u:2015-05-18:expected is damaged: expected="):
+            face.run(fresh().visit_many(SESSIONS, today))
+    client.set("u:2015-05-18:expected", 1024)
+    field = "parts" if precision == "compact" else "total"
+    size = client.hget("u:2015-05-18:meta", field)
+    client.hset("u:2015-05-18:meta", field, 3 * int(size))  # nobody is counted twice
+    with pytest.raises(DamagedDataError, match=r"u:2015-05-18:meta is damaged.*as it was planned"):
+        face.run(fresh().visit_many(SESSIONS, today))
+    client.hset("u:2015-05-18:meta", field, size)
+    assert face.run(fresh().visit_many(SESSIONS, today)) == 200

@@ -24,7 +24,7 @@ from shardkit.routing.partition import part_count
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.parameters import Metadata, meta_key, open_all
-from shardkit.structures.base.partition import hashed_partition
+from shardkit.structures.base.partition import MOST_PARTS, hashed_partition
 from shardkit.structures.unique.days import BitmapDay, Day, HyperLogLogDay, SetDay
 from shardkit.structures.unique.precision import MAX_VISITORS, CounterSettings
 from shardkit.structures.unique.sizing import expected_after, expected_for, parts_for
@@ -156,6 +156,8 @@ class DayPlanner:
         ]
         if size is not None:
             size = stored_integer(self.component, meta, field, size, 1, 4 * MAX_VISITORS)
+            if self._parts(size) > MOST_PARTS:
+                raise damage(self.component, meta, f"{field}={size}", "2**32 parts at most")
         if stored is not None:
             expected = self._stored_plan(plan, stored)
         elif size is not None:
@@ -166,6 +168,8 @@ class DayPlanner:
             known = came is not None and came.isdigit() and len(came) < 16
             came = int(came) if known else first
             expected = expected_after(came if came <= MAX_VISITORS else first)
+            if self._parts(self._size(expected)) > MOST_PARTS:
+                expected = expected_after(first)
         if store and stored is None:
             if size is None and not self._is_book:
                 yield from self._look_for_ids(key, expected)
@@ -202,7 +206,10 @@ class DayPlanner:
             )
 
     def _stored_plan(self, key: str, stored: bytes | None) -> int:
-        return stored_integer(self.home, key, "expected", stored, 1, 2 * MAX_VISITORS)
+        expected = stored_integer(self.home, key, "expected", stored, 1, 2 * MAX_VISITORS)
+        if self._parts(self._size(expected)) > MOST_PARTS:
+            raise damage(self.home, key, f"expected={expected}", "2**32 parts at most")
+        return expected
 
     def _check_size(self, key: str, size: int, expected: int) -> Operation[None]:
         """Check a day whose size does not follow from its plan: created by other rules, or damaged.
@@ -252,8 +259,11 @@ class DayPlanner:
         """Return how many visitors were expected on a day, from its stored size."""
         if self.settings.partition == "redis-in-action":
             return size
-        parts = size if self._compact else part_count(size, self._part_size)
-        return expected_for(parts, self._part_size)
+        return expected_for(self._parts(size), self._part_size)
+
+    def _parts(self, size: int) -> int:
+        """Return how many parts a day of a size has."""
+        return size if self._compact else part_count(size, self._part_size)
 
     def _warn(self, key: str) -> Operation[None]:
         """Log a warning when the server has no compact form for parts larger than the default."""
