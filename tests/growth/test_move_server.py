@@ -187,7 +187,7 @@ def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(
     with shardkit.connect(fleet.url) as kit:
         kit.key_sharded("users").mset({f"k{n}": n for n in range(50)})
 
-    def not_now(*args: object) -> float:
+    def not_now(*args: object, **options: object) -> float:
         raise GrowthError("it did not catch up", "try again")
 
     with monkeypatch.context() as patched:
@@ -201,7 +201,13 @@ def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(
     with fleet.servers[1].client() as client:
         assert client.info("replication")["role"] == "master"
         assert client.info("keyspace") == {}
-    start_move(fleet.config, fleet.name(0), fleet.name(1))
+    with monkeypatch.context() as patched:
+        patched.setattr("shardkit.growth.move.push_relocation", not_now)
+        with pytest.raises(GrowthError, match="did not catch up"):
+            start_move(fleet.config, fleet.name(0), fleet.name(1))
+    with pytest.raises(GrowthError, match="has taken over"):
+        abort_move(fleet.config, fleet.name(0))
+    assert resume_move(fleet.config, fleet.name(0)).phase == "done"
     with pytest.raises(GrowthError, match="nothing to abort"):
         abort_move(fleet.config, fleet.name(0))
 
