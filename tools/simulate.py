@@ -92,7 +92,7 @@ def each(count: int) -> bool:
     return passed
 
 
-def plot(path: str, seconds: float = 20.0) -> None:
+def plot(path: str, schedules: int = 600) -> None:
     """Draw the distinct states by schedules, for both ways to choose steps."""
     from matplotlib import pyplot
 
@@ -101,9 +101,9 @@ def plot(path: str, seconds: float = 20.0) -> None:
     for axis, name in zip(axes, chosen, strict=True):
         for rare, label in ((False, "random"), (True, "prefers rare steps")):
             kind: Any = PROTOCOLS[name]
-            report = simulate(kind(), 2000, rare=rare, seconds=seconds, count_states=True)
+            report = simulate(kind(), schedules, rare=rare, count_states=True)
             axis.plot(*zip(*report.growth, strict=True), label=label)
-            print(f"{name}, {label}: {report.states:,} states, {report.schedules} schedules")
+            print(f"{name}, {label}: {report.states:,} states", flush=True)
         axis.set_title(name)
         axis.set_xlabel("schedules")
         axis.grid(alpha=0.3)

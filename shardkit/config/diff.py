@@ -100,6 +100,9 @@ def diff(
         change = _change(name, before, after)
         if before is not None and after is not None:
             keys = sample.get(name) if isinstance(sample, Mapping) else default
+            if keys is None and not change.replaced:  # to make them takes longer than all the rest
+                changes.append(replace(change, sampled=SAMPLE_SIZE))
+                continue
             if keys is None:
                 keys = default = sample_keys() if default is None else default
             moved = _moved(before, after, keys) if change.replaced else 0

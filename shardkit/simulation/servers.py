@@ -79,6 +79,14 @@ class _KeySpace(Database):
             for sock in watchers:
                 sock.notify_watch()
 
+    def setdefault(self, key: bytes, default: Any = None) -> Any:
+        """Return what a key holds, after it was given a default if it held nothing."""
+        item = self._dict.get(key)
+        if item is not None and (item.expireat is None or not self.expired(item)):
+            return item
+        self[key] = default
+        return default
+
 
 class ServerSocket(CompilingSocket):
     """The server's end of a connection.
