@@ -388,17 +388,19 @@ BEGINNINGS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("begun", "ends", "world"),
+    ("begun", "ends", "dies", "world"),
     [
-        *product(BEGINNINGS, [True, False], ["few"]),
-        *product(["delete", "expire"], [True], ["cluster"]),
+        *product(BEGINNINGS, [True, False], [False], ["few"]),
+        *product(["expire", "persist"], [True, False], [True], ["few"]),
+        *product(["delete", "expire"], [True], [False], ["cluster"]),
     ],
     indirect=["world"],
 )
 @pytest.mark.parametrize("kind", [name for name in KINDS if name != IN_LISTS], indirect=True)
 def test_what_was_begun_in_one_life_changes_nothing_of_the_next_one(
-    world: World, kind: Kind, begun: str, ends: bool
+    world: World, kind: Kind, begun: str, ends: bool, dies: bool
 ) -> None:
+    """The client dies after its next exchange, or goes on."""
     tried = 0
     for at in range(1, 20):
         flush(world)
@@ -406,7 +408,7 @@ def test_what_was_begun_in_one_life_changes_nothing_of_the_next_one(
         kind.add(ours, range(40))
         if ends:
             ours.pexpireat(LATER)
-        steps, number, has_begun = BEGINNINGS[begun](ours), 0, False
+        steps, number, has_begun, met = BEGINNINGS[begun](ours), 0, False, False
         driver = world.ours._driver
         try:
             step = next(steps)
@@ -417,10 +419,12 @@ def test_what_was_begun_in_one_life_changes_nothing_of_the_next_one(
                     kind.add(third, [3, 60, 700])
                     if ends:
                         third.pexpireat(LATER + 10_000)
-                    tried += 1
+                    tried, met = tried + 1, True
                 has_begun |= any(getattr(request, "name", "") in BEGUN for request in step)
                 number += 1
                 step = _answer(steps, step, driver._run_step(step))
+                if met and dies:
+                    break
         except StopIteration:
             pass
         if number > at and tried:
