@@ -26,18 +26,18 @@ lua:  ## luacheck on every script (Debian's package lua-check)
 test coverage random: export PYTHONDONTWRITEBYTECODE :=
 
 test: setup  ## the tests, on real servers that they start themselves
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 4
 
 browser: setup  ## the chat page in Debian's chromium, in windows of three sizes; pictures in build/browser
 	mkdir -p build/browser
 	BROWSER_SHOTS=$(CURDIR)/build/browser $(BIN)/python -m pytest -q tests/examples/test_chat_page.py
 
 coverage: setup  ## the tests, and which branches of shardkit/ none of them takes
-	$(BIN)/python -m pytest -n 3 --cov=shardkit --cov-branch --cov-context=test \
+	$(BIN)/python -m pytest -n 4 --cov=shardkit --cov-branch --cov-context=test \
 	  --cov-report=term-missing:skip-covered
 
 random: setup  ## the tests three times, each in another order
-	for n in 1 2 3; do $(BIN)/python -m pytest -n 3 --random-order || exit 1; done
+	for n in 1 2 3; do $(BIN)/python -m pytest -n 4 --random-order || exit 1; done
 
 mutants: setup  ## changes of one place each that a test should notice; COUNT=1000 SEED=1 FILES=… for others
 	mkdir -p build/mutants
