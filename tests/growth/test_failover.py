@@ -1,4 +1,4 @@
-"""Failover on real servers, under clients that write at full speed."""
+"""Failover on real servers, under clients that write all the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Movers, clients and servers that are killed or stopped at any moment, under full load.
+"""Movers, clients and servers that are killed or stopped at any moment, under load.
 
 ``make kills`` has fifty movers of each kind killed.
 """

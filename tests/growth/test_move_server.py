@@ -1,4 +1,4 @@
-"""Moving all that a server holds, on real servers, under clients that write at full speed."""
+"""Moving all that a server holds, on real servers, under clients that write all the time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def filled(fleet: Fleet) -> None:
 
 
 @on_redis_too
-def test_a_server_is_moved_under_full_load_and_back_without_losing_anything(fleet: Fleet) -> None:
+def test_a_server_is_moved_under_load_and_back_without_losing_anything(fleet: Fleet) -> None:
     fleet.push(0)
     filled(fleet)
     with writing(fleet) as writers:

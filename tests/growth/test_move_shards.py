@@ -1,4 +1,4 @@
-"""Moving some of a server's shards, on real servers, under clients that write at full speed."""
+"""Moving some of a server's shards, on real servers, under clients that write all the time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from shardkit.simulation.linearizability import Register, check_linearizable
 
 
 @on_redis_too
-def test_a_shard_is_moved_under_full_load_and_back_without_losing_anything(fleet: Fleet) -> None:
+def test_a_shard_is_moved_under_load_and_back_without_losing_anything(fleet: Fleet) -> None:
     fleet.push(0)
     filled(fleet)
     with writing(fleet) as writers:
