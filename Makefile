@@ -5,7 +5,7 @@ BIN := .venv/bin
 OTHERS := rq celery huey dramatiq saq 'taskiq<0.13' limits python-redis-lock pottery walrus cachelib \
   Flask-Caching Flask-Session django-redis cashews channels_redis aiogram
 
-.PHONY: browser week others setup check lua test coverage random mutants lowest lowest-quick soak damage golden simulate schedules bench docs demo clean
+.PHONY: browser week others setup check lua test coverage random examples mutants lowest lowest-quick soak damage golden simulate schedules bench docs demo clean
 
 setup: .venv/ready
 
@@ -23,7 +23,7 @@ lua:  ## luacheck on every script (Debian's package lua-check)
 	$(PYTHON) tools/check_lua.py
 
 # Tests start hundreds of Python processes: each would compile all that it imports.
-test coverage random: export PYTHONDONTWRITEBYTECODE :=
+test coverage random examples: export PYTHONDONTWRITEBYTECODE :=
 
 test: setup  ## the tests, on real servers that they start themselves
 	$(BIN)/python -m pytest -n 4
@@ -38,6 +38,9 @@ coverage: setup  ## the tests, and which branches of shardkit/ none of them take
 
 random: setup  ## the tests three times, each in another order
 	for n in 1 2 3; do $(BIN)/python -m pytest -n 4 --random-order || exit 1; done
+
+examples: setup  ## the tests that make up examples, with a thousand where they name no number; EXAMPLES=100 for fewer
+	EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest -n 4 -m hypothesis
 
 mutants: setup  ## changes of one place each that a test should notice; COUNT=1000 SEED=1 FILES=… for others
 	mkdir -p build/mutants

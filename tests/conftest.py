@@ -7,6 +7,7 @@ The map: five servers; `many` has 16 shards over four of them, `few` has 4, `one
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -24,8 +25,10 @@ import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.local import LocalServer, LocalServers, find_server
 
-# No test fails because the machine is busy.
-settings.register_profile("patient", deadline=None)
+# No test fails because the machine is busy. ``make examples`` tries more of each.
+settings.register_profile(
+    "patient", deadline=None, max_examples=int(os.environ.get("EXAMPLES", "40"))
+)
 settings.load_profile("patient")
 
 MAP = """
