@@ -15,7 +15,12 @@ from topology_helpers import settle
 import shardkit
 from shardkit import ShardMap
 from shardkit.config import store, stored
-from shardkit.errors import InvalidArgumentError, MissingEntryError, ShardCountError
+from shardkit.errors import (
+    InvalidArgumentError,
+    InvalidEntryError,
+    MissingEntryError,
+    ShardCountError,
+)
 from shardkit.local import LocalServer
 
 COUNT = 16
@@ -121,6 +126,23 @@ def test_entries_by_hand_are_served_beside_pushed_ones(
         config.delete("config:shards:other")
         with pytest.raises(MissingEntryError, match="push the shard map again: shardkit config"):
             kit.key_sharded("other", shards=1)["k"]
+
+
+def test_a_field_of_a_later_release_keeps_no_client_from_its_server(
+    running: LocalServer, config: redis.Redis
+) -> None:
+    write(config, running, 7, colour=1)
+    with shardkit.connect(url(running)) as kit:
+        unique = kit.key_sharded("unique", shards=COUNT)
+        assert unique["k"].ping()
+        write(config, running, 7, colour=1, min_release="999")
+        kit.topology.expire()
+        assert unique["k"].ping()  # by the entry that it has
+        with (
+            shardkit.connect(url(running)) as late,
+            pytest.raises(InvalidEntryError, match=r"config:redis:unique:7: min_release = \"999\""),
+        ):
+            late.key_sharded("unique", shards=COUNT)["k"]
 
 
 def test_pairs_may_be_placed_by_another_rule(running: LocalServer, config: redis.Redis) -> None:

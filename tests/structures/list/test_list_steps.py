@@ -260,7 +260,6 @@ def test_a_change_goes_on_only_if_its_list_has_nothing_beyond_the_ends_and_betwe
     client = holder(kit, "many", jobs.meta_key)
     assert run_until(kit, jobs.deferred.lrem(0, "x"), 7)
     assert client.hget("{jobs}:ends", "unfinished") == b"2 pack 3 6 1 12"
-    client.rpush("{jobs}:0", "full")
     client.hset("{jobs}:ends", mapping=damage)
     before = {key: client.dump(key) for key in client.keys("{jobs}:*")}
     with pytest.raises(DamagedDataError, match="is damaged"):

@@ -39,21 +39,16 @@ local function check_parts(list, from, to)
   for n = from, to do check_part(list, n, size_of(list, n)) end
 end
 
--- Check that there is no full part beyond an end: it would be the list's own.
-local function check_beyond(list)
+-- Check that both ends are where the list says: a full part beyond one would be its own.
+local function check_ends(list)
+  check_part(list, list.first, list.left)
+  if list.first < list.last then check_part(list, list.last, list.right) end
   for n = list.first - 1, list.last + 1, list.last - list.first + 2 do
     if list.count > 0 and redis.pcall('LLEN', part(list, n)) == list.size then
       damaged(list.ends, string.format('first=%d last=%d', list.first, list.last),
         part(list, n) .. ' within')
     end
   end
-end
-
--- Check that both ends are where the list says.
-local function check_ends(list)
-  check_part(list, list.first, list.left)
-  if list.first < list.last then check_part(list, list.last, list.right) end
-  check_beyond(list)
 end
 
 local function read_numbers(list, first, last, left, right)

@@ -229,7 +229,8 @@ local function check_task(list, task)
       return
     end
   end
-  check_beyond(list)
+  check_part(list, list.first - 1, 0)
+  check_part(list, list.last + 1, 0)
   if kind == 'expire' or kind == 'unlink' then
     check('at', list.first, list.last)
     check('to', list.last, list.last)
