@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -87,6 +88,24 @@ def test_a_process_that_ends_while_replicas_are_asked_says_nothing(replicated: R
         [sys.executable, "-c", ENDS_IN_A_ROUND, text], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_reads_go_on_where_there_can_be_no_more_threads(
+    opened: Face, replicated: Replicated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, refused = threading.Thread.start, []
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name == "shardkit-replicas":
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    router = opened.kit.key_sharded("users", read_from="replica")
+    for _ in range(2):
+        assert on(opened, router, "k", "get", "k") is None
+    assert len(refused) >= 2  # each read tries again
 
 
 def read_in_session(face: Face, router: Any, name: str) -> None:
