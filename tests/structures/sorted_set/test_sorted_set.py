@@ -436,3 +436,16 @@ def test_the_bytes_on_the_page_were_measured() -> None:
     for name, on_valkey, on_redis in rows:
         assert abs(valkey[name] - float(on_valkey)) <= 0.051
         assert abs(redis[name] - float(on_redis)) <= 0.051
+
+
+def test_the_first_of_equal_scores_are_found_though_one_part_has_them_all(kit: ShardKit) -> None:
+    each = kit.sorted_set("s", component="one", total=1500, part_size=500, groups=1, bound=0)
+    each.zadd({f"a{n:04}": 1 for n in range(1000)} | {f"b{n:04}": 1 for n in range(1000)})
+    of_part = kit.client("one").zrange("s:{0}:1", 0, -1)
+    first = [member for member in of_part if member.startswith(b"a")]
+    others = [f"b{n:04}" for n in range(1000) if f"b{n:04}".encode() not in of_part][:60]
+    kept = {member.decode() for member in first} | set(others)
+    each.zrem(*({member for member, _ in each.zscan_iter()} - kept))
+    for num in range(50, 130, 8):
+        found = each.zrange(1, 1, byscore=True, offset=0, num=num)
+        assert found == sorted(kept)[:num]
