@@ -39,7 +39,7 @@ Operators for Python
     swap      two neighbouring positional arguments               raise    dropped
     finally   a statement of it dropped, if it awaits nothing     handler  catches nothing
     Left alone: annotations, decorators, docstrings, text, what is raised, assert, TYPE_CHECKING,
-    __all__, __slots__, @overload, @abstractmethod, raise NotImplementedError.
+    __all__, __slots__, @overload, @abstractmethod, raise NotImplementedError, strict= of zip.
 Operators for Lua
     negate (if, elseif), compare, and-or, not, constant (numbers, true and false), drop (a line that
     is a call of redis.call or call)
@@ -322,6 +322,10 @@ class PythonMutants(ast.NodeVisitor):
         if isinstance(node.op, ast.Not):
             self.replace("not", node, f"bool({self.text(*self.span(node.operand))})")
         self.generic_visit(node)
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        if node.arg != "strict":  # zip's: it never matters, unless there is a mistake
+            self.visit(node.value)
 
     def visit_Constant(self, node: ast.Constant) -> None:
         value = node.value

@@ -385,6 +385,7 @@ def test_bad_arguments_are_named(kit: ShardKit) -> None:
         lambda: chats.create("anna", [str(n) for n in range(1000)]),
         lambda: chats.create("{anna}", []),
         lambda: chats.create("anna", [], history=-1),
+        lambda: chats.create("anna", [], history=1_000_001),
         lambda: chats.join(chat),
         lambda: chats.send(chat, "anna", {1}),
         lambda: chats.acknowledge(chat, "anna", 99),

@@ -12,6 +12,7 @@ from social_helpers import opened, populate
 
 from shardkit import DamagedDataError, ShardKit
 from shardkit.social.base.keys import USER
+from shardkit.social.relations.counters import field_of
 from shardkit.structures.base import parameters
 
 
@@ -88,6 +89,12 @@ def followers(network: Any) -> str:
     return str(network.layout.relation("followers", part, network.ada))
 
 
+def anothers_status(of: Any, network: Any) -> str:
+    key, its = network.layout.profile(network.ada), network.layout.profile(network.friend)
+    of(key).zadd(key, {of(its).zrange(its, 0, 0)[0]: 1})
+    return str(key)
+
+
 # What is done, and what is found; rebuild() corrects those that say so.
 DAMAGES: Damages = {
     "a counter": (field("user", "followers", 77), "followers=b'77'"),
@@ -109,6 +116,7 @@ DAMAGES: Damages = {
     "a relation's version": (endless(followers), "at inf"),
     "a time in a timeline": (endless(lambda n: n.layout.timeline(USER, n.ada)), "at inf"),
     "a time in a profile": (endless(lambda n: n.layout.profile(n.ada)), "members of another kind"),
+    "a profile's statuses": (anothers_status, "status "),
     "a list": (lost(lambda n: n.layout.owned("list", n.list)), "nothing"),
     "a timeline": (a_string(lambda n: n.layout.timeline(USER, n.ada)), "a value of another type"),
     "a profile": (a_string(lambda n: n.layout.profile(n.ada)), "a value of another type"),
@@ -135,6 +143,18 @@ def test_a_check_names_what_is_damaged(face: Face, kit: ShardKit, network: Any) 
             for each, dump in dumps.items():
                 client.restore(each, 0, dump)
     assert face.list(opened(face).check()) == []
+
+
+def test_a_count_that_a_change_under_way_explains_is_no_damage(
+    face: Face, kit: ShardKit, network: Any
+) -> None:
+    layout, part = network.layout, network.layout.part(network.friend, network.ada)
+    key, pending = layout.owned("user", network.ada), layout.of_relations("pending", part)
+    client = next(c for c in (kit.client("many", n) for n in range(16)) if c.exists(key))
+    client.hset(key, f"{field_of('followers')}{part}", "9 77")
+    assert [found.key for found in face.list(network.check())] == [key]
+    kit.client("many", part).zadd(pending, {f"user:{network.friend}:{network.ada}": 9})
+    assert key not in [found.key for found in face.list(network.check())]
 
 
 def test_a_time_or_version_that_cannot_be_is_named_and_does_not_spread(
