@@ -341,3 +341,27 @@ def test_taking_back_is_refused_where_it_would_strand_data(
     refused = cli("config", "rollback", "1", *where).error()
     assert "component 'newcomer' holds data, and the push would remove its entries" in refused
     assert cli("config", "rollback", "1", *where, "--force", "newcomer").code == 0
+
+
+def test_servers_that_overwrite_each_others_files_are_named(cli: Cli, tmp_path: Path) -> None:
+    """What only a restart would tell: one of the two has the other's data."""
+    free = {"enable-protected-configs": "yes"}
+    with LocalServer(config=free) as one, LocalServer(config=free) as other, LocalServer() as apart:
+        for server in (one, other):
+            with server.client() as client:
+                client.config_set("dir", str(tmp_path))
+        for server in (one, other, apart):
+            with server.client() as client:
+                client.config_set("save", "3600 1000000")
+        path = tmp_path / "map.yaml"
+        entries = ", ".join(f"{{host: 127.0.0.1, port: {s.port}}}" for s in (one, other, apart))
+        path.write_text(f"components: {{users: {{shards: [{entries}]}}}}\n")
+        document = json.loads(cli("config", "validate", "--connect", "--json", path).out)
+        found = document["maps"][0]["problems"]
+        assert [each["value"] for each in found] == [f"{s.address}/0" for s in (one, other)]
+        assert found[0]["problem"].startswith(
+            f"saves its data to {tmp_path}/dump.rdb, and so does {other.address}: each overwrites"
+        )
+        with other.client() as client:
+            client.config_set("save", "")
+        assert cli("config", "validate", "--connect", "--strict", path).code == 0

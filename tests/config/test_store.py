@@ -392,8 +392,11 @@ def test_other_components_are_removed_by_force(plain: redis.Redis) -> None:
         ("config:redis:unique:7", None, MissingEntryError),
         ("config:redis:unique:7", "{", InvalidEntryError),
         ("config:redis:unique:7", f'{{"password": "{SECRET}"', InvalidEntryError),
-        ("config:redis:unique:7", f'{{"passwrod": "{SECRET}"}}', InvalidEntryError),
-        ("config:redis:unique:7", f'{{"password={SECRET}": 1}}', InvalidEntryError),
+        (
+            "config:redis:unique:7",
+            f'{{"passwrod": "{SECRET}", "password={SECRET}": 1, "min_release": "999"}}',
+            InvalidEntryError,
+        ),
         ("config:redis:unique:7", f'"redis://:{SECRET}@h"', InvalidEntryError),
         ("config:redis:unique:7", f'{{"host": "redis://:{SECRET}@h"}}', InvalidEntryError),
         ("config:redis:unique:7", b"\xff\xfe", InvalidEntryError),

@@ -12,6 +12,7 @@ for another, keys are sampled in both::
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -20,6 +21,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from shardkit.admin.check import MISPLACED_SHARE, keys_of_other_shards
+from shardkit.admin.persistence import persistence_of
 from shardkit.admin.rights import missing_rights
 from shardkit.admin.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 from shardkit.cli.commands.config_diff import data_keys
@@ -27,7 +29,7 @@ from shardkit.cli.text import reason
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.doctor.targets import default_user_lacks_rights
-from shardkit.errors import ConfigError
+from shardkit.errors import ConfigError, few
 from shardkit.operations.commands import Shard
 from shardkit.server_errors import meaning
 
@@ -70,6 +72,7 @@ class _DatabaseAddress:
         keys: a sample of its keys.
         missing: the commands that the user may not run.
         forgets: whether a restart loses what scripts and MULTI wrote, if the server shows that.
+        saves_to: the paths that the server saves its data to; none if it keeps them to itself.
     """
 
     server: str
@@ -78,6 +81,7 @@ class _DatabaseAddress:
     keys: Sequence[bytes]
     missing: Sequence[str]
     forgets: bool = False
+    saves_to: frozenset[str] = frozenset()
 
     def same_as(self, other: _DatabaseAddress) -> bool:
         return bool(self.server) and (self.server, self.number) == (other.server, other.number)
@@ -105,7 +109,7 @@ def preflight(
         wanted: the components to push.
 
     Returns:
-        The findings, in the components' order. Cost: about four exchanges for each database that
+        The findings, in the components' order. Cost: about ten exchanges for each database that
         is added or changed, servers in parallel.
     """
     targets = [
@@ -113,7 +117,8 @@ def preflight(
     ]
     visited = _visit([t.entry for t in targets] + [t.before for t in targets if t.before])
     shared = _shared_keys(targets, visited)
-    return [finding for target in targets for finding in _judge(target, visited, shared)]
+    savers = _savers(targets, visited)
+    return [finding for target in targets for finding in _judge(target, visited, shared, savers)]
 
 
 def _targets(before: Component | None, after: Component) -> Iterator[_ChangedAddress]:
@@ -187,7 +192,29 @@ def _look(fields: Mapping[str, Any]) -> _DatabaseAddress:
         keys = list(islice(data_keys(client), SAMPLED_KEYS))
         role, server = _role(client), _run_id(client)
         missing = [] if role == "replica" else missing_rights(client)
-        return _DatabaseAddress(server, fields.get("db", 0), role, keys, missing, _forgets(client))
+        return _DatabaseAddress(
+            server,
+            fields.get("db", 0),
+            role,
+            keys,
+            missing,
+            _forgets(client),
+            _saves_to(client),
+        )
+
+
+def _saves_to(client: Any) -> frozenset[str]:
+    """Return the paths of a server's snapshot and append-only file, of those that it makes."""
+    try:
+        settings = persistence_of(client).settings
+    except ResponseError:  # a right that is missing
+        return frozenset()
+    found = []
+    if settings.get("save"):
+        found.append(settings.get("dbfilename", ""))
+    if settings.get("appendonly") == "yes":
+        found.append(posixpath.join(settings.get("appenddirname", ""), settings["appendfilename"]))
+    return frozenset(posixpath.join(settings.get("dir", ""), name) for name in found)
 
 
 def _forgets(client: Any) -> bool:
@@ -250,11 +277,39 @@ def _databases(
     )
 
 
+_Savers = Mapping[tuple[str, str], Mapping[str, str]]
+
+
+def _savers(targets: Sequence[_ChangedAddress], visited: _Visited) -> _Savers:
+    """Return the servers, by host and path, that save their data there: run ids and addresses."""
+    savers: dict[tuple[str, str], dict[str, str]] = {}
+    for target in targets:
+        found = visited[target.entry]
+        if isinstance(found, _DatabaseAddress) and found.server:
+            server = _server(target.entry)
+            for path in found.saves_to:
+                savers.setdefault((_host(server), path), {}).setdefault(found.server, server)
+    return savers
+
+
+def _server(entry: Entry) -> str:
+    """Return ``host:port``, or the path of a socket."""
+    return entry.address.rpartition("/")[0] or entry.address
+
+
+def _host(server: str) -> str:
+    host, _, port = server.rpartition(":")
+    return host if port.isdigit() else ""  # a socket is on this one
+
+
 # ---- judgement
 
 
 def _judge(
-    target: _ChangedAddress, visited: _Visited, shared: Mapping[_ChangedAddress, float | Exception]
+    target: _ChangedAddress,
+    visited: _Visited,
+    shared: Mapping[_ChangedAddress, float | Exception],
+    savers: _Savers,
 ) -> Iterator[PreflightFinding]:
     def finding(problem: str, remedy: str, warning: bool = False) -> PreflightFinding:
         address = target.entry.address
@@ -286,6 +341,16 @@ def _judge(
             "ACL SETUSER default ~* &* +@all, and leave it off",
             True,
         )
+    for path in sorted(found.saves_to):
+        others = {**savers.get((_host(_server(target.entry)), path), {})}
+        others.pop(found.server, None)
+        if others:
+            yield finding(
+                f"saves its data to {path}, and so does {few(list(others.values()), ', ')}: each "
+                "overwrites what the other has saved",
+                "give it a dir or file names of its own (if they are not in containers)",
+                True,
+            )
     if not target.is_replica and not target.entry.is_cluster:
         yield from (finding(*each) for each in _data_problems(target, found, visited, shared))
 

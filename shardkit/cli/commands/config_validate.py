@@ -152,8 +152,9 @@ def validate(maps: Sequence[Path], strict: bool, connect: bool, as_json: bool) -
     """Show everything that is wrong with shard maps.
 
     Connects to nothing, unless --connect. So it does not see what servers say of themselves: a
-    wrong role or database, or that a restart loses what scripts and MULTI wrote, as of a Redis 7.0
-    with an append-only file whose default user has no rights. Exits with 1 if a map cannot be used.
+    wrong role or database, a file that two of them save to, or that a restart loses what scripts
+    and MULTI wrote, as of a Redis 7.0 with an append-only file whose default user has no rights.
+    Exits with 1 if a map cannot be used.
     """
     output = Output(as_json)
     examined = [(path, *examine(path)) for path in maps]
