@@ -131,3 +131,9 @@ def test_gaps_in_pages_are_gaps() -> None:
 def test_bytes_that_are_no_block_are_an_error(content: bytes) -> None:
     with pytest.raises(StructureError, match="cannot be read"):
         search(LEVELS[0], content, 0)
+
+
+@pytest.mark.parametrize("stored", [b"", b"[]", b"{}", b'{"number": 1}', b'{"levels": 5}'])
+def test_what_is_no_generation_is_an_error(stored: bytes) -> None:
+    with pytest.raises(StructureError, match=r"the current generation .* cannot be read"):
+        Generation.from_json(stored)

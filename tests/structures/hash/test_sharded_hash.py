@@ -259,6 +259,13 @@ def test_a_hash_is_not_opened_with_other_parameters(face: Face, other: dict[str,
             face.run(attempt(face.kit.hash("cities", component="many", **other)))
 
 
+def test_training_creates_a_hash_with_its_parameters(kit: ShardKit) -> None:
+    trained = kit.hash("it", component="few", codec="tokens", part_size=50)
+    assert trained.train([{"town": f"town {n % 5}", "number": n} for n in range(200)])
+    with pytest.raises(ParameterMismatchError, match="it:meta"):
+        kit.hash("it", component="few", codec="tokens", part_size=60).hget("a")
+
+
 def test_a_hash_is_deleted_whole_and_can_be_created_again(face: Face, kit: ShardKit) -> None:
     for arguments in LAYOUTS.values():
         cities = face.kit.hash("cities", component="many", **arguments)
