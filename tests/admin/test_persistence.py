@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from shardkit.admin import (
     apply_profile,
@@ -21,6 +22,7 @@ from shardkit.admin import (
     save_snapshot,
 )
 from shardkit.admin.persistence import PROFILES, PersistenceError
+from shardkit.cli.app import app
 from shardkit.errors import InvalidArgumentError
 from shardkit.local import LocalServer
 
@@ -84,6 +86,16 @@ def test_the_command_shows_every_server(server: LocalServer, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     [state] = json.loads(done.stdout).values()
     assert state["last_save_ok"]
+
+
+def test_a_server_that_cannot_be_asked_is_named_with_the_reason(tmp_path: Path) -> None:
+    shard_map = tmp_path / "map.yaml"
+    shard_map.write_text("components: {one: {entry: {port: 1}}}", "utf-8")
+    done = CliRunner().invoke(app, ["persistence", "show", "-c", str(shard_map)])
+    assert done.exit_code == 1
+    server, reason = done.output.splitlines()
+    assert server.endswith(":1")
+    assert "onnect" in reason
 
 
 def test_what_a_disk_has_to_write_is_estimated_from_commands_and_their_size() -> None:
