@@ -28,7 +28,7 @@ from shardkit.errors import InvalidArgumentError, ShardKitError
 
 SETTINGS: Final = (
     *("save", "stop-writes-on-bgsave-error", "rdbcompression", "dbfilename", "dir"),
-    *("appendonly", "appendfsync", "no-appendfsync-on-rewrite", "appendfilename", "appenddirname"),
+    *("appendonly", "appendfsync", "no-appendfsync-on-rewrite"),
     *("auto-aof-rewrite-percentage", "auto-aof-rewrite-min-size"),
 )
 PROFILES: Final[Mapping[str, Mapping[str, str]]] = {

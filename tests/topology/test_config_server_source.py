@@ -442,8 +442,8 @@ async def test_more_components_than_connections_are_read_by_few_exchanges(
     ("harm", "said"),
     [
         (
-            lambda config: config.set("config:redis:few:1", '{"port": 1, "pasword": "hunter2"}'),
-            "config:redis:few:1: pasword is not a field of an entry",
+            lambda config: config.set("config:redis:few:1", '{"port": "1", "password": "hunter2"}'),
+            'config:redis:few:1: port = "1" cannot be used',
         ),
         (
             lambda config: config.set("config:redis:few:1", '{"password": "hunter2"'),

@@ -19,9 +19,9 @@ from itertools import islice
 from typing import Any
 
 from redis.exceptions import ResponseError
+from redis.utils import str_if_bytes
 
 from shardkit.admin.check import MISPLACED_SHARE, keys_of_other_shards
-from shardkit.admin.persistence import persistence_of
 from shardkit.admin.rights import missing_rights
 from shardkit.admin.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 from shardkit.cli.commands.config_diff import data_keys
@@ -35,6 +35,7 @@ from shardkit.server_errors import meaning
 
 SAMPLED_KEYS = 100
 _DATABASES_PER_QUERY = 16
+_FILES = ("dir", "save", "dbfilename", "appendonly", "appenddirname", "appendfilename")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,15 +206,19 @@ def _look(fields: Mapping[str, Any]) -> _DatabaseAddress:
 
 def _saves_to(client: Any) -> frozenset[str]:
     """Return the paths of a server's snapshot and append-only file, of those that it makes."""
-    try:
-        settings = persistence_of(client).settings
-    except ResponseError:  # a right that is missing
-        return frozenset()
+    settings: dict[str, str] = {}
+    for name in _FILES:
+        try:
+            settings[name] = "".join(map(str_if_bytes, client.config_get(name).values()))
+        except ResponseError:  # a right that is missing
+            return frozenset()
     found = []
     if settings.get("save"):
         found.append(settings.get("dbfilename", ""))
     if settings.get("appendonly") == "yes":
-        found.append(posixpath.join(settings.get("appenddirname", ""), settings["appendfilename"]))
+        found.append(
+            posixpath.join(settings.get("appenddirname", ""), settings.get("appendfilename", ""))
+        )
     return frozenset(posixpath.join(settings.get("dir", ""), name) for name in found)
 
 
