@@ -93,6 +93,22 @@ def follow(replica: LocalServer, master: LocalServer) -> None:
 PAUSE = 0.0 if "KILLS" in os.environ else 0.001
 
 
+LEAST = "min-replicas-to-write"
+
+
+def ask_for_a_replica(master: LocalServer, *others: LocalServer) -> None:
+    """Have servers take writes only with a replica, and wait until the master counts its own."""
+    for server in (master, *others):
+        with server.client() as client:
+            client.config_set(LEAST, 1)
+            client.config_rewrite()
+    with master.client() as client:
+        end = time.monotonic() + 30
+        while not client.info("replication")["min_slaves_good_slaves"]:
+            assert time.monotonic() < end, "the master counts no replica as good"
+            time.sleep(0.01)
+
+
 class Writers:
     """Clients that increment, set and read without end, and note what they were told."""
 

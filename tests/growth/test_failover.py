@@ -6,7 +6,16 @@ import time
 
 import pytest
 import redis
-from growth_helpers import PATIENT, Fleet, check_nothing_lost, follow, on_redis_too, writing
+from growth_helpers import (
+    LEAST,
+    PATIENT,
+    Fleet,
+    ask_for_a_replica,
+    check_nothing_lost,
+    follow,
+    on_redis_too,
+    writing,
+)
 
 import shardkit
 from shardkit.errors import InvalidArgumentError
@@ -86,17 +95,13 @@ def test_masters_that_ask_for_replicas_are_fenced_without_a_guard_and_no_call_fa
     a, b, _ = fleet.servers
     follow(b, a)
     fleet.push(0, (1,))
-    least = "min-replicas-to-write"
-    for server in (a, b):
-        with server.client() as client:
-            client.config_set(least, 1)
-            client.config_rewrite()
+    ask_for_a_replica(a, b)
     with writing(fleet) as writers:
         fail_over(fleet.config, "users:0")
     assert writers.errors == []
     check_nothing_lost(fleet, writers)
     with b.client() as client:
-        assert client.config_get(least)[least] == "1"
+        assert client.config_get(LEAST)[LEAST] == "1"
     b.kill()
     fail_over(fleet.config, "users:0")  # a has no replica now, and takes writes
     with shardkit.connect(fleet.url) as kit:
@@ -108,10 +113,7 @@ def test_masters_that_ask_for_replicas_are_fenced_without_a_guard_and_no_call_fa
             client.set("stray", 1)
     assert [fence.applied for fence in apply_fences(fleet.config, wait=5)] == [True]
     with a.client() as client:
-        assert client.config_get(least)[least] == "1"
-
-
-LEAST = "min-replicas-to-write"
+        assert client.config_get(LEAST)[LEAST] == "1"
 
 
 class Killed(BaseException):
@@ -130,9 +132,7 @@ def test_a_failover_that_is_killed_leaves_no_master_that_asks_for_fewer_replicas
     follow(b, a)
     follow(c, a)
     fleet.push(0, (1, 2))
-    for server in (a, b):
-        with server.client() as client:
-            client.config_set(LEAST, 1)
+    ask_for_a_replica(a, b)
     with monkeypatch.context() as patched:
         patched.setattr(failover, moment, killed)
         patched.setattr(failover, "ask_for_replicas", lambda *args: None)  # it is killed, after all

@@ -15,7 +15,15 @@ from types import SimpleNamespace
 
 import pytest
 import redis
-from growth_helpers import Fleet, check_nothing_lost, follow, on_redis_too, writing
+from growth_helpers import (
+    LEAST,
+    Fleet,
+    ask_for_a_replica,
+    check_nothing_lost,
+    follow,
+    on_redis_too,
+    writing,
+)
 
 import shardkit
 from shardkit.growth import (
@@ -126,10 +134,7 @@ def test_a_move_that_is_killed_leaves_no_server_that_asks_for_fewer_replicas(
 ) -> None:
     follow(fleet.servers[2], fleet.servers[0])
     fleet.push(0, (2,))
-    least = "min-replicas-to-write"
-    for server in fleet.servers[:2]:
-        with server.client() as client:
-            client.config_set(least, 1)
+    ask_for_a_replica(*fleet.servers[:2])
 
     def killed(*args: object, **options: object) -> None:
         raise Killed
@@ -140,9 +145,9 @@ def test_a_move_that_is_killed_leaves_no_server_that_asks_for_fewer_replicas(
         with pytest.raises(Killed):
             start_move(fleet.config, fleet.name(0), fleet.name(1))
     with fleet.servers[1].client() as client:
-        assert client.config_get(least)[least] == "0"
+        assert client.config_get(LEAST)[LEAST] == "0"
         assert go_on(fleet.config, fleet.name(0)).phase in ("done", "aborted")
-        assert client.config_get(least)[least] == "1"
+        assert client.config_get(LEAST)[LEAST] == "1"
     assert not fleet.config.exists("config:growth:least")
 
 

@@ -809,10 +809,7 @@ MUTATIONS: dict[str, Mutation] = {
         "cached results",
         "a page has documents that were removed since the first one",
         lua,
-        (
-            "  if not is_live(number) and call('EXISTS', document_key(id)) == 0 then gone[#gone + 1] = id end",
-            "",
-        ),
+        ("== 0 then gone[#gone + 1] = id end", "== 0 then end"),
     ),
     "cached-results-skipped": Mutation(
         "cached results",
