@@ -21,6 +21,7 @@ import shardkit
 from shardkit.errors import InvalidArgumentError
 from shardkit.growth import apply_fences, fail_over, failover, pending_fences
 from shardkit.growth.servers import GrowthError, role_of
+from shardkit.local import LocalServer
 from shardkit.simulation.linearizability import Register, check_linearizable
 
 
@@ -163,14 +164,19 @@ def test_a_replica_without_its_master_for_long_takes_over_only_if_that_is_asked_
     assert str(fail_over(fleet.config, "users:0", force=True).target) == fleet.name(1)
 
 
+def hand_over(master: LocalServer, replica: LocalServer) -> None:
+    """What a failover does before it pushes the entries."""
+    with master.client() as client, replica.client() as other:
+        client.execute_command("FAILOVER", "TO", "127.0.0.1", replica.port)
+        while other.info("replication")["role"] != "master":
+            time.sleep(0.01)
+
+
 def test_a_failover_that_was_killed_before_its_push_is_completed(fleet: Fleet) -> None:
     a, b, _ = fleet.servers
     follow(b, a)
     fleet.push(0, (1,))
-    with a.client() as client, b.client() as other:
-        client.execute_command("FAILOVER", "TO", "127.0.0.1", b.port)
-        while other.info("replication")["role"] != "master":
-            time.sleep(0.01)
+    hand_over(a, b)
     fail_over(fleet.config, fleet.name(0))
     assert fleet.masters() == [fleet.name(1)] * 2
 
@@ -203,10 +209,7 @@ def test_a_replica_that_is_a_master_already_takes_over_if_it_is_named_and_that_i
     a, b, _ = fleet.servers
     follow(b, a)
     fleet.push(0, (1,))
-    with a.client() as client, b.client() as other:
-        client.execute_command("FAILOVER", "TO", "127.0.0.1", b.port)
-        while other.info("replication")["role"] != "master":
-            time.sleep(0.01)
+    hand_over(a, b)
     a.kill()
     with pytest.raises(GrowthError, match=rf"{fleet.name(1)} is a master already"):
         fail_over(fleet.config, "users:0")

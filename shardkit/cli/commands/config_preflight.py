@@ -347,11 +347,11 @@ def _judge(
             True,
         )
     for path in sorted(found.saves_to):
-        others = {**savers.get((_host(_server(target.entry)), path), {})}
-        others.pop(found.server, None)
+        savers_there = savers.get((_host(_server(target.entry)), path), {})
+        others = [server for run_id, server in savers_there.items() if run_id != found.server]
         if others:
             yield finding(
-                f"saves its data to {path}, and so does {few(list(others.values()), ', ')}: each "
+                f"saves its data to {path}, and so does {few(others, ', ')}: each "
                 "overwrites what the other has saved",
                 "give it a dir or file names of its own (if they are not in containers)",
                 True,

@@ -56,8 +56,6 @@ _kill = click.option(
     is_flag=True,
     help="Of shards: close connections that do not leave within two fifths of the hold.",
 )
-
-
 _share = click.option(
     "--share",
     type=click.FloatRange(min=0.01, max=1),
