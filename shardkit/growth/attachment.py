@@ -82,7 +82,7 @@ def attach_replica(
             and no entry names it.
         InvalidArgumentError: no entry names the server to follow.
     """
-    with lease(config), ExitStack() as stack:
+    with lease(config) as held, ExitStack() as stack:
         components = read_components(config)
         target = ServerAddress.parse(replica)
         if entries_on(components.values(), target):
@@ -106,7 +106,7 @@ def attach_replica(
         epoch = read_epoch(config)
         if named:
             epoch = push_changed(
-                config,
+                held,
                 lambda components: with_replica(components, source, target, zone),
                 f"{target} replicates {source}",
             )
@@ -127,7 +127,7 @@ def detach_replica(config: Any, replica: str, *, force: bool = False) -> Attache
         GrowthError: it is a master, others follow it, or its master would refuse writes.
         InvalidArgumentError: it follows no server that entries name.
     """
-    with lease(config), ExitStack() as stack:
+    with lease(config) as held, ExitStack() as stack:
         components = read_components(config)
         target = ServerAddress.parse(replica)
         if entries_on(components.values(), target):
@@ -143,7 +143,7 @@ def detach_replica(config: Any, replica: str, *, force: bool = False) -> Attache
         if role is not None and not force:
             _check_enough_are_left(source, like, where)
         epoch = push_changed(
-            config,
+            held,
             lambda components: without_replica(components, target),
             f"{target} replicates {source} no more",
         )

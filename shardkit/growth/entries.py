@@ -13,6 +13,7 @@ from shardkit.config.component import Component
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import push, read_components, read_epoch
 from shardkit.errors import PushRefusedError
+from shardkit.growth.journal import Lease
 from shardkit.growth.relocation import ServerAddress, relocated
 
 LEAVE = 3.0  # seconds for clients to leave a server that was replaced
@@ -21,7 +22,7 @@ _READ = re.compile(r"shardkit:config-server/([0-9]+)@")
 
 
 def push_relocation(
-    config: redis.Redis,
+    lease: Lease,
     source: ServerAddress,
     target: ServerAddress,
     *,
@@ -35,14 +36,14 @@ def push_relocation(
     Raises: as `push_changed`.
     """
     return push_changed(
-        config,
+        lease,
         lambda components: relocated(components, source, target, keep_source=keep_source),
         message,
     )
 
 
 def push_changed(
-    config: redis.Redis,
+    lease: Lease,
     change: Callable[[Mapping[str, Component]], Mapping[str, Component]],
     message: str,
     *,
@@ -51,18 +52,21 @@ def push_changed(
     """Push what a function changes of the components; return the epoch.
 
     Args:
-        config: a client of the config server.
+        lease: what gives the right to; who has lost it pushes nothing.
         change: returns those of the components that change, as they shall be. It is called again
             if others have pushed meanwhile.
         message: why, for the history.
         witnessed: whether the servers are told, which takes time if one of them is away.
 
     Raises:
+        GrowthError: the lease has ended.
         PushRefusedError: others pushed in between, again and again.
         ConfigServerError: the config server cannot be read or written.
     """
+    config = lease.config
     for attempt in range(_ATTEMPTS):
         epoch = read_epoch(config)
+        lease.check()  # who gets it after this also pushes after it: then this push is refused
         changed = change(read_components(config))
         if not changed:
             break

@@ -103,7 +103,7 @@ def fail_over(
         InvalidArgumentError: there is no such shard or server.
         ConfigError: the entries cannot be read, or do not name the server by host and port.
     """
-    with lease(config), ExitStack() as stack:
+    with lease(config) as leased, ExitStack() as stack:
         components = read_components(config)
         if (managed := managed_by(components, name)) is not None:
             node, entry, where = managed
@@ -133,7 +133,7 @@ def fail_over(
             assert target is not None
             replica = stack.enter_context(connected_to(target, like, where))
             stack.callback(ask_for_replicas, replica, config, target)
-            epoch = push_relocation(config, source, target, keep_source=True, message=message)
+            epoch = push_relocation(leased, source, target, keep_source=True, message=message)
             return Takeover(shards, source, target, True, None, epoch=epoch)
         if begun is not None:  # after a crash, by somebody who was killed before the push
             role, held, behind = None, None, 0
@@ -150,6 +150,7 @@ def fail_over(
             wait_for_copy(master, replica, _COPY)
             stack.callback(ask_for_replicas, replica, config, target)
             take_writes_alone(replica, config, target)
+            leased.check()
             held = hand_over(master, replica, target, hold)
             persist_roles(master, replica)
             behind = 0
@@ -163,6 +164,7 @@ def fail_over(
             least = take_writes_alone(replica, config, target)
             fence = {"format": _FORMAT, "master": str(target), "least": least}
             config.hset(_FENCES_KEY, str(source), json.dumps(fence))
+            leased.check()  # who was stopped for long would make a second master
             replica.execute_command("REPLICAOF", "NO", "ONE")
             persist_roles(replica)
             held = None
@@ -170,7 +172,7 @@ def fail_over(
             [each for each in known if each != target], target, like, where
         )
         epoch = push_relocation(
-            config, source, target, keep_source=role is not None, message=message
+            leased, source, target, keep_source=role is not None, message=message
         )
         wait_until_read(config, epoch)
     return Takeover(

@@ -7,7 +7,9 @@
     config:growth:lease                   who works on a move just now, for ten seconds at a time
 
 Each phase is written before what follows it is done, so that a move is resumed from anywhere after
-a kill at any point: each step first looks whether it was done already.
+a kill at any point: each step first looks whether it was done already. Who was stopped for longer
+than the lease writes nothing here any more, and pushes no entries (`Lease`): somebody else may have
+carried on, and even moved everything back.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from socket import gethostname
 from typing import Any, TypeVar
@@ -39,6 +41,10 @@ return 0"""
 _RELEASE = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0"""
+_WRITE = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[2], ARGV[2])
+return 1"""
 
 PHASES = ("begun", "attached", "promoted", "pushed", "done", "aborted")
 
@@ -126,15 +132,6 @@ class ShardMove:
     certificate: dict[str, Any] | None = None
 
 
-def write(config: redis.Redis, move: ServerMove | ShardMove) -> None:
-    """Write a move as it is now."""
-    if isinstance(move, ShardMove):
-        key = f"{_SHARDS_KEY}{move.name}"
-    else:
-        key = f"{_MOVE_KEY}{move.source}"
-    config.set(key, json.dumps({"format": FORMAT, **asdict(move)}))
-
-
 def read(config: redis.Redis, source: str) -> ServerMove:
     """Read the move of a server.
 
@@ -202,36 +199,97 @@ def _parsed(text: Any, kind: type[_Move], key: str, phases: tuple[str, ...]) -> 
         ) from None
 
 
+class Lease:
+    """The right to work on moves and failovers, for as long as this process renews it.
+
+    Attributes:
+        config: a client of the config server.
+    """
+
+    def __init__(self, config: redis.Redis, token: str) -> None:
+        self.config = config
+        self._token = token
+
+    def check(self) -> None:
+        """Look whether this process still has it, before something that cannot be bound to it.
+
+        Raises:
+            GrowthError: it has ended; somebody else may be at work.
+        """
+        holder = self.config.get(_LEASE_KEY)
+        if (
+            holder.decode(errors="replace") if isinstance(holder, bytes) else holder
+        ) != self._token:
+            raise self._ended()
+
+    def write(self, move: ServerMove | ShardMove) -> None:
+        """Write a move as it is now.
+
+        Raises:
+            GrowthError: as `check`; nothing was written.
+        """
+        if isinstance(move, ShardMove):
+            key = f"{_SHARDS_KEY}{move.name}"
+        else:
+            key = f"{_MOVE_KEY}{move.source}"
+        text = json.dumps({"format": FORMAT, **asdict(move)})
+        if not self.config.eval(_WRITE, 2, _LEASE_KEY, key, self._token, text):
+            raise self._ended()
+
+    def renew(self) -> None:
+        """Have it last from now on."""
+        self.config.eval(_RENEW, 1, _LEASE_KEY, self._token, round(1000 * LEASE))
+
+    def release(self) -> None:
+        """Let others have it."""
+        self.config.eval(_RELEASE, 1, _LEASE_KEY, self._token)
+
+    @staticmethod
+    def _ended() -> GrowthError:
+        return GrowthError(
+            f"this process was stopped for longer than {LEASE:g} s, or the config server was away "
+            "for so long: another process may have taken over",
+            "see: shardkit move status; if it has not, resume",
+        )
+
+
 @contextmanager
-def lease(config: redis.Redis) -> Iterator[None]:
+def lease(config: redis.Redis) -> Iterator[Lease]:
     """Hold the right to work on moves and failovers; one process has it at a time.
 
     Raises:
         GrowthError: another one has it; names it.
     """
     token = f"{gethostname()}/{os.getpid()}/{secrets.token_hex(8)}"
-    milliseconds = round(1000 * LEASE)
-    if not config.set(_LEASE_KEY, token, nx=True, px=milliseconds):
+    if not config.set(_LEASE_KEY, token, nx=True, px=round(1000 * LEASE)):
         holder = config.get(_LEASE_KEY) or b"another process"
         name = holder.decode(errors="replace") if isinstance(holder, bytes) else str(holder)
         raise GrowthError(
             f"{name.rpartition('/')[0] or name} is at work on a move or failover",
             f"wait for it; if it was killed, its lease ends within {LEASE:g} s",
         )
-    end = threading.Event()
+    held, end = Lease(config, token), threading.Event()
 
     def renew() -> None:
         while not end.wait(LEASE / 4):
-            try:
-                config.eval(_RENEW, 1, _LEASE_KEY, token, milliseconds)
-            except redis.RedisError:
-                continue
+            with suppress(redis.RedisError):
+                held.renew()
 
     renewing = threading.Thread(target=renew, name="shardkit-lease", daemon=True)
     renewing.start()
     try:
-        yield
+        yield held
     finally:
         end.set()
         renewing.join()
-        config.eval(_RELEASE, 1, _LEASE_KEY, token)
+        held.release()
+
+
+def write_verified(config: redis.Redis, before: _Move, after: _Move) -> None:
+    """Write what a verification found.
+
+    Nothing is written if somebody is at work, or the move is another one than when it was read.
+    """
+    with suppress(GrowthError), lease(config) as held:
+        if before in (*read_all(config), *read_all_shards(config)):
+            held.write(after)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,7 @@ from shardkit.growth import journal
 from shardkit.growth.certificate import ServerComparison, compare
 from shardkit.growth.entries import LEAVE, push_relocation
 from shardkit.growth.failover import HOLD, replicas_of
-from shardkit.growth.journal import ServerMove
+from shardkit.growth.journal import Lease, ServerMove
 from shardkit.growth.relocation import ServerAddress, entries_on
 from shardkit.growth.servers import (
     GrowthError,
@@ -195,7 +195,7 @@ def start_move(
         GrowthError: something stands in its way, or it cannot go on; says what is as it was.
         InvalidArgumentError: no entry names the source as a master.
     """
-    with journal.lease(config):
+    with journal.lease(config) as held:
         components = read_components(config)
         plan = _plan(components, ServerAddress.parse(source), ServerAddress.parse(to), hold)
         if plan.problems:
@@ -209,8 +209,8 @@ def start_move(
         move = ServerMove(str(plan.source), str(plan.target), keys=dict(plan.keys))
         others = replicas_of(components.values(), plan.source)
         move.others = [str(each) for each in others if each != plan.target]
-        journal.write(config, move)
-        return _carry_on(config, move, hold, copy, share, progress)
+        held.write(move)
+        return _carry_on(held, move, hold, copy, share, progress)
 
 
 def resume_move(
@@ -223,16 +223,17 @@ def resume_move(
     progress: Progress = lambda what: None,
 ) -> ServerMove:
     """Carry on with a move that was interrupted; see `start_move`."""
-    with journal.lease(config):
+    with journal.lease(config) as held:
         move = journal.read(config, str(ServerAddress.parse(source)))
         if move.phase == "aborted":
             raise GrowthError(f"the move of {source} was aborted", "start it again")
-        return _carry_on(config, move, hold, copy, share, progress)
+        return _carry_on(held, move, hold, copy, share, progress)
 
 
 def _carry_on(
-    config: Any, move: ServerMove, hold: float, copy: float, share: float, progress: Progress
+    lease: Lease, move: ServerMove, hold: float, copy: float, share: float, progress: Progress
 ) -> ServerMove:
+    config = lease.config
     source, target = move.source_address, move.target_address
     components = read_components(config)
     like, where = _like_either(components, source, target)
@@ -244,7 +245,7 @@ def _carry_on(
             progress(f"copying {source} to {target}")
             _attach(old, new, source, like, where)
             wait_for_copy(old, new, copy)
-            _reached(config, move, "attached")
+            _reached(lease, move, "attached")
         if move.phase == "attached":
             progress(f"handing over to {target}")
             if role_of(new).is_master and not role_of(old).is_master:
@@ -253,13 +254,14 @@ def _carry_on(
                 _attach(old, new, source, like, where)  # it may have been restarted
                 wait_for_copy(old, new, copy)
                 take_writes_alone(new, config, target)
+                lease.check()
                 move.held = hand_over(old, new, target, hold)
             persist_roles(old, new)
-            _reached(config, move, "promoted")
+            _reached(lease, move, "promoted")
         if move.phase == "promoted":
             progress("pushing the entries")
             move.epoch = push_relocation(
-                config,
+                lease,
                 source,
                 target,
                 keep_source=move.kept,
@@ -271,14 +273,14 @@ def _carry_on(
                     connected_to(ServerAddress.parse(each), like, where) as other,
                 ):
                     replicate(other, target, like, where)
-            _reached(config, move, "pushed")
+            _reached(lease, move, "pushed")
         if move.phase == "pushed":
             progress(f"waiting until clients have left {source}")
             _wait_for_clients(components, source)
             progress("comparing")
             found = _compare(like, where, move, share, progress)
             move.certificate = _certificate(found, read_epoch(config), move)
-            _reached(config, move, "done")
+            _reached(lease, move, "done")
     return move
 
 
@@ -303,9 +305,9 @@ def _attach(old: Any, new: Any, source: ServerAddress, like: Entry, where: str) 
         persist_roles(new)
 
 
-def _reached(config: Any, move: ServerMove, phase: str) -> None:
+def _reached(lease: Lease, move: ServerMove, phase: str) -> None:
     move.phase = phase
-    journal.write(config, move)
+    lease.write(move)
 
 
 def _wait_for_clients(components: Mapping[str, Component], source: ServerAddress) -> None:
@@ -365,6 +367,7 @@ def verify_move(
         GrowthError: the source follows the target no more, or the move has not come so far.
     """
     move = journal.read(config, str(ServerAddress.parse(source)))
+    before = replace(move)
     if move.phase not in ("pushed", "done"):
         raise GrowthError(f"the move of {source} is {move.phase}", "resume it first")
     like, where = _like(read_components(config), move.target_address)
@@ -377,7 +380,7 @@ def verify_move(
     move.certificate = _certificate(
         _compare(like, where, move, share, progress), read_epoch(config), move
     )
-    journal.write(config, move)
+    journal.write_verified(config, before, move)
     return move
 
 
@@ -387,7 +390,7 @@ def abort_move(config: Any, source: str) -> ServerMove:
     Raises:
         GrowthError: the target has taken over.
     """
-    with journal.lease(config):
+    with journal.lease(config) as held:
         move = journal.read(config, str(ServerAddress.parse(source)))
         like, where = _like_either(
             read_components(config), move.source_address, move.target_address
@@ -407,7 +410,7 @@ def abort_move(config: Any, source: str) -> ServerMove:
                 new.execute_command("FLUSHALL", "ASYNC")
                 persist_roles(new)
             ask_for_replicas(new, config, move.target_address, 0)
-        _reached(config, move, "aborted")
+        _reached(held, move, "aborted")
         return move
 
 

@@ -24,8 +24,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import asdict, replace
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -55,7 +55,7 @@ from shardkit.growth.fence import (
     move_of,
     write_under,
 )
-from shardkit.growth.journal import ShardMove
+from shardkit.growth.journal import Lease, ShardMove
 from shardkit.growth.move import COPY, MovePlan, Progress
 from shardkit.growth.relocation import ServerAddress, entries_on, held, moved
 from shardkit.growth.servers import GrowthError, connected_to, role_of, same_server, too_small
@@ -266,7 +266,7 @@ def start_shard_move(
         GrowthError: something stands in its way, or it cannot go on; says what is as it was.
         InvalidArgumentError: there is no such shard, or they are on several servers.
     """
-    with journal.lease(config):
+    with journal.lease(config) as lease:
         components = read_components(config)
         wanted = set(_located(components, shards)[0])
         for each in journal.read_all_shards(config):
@@ -287,7 +287,7 @@ def start_shard_move(
             databases,
             keys=sum(plan.keys.values()),
         )
-        return _Mover(config, components, move, hold, copy, kill, share, progress).run()
+        return _Mover(lease, components, move, hold, copy, kill, share, progress).run()
 
 
 def resume_shard_move(
@@ -304,13 +304,11 @@ def resume_shard_move(
 
     The copy starts again if the move was not decided yet.
     """
-    with journal.lease(config):
+    with journal.lease(config) as lease:
         move = journal.read_shards(config, shard)
         if move.phase == "aborted":
             raise GrowthError(f"the move of {shard} was aborted", "start it again")
-        return _Mover(
-            config, read_components(config), move, hold, copy, kill, share, progress
-        ).run()
+        return _Mover(lease, read_components(config), move, hold, copy, kill, share, progress).run()
 
 
 def abort_shard_move(config: Any, shard: str) -> ShardMove:
@@ -319,11 +317,11 @@ def abort_shard_move(config: Any, shard: str) -> ShardMove:
     Raises:
         GrowthError: the target has taken over.
     """
-    with journal.lease(config):
+    with journal.lease(config) as lease:
         move = journal.read_shards(config, shard)
         if move.phase in ("done", "aborted"):
             raise GrowthError(f"the move of {shard} is {move.phase}", "there is nothing to abort")
-        mover = _Mover(config, read_components(config), move, HOLD, COPY)
+        mover = _Mover(lease, read_components(config), move, HOLD, COPY)
         return mover.abort()
 
 
@@ -366,9 +364,9 @@ def verify_shard_move(config: Any, shard: str) -> ShardMove:
     move = journal.read_shards(config, shard)
     if move.phase != "done" or move.certificate is None:
         raise GrowthError(f"the move of {shard} is {move.phase}", "resume it first")
-    mover = _Mover(config, read_components(config), move, HOLD, COPY)
-    mover.look_for_strays()
-    journal.write(config, move)
+    before = replace(move)
+    _note_strays(move, *_described(read_components(config), move))
+    journal.write_verified(config, before, move)
     return move
 
 
@@ -382,7 +380,7 @@ class _Mover:
 
     def __init__(
         self,
-        config: Any,
+        lease: Lease,
         components: Mapping[str, Component],
         move: ShardMove,
         hold: float,
@@ -391,31 +389,18 @@ class _Mover:
         share: float = 1.0,
         progress: Progress = lambda what: None,
     ) -> None:
-        self._config = config
+        self._lease, self._config = lease, lease.config
         self._components = components
         self._move = move
         self._hold, self._copy, self._kill, self._share = hold, copy, kill, share
         self._progress = progress
         self._source = ServerAddress.parse(move.source)
         self._target = ServerAddress.parse(move.target)
-        self._like, self._where = self._described(components)
+        self._like, self._where = _described(components, move)
         self._attempt = fence_value(move.id, secrets.token_hex(8), move.target)
 
-    def _described(self, components: Mapping[str, Component]) -> tuple[Entry, str]:
-        """Return an entry whose user both servers know."""
-        for component in components.values():
-            for shard, entry in component.entries():
-                if str(shard) in self._move.shards:
-                    return entry, entry_key(component.name, shard.number)
-        raise GrowthError(f"{self._move.name} is no shard any more", "push its entry again")
-
-    @contextmanager
-    def _clients(self, server: ServerAddress) -> Iterator[dict[int, Any]]:
-        with ExitStack() as stack:
-            yield {
-                number: stack.enter_context(_connected(server, self._like, self._where, number))
-                for number in self._move.databases
-            }
+    def _clients(self, server: ServerAddress) -> AbstractContextManager[dict[int, Any]]:
+        return _clients(server, self._move.databases, self._like, self._where)
 
     def run(self) -> ShardMove:
         move = self._move
@@ -446,7 +431,7 @@ class _Mover:
 
     def _reached(self, phase: str) -> None:
         self._move.phase = phase
-        journal.write(self._config, self._move)
+        self._lease.write(self._move)
 
     # ---- before it is decided
 
@@ -456,7 +441,7 @@ class _Mover:
         Unless that decides the move just now.
         """
         move = self._move
-        journal.write(self._config, move)
+        self._lease.write(move)
         if not role_of(next(iter(new.values()))).is_master:
             raise GrowthError(f"{move.target} is a replica", "nothing has changed for clients")
         for number, client in new.items():
@@ -471,7 +456,7 @@ class _Mover:
                     move.fences[str(number)] = fence.decode(errors="replace")
         if move.notifications is None:
             move.notifications = turn_on_notifications(next(iter(old.values())))
-        journal.write(self._config, move)
+        self._lease.write(move)
         if self._take_over(old, new):
             for client in new.values():
                 write_under(client, self._attempt, self._emptying)
@@ -503,7 +488,7 @@ class _Mover:
     def _held(self, by: str | None, server: ServerAddress | None = None) -> int:
         """Push by whom the shards are held, on the source unless it is said; return the epoch."""
         return push_changed(
-            self._config,
+            self._lease,
             lambda components: held(components, server or self._source, self._move.databases, by),
             f"move of {self._move.name}",
             witnessed=False,
@@ -558,7 +543,7 @@ class _Mover:
                 "resume, which copies again, or abort",
             )
         move.certificate = {**asdict(found), "keys_before": move.keys, "same": True, "stale": []}
-        journal.write(self._config, move)
+        self._lease.write(move)
 
     def _hold_and_decide(
         self,
@@ -696,7 +681,7 @@ class _Mover:
         for client in new.values():
             change(client, move.id, fence_value(move.id, attempt, move.target, readers=True))
         push_changed(
-            self._config,
+            self._lease,
             lambda components: moved(components, self._source, move.databases, self._target),
             f"move of {move.name} to {move.target}",
             witnessed=False,
@@ -754,9 +739,8 @@ class _Mover:
                 next(iter(old.values())).config_set("notify-keyspace-events", move.notifications)
         certificate = move.certificate or {}
         certificate["keys_now"] = sum(client.dbsize() for client in new.values())
-        certificate |= {"held": move.held, "epoch": move.epoch, "at": time.time()}
-        move.certificate = certificate
-        self.look_for_strays()
+        move.certificate = certificate | {"held": move.held, "epoch": move.epoch}
+        _note_strays(move, self._like, self._where)
         self._reached("done")
 
     def _maybe_written(self, old: Any, new: Any, keys: Sequence[bytes]) -> list[bytes]:
@@ -786,16 +770,6 @@ class _Mover:
             ):
                 self._wait_for_readers(client, LEAVE, all_read=True)
 
-    def look_for_strays(self) -> None:
-        """Note which keys are at the source though its shards have moved."""
-        stale = []
-        with self._clients(self._source) as old:
-            for number, client in old.items():
-                if move_of(client.get(FENCE_KEY)) == self._move.id:
-                    stale += [f"{number} {key}" for key in _strays(client)]
-        assert self._move.certificate is not None
-        self._move.certificate |= {"stale": stale[:_MOST_NAMED], "at": time.time()}
-
     def abort(self) -> ShardMove:
         move = self._move
         with self._clients(self._source) as old, self._clients(self._target) as new:
@@ -822,6 +796,37 @@ class _Mover:
                     first.config_set("notify-keyspace-events", move.notifications)
         self._reached("aborted")
         return move
+
+
+def _described(components: Mapping[str, Component], move: ShardMove) -> tuple[Entry, str]:
+    """Return an entry whose user both servers know."""
+    for component in components.values():
+        for shard, entry in component.entries():
+            if str(shard) in move.shards:
+                return entry, entry_key(component.name, shard.number)
+    raise GrowthError(f"{move.name} is no shard any more", "push its entry again")
+
+
+@contextmanager
+def _clients(
+    server: ServerAddress, databases: Sequence[int], like: Entry, where: str
+) -> Iterator[dict[int, Any]]:
+    with ExitStack() as stack:
+        yield {
+            number: stack.enter_context(_connected(server, like, where, number))
+            for number in databases
+        }
+
+
+def _note_strays(move: ShardMove, like: Entry, where: str) -> None:
+    """Note which keys are at the source though its shards have moved."""
+    stale = []
+    with _clients(ServerAddress.parse(move.source), move.databases, like, where) as old:
+        for number, client in old.items():
+            if move_of(client.get(FENCE_KEY)) == move.id:
+                stale += [f"{number} {key}" for key in _strays(client)]
+    assert move.certificate is not None
+    move.certificate = {**move.certificate, "stale": stale[:_MOST_NAMED], "at": time.time()}
 
 
 def _only_reads(connection: Mapping[str, str]) -> bool:

@@ -145,23 +145,23 @@ def push_at_once(mover: Any, new: Any) -> None:
     for client in new.values():
         client.delete(FENCE_KEY)
     shard_move.push_changed(
-        mover._config, lambda components: moved(components, OLD, [0], NEW), "", witnessed=False
+        mover._lease, lambda components: moved(components, OLD, [0], NEW), "", witnessed=False
     )
 
 
 # What is left out, and in which schedules that shows, so that none has to be looked for.
 MUTATIONS: list[tuple[str, Any, str, Any, int]] = [
-    ("writers are held until none is left", shard_move._Mover, "_wait_until_left", nothing, 14),
-    ("writers wait until no reader is left", shard_move._Mover, "_wait_for_readers", nothing, 2),
-    ("what changes is copied again", Capture, "take", lambda *args: {}, 14),
+    ("writers are held until none is left", shard_move._Mover, "_wait_until_left", nothing, 42),
+    ("writers wait until no reader is left", shard_move._Mover, "_wait_for_readers", nothing, 43),
+    ("what changes is copied again", Capture, "take", lambda *args: {}, 43),
     (
         "entries are pushed when it is decided",
         shard_move._Mover,
         "_require_target",
         push_at_once,
-        196,
+        198,
     ),
-    ("clients ask for the fence", Greeting, "fenced", lambda *args: False, 14),
+    ("clients ask for the fence", Greeting, "fenced", lambda *args: False, 65),
 ]
 
 

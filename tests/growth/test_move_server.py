@@ -89,7 +89,7 @@ def test_a_move_that_is_killed_before_and_after_each_phase_is_resumed(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet.push(0)
-    write = journal.write
+    write = journal.Lease.write
     with shardkit.connect(fleet.url) as kit:
         router = kit.key_sharded("users")
         router.mset({f"k{n}": n for n in range(50)})
@@ -99,14 +99,17 @@ def test_a_move_that_is_killed_before_and_after_each_phase_is_resumed(
         ):
 
             def killed(
-                config: object, move: journal.ServerMove, phase: str = phase, moment: str = moment
+                lease: journal.Lease,
+                move: journal.ServerMove,
+                phase: str = phase,
+                moment: str = moment,
             ) -> None:
                 if moment == "after" or move.phase != phase:
-                    write(fleet.config, move)
+                    write(lease, move)
                 if move.phase == phase:
                     raise SystemExit("killed")
 
-            monkeypatch.setattr(journal, "write", killed)
+            monkeypatch.setattr(journal.Lease, "write", killed)
             begin = partial(start_move, to=fleet.name(1)) if turn < 2 else resume_move
             with pytest.raises(SystemExit, match="killed"):
                 begin(fleet.config, fleet.name(0))
@@ -114,7 +117,7 @@ def test_a_move_that_is_killed_before_and_after_each_phase_is_resumed(
                 router["more"].incr("more")
                 more += 1
             assert int(router["k1"].get("k1")) == 1, "clients read on meanwhile"
-        monkeypatch.setattr(journal, "write", write)
+        monkeypatch.setattr(journal.Lease, "write", write)
         done = resume_move(fleet.config, fleet.name(0))
         assert done.phase == "done"
         assert done.certificate is not None

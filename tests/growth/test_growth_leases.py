@@ -1,0 +1,182 @@
+"""Movers that were stopped for longer than their lease, and go on after somebody else has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+from growth_helpers import PATIENT, Fleet, follow
+from test_move_shards import small, still_there
+
+import shardkit
+from shardkit.growth import (
+    abort_move,
+    entries,
+    fail_over,
+    failover,
+    moves,
+    resume_move,
+    resume_shard_move,
+    reverse_move,
+    reverse_shard_move,
+    shard_move,
+    shard_moves,
+    start_move,
+    start_shard_move,
+    verify_move,
+    verify_shard_move,
+)
+from shardkit.growth import move as server_move
+from shardkit.growth.servers import GrowthError
+
+ENDED = "another process may have taken over"
+
+
+def asleep_at(
+    monkeypatch: pytest.MonkeyPatch,
+    fleet: Fleet,
+    module: ModuleType,
+    moment: str,
+    meanwhile: Callable[[], object],
+) -> None:
+    """Have a mover be stopped when it first calls a function, until its lease has ended.
+
+    Args:
+        monkeypatch: undoes that.
+        fleet: with the config server that has the lease.
+        module: whose function that is, as the mover calls it.
+        moment: the function's name.
+        meanwhile: what somebody else does then.
+    """
+    go_on = getattr(module, moment)
+
+    def asleep(*args: object, **options: object) -> object:
+        monkeypatch.setattr(module, moment, go_on)
+        fleet.config.delete("config:growth:lease")
+        meanwhile()
+        return go_on(*args, **options)
+
+    monkeypatch.setattr(module, moment, asleep)
+
+
+def masters_write(fleet: Fleet) -> bool:
+    """Whether the servers that entries name take writes, and have what there was."""
+    with shardkit.connect(fleet.url) as kit:
+        router = kit.key_sharded("users")
+        for n in range(50):
+            router[f"more{n}"].incr(f"more{n}")
+    return still_there(fleet)
+
+
+@pytest.mark.parametrize(
+    ("module", "moment"),
+    [
+        (server_move, "wait_for_copy"),
+        (server_move, "take_writes_alone"),
+        (entries, "relocated"),
+        (server_move, "_compare"),
+    ],
+)
+def test_a_mover_of_a_server_that_slept_leaves_alone_what_was_moved_back_meanwhile(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, module: ModuleType, moment: str
+) -> None:
+    small(fleet)
+    source, target = fleet.name(0), fleet.name(1)
+
+    def meanwhile() -> None:
+        resume_move(fleet.config, source, hold=PATIENT)
+        reverse_move(fleet.config, source, hold=PATIENT)
+
+    asleep_at(monkeypatch, fleet, module, moment, meanwhile)
+    with pytest.raises(GrowthError, match=ENDED):
+        start_move(fleet.config, source, target, hold=PATIENT)
+    assert {each.source: each.phase for each in moves(fleet.config)} == {
+        source: "done",
+        target: "done",
+    }
+    assert fleet.masters() == [source] * 2
+    assert masters_write(fleet)
+
+
+def test_a_mover_of_a_server_that_slept_does_not_go_on_with_what_was_aborted_meanwhile(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(fleet)
+    source = fleet.name(0)
+    asleep_at(
+        monkeypatch,
+        fleet,
+        server_move,
+        "take_writes_alone",
+        lambda: abort_move(fleet.config, source),
+    )
+    with pytest.raises(GrowthError, match=ENDED):
+        start_move(fleet.config, source, fleet.name(1), hold=PATIENT)
+    assert [each.phase for each in moves(fleet.config)] == ["aborted"]
+    assert masters_write(fleet)
+
+
+@pytest.mark.parametrize("moment", ["moved", "attest"])
+def test_a_mover_of_a_shard_that_slept_leaves_alone_what_was_moved_back_meanwhile(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    small(fleet)
+
+    def meanwhile() -> None:
+        resume_shard_move(fleet.config, "users:1", hold=PATIENT)
+        reverse_shard_move(fleet.config, "users:1", hold=PATIENT)
+
+    asleep_at(monkeypatch, fleet, shard_move, moment, meanwhile)
+    with pytest.raises(GrowthError, match=ENDED):
+        start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+    [move] = shard_moves(fleet.config)
+    assert (move.target, move.phase) == (fleet.name(0), "done"), "the journal is of the way back"
+    assert fleet.masters() == [fleet.name(0)] * 2
+    assert masters_write(fleet)
+
+
+def test_a_failover_that_slept_makes_no_second_master(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, c = fleet.servers
+    small(fleet)
+    follow(b, a)
+    follow(c, a)
+    fleet.push(0, (1, 2))
+    a.kill()
+    asleep_at(
+        monkeypatch,
+        fleet,
+        failover,
+        "take_writes_alone",
+        lambda: fail_over(fleet.config, "users:0", fleet.name(2)),
+    )
+    with pytest.raises(GrowthError, match=ENDED):
+        fail_over(fleet.config, "users:0", fleet.name(1))
+    assert fleet.masters() == [fleet.name(2)] * 2
+    with b.client() as client:
+        assert client.info("replication")["role"] == "slave"
+    assert masters_write(fleet)
+
+
+def test_a_verification_does_not_overwrite_the_move_that_somebody_began_meanwhile(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(fleet)
+    start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+    with monkeypatch.context() as patched:
+        asleep_at(
+            patched,
+            fleet,
+            shard_move,
+            "_note_strays",
+            lambda: reverse_shard_move(fleet.config, "users:1", hold=PATIENT),
+        )
+        assert verify_shard_move(fleet.config, "users:1").target == fleet.name(1)
+    assert [each.target for each in shard_moves(fleet.config)] == [fleet.name(0)]
+    start_move(fleet.config, fleet.name(0), fleet.name(2), hold=PATIENT)
+    written = fleet.config.get(f"config:growth:move:{fleet.name(0)}")
+    fleet.config.set("config:growth:lease", "somebody")
+    assert verify_move(fleet.config, fleet.name(0)).phase == "done", "it finds what it finds"
+    assert fleet.config.get(f"config:growth:move:{fleet.name(0)}") == written
