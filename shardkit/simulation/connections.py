@@ -187,10 +187,10 @@ class SimulatedConnection(TcpConnection):
 
     def can_read(self, timeout: float | None = 0) -> bool:
         """Wait until there is something to read; return whether there is."""
+        if super().can_read(0):
+            return True
         sock = socket_of(self)
-        if super().can_read(0) or sock is None:
-            return sock is not None
-        if not sock.readable and timeout != 0:
+        if timeout != 0 and not sock.readable:
             sock.wait_for(timeout)
         return bool(sock.readable)
 

@@ -148,6 +148,25 @@ def test_a_connection_that_is_opened_while_its_pool_closes_is_closed_again(
     assert not isinstance(pool, Pool) or not pool._idle
 
 
+def test_a_connection_in_use_that_connects_while_its_kit_closes_is_closed_again(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client: Any = kit.client("c")
+    connection = client.connection_pool.get_connection()
+    connection.disconnect()
+    connect = connections.TcpConnection._connect
+
+    def connect_and_close(self: Any) -> Any:
+        sock = connect(self)
+        kit.close()
+        return sock
+
+    monkeypatch.setattr(connections.TcpConnection, "_connect", connect_and_close)
+    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
+        connection.connect()
+    assert connection._sock is None
+
+
 def test_a_held_client_and_a_pub_sub_of_a_closed_kit_stay_closed(
     kit: ShardKit, own: LocalServers
 ) -> None:

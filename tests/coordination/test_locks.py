@@ -347,6 +347,25 @@ def test_who_waits_behind_one_that_does_not_come_asks_no_more_often_for_that(
     assert lock.inspect().holders == []
 
 
+def test_who_lost_its_place_and_has_it_back_gets_what_is_free_before_those_behind_it(
+    kit: ShardKit,
+) -> None:
+    lock, client = kit.lock("x", component="one"), kit.client("one")
+
+    def ask(who: str, place: int = 0) -> Any:
+        ask = lock._call("acquire", who, "x", 10**7, 1, "-", "-", 10**7, place, 0, 0)
+        return kit.driver.run(_sent(ask))
+
+    hold = lock.acquire()
+    assert [ask("first")[3], ask("second")[3]] == [1, 2]
+    client.zrem("lock:{x}:waiters", "first")
+    assert lock.release(hold)  # the second polls, and has not asked yet
+    token, _, _, place = ask("first", place=1)
+    assert token > 0
+    assert place == 0
+    assert [ask("second")[index] for index in (0, 3)] == [0, 2]
+
+
 def _sent(command: Any) -> Any:
     [reply] = yield [command]
     return reply

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 import redis
+from click.testing import CliRunner
 from growth_helpers import PATIENT, Fleet, check_nothing_lost, on_redis_too, writing
 from test_move_server import filled
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
+from shardkit.cli.app import app
 from shardkit.config.read_from import in_use
 from shardkit.connections.greeting import WAITING
 from shardkit.errors import InvalidArgumentError
@@ -358,11 +360,19 @@ def test_a_connection_that_stays_stops_a_move_and_is_named_unless_it_is_closed(
     move = start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=1, kill=True)
     assert move.phase == "done"
     assert still_there(fleet)
+    verify = ["move", "verify", "users:1", "--config", fleet.url]
+    right = CliRunner().invoke(app, verify)
+    assert right.exit_code == 0
+    assert "written at" not in right.output
     stranger.set("stray", 1)  # by another library, which does not ask for the fence
     stranger.close()
     certificate = verify_shard_move(fleet.config, "users:1").certificate
     assert certificate is not None
     assert certificate["stale"] == ["2 stray"]
+    wrong = CliRunner().invoke(app, verify)
+    assert wrong.exit_code == 1
+    assert f"written at {fleet.name(0)} afterwards, and kept there:" in wrong.output
+    assert "database 2 stray" in wrong.output
 
 
 @on_redis_too

@@ -6,6 +6,7 @@ import pytest
 from local_helpers import alive, eventually
 from redis.exceptions import AuthenticationError
 
+from shardkit.errors import LocalServerError
 from shardkit.local import LocalSentinel
 
 
@@ -38,6 +39,13 @@ def test_the_sentinels_replace_a_killed_master_which_comes_back_as_a_replica(bin
         assert eventually(follows)
         pids.append(watched.master.pid)
     assert not any(alive(pid) for pid in pids)
+
+
+def test_what_does_not_start_in_time_is_told_and_stopped() -> None:
+    watched = LocalSentinel(sentinels=1, replicas=0)
+    with pytest.raises(LocalServerError, match="did not answer in time"):
+        watched.start(timeout=0)
+    assert not any(server.running for server in watched.servers)
 
 
 def test_sentinels_ask_for_the_password_that_they_were_given() -> None:

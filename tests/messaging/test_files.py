@@ -289,6 +289,18 @@ def test_reading_extends_the_lease_once_a_quarter_of_it_has_passed(kit: ShardKit
         steps.send(kit.driver._run_step(step))
 
 
+def test_a_lease_is_a_minute_if_nobody_says_another(kit: ShardKit) -> None:
+    server = Clock()
+    files: Files[Any] = Files(kit.driver, "few", now=server)
+    files.create("logs", ["x"])
+    files.publish("logs", io.BytesIO(TEXT), name="a")
+    assert files.take("logs", "x") is not None
+    server.seconds += 59.9
+    assert files.take("logs", "x") is None
+    server.seconds += 0.2
+    assert files.take("logs", "x") is not None
+
+
 def test_large_chunks_come_whole_from_all_shards(face: Face) -> None:
     content = random.Random(3).randbytes(5 * 2**20 + 3)
     files = face.kit.files(component="many")

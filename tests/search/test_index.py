@@ -130,6 +130,18 @@ def test_a_document_of_many_words_is_indexed_and_found(face: Face) -> None:
     assert face.run(index.count("w2499")) == 0
 
 
+def test_a_weighted_sum_leaves_out_or_counts_what_lacks_an_attribute(face: Face) -> None:
+    index = opened(face, component="one", shards=1)
+    votes = [4, None, 9, None, 1, 7]
+    attributes = [{} if each is None else {"votes": each} for each in votes]
+    face.run(index.index_many((f"d{n}", "x", found) for n, found in enumerate(attributes)))
+    by: dict[str, Any] = {"sort": {"votes": 2}}
+    assert ids(face.run(index.search("x", **by))) == ["d2", "d5", "d0", "d4"]
+    assert face.run(index.search("x", **by)).total == 4
+    by.update(combine="union", default=5)
+    assert ids(face.run(index.search("x", **by))) == ["d2", "d5", "d3", "d1", "d0", "d4"]
+
+
 def test_a_field_is_searched_and_weighed(face: Face) -> None:
     index = opened(face, fields={"title": 5.0, "text": 1.0})
     face.run(index.index_many([("a", {"title": "redis"}), ("b", {"text": "redis"})]))

@@ -260,13 +260,20 @@ def test_ads_keep_what_they_earned_when_they_are_rebuilt(face: Face, kit: ShardK
     face.run(ads.remove("ad3"))
     ids = [*(f"ad{n}" for n in range(9)), "wine"]
     right = [face.run(ads.get(ad)) for ad in ids]
+    counts = set(client.scan_iter("{ads:0}:ad:*"))
+    assert 0 < len(counts) < len(ids)
     for pattern in ("{ads:0}:bonus:*", "{ads:0}:a:*", "{ads:0}:r:*", "{ads:0}:state", "ads:meta"):
         remove(client, pattern)
         again = face.kit.ads(component="one")
         assert face.run(again.rebuild()) == 9
         assert [face.run(again.get(ad)) for ad in ids] == right, pattern
         assert face.list(again.check()) == []
+        assert set(client.scan_iter("{ads:0}:ad:*")) == counts
     assert face.run(again.target(["Rome"])).ad == "wine"
+    damaged = min(counts)
+    client.hset(damaged, "v", "x")
+    assert face.run(again.rebuild()) == 9
+    assert [each.key for each in face.list(again.check())] == [damaged.decode()]
 
 
 def test_jobs_are_rebuilt_from_what_they_require(face: Face, kit: ShardKit) -> None:

@@ -99,6 +99,7 @@ def anothers_status(of: Any, network: Any) -> str:
 DAMAGES: Damages = {
     "a counter": (field("user", "followers", 77), "followers=b'77'"),
     "a counter of posts": (field("user", "posts", 77), "posts=77"),
+    "posts that are no number": (field("user", "posts", "x"), "a field that cannot be read"),
     "a counter of a list": (field("list", "following", "x"), "a field that cannot be read"),
     "a user": (lost(lambda n: n.layout.owned("user", n.ada)), "nothing"),
     "a user's type": (a_string(lambda n: n.layout.owned("user", n.ada)), "a value of another type"),

@@ -128,6 +128,11 @@ def test_posts_of_a_profile_that_was_trimmed_are_left_as_they_are(face: Face) ->
     run(network.delete_status(ada, posts[-1]))
     assert run(network.reconcile(ada)).posts == 0
     assert run(network.get_user(ada)).posts == 8
+    assert face.list(network.check()) == []
+    for status in posts[-4:-1]:
+        run(network.delete_status(ada, status))
+    assert run(network.get_user(ada)).posts == 5
+    assert face.list(network.check()) == []
 
 
 def test_reconciling_removes_what_strangers_and_nobody_posted(

@@ -162,6 +162,22 @@ async def test_a_node_that_stands_still_gets_an_incr_once(
         assert int(asking.get("operation{once}") or 0) <= 1
 
 
+async def test_what_a_node_may_have_executed_before_its_connection_broke_is_sent_once(
+    slots: Face, whole: LocalCluster
+) -> None:
+    cut = Command("data", "{k}", ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no"))
+    batch = [
+        cut,
+        command("data", "{k}a", "INCR"),
+        command("data", "{k}b", "SET", 1, idempotent=True),
+    ]
+    replies = await slots.send(*batch)
+    assert isinstance(replies[1], ShardUnavailable)
+    assert "may have been executed" in str(replies[1])
+    assert replies[2] == b"OK"
+    assert sum(count_of(node, "incr") for node in whole.nodes) <= 1
+
+
 # ---- slots on the move
 
 

@@ -145,7 +145,9 @@ async def test_a_batch_over_a_slot_that_moved_meanwhile_is_executed_once(
     move.start()
     move.move(*KEYS)
     move.finish()
-    assert await slots.send(*bumps()) == counted(2)  # MOVED
+    replies = await slots.send(*bumps())  # MOVED
+    assert replies == counted(2)
+    assert not replies.failed
     [alone] = await slots.send(command("data", KEYS[0], "INCR"))
     assert alone == 3
     move.close()
@@ -186,26 +188,27 @@ def up(whole: LocalCluster) -> bool:
     return True
 
 
-async def test_an_error_of_the_clusters_client_is_that_keys_only(
-    slots: Face, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slot_of_which_the_client_knows_no_owner_is_refused_alone(slots: Face) -> None:
     keys = [f"k{n}" for n in range(30)]
     assert await slots.send(*[command("data", key, "SET", 0) for key in keys]) == [b"OK"] * 30
-    client = own_client(slots.kit, "data")
-    original = client.get_node_from_key
-
-    def fails(key: Any, *args: Any) -> Any:
-        if key == b"k7":
-            raise redis.exceptions.SlotNotCoveredError("none")
-        return original(key, *args)
-
-    monkeypatch.setattr("shardkit.transport.dispatcher._nodes_of", lambda *args: None)
-    monkeypatch.setattr(type(client), "get_node_from_key", lambda self, *args: fails(*args))
+    owners: Any = redis_private.slot_owners(own_client(slots.kit, "data"))
+    del owners[slot_of("k7")]
     replies = await slots.send(*[command("data", key, "INCR") for key in keys])
+    assert replies.failed
     assert isinstance(replies[7], ShardUnavailable)
     assert "may have been executed" not in str(replies[7])
     assert replies[:7] + replies[8:] == [1] * 29
-    assert redis_private.slot_owners(client)
+
+
+async def test_what_could_not_be_sent_to_a_slots_old_node_goes_to_its_new_one(slots: Face) -> None:
+    keys = [f"k{n}" for n in range(30)]
+    assert await slots.send(*[command("data", key, "SET", 0) for key in keys]) == [b"OK"] * 30
+    client = own_client(slots.kit, "data")
+    owners: Any = redis_private.slot_owners(client)
+    owners[slot_of("k7")] = [redis_private.node_of(client, "127.0.0.1", 1)]
+    replies = await slots.send(*[command("data", key, "INCR") for key in keys])
+    assert replies == [1] * 30
+    assert not replies.failed
 
 
 @pytest.mark.parametrize("face_name", FACES)

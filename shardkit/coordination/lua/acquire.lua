@@ -97,7 +97,7 @@ if waits > 0 and not place then
   store(id, e)
   keep(3, 4)
   -- A place that was lost and is given again can be the first, and what it waits for free.
-  if given ~= 0 and free ~= NONE then
+  if given ~= 0 then
     local token = settle(now, id)
     if token then return {token, now, now + ttl, 0} end
   end

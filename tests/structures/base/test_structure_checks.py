@@ -158,6 +158,21 @@ def test_a_part_of_another_type_and_a_value_that_no_codec_wrote_are_found(
     assert [each.key for each in found_in(face, "hash")] == [two]
 
 
+@pytest.mark.parametrize("plan", [{}, {"total": 300}], ids=["growing", "planned"])
+def test_words_and_numbers_of_other_parts_are_found_among_numbers(
+    face: Face, kit: ShardKit, plan: dict[str, int]
+) -> None:
+    it = numbers(face.kit, **plan)
+    face.run(it.hset(mapping=dict.fromkeys([*range(300), *WORDS], "x")))
+    assert face.list(it.check()) == []
+    client: Any = holder(kit, "many", "it:0")
+    wrong = [*map(str, range(1000, 1200)), *([] if plan else ["word"])]
+    client.hset("it:0", mapping=dict.fromkeys(wrong, "x"))
+    [found] = face.list(it.check())
+    assert found.key == "it:0"
+    assert f"and {len(wrong) - 1} others" in found.found
+
+
 def test_a_top_that_is_not_the_highest_is_found(face: Face, kit: ShardKit) -> None:
     face.run(scores(face.kit).zadd({word: n for n, word in enumerate(WORDS)}))
     key = next(k for k in keys_of(kit, "many") if k.endswith(":top"))

@@ -16,7 +16,7 @@ from faces import Face, faced, keys_of
 from sorted_set_helpers import check_bounds, stored
 
 from shardkit import ShardErrors, ShardKit, ShardMap
-from shardkit.errors import InvalidArgumentError, ParameterMismatchError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
 from shardkit.local import LocalCluster
 
 COMPONENTS = ["one", "many"]
@@ -244,6 +244,19 @@ def test_rebuilding_repairs_bounds_and_count(face: Face, kit: ShardKit) -> None:
     assert face.run(each.rebuild()) == 0
     assert face.run(each.top(3)) == []
     assert face.run(each.zadd(scored(200))) == 200
+    check_bounds(kit, "one", each)
+
+
+def test_a_lost_bound_that_the_state_does_not_know_of_is_named(face: Face, kit: ShardKit) -> None:
+    each = face.kit.sorted_set("s", component="one", part_size=16, groups=1, bound=4)
+    face.run(each.zadd(scored(50)))
+    client: Any = kit.client("one")
+    client.delete("s:{0}:top")
+    client.hset("s:{0}", "top", 0)
+    with pytest.raises(DamagedDataError, match=r"s:\{0\} is damaged: top=0"):
+        face.run(each.zadd({"new": 1}))
+    assert face.run(each.rebuild()) == 50
+    assert face.run(each.zadd({"new": 1})) == 1
     check_bounds(kit, "one", each)
 
 

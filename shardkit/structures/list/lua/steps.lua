@@ -70,7 +70,8 @@ function STEPS.expire(list, task, parts)
   local now = redis.call('TIME')
   if task.old > 0 and now[1] * 1000 + now[2] / 1000 >= task.old then -- too late: some are gone
     task.kind, task.at, task.to = 'unlink', list.first, list.last
-    task.next, task.last, task.drops = 1, 0, 1
+    task.next, task.last = 1, 0 -- none
+    task.drops = 1
     return false
   end
   list.due = task.due > 0 and string.format('%.0f', task.due)
