@@ -88,8 +88,9 @@ golden: setup  ## what this release stores, kept for later ones to read; done on
 damage: setup  ## every damage to what structures store, one at a time, and every call on it; ONLY='ads jobs' for some
 	PYTHONPATH=.:tests $(BIN)/python tests/damage/damages.py $(ONLY)
 
-kills: setup  ## movers killed at fifty moments each, under clients that write; KILLS=500 for more
-	KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest -q tests/growth/test_killed_movers.py
+kills: setup  ## movers, failovers and servers killed at fifty moments each, under clients that write; KILLS=500 for more
+	KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest -q tests/growth/test_killed_movers.py \
+	  tests/growth/test_killed_failovers.py
 
 simulate: setup  ## shardkit's protocols under ever new schedules until stopped, on all cores
 	$(BIN)/python tools/simulate.py $(SECONDS)

@@ -10,6 +10,11 @@
 WAIT and WAITAOF wait for what their own connection has written. The block's writes may have used
 others, so a marker is written first: what is older than it was replicated, and synced, before it.
 
+That holds of one server in one run. If the master dies between write and marker, another one, or
+the same with less data, takes the marker, and its replicas acknowledge that, though the write is
+lost. Then this process has lost a connection to the shard since the write: so if one was closed,
+for whatever reason, the block looks whether the server has been the master ever since.
+
 Under ``appendfsync everysec``, WAITAOF says yes before there was a sync: Valkey up to 9.1 at least,
 and Redis before 8 (redis/redis#13793). There, as with servers that have no WAITAOF (before Redis
 7.2), the block waits for a second, by when a sync has begun, and until none is pending. So it does
@@ -24,7 +29,7 @@ from contextvars import ContextVar, Token
 from typing import Any, Self
 
 from shardkit.errors import InvalidArgumentError, NotDurableError, ShardFailure
-from shardkit.events import CommandsSent, Event, subscribe
+from shardkit.events import CommandsFinished, CommandsSent, ConnectionClosed, Event, subscribe
 from shardkit.operations.commands import Command, Partial, Pause, Shard
 from shardkit.operations.operation import Operation
 from shardkit.routing.command_keys import reads_by_name
@@ -35,17 +40,34 @@ _AT_A_TIME = 1.0  # seconds of one WAIT: a server's answer must come within its 
 _SYNC_PENDING = 0.05  # seconds between looks
 _EVERY_SECOND = 1.0  # an AOF is synced so often
 
-_written: ContextVar[set[str] | None] = ContextVar("shardkit_written", default=None)
+_NO_HISTORY = (
+    "0" * 40
+)  # the replication history before its own of a server that always was a master
+
+_current: ContextVar[DurableBlock | None] = ContextVar("shardkit_durable", default=None)
 
 
 class DurableBlock:
     """What is written inside is on replicas, or on disk, when the block ends; see `kit.durable`.
 
     It can be used once at a time.
+
+    Args:
+        run: runs operations.
+        replicas: so many must have it.
+        fsync: whether it must be on disk.
+        timeout: how long to wait, in seconds.
+        histories: the replication history of shards, where it was looked at; the kit's blocks share
+            it.
     """
 
     def __init__(
-        self, run: Callable[[Operation[None]], Any], replicas: int, fsync: bool, timeout: float
+        self,
+        run: Callable[[Operation[None]], Any],
+        replicas: int,
+        fsync: bool,
+        timeout: float,
+        histories: dict[str, str],
     ) -> None:
         for name, value, fits in (
             ("replicas", replicas, type(replicas) is int and 0 <= replicas <= 1000),
@@ -62,39 +84,65 @@ class DurableBlock:
         self._replicas = replicas
         self._fsync = fsync
         self._timeout = timeout
-        self._token: Token[set[str] | None] | None = None
+        self._histories = histories
+        self._token: Token[DurableBlock | None] | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Have it as before anything was written."""
+        self._began = time.monotonic()
+        self._known = dict(self._histories)
+        self._written: set[str] = set()  # shards, as the next two
+        self._answered: set[str] = set()  # those of which a write was answered
+        self._doubtful: set[str] = set()  # those to which a connection was closed after that
 
     def __enter__(self) -> Self:
-        self._token = _written.set(set())
-        self._unsubscribe = subscribe(_note)
+        self._forget()
+        self._token = _current.set(self)
+        self._unsubscribe = subscribe(self._note)
         return self
 
-    def _leave(self) -> set[str]:
-        written = _written.get() or set()
-        self._unsubscribe()
+    def _note(self, event: Event) -> None:
+        """Note to which shards the block writes, and whether a connection is closed afterwards."""
+        if isinstance(event, ConnectionClosed):
+            if event.shard in self._answered:  # whichever thread's it was
+                self._doubtful.add(event.shard)
+        elif isinstance(event, CommandsSent):
+            if _current.get() is self and not all(map(reads_by_name, event.names_of())):
+                self._written.add(event.shard)
+        elif isinstance(event, CommandsFinished) and event.sent.shard in self._written:
+            self._answered.add(event.sent.shard)
+
+    def _leave(self) -> None:
         if self._token is not None:
-            _written.reset(self._token)
-        return written
+            _current.reset(self._token)
 
     def __exit__(self, kind: object, *_: object) -> None:
-        written = self._leave()
-        if kind is None and written:
-            self._run(self._steps(written))
+        self._leave()
+        try:
+            if kind is None and self._written:
+                self._run(self._steps(self._written))
+        finally:
+            self._unsubscribe()
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
 
     async def __aexit__(self, kind: object, *_: object) -> None:
-        written = self._leave()
-        if kind is None and written:
-            await self._run(self._steps(written))
+        self._leave()
+        try:
+            if kind is None and self._written:
+                await self._run(self._steps(self._written))
+        finally:
+            self._unsubscribe()
 
     def _steps(self, written: set[str]) -> Operation[None]:
         """Wait for all shards.
 
         Raises:
-            NotDurableError: it took too long; the writes were carried out all the same.
+            NotDurableError: it took too long; the writes were carried out all the same. Or their
+                master has been replaced or restarted meanwhile.
         """
         end = time.monotonic() + self._timeout
         waiting = sorted(written)
@@ -110,6 +158,8 @@ class DurableBlock:
                 problem = self._problem(replies[n * each : (n + 1) * each])
                 if problem is _UNSURE:
                     problem = yield from _synced(_shard(name), marked, end)
+                if not problem and name in self._doubtful:
+                    problem = yield from self._is_another_master(name)
                 if problem:
                     why[name] = problem
                     late.append(name)
@@ -120,6 +170,30 @@ class DurableBlock:
                     "the writes were carried out; see `shardkit status`, or allow more time",
                 )
             waiting = late
+
+    def _is_another_master(self, name: str) -> Operation[str]:
+        """Return why a shard's master has perhaps not been that since the block began, or nothing.
+
+        Raises:
+            NotDurableError: another server has become it, or it was restarted; or before, but this
+                kit sees it for the first time.
+        """
+        [reply] = yield Partial([Command(_shard(name), MARKER, ("INFO",))])
+        if isinstance(reply, ShardFailure):
+            return str(reply)
+        info = _lines(reply)
+        history = info.get("master_replid", "")
+        self._histories[name] = history
+        if history != self._known.get(name) and (
+            info.get("master_replid2") != _NO_HISTORY
+            or int(info.get("uptime_in_seconds", 0)) <= time.monotonic() - self._began
+        ):
+            raise NotDurableError(
+                f"the connection to the master of {name} was lost, and another server, or one that "
+                "was restarted, is the master now: whether it has what was written, nobody knows",
+                "look at it, and write again what is not there",
+            )
+        return ""
 
     def _commands(self, name: str, seconds: float) -> list[Command]:
         shard, milliseconds = _shard(name), max(1, round(1000 * seconds))
@@ -157,6 +231,10 @@ class DurableBlock:
 _UNSURE = "the server has no WAITAOF, or one that says yes too early"
 
 
+def _lines(info: bytes) -> dict[str, str]:
+    return dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
+
+
 def _words(reply: Any) -> Any:
     """Return the words of a reply, which is a map in RESP3."""
     return reply.values() if isinstance(reply, dict) else reply
@@ -168,7 +246,7 @@ def _synced(shard: Shard, marked: float, end: float) -> Operation[str]:
         [reply] = yield Partial([Command(shard, MARKER, ("INFO",))])
         if isinstance(reply, ShardFailure):
             return str(reply)
-        lines = dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
+        lines = _lines(reply)
         if lines.get("aof_enabled") != "1":
             return "it has no AOF"
         if _waits_for_syncs(lines):
@@ -191,10 +269,3 @@ def _waits_for_syncs(info: dict[str, str]) -> bool:
 def _shard(name: str) -> Shard:
     component, _, number = name.rpartition(":")
     return Shard(component, int(number)) if component and number.isdigit() else Shard(name)
-
-
-def _note(event: Event) -> None:
-    if isinstance(event, CommandsSent):
-        written = _written.get()
-        if written is not None and not all(map(reads_by_name, event.names_of())):
-            written.add(event.shard)

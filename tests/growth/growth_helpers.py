@@ -9,7 +9,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -110,15 +110,22 @@ def ask_for_a_replica(master: LocalServer, *others: LocalServer) -> None:
 
 
 class Writers:
-    """Clients that increment, set and read without end, and note what they were told."""
+    """Clients that count, set, read, delete and expire without end, and note what they were told.
 
-    def __init__(self, url: str) -> None:
+    Args:
+        url: the config server's.
+        replicas: how many replicas must have a write before it counts as acknowledged.
+    """
+
+    def __init__(self, url: str, replicas: int = 0) -> None:
         self._url = url
+        self._replicas = replicas
         self._end = threading.Event()
         self.acknowledged: dict[str, int] = {}
         self.uncertain: dict[str, int] = {}
         self.longest: dict[str, float] = {}
         self.errors: list[str] = []
+        self.gone: list[str] = []
         self.history: list[RecordedCall] = []
         self._shared = "shared0"
         self._threads = [
@@ -126,10 +133,17 @@ class Writers:
             for target in (self._blocking, self._awaiting, self._decorated)
         ]
 
-    def _count(self, name: str, key: str, call: Any) -> None:
+    def _durable(self, kit: Any) -> Any:
+        """Return a block whose writes are acknowledged when it ends."""
+        if not self._replicas:
+            return nullcontext()
+        return kit.durable(replicas=self._replicas, timeout=5.0)
+
+    def _count(self, kit: Any, name: str, key: str, call: Any) -> None:
         began = time.monotonic()
         try:
-            call()
+            with self._durable(kit):
+                call()
         except (redis.RedisError, shardkit.ShardKitError, ExceptionGroup) as error:
             self.uncertain[key] = self.uncertain.get(key, 0) + 1
             self.errors.append(f"{name}: {error!r}")
@@ -148,6 +162,19 @@ class Writers:
         record.ended = time.monotonic()
         record.result = result
 
+    def _end_keys(self, kit: Any, router: Any, n: int) -> None:
+        """Write a key and delete it, and one that expires."""
+        try:
+            with self._durable(kit):
+                router[f"gone{n}"].set(f"gone{n}", n)
+                router[f"soon{n}"].set(f"soon{n}", n, px=100)
+            self.gone.append(f"soon{n}")
+            with self._durable(kit):
+                router[f"gone{n}"].delete(f"gone{n}")
+            self.gone.append(f"gone{n}")
+        except (redis.RedisError, shardkit.ShardKitError, ExceptionGroup) as error:
+            self.errors.append(f"ending: {error!r}")
+
     def _blocking(self) -> None:
         with shardkit.connect(self._url) as kit:
             router, n = kit.key_sharded("users"), 0
@@ -155,8 +182,10 @@ class Writers:
             while not self._end.wait(PAUSE):
                 n += 1
                 key = f"b{n % 7}"
-                self._count("blocking", key, lambda key=key: router[key].incr(key))
-                self._count("structure", "ids", lambda n=n: ids.sadd(n))
+                self._count(kit, "blocking", key, lambda key=key: router[key].incr(key))
+                self._count(kit, "structure", "ids", lambda n=n: ids.sadd(n))
+                if n % 5 == 0:
+                    self._end_keys(kit, router, n)
                 # Other keys again and again: the check takes long for many calls of one key.
                 self._shared, value = f"shared{n // 50}", str(n)
                 self._record(
@@ -176,7 +205,8 @@ class Writers:
                     n += 1
                     key, began = f"a{n % 7}", time.monotonic()
                     try:
-                        await router[key].incr(key)
+                        async with self._durable(kit):
+                            await router[key].incr(key)
                     except (redis.RedisError, shardkit.ShardKitError) as error:
                         self.uncertain[key] = self.uncertain.get(key, 0) + 1
                         self.errors.append(f"awaiting: {error!r}")
@@ -203,7 +233,7 @@ class Writers:
             while not self._end.wait(PAUSE):
                 n += 1
                 key = f"d{n % 7}"
-                self._count("decorated", key, lambda key=key: count(key))
+                self._count(kit, "decorated", key, lambda key=key: count(key))
                 name = self._shared
                 self._record("decorated", "get", name, (), lambda name=name: read(name))
 
@@ -220,9 +250,9 @@ class Writers:
 
 
 @contextmanager
-def writing(fleet: Fleet) -> Iterator[Writers]:
-    """Have clients write inside."""
-    writers = Writers(fleet.url)
+def writing(fleet: Fleet, replicas: int = 0) -> Iterator[Writers]:
+    """Have clients write inside; see `Writers`."""
+    writers = Writers(fleet.url, replicas)
     writers.start()
     try:
         time.sleep(0.1)  # they write before, between and after
@@ -233,7 +263,10 @@ def writing(fleet: Fleet) -> Iterator[Writers]:
 
 
 def check_nothing_lost(fleet: Fleet, writers: Writers) -> None:
-    """Every acknowledged increment is there, once; what was not acknowledged may be there."""
+    """Every acknowledged increment is there, once; what was not acknowledged may be there.
+
+    What was deleted or has expired is not there.
+    """
     assert sum(writers.acknowledged.values()) > 100
     with shardkit.connect(fleet.url) as kit:
         router = kit.key_sharded("users")
@@ -242,7 +275,13 @@ def check_nothing_lost(fleet: Fleet, writers: Writers) -> None:
                 found = kit.set("ids", component="users", total=10_000, members=int).scard()
             else:
                 found = int(router[key].get(key) or 0)
-            assert count <= found <= count + writers.uncertain.get(key, 0), key
+            unsure = writers.uncertain.get(key, 0)
+            assert count <= found <= count + unsure, (key, count, found, unsure)
+        assert writers.gone
+        end = time.monotonic() + 30
+        while left := [key for key in writers.gone if router[key].exists(key)]:
+            assert time.monotonic() < end, f"was deleted or expired, and is there: {left}"
+            time.sleep(0.05)
 
 
 __all__ = [

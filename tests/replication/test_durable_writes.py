@@ -11,7 +11,9 @@ import redis
 from faces import Face, faced
 from replication_helpers import BINARIES
 
+import shardkit
 from shardkit import ShardMap
+from shardkit.admin import push
 from shardkit.errors import InvalidArgumentError, NotDurableError, ShardFailure
 from shardkit.local import LocalServer
 from shardkit.operations.commands import Pause
@@ -98,7 +100,9 @@ def steps_of(
     """
     clock = Clock()
     monkeypatch.setattr(durable, "time", clock)
-    steps = DurableBlock(lambda operation: None, timeout=5.0, **options)._steps({"users:0"})
+    steps = DurableBlock(lambda operation: None, timeout=5.0, histories={}, **options)._steps(
+        {"users:0"}
+    )
     asked, paused, reply = 0, 0.0, None
     while True:
         try:
@@ -149,3 +153,56 @@ def test_blocks_that_only_read_and_wrong_arguments(opened: Face) -> None:
     for wrong in ({"replicas": -1}, {"replicas": 0}, {"timeout": 0}, {"fsync": 1}):
         with pytest.raises(InvalidArgumentError, match="durable"):
             opened.kit.durable(**wrong)
+
+
+def test_a_block_is_not_durable_if_another_server_has_become_the_master_meanwhile() -> None:
+    """The new master and its replica acknowledge the marker, but do not have what was written."""
+    fast = {"repl-diskless-sync-delay": 0, "repl-ping-replica-period": 1}
+    with (
+        LocalServer(config=fast) as master,
+        LocalServer(config=fast) as heir,
+        LocalServer(config=fast, replica_of=heir) as its_replica,
+        LocalServer() as config,
+    ):
+        with heir.client() as client:
+            assert client.set("k", "old")
+            assert client.wait(1, 10_000) == 1
+            client.replicaof("127.0.0.1", str(master.port))  # it is filled with nothing
+            client.replicaof("NO", "ONE")  # and promoted, as by a failover
+
+        def push_one(port: int) -> None:
+            with config.client() as told:
+                described = {"components": {"one": {"entry": {"port": port}}}}
+                push(told, ShardMap.parse(json.dumps(described)), force=True)
+
+        push_one(master.port)
+        with shardkit.connect(f"redis://{config.address}") as kit:
+
+            @kit.redis_connection("one")
+            def write_one(conn: Any, value: str) -> None:
+                conn.set("k", value)
+
+            def block() -> None:
+                with kit.durable(replicas=1, timeout=20):
+                    write_one("new")
+                    master.kill()
+                    push_one(heir.port)
+
+            with pytest.raises(NotDurableError, match="another server, or one that was restarted"):
+                block()
+            with kit.durable(replicas=1, timeout=20):
+                write_one("again")
+        with its_replica.client() as there:
+            assert there.get("k") == b"again"
+
+
+def test_a_connection_that_is_lost_does_not_make_a_block_doubtful_if_the_master_stays(
+    opened: Face, pair: tuple[LocalServer, LocalServer]
+) -> None:
+    if opened.runner is not None:
+        return
+    with pair[0].client() as client:
+        for _ in range(2):
+            with opened.kit.durable(replicas=1, timeout=20):
+                opened.kit.key_sharded("users")["a"].set("a", 1)
+                client.client_kill_filter(_type="normal")
