@@ -2,8 +2,8 @@
 
 ::
 
-    CLIENT LIST of every server    shardkit:unique:7@web1/4711            ┐
-                                   shardkit:hits@web1/4711                ├─► web1/4711
+    CLIENT LIST of every server    shardkit:unique:7/12@web1/4711         ┐
+                                   shardkit:hits/9@web1/4711              ├─► web1/4711
     … and of the config server     shardkit:config-server/17@web1/4711    ┘   epoch 17
 
 Connections without such a name, of other programs and releases, are grouped by address and library.
@@ -23,7 +23,8 @@ from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 
 _NAME = re.compile(
-    r"shardkit:(?:waiting/|reading/)?(?:config-server/(?P<epoch>[0-9]+)|(?P<component>.+?)(?::[0-9]+)?)"
+    r"shardkit:(?:waiting/|reading/)?"
+    r"(?:config-server/(?P<epoch>[0-9]+)|(?P<component>[^/@]+?)(?::[0-9]+)?(?:/(?P<made_for>[0-9]+))?)"
     r"@(?P<host>[^@/]+)/(?P<pid>[0-9]+)"
 )
 _LIBRARY = re.compile(r"(?P<lib>[^(]*)\(shardkit_v(?P<version>[^;)]+)")
@@ -43,6 +44,8 @@ class ClientProcess:
         components: the components whose servers it is connected to, with the seconds since it
             last sent a command there.
         epoch: the `config:epoch` that it uses; None if it has no connection to the config server.
+        entries: the epoch of the entries that its connections to a component were made for; of the
+            oldest of them. Without those whose connections do not say.
         connections: how many connections it has.
         idle: seconds since any of them sent a command.
         age: seconds since the oldest was made.
@@ -54,6 +57,7 @@ class ClientProcess:
     users: set[str] = field(default_factory=set)
     components: dict[str, int] = field(default_factory=dict)
     epoch: int | None = None
+    entries: dict[str, int] = field(default_factory=dict)
     connections: int = 0
     idle: int = 0
     age: int = 0
@@ -126,3 +130,6 @@ def _count(each: Mapping[str, str], found: dict[tuple[str, int, str], ClientProc
     elif named:
         name = named["component"]
         process.components[name] = min(idle, process.components.get(name, idle))
+        if named["made_for"]:
+            made_for = int(named["made_for"])
+            process.entries[name] = min(made_for, process.entries.get(name, made_for))

@@ -382,7 +382,10 @@ class Clients:
                 address = entry.address if reads else own.address
                 moved = partial(_has_moved, weakref.ref(self), shard, address)
                 pool.greeting = Greeting(
-                    partial(self._name, shard), witness, None if topology is None else moved, reads
+                    partial(self._name, shard, component.epoch),
+                    witness,
+                    None if topology is None else moved,
+                    reads,
                 )
             return client
         except (RedisError, RedisClusterException, OSError) as error:
@@ -407,8 +410,9 @@ class Clients:
                 client.reader = partial(_present_reader, weakref.ref(self), shard, awaiting)
         return client
 
-    def _name(self, shard: Shard) -> str:
-        return connection_name(self._describe(shard))
+    def _name(self, shard: Shard, epoch: int) -> str:
+        described = self._describe(shard)
+        return connection_name(f"{described}/{epoch}" if epoch else described)
 
     def _policy(
         self, fields: dict[str, Any], shard: Shard, address: str, deadline: float | None

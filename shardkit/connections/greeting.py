@@ -2,7 +2,8 @@
 
 ::
 
-    CLIENT SETNAME shardkit:unique:7@web1/4711     component, shard, host and process
+    CLIENT SETNAME shardkit:unique:7/17@web1/4711  component, shard, the epoch of its entries, host
+                                                   and process
     ZSCORE config:witness unique                   once per client, see shardkit.topology.witness
     EXISTS config:fence                            whether the database is closed: its shards move
 
@@ -10,11 +11,11 @@ Whatever the server refuses of it, for want of rights say, is left out: connecti
 
 A *fence* closes a database to new connections while its shards move to another server, and for good
 once they have moved (see `shardkit.growth.shard_move`). Whoever meets one says so in its name
-(``shardkit:waiting/unique:7@web1/4711``) and waits until it is lifted, or the entries name another
-place. Nothing was sent by then, so it can be sent there.
+(``shardkit:waiting/unique:7/17@web1/4711``) and waits until it is lifted, or the entries name
+another place. Nothing was sent by then, so it can be sent there.
 
 While a move holds a shard, what only reads is sent over connections of its own, which say that in
-their names (``shardkit:reading/unique:7@web1/4711``). A fence that says ``"readers": true`` lets
+their names (``shardkit:reading/unique:7/17@web1/4711``). A fence that says ``"readers": true`` lets
 them pass: they read the fence (``GET config:fence``) where others ask whether it is there.
 """
 
@@ -64,7 +65,7 @@ def lets_readers_pass(fence: bytes) -> bool:
 
 
 def connection_name(what: str) -> str:
-    """Return the name of a connection of this process: ``shardkit:unique:7@web1/4711``."""
+    """Return the name of a connection of this process: ``shardkit:unique:7/17@web1/4711``."""
     return f"shardkit:{what}@{_host()}/{os.getpid()}"
 
 
@@ -135,7 +136,7 @@ class Greeting:
                 raise error
             name = self._name().removeprefix("shardkit:")
             if time.monotonic() > end:
-                shard = name.partition("@")[0]
+                shard = re.split("[/@]", name)[0]
                 raise DatabaseMovedError(
                     "the database is closed: its shards move to another server, or have moved, and "
                     "the entries still name this one; see: shardkit move status; if that was "

@@ -50,6 +50,7 @@ def test_clients_are_shown_by_process_with_the_epoch_in_use(
     assert this["library"] == f"shardkit {shardkit.__version__}"
     assert this["users"] == ["default"]
     assert this["connections"] >= 9
+    assert this["entries"] == {"unique": 1}
     assert "unique" in cli("clients", "-c", town_url, "--using", "unique").out
     using = read_json("clients", "-c", town_url, "--using", "followers")["clients"]
     assert os.getpid() not in [each["pid"] for each in using]

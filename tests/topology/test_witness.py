@@ -152,4 +152,4 @@ def test_connections_carry_names_and_the_epoch_in_use(
     face.kit.topology.expire()
     incr(face)
     names = {str(each["name"]).split("@")[0] for each in config.client_list()}
-    assert {"shardkit:data:0", "shardkit:data:1", "shardkit:config-server/1"} <= names
+    assert {"shardkit:data:0/1", "shardkit:data:1/1", "shardkit:config-server/1"} <= names

@@ -87,6 +87,7 @@ _FIELDS: tuple[Field[ClientProcess], ...] = (
         lambda each: ", ".join(sorted(each.components)),
     ),
     Field("epoch", lambda each: each.epoch, number("epoch")),
+    Field("entries", lambda each: each.entries),
     Field("connections", lambda each: each.connections, number("conns")),
     Field("idle_seconds", lambda each: each.idle, number("idle s")),
     Field("age_seconds", lambda each: each.age, number("age s")),
