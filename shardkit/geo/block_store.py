@@ -121,10 +121,16 @@ class BlockStore:
         yield from self._to_all_blocks(number, "EXPIRE", seconds)
         yield from self.table(number).expire(seconds)
 
-    def remove(self, number: int) -> Operation[None]:
-        """Remove a generation, even if it is incomplete."""
+    def remove(self, number: int, *, keep_lists: bool = False) -> Operation[None]:
+        """Remove a generation, even if it is incomplete.
+
+        Args:
+            number: the generation.
+            keep_lists: whether to leave the lists of its blocks, by which a later removal finds
+                what an interrupted import writes before it notices.
+        """
         yield from self.table(number).delete()
-        yield from self._to_all_blocks(number, "UNLINK")
+        yield from self._to_all_blocks(number, "UNLINK", lists=not keep_lists)
 
     def load(self, generation: Generation) -> Operation[LocalCities | None]:
         """Load a generation into this process; None if part of it is missing."""
@@ -232,8 +238,10 @@ class BlockStore:
             for level, page, bucket in _LISTED.iter_unpack(listed)
         ]
 
-    def _to_all_blocks(self, number: int, name: str, *args: Argument) -> Operation[None]:
-        """Send a command for every block, then for the lists.
+    def _to_all_blocks(
+        self, number: int, name: str, *args: Argument, lists: bool = True
+    ) -> Operation[None]:
+        """Send a command for every block, then for the lists, unless these are left out.
 
         The first list comes last, so that a failed call can be repeated.
         """
@@ -242,7 +250,7 @@ class BlockStore:
             keys = [self.block_key(number, *block) for block in listed]
             yield Columns.each(self._component, name, keys, *args, idempotent=True)
             turn += 1
-        for list_turn in reversed(range(turn)):
+        for list_turn in reversed(range(turn if lists else 0)):
             key = self._list_key(number, list_turn)
             yield [Command(self._component, key, (name, key, *args), None, True)]
 

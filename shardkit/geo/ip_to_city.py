@@ -192,7 +192,7 @@ class IpToCity(Structure[Face]):
                 yield from self._store.remove(generation)
                 yield from self._generations.forget(generation)
             for generation in interrupted:
-                yield from self._store.remove(generation)
+                yield from self._store.remove(generation, keep_lists=True)
             now = yield from self._now()
             new = yield from self._store.write(number, source, progress or (lambda *_: None), now)
             old = yield from self._generations.switch(new, grace)

@@ -127,24 +127,94 @@ def test_a_second_import_interrupts_the_first(kit: ShardKit) -> None:
     assert generations(kit, "many") == {str(second.info().number)}  # type: ignore[union-attr]
 
 
-def test_an_import_that_just_stopped_is_cleaned_up_by_the_next(kit: ShardKit) -> None:
+def sent(kit: ShardKit, batch: Any) -> Any:
+    return kit.plane.links[True].send(batch)
+
+
+def to_its_end(kit: ShardKit, steps: Any, batch: Any) -> None:
+    while True:
+        batch = steps.send(sent(kit, batch))
+
+
+def writes(batch: Any) -> bool:
+    """Whether a batch has blocks of an import."""
+    return sum(command.args[0] == "SET" for command in batch) > 1
+
+
+def calls(batch: Any, script: str) -> bool:
+    return any(command.script and command.script.name == script for command in batch)
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_what_an_import_writes_after_another_has_begun_is_removed_by_a_third_or_itself(
+    kit: ShardKit, killed: bool
+) -> None:
+    ip = kit.ip_to_city(component="many")
+    late = ip.deferred.import_from(OLD)
+    batch = next(late)
+    while not writes(batch):
+        batch = late.send(sent(kit, batch))
+    second = ip.import_from(NEW).generation
+    answer = sent(kit, batch)  # it does not know yet
+    assert len(generations(kit, "many")) == 2
+    if killed:
+        late.close()
+        third = ip.import_from(NEW).generation
+        assert generations(kit, "many") == {str(second), str(third)}
+        return
+    with pytest.raises(StructureError, match="another import has begun"):
+        to_its_end(kit, late, late.send(answer))
+    assert generations(kit, "many") == {str(second)}
+
+
+def test_an_import_that_has_written_all_does_not_replace_a_later_one(kit: ShardKit) -> None:
+    ip = kit.ip_to_city(component="many")
+    late = ip.deferred.import_from(OLD)
+    batch = next(late)
+    while not calls(batch, "geo/switch"):
+        batch = late.send(sent(kit, batch))
+    ip.import_from(NEW)
+    with pytest.raises(StructureError, match="another import has begun"):
+        to_its_end(kit, late, batch)
+    assert kit.ip_to_city(component="many").find_many(["1.0.0.1", "5.0.0.1"]) == [OSLO, LIMA]
+
+
+def test_an_import_that_is_killed_while_it_is_abandoned_is_removed_by_the_next(
+    kit: ShardKit,
+) -> None:
+    ip = kit.ip_to_city(component="many")
+    steps = ip.deferred.import_from(OLD)
+    batch = next(steps)
+    while not writes(batch):
+        batch = steps.send(sent(kit, batch))
+    sent(kit, batch)
+    batch = steps.throw(StructureError("something fails now"))
+    assert calls(batch, "geo/abandon")
+    sent(kit, batch)
+    steps.close()
+    assert generations(kit, "many")
+    done = ip.import_from(NEW).generation
+    assert generations(kit, "many") == {str(done)}
+
+
+def test_an_import_that_just_stopped_is_cleaned_up_by_those_after_it(kit: ShardKit) -> None:
     """A process that is killed: nothing runs after its last command."""
     ip = kit.ip_to_city(component="many")
     number = ip.import_from(OLD).generation
     steps = ip.deferred.import_from(NEW)
-    answer: Any = None
-    written = 0
-    while True:
-        batch = steps.send(answer)
-        written += sum(command.args[0] == "SET" for command in batch)  # type: ignore[union-attr]
-        answer = kit.plane.links[True].send(batch)  # type: ignore[arg-type]
-        if written >= 3:  # a list and two blocks
-            break
+    batch = next(steps)
+    while not writes(batch):
+        batch = steps.send(sent(kit, batch))
+    sent(kit, batch)
     steps.close()
     assert generations(kit, "many") == {str(number), str(number + 1)}
     assert ip.find_many(["1.0.0.1", "5.0.0.1"]) == [BONN, None]
-    done = ip.import_from(OLD)
-    assert generations(kit, "many") == {str(number), str(done.generation)}
+    done = ip.import_from(OLD).generation
+    left = [key for key in keys_of(kit, "many") if key.startswith(f"ip2city:{number + 1}:")]
+    assert left == [f"ip2city:{number + 1}:keys:0"]  # by which the next finds what it still writes
+    assert ip.find_many(["1.0.0.1", "5.0.0.1"]) == [BONN, None]
+    third = ip.import_from(OLD).generation
+    assert generations(kit, "many") == {str(number), str(done), str(third)}
     assert ip.find_many(["1.0.0.1", "5.0.0.1"]) == [BONN, None]
 
 
