@@ -64,9 +64,17 @@ def stored(driver: Driver) -> dict[bytes, bytes]:
     return {key: each for key, each in everything.items() if not key.startswith(b"logs:")}
 
 
-@pytest.mark.parametrize("number", ["2147483648", "-1", "0", "1e3", "x", ""])
-@pytest.mark.parametrize("field", ["parts", "count"])
-@pytest.mark.parametrize("name", ["set", "hash", "sorted set"])
+# A set or hash of fewer members than there are is told by a whole read only.
+NUMBERS = [
+    (name, field, number)
+    for name in ("set", "hash", "sorted set")
+    for field in ("parts", "count")
+    for number in ("2147483648", "-1", "0", "1e3", "x", "")
+    if (field, number) != ("count", "0") or name == "sorted set"
+]
+
+
+@pytest.mark.parametrize(("name", "field", "number"), NUMBERS)
 def test_no_number_of_a_group_makes_a_client_or_server_work_without_end(
     driver: Driver, name: str, field: str, number: str
 ) -> None:
@@ -76,8 +84,6 @@ def test_no_number_of_a_group_makes_a_client_or_server_work_without_end(
     before = stored(driver)
     subject = SUBJECTS[name]
     call = next(iter(subject.writes.values()))
-    if (field, number) == ("count", "0") and name != "sorted set":
-        return  # fewer than there are: only a whole read can tell
     with pytest.raises(DamagedDataError) as raised:
         driver.call(name, call)
     assert raised.value.shard == "data"

@@ -172,6 +172,7 @@ def test_parts_end_with_lines_and_nothing_of_what_is_truncated_is_published(
 def test_a_file_that_ends_while_it_is_published_leaves_no_chunks_behind(
     kit: ShardKit, ending: str, killed: bool
 ) -> None:
+    ended = 0
     for exchanges in range(1, 9):
         files = kit.files(f"f{exchanges}", component="many")
         files.create("logs", ["x"], chunk_size=1000)
@@ -187,6 +188,7 @@ def test_a_file_that_ends_while_it_is_published_leaves_no_chunks_behind(
             continue
         else:
             files.fail(file, "nobody wants it", retry=False)
+        ended += 1
         if killed:
             steps.close()
         else:
@@ -197,6 +199,7 @@ def test_a_file_that_ends_while_it_is_published_leaves_no_chunks_behind(
         if ending == "given up":
             assert files.status("logs").held == 0
             files.delete("logs")
+    assert ended >= 3
 
 
 def test_another_publisher_goes_on_when_the_lease_of_a_killed_one_is_over(kit: ShardKit) -> None:

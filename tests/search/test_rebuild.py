@@ -126,9 +126,11 @@ def test_an_index_is_rebuilt_from_its_documents_alone(
     fill(face, index)
     right, held = answers(face, index), dumps(client)
     documents = face.run(index.get_many([f"d{n:03}" for n in range(150)]))
-    for name, act in {**DAMAGES, **(WITH_TEXT if keep_text else {})}.items():
-        if not keep_text and name in KEEPS_NONE:
-            continue
+    damages = {**DAMAGES, **WITH_TEXT}
+    if not keep_text:
+        damages = {name: act for name, act in DAMAGES.items() if name not in KEEPS_NONE}
+    assert damages
+    for name, act in damages.items():
         restore(client, held)
         act(client)
         again = opened(face)  # what is stored decides whether there is text
