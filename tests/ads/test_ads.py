@@ -99,7 +99,7 @@ def test_a_word_without_a_bonus_counts_as_0_beside_words_with_positive_ones(face
     assert face.run(ads.record_click(served.target, "shoes")) is True
     ad = face.run(ads.get("shoes"))
     assert (ad.ecpm, ad.words["running"].bonus, ad.words["city"].bonus) == (500, 500, 0)
-    face.run(ads.index("rival", BERLIN, "", "cpm", 800))
+    face.run(ads.index("rival", BERLIN, "", "cpm", 750.25))
     # 500 + 500 / 2 + 500 / 2, and 500 + 0 / 2 + 500 / 2.
     assert face.run(ads.target(BERLIN, "running")).ad == "shoes"
     assert face.run(ads.target(BERLIN, "running city")).ad == "rival"

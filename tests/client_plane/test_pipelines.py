@@ -267,6 +267,16 @@ def test_what_cannot_be_sent_is_refused(router: shardkit.KeyShardedConnection, w
         assert router["before"].exists("before") == router["q"].exists("q") == 0
 
 
+def test_of_two_exchanges_nothing_is_sent_if_the_second_cannot_be(
+    router: shardkit.KeyShardedConnection,
+) -> None:
+    router["a"].rpush("{a}queue", 1)
+    pipe: Any = router.pipeline().blpop("{a}queue", 1)
+    with pytest.raises(InvalidArgumentError, match="cannot be sent; give text, bytes or a"):
+        pipe.set("a", object()).execute()
+    assert router["a"].llen("{a}queue") == 1
+
+
 def test_a_wrong_count_of_shards_and_a_missing_component_are_refused(kit: ShardKit) -> None:
     with pytest.raises(ShardCountError, match="the caller says 8: keys would be looked for on"):
         kit.key_sharded("many", shards=8).pipeline().get("a").execute()

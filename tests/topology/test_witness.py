@@ -143,6 +143,17 @@ def test_what_is_no_witness_is_ignored(
     assert incr(connect()) == 1
 
 
+def test_who_may_not_name_its_connections_is_served(
+    server: LocalServer, config: redis.Redis, connect: Callable[[], Face]
+) -> None:
+    config.execute_command("ACL", "SETUSER", "nameless", "on", ">x", "~*", "+@all", "-client")
+    entry = {"port": server.port, "db": 1, "username": "nameless", "password": "x"}
+    store.push(config, ShardMap.parse(str({"components": {"data": {"shards": [entry]}}})))
+    assert incr(connect()) == 1
+    assert all(each["user"] != "nameless" or not each["name"] for each in config.client_list())
+    config.execute_command("ACL", "DELUSER", "nameless")
+
+
 def test_connections_carry_names_and_the_epoch_in_use(
     server: LocalServer, config: redis.Redis, connect: Callable[[], Face]
 ) -> None:

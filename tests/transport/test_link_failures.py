@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from faces import own_client
 from link_helpers import FACES, Face, command, count_of, opened
 from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004
 
 import shardkit
 from shardkit import CommandRefused, ShardErrors, ShardMap, ShardUnavailable
+from shardkit.connections.redis_private import idle_of
 from shardkit.errors import ShardFailure
 from shardkit.local import LocalServer, LocalServers
 from shardkit.operations.commands import Command, Partial, Shard, Transaction
@@ -388,7 +390,8 @@ async def test_health_checks_come_before_a_command_and_never_in_between(
     shard_map = ShardMap.parse(str({"components": {"one": {"entry": fields}}}), source="test")
     async with opened(face_name, shard_map) as face:
         await face.send(command("one", "k", "SET", "v"))
-        await asyncio.sleep(1.1)  # longer than health_check_interval
+        [connection] = idle_of(own_client(face.kit, "one").connection_pool)
+        connection.health_check_interval, connection.next_health_check = 1e-9, 0  # always due
         wait = Command("one", "queue", ("BLPOP", "queue", 0.5), block=0.5)
         replies = await face.send(*[command("one", "k", "GET") for _ in range(3_000)], wait)
         assert replies == [b"v"] * 3_000 + [None]

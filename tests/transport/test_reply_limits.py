@@ -9,12 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from faces import own_client
 from link_helpers import FACES, command, eventually, opened
 from redis.exceptions import InvalidResponse, TimeoutError  # noqa: A004 - redis-py's own
 from scripted_server import ScriptedServer, bulk, scripted
 
 import shardkit
 from shardkit import ShardMap, ShardUnavailable
+from shardkit.connections.redis_private import idle_of, postpone_health_check
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.operations.commands import Command, Shard
 
@@ -149,6 +151,35 @@ async def test_a_connection_that_fails_between_chunks_fails_its_requests_and_ret
                     assert all(isinstance(reply, ShardUnavailable) for reply in replies[:-1])
                     assert "may have been executed" in replies[0].remedy
                 assert await face.send(on(0, "PING")) == [b"PONG"]
+
+
+async def test_connections_of_blocking_commands_that_broke_leave_room_for_others(
+    face_name: str, own_server: LocalServer
+) -> None:
+    wait = Command(Shard("data", 0), "k", ("BLPOP", "k", 1), block=1.0)
+    with scripted(BLPOP=lambda args: None) as bad:
+        async with opened(face_name, two(bad.port, own_server.port, max_connections=1)) as face:
+            for _ in range(3):
+                [lost] = await face.send(wait)
+                assert isinstance(lost, ShardUnavailable)
+                assert "may have been executed" in lost.remedy
+                assert await face.send(on(0, "PING")) == [b"PONG"]
+
+
+async def test_connections_that_failed_a_health_check_leave_room_for_others(
+    face_name: str, own_server: LocalServer
+) -> None:
+    pings: list[bytes | None] = []
+    fields = {"max_connections": 1, "health_check_interval": 60}
+    with scripted(PING=lambda args: pings.pop() if pings else b"+PONG\r\n") as bad:
+        async with opened(face_name, two(bad.port, own_server.port, **fields)) as face:
+            for _ in range(3):
+                assert await face.send(on(0, "SET", 1)) == [b"OK"]
+                [connection] = idle_of(own_client(face.kit, "data", 0).connection_pool)
+                postpone_health_check(connection, -1e9)
+                pings[:] = [None] * 2
+                await face.send(on(0, "SET", 1))  # whether it is tried once more does not matter
+                pings.clear()
 
 
 async def test_too_many_uses_at_once_name_the_field_and_say_that_nothing_was_sent() -> None:

@@ -260,6 +260,19 @@ def test_a_lost_bound_that_the_state_does_not_know_of_is_named(face: Face, kit: 
     check_bounds(kit, "one", each)
 
 
+def test_none_to_ten_thousand_members_are_popped_or_shown_at_once(face: Face) -> None:
+    each = face.kit.sorted_set("s", component="one")
+    for name in ("zpopmin", "zpopmax", "top", "bottom"):
+        face.run(each.zadd({"a": 1, "b": 2, "c": 3}))
+        read = getattr(each, name)
+        assert face.run(read(0)) == []
+        assert face.run(each.zcard()) == 3
+        for count in (-1, 10_001):
+            with pytest.raises(InvalidArgumentError, match=f"={count}; give an integer, 0 to 10,"):
+                face.run(read(count))
+        assert len(face.run(read(10_000))) == 3
+
+
 def test_a_plain_zset_is_copied(face: Face, kit: ShardKit) -> None:
     client: Any = kit.client("one")
     client.zadd("plain", scored(1500))
