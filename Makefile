@@ -32,9 +32,13 @@ browser: setup  ## the chat page in Debian's chromium, in windows of three sizes
 	mkdir -p build/browser
 	BROWSER_SHOTS=$(CURDIR)/build/browser $(BIN)/python -m pytest -q tests/examples/test_chat_page.py
 
+# It interrupts what measures coverage too, which holds a lock then and hangs: all would be lost.
+INTERRUPTS = tests/transport/test_link_hygiene.py::test_an_interrupt_in_the_middle_of_an_exchange_leaves_no_replies_behind
+
 coverage: setup  ## the tests, and which branches of shardkit/ none of them takes
 	$(BIN)/python -m pytest -n 4 --cov=shardkit --cov-branch --cov-context=test \
-	  --cov-report=term-missing:skip-covered
+	  --cov-report=term-missing:skip-covered \
+	  --deselect $(INTERRUPTS)
 
 random: setup  ## the tests three times, each in another order
 	for n in 1 2 3; do $(BIN)/python -m pytest -n 4 --random-order || exit 1; done
