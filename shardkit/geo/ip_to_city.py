@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from shardkit.errors import ShardKitError, StructureError
+from shardkit.errors import NewerFormatError, ShardKitError, StructureError
 from shardkit.geo.addresses import IPV4, Address, address_number
 from shardkit.geo.block_store import BLOCKS_AT_ONCE, BlockStore, Progress
 from shardkit.geo.blocks import NO_CITY, WHOLE, Level, search
@@ -244,6 +244,7 @@ class IpToCity(Structure[Face]):
         damaged. A new import repairs all of it.
 
         Raises:
+            NewerFormatError: a later release has imported it.
             ShardErrors: a shard failed.
 
         Cost: as `local`, without its memory.
@@ -264,6 +265,8 @@ class IpToCity(Structure[Face]):
         try:
             if stored is not None:
                 Generation.from_json(stored)
+        except NewerFormatError:
+            raise
         except StructureError as error:
             home, key = self._generations.home, self._generations.key
             raise damage(home, key, error.message, "the current generation") from None

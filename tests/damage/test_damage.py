@@ -188,6 +188,20 @@ def test_a_city_that_a_block_names_and_that_is_lost_is_no_address_without_a_city
     assert face.run(fresh.find("9.9.9.9")) is None
 
 
+def test_a_check_names_a_current_generation_that_cannot_be_read(face: Face, kit: ShardKit) -> None:
+    ip = face.kit.ip_to_city(component="one")
+    face.run(ip.import_from(RANGES))
+    client: Any = kit.client("one")
+    client.hset("ip2city:generations", "current", "[]")
+    [damage] = face.list(ip.check())
+    assert (damage.key, damage.repair) == (
+        "ip2city:generations",
+        "import_from() replaces everything",
+    )
+    face.run(ip.import_from(RANGES))
+    assert face.list(ip.check()) == []
+
+
 def test_a_check_sees_what_the_next_write_would_go_by(face: Face, kit: ShardKit) -> None:
     client: Any = kit.client("one")
     scores = face.kit.sorted_set("s", component="one", groups=2, part_size=16, bound=10)

@@ -210,6 +210,27 @@ def test_of_a_large_key_only_some_entries_are_read(own: Face, own_server: LocalS
     assert (seen.length, seen.longest) == (30_000, 5)
 
 
+def test_keys_that_change_their_type_or_go_meanwhile_are_left_out(
+    own: Face, own_server: LocalServer
+) -> None:
+    with own_server.client() as client:
+        for key in ("list", "gone", "stays"):
+            client.rpush(key, "a")
+
+        def change_in_between() -> Any:
+            steps = inspect_keys("own", ["list", "gone", "stays"])
+            types = yield next(steps)
+            client.delete("list", "gone")
+            client.set("list", "a text now")
+            queries = steps.send(types)
+            try:
+                steps.send((yield queries))
+            except StopIteration as end:
+                return end.value
+
+        assert [seen.key for seen in run(own, change_in_between())] == [b"stays"]
+
+
 def test_keys_over_shards_are_looked_at_where_they_live(own: Face) -> None:
     names = own.kit.set("names", component="own_shards", total=2000, part_size=50, members=int)
     own.run(names.sadd_many(range(2000)))

@@ -66,6 +66,23 @@ def holder_of(kit: ShardKit, component: str, key: str) -> Any:
     return next(client for client in clients if client.exists(key))
 
 
+def test_the_blocks_of_an_import_may_be_sent_again(kit: ShardKit) -> None:
+    sets: list[Any] = []
+
+    def recorded() -> Any:
+        steps = kit.ip_to_city(component="many").deferred.import_from(NEW)
+        replies = None
+        with suppress(StopIteration):
+            while True:
+                batch = steps.send(replies)
+                sets.extend(command for command in batch if command.args[0] == "SET")
+                replies = yield batch
+
+    kit.driver.run(recorded())
+    assert len(sets) > 2
+    assert all(command.idempotent for command in sets)
+
+
 def breaking(items: list[Item], after: int = 1) -> Iterator[Item]:
     yield from items[:after]
     raise OSError("the disk is gone")

@@ -10,7 +10,7 @@ import pytest
 from faces import Face
 
 from shardkit import ShardKit
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import DamagedDataError, InvalidArgumentError
 
 
 @pytest.mark.parametrize("component", ["one", "many"])
@@ -101,3 +101,14 @@ def test_nothing_is_sold_twice(kit: ShardKit, component: str) -> None:
             each.result(120)
     everything = market.total(users, offers)
     assert everything == {"money": 600} | {f"item/{item}": 1 for item in items}
+
+
+def test_an_offer_that_lost_its_price_is_named_and_where_it_is(face: Face, kit: ShardKit) -> None:
+    market = face.kit.market(component="one")
+    face.run(market.deposit("a", 0, ["x"]))
+    assert face.run(market.list("x", "a", 7)) is True
+    client: Any = kit.client("one")
+    [key] = [key for key in client.scan_iter("market:*") if client.hdel(key, "f:price")]
+    with pytest.raises(DamagedDataError, match="an item without a price") as raised:
+        face.run(market.price("x", "a"))
+    assert (raised.value.shard, raised.value.key) == ("one", key.decode())
