@@ -2,6 +2,10 @@
 
 Each round measures neighbours alone first, and then during a move. A move's phases are told apart:
 copying, comparing, and the rest, in which clients are held.
+
+The mover and the new server, which are elsewhere in earnest, run only when nobody else wants a
+processor (`aside`), and so does what the old server forks, for which a server has a core to spare.
+What neighbours notice is then what the old server does for the move, and not who gets which core.
 """
 
 from __future__ import annotations
@@ -9,9 +13,12 @@ from __future__ import annotations
 import json
 import os
 import random
+import threading
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from multiprocessing import get_context
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -25,23 +32,23 @@ from shardkit.bench import plots
 from shardkit.growth import start_move, start_shard_move
 from shardkit.local import LocalServer
 
-MEGABYTES = float(os.environ.get("MEGABYTES", "500"))
+MEGABYTES = float(os.environ.get("MEGABYTES", "300"))
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 VALUE = 4000  # bytes
-ALONE = 5.0  # seconds without a move, before it and after it
+ALONE = 4.0  # seconds without a move, before it and after it
 PACED = 500.0  # calls a second of each neighbour
-PACED_NEIGHBOURS = f"neighbours at {PACED:g} calls a second each"
+SHARES = {1.0: 1.0, 0.2: 0.2}  # for how much of the time a mover works, and of the megabytes
 MOVED, BESIDE, ELSEWHERE = "moved", "beside", "elsewhere"
 NEIGHBOURS = {"server": (MOVED, ELSEWHERE), "shard": (MOVED, BESIDE, ELSEWHERE)}
 
 Figures = dict[str, Any]
 
 
-def fill(server: LocalServer) -> None:
+def fill(server: LocalServer, megabytes: float) -> None:
     """Write values that cannot be compressed to database 1."""
     pool = random.Random(1).randbytes(1 << 20)
     with server.client(db=1) as client:
-        for start in range(0, round(1e6 * MEGABYTES / VALUE), 500):
+        for start in range(0, round(1e6 * megabytes / VALUE), 500):
             pipe = client.pipeline(transaction=False)
             for n in range(start, start + 500):
                 at = n % (len(pool) - VALUE)
@@ -93,46 +100,85 @@ def busy(client: redis.Redis) -> float:
     return sum(float(said[f"used_cpu_{kind}_main_thread"]) for kind in ("sys", "user"))
 
 
-def measure(kind: str, rate: float) -> Figures:
+def aside(pid: int) -> None:
+    """Have a process run only when nobody else wants the processor."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setscheduler(int(task.name), os.SCHED_IDLE, os.sched_param(0))
+
+
+def forks_aside(server: LocalServer, end: threading.Event) -> None:
+    """The same with what a server forks, until the end."""
+    while not end.wait(0.005):
+        for pid in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split():
+            with suppress(OSError):  # it has ended
+                aside(int(pid))
+
+
+def move_in_process(kind: str, servers: Sequence[str], share: float, sender: Any) -> None:
+    """Move, as a process of its own, and send what came of it."""
+    aside(os.getpid())
+    config, source, target = servers
+    told, watched = (redis.Redis.from_url(f"redis://{each}") for each in (config, source))
+    phases, begin = Phases(watched), time.monotonic()
+    phases("copying")
+    options: Any = {"share": share, "progress": phases}
+    if kind == "shard":
+        move: Any = start_shard_move(told, [f"{MOVED}:0"], target, **options)
+    else:
+        move = start_move(told, source, target, **options)
+    phases.end()
+    assert move.certificate["same"], move.certificate
+    sender.send((begin, time.monotonic(), phases.spans, phases.busy, move.held))
+
+
+def measure(kind: str, share: float) -> Figures:
     """Move once."""
+    megabytes = MEGABYTES * SHARES[share]
+    context = get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
     with ExitStack() as stack:
         config, source, target, third = (
             stack.enter_context(LocalServer(name=name))
             for name in ("config", "source", "target", "third")
         )
-        fill(source)
+        fill(source, megabytes)
         told = stack.enter_context(config.client())
         push(told, entries(source, target, third, kind))
         watched = stack.enter_context(source.client())
         names = NEIGHBOURS[kind]
-        with neighbours(f"redis://{config.address}", names, rate) as clients:
+        if kind == "server":
+            aside(target.pid)
+        ended = threading.Event()
+        watch = threading.Thread(target=forks_aside, args=(source, ended))
+        watch.start()
+        stack.callback(watch.join)
+        stack.callback(ended.set)
+        with neighbours(f"redis://{config.address}", names, PACED) as clients:
             time.sleep(1)
             at_work, alone = busy(watched), time.monotonic()
             time.sleep(ALONE)
-            share = (busy(watched) - at_work) / ALONE
-            phases, begin = Phases(watched), time.monotonic()
-            phases("copying")
-            if kind == "shard":
-                move: Any = start_shard_move(told, [f"{MOVED}:0"], target.address, progress=phases)
-            else:
-                move = start_move(told, source.address, target.address, progress=phases)
-            phases.end()
-            end = time.monotonic()
+            usual = (busy(watched) - at_work) / ALONE
+            addresses = [each.address for each in (config, source, target)]
+            mover = context.Process(target=move_in_process, args=(kind, addresses, share, sender))
+            mover.start()
+            while not receiver.poll(1):
+                assert mover.is_alive(), "the mover has failed"
+            begin, end, spans, work, held = receiver.recv()
+            mover.join()
             time.sleep(ALONE)
-        assert move.certificate["same"], move.certificate
-        seconds = {phase: sum(b - a for a, b in spans) for phase, spans in phases.spans.items()}
-        gigabytes = MEGABYTES / 1000
+        seconds = {phase: sum(b - a for a, b in each) for phase, each in spans.items()}
+        gigabytes = megabytes / 1000
         return {
             "gigabytes a minute, copied": 60 * gigabytes / seconds["copy"],
             "gigabytes a minute, in all": 60 * gigabytes / (end - begin),
             "seconds": seconds,
-            "held, ms": 1000 * move.held,
+            "held, ms": 1000 * held,
             "the source's thread, seconds a gigabyte": {
-                phase: (phases.busy[phase] - share * seconds[phase]) / gigabytes
+                phase: (work[phase] - usual * seconds[phase]) / gigabytes
                 for phase in ("copy", "compare")
             },
             "neighbours": {
-                name: noticed(client, [(alone, begin), (end, end + ALONE)], phases.spans)
+                name: noticed(client, [(alone, begin), (end, end + ALONE)], spans)
                 for name, client in zip(names, clients, strict=True)
             },
         }
@@ -177,19 +223,18 @@ def medians(rounds: list[Figures]) -> Figures:
 def run() -> Figures:
     found: Figures = {"megabytes": MEGABYTES, "bytes of a value": VALUE, "rounds": ROUNDS}
     for kind in ("server", "shard"):
-        for how, rate in ((PACED_NEIGHBOURS, PACED), ("neighbours as fast as they can", 0.0)):
-            row = medians([measure(kind, rate) for _ in range(ROUNDS)])
-            found[f"{kind}, {how}"] = row
-            table(f"move of a {kind}, {how}", row)
+        for share in SHARES:
+            row = medians([measure(kind, share) for _ in range(ROUNDS)])
+            found[title(kind, share)] = row
+            table(title(kind, share), row)
     for what, limit in (("throughput", 0.9), ("p99", 1.5)):
         rows = {
-            f"{kind}, {name}": {
-                phase: found[f"{kind}, {PACED_NEIGHBOURS}"]["neighbours"][name][
-                    f"{phase}: {what}, ratio"
-                ]
+            f"{title(kind, share)}, {name}": {
+                phase: found[title(kind, share)]["neighbours"][name][f"{phase}: {what}, ratio"]
                 for phase in ("copy", "compare")
             }
             for kind, names in NEIGHBOURS.items()
+            for share in SHARES
             for name in names
         }
         plots.bars(
@@ -202,10 +247,15 @@ def run() -> Figures:
     return found | {"conditions": conditions() | {"load average": round(os.getloadavg()[1])}}
 
 
-def table(title: str, row: Figures) -> None:
-    flat = [(name, value) for name, value in row.items() if not isinstance(value, dict)]
+def title(kind: str, share: float) -> str:
+    """What a case is called."""
+    return f"a {kind}" if share == 1 else f"a {kind}, --share {share:g}"
+
+
+def table(name: str, row: Figures) -> None:
+    flat = [(what, value) for what, value in row.items() if not isinstance(value, dict)]
     for part in ("seconds", "the source's thread, seconds a gigabyte"):
         flat += [(f"{part}, {phase}", value) for phase, value in row[part].items()]
-    for name, noticed_ in row["neighbours"].items():
-        flat += [(f"{name}: {what}", value) for what, value in noticed_.items()]
-    show(title, ["", ""], flat)
+    for neighbour, noticed_ in row["neighbours"].items():
+        flat += [(f"{neighbour}: {what}", value) for what, value in noticed_.items()]
+    show(f"a move of {name}", ["", ""], flat)

@@ -2,8 +2,8 @@
 
 ::
 
-    SCAN of one side ─► TYPE, PTTL of 200 keys ─► their values, in one exchange ─► one digest a key
-                        on both sides                    what is large, in pages
+    SCAN of one side ─► TYPE, PTTL of some keys ─► their values, in one exchange ─► one digest a key
+                        on both sides                     what is large, in pages
     SCAN of the other side ─► keys that only it has
 
 Values are compared whatever their encoding and order, so servers of different versions can be
@@ -16,17 +16,20 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import redis
 
+from shardkit.growth.slices import Slices, at_work
+
 SETTLED = 2.0
 _PAGE = 200
-_MEMBERS = 1000  # of a collection, in the exchange with other values
+_SLICE = 100_000  # bytes of values in one exchange, about
+_MEMBER = 100  # bytes of a slice that a member of a collection stands for
+_MEMBERS = 500  # of a collection, in the exchange with other values
 _BYTES = 1 << 14  # of a string, in the exchange with other values
-_MOST_BYTES = 1 << 20  # of a string, in an exchange of its own
+_MOST_BYTES = 1 << 18  # of a string, in an exchange of its own
 _MOST_NAMED = 20
 _EXPIRY = 1000  # milliseconds by which times to live may differ
 _STEP = 0.02
@@ -82,16 +85,19 @@ def compare(
         share: for how much of the time it works; it pauses for the rest, and others have their
             turn.
 
-    Cost: four exchanges with each server for 200 keys, more for collections above 1,000 members
-    and strings above 16 KB.
+    Cost: two exchanges with each server for up to 32 keys of 100 KB together, more for collections
+    above 500 members and strings above 16 KB.
     """
     found = ServerComparison()
+    slices = Slices(_SLICE)
     total = 0
     for number in databases:
         one, other = first(number), second(number)
         for keys in _pages(one, ignored):
-            with at_work(share):
-                mine = _settled(one, other, keys)
+            mine: dict[bytes, tuple[str, bytes, str]] = {}
+            for part in slices.of(keys):
+                with at_work(share):
+                    mine |= _settled(one, other, part, slices)
             for key, (kind, digest, why) in mine.items():
                 if kind == "none":  # it went away meanwhile, on both sides
                     continue
@@ -107,28 +113,20 @@ def compare(
             there = one.exists(*keys)
             if there == len(keys):
                 continue
-            for key, (kind, _, why) in _settled(other, one, keys).items():
+            for key, (kind, _, why) in _settled(other, one, keys, slices).items():
                 if why and why != _CHANGING and kind != "none" and not one.exists(key):
                     _note(found, number, key, "is only on the second server")
     found.digest = f"{total:032x}"
     return found
 
 
-@contextmanager
-def at_work(share: float) -> Iterator[None]:
-    """Pause afterwards, so that what is done inside takes no more than a share of the time."""
-    began = time.monotonic()
-    yield
-    if share < 1:
-        time.sleep((time.monotonic() - began) * (1 / share - 1))
-
-
 def differing(one: Any, other: Any, keys: Sequence[bytes]) -> list[str]:
     """Return which of some keys differ on two servers, and how."""
+    slices = Slices(_SLICE)
     return [
         f"{key.decode(errors='backslashreplace')}: {why}"
-        for start in range(0, len(keys), _PAGE)
-        for key, (_, _, why) in _settled(one, other, keys[start : start + _PAGE]).items()
+        for part in slices.of(keys)
+        for key, (_, _, why) in _settled(one, other, part, slices).items()
         if why
     ]
 
@@ -145,13 +143,15 @@ def _note(found: ServerComparison, number: int, key: bytes, why: str) -> None:
         found.different.append(f"{number} {key.decode(errors='backslashreplace')}: {why}")
 
 
-def _settled(one: Any, other: Any, keys: Sequence[bytes]) -> dict[bytes, tuple[str, bytes, str]]:
+def _settled(
+    one: Any, other: Any, keys: Sequence[bytes], slices: Slices
+) -> dict[bytes, tuple[str, bytes, str]]:
     """Return each key's type and digest on one server, and how the other's differs."""
     end = time.monotonic() + SETTLED
     result: dict[bytes, tuple[str, bytes, str]] = {}
     pending = list(keys)
     while True:
-        before, right, after = _digests(one, pending), _digests(other, pending), None
+        before, right, after = _digests(one, pending, slices), _digests(other, pending), None
         if any(before[key][:2] != right[key][:2] for key in pending):
             after = _digests(one, pending)
         again = []
@@ -209,7 +209,9 @@ _FIRST: dict[str, tuple[Any, ...]] = {
 _CHANGED = b"changing"
 
 
-def _digests(client: Any, keys: Sequence[bytes]) -> dict[bytes, tuple[str, bytes, int]]:
+def _digests(
+    client: Any, keys: Sequence[bytes], slices: Slices | None = None
+) -> dict[bytes, tuple[str, bytes, int]]:
     """Return each key's type, digest, and when it expires, in milliseconds; negative for never.
 
     Cost: two exchanges, and more for values that are large.
@@ -226,6 +228,8 @@ def _digests(client: Any, keys: Sequence[bytes]) -> dict[bytes, tuple[str, bytes
             name, *args = _FIRST.get(kind, ("DUMP",))  # a module's type is dumped
             pipe.execute_command(name, key, *args)
         values = pipe.execute(raise_on_error=False)
+    if slices is not None:
+        slices.note(len(keys), sum(map(_size, values)))
     found = {}
     for key, kind, left, value in zip(keys, kinds, answers[1::2], values, strict=True):
         digest = b"" if kind == "none" else _value(client, key, kind, value)
@@ -235,6 +239,15 @@ def _digests(client: Any, keys: Sequence[bytes]) -> dict[bytes, tuple[str, bytes
             int(left) if left < 0 else now + int(left),
         )
     return found
+
+
+def _size(value: Any) -> int:
+    """Return for how many bytes a value counts, or as much of it as `_FIRST` has read."""
+    if isinstance(value, bytes):
+        return len(value)
+    if isinstance(value, tuple):  # a cursor and members
+        value = value[1]
+    return _MEMBER * len(value) if isinstance(value, (list, dict)) else 0
 
 
 def _hash(*parts: bytes) -> bytes:

@@ -71,6 +71,7 @@ _OWN = "shardkit-move/"  # names of the mover's own connections
 _TIMEOUT = 10.0  # seconds for one answer
 _BYTES_A_SECOND = 20e6  # of a copy, for the estimate
 _MOST_NAMED = 20
+_PAGE = 100  # keys that are deleted at a time; others wait for that long
 _CLOCK = 2  # seconds that servers are wrong at most about when a key was used
 
 
@@ -476,7 +477,7 @@ class _Mover:
         return True
 
     def _emptying(self, pipe: Any) -> None:
-        pipe.flushdb()
+        pipe.flushdb(asynchronous=True)
         pipe.set(FENCE_KEY, self._attempt)
 
     def _let_go(self, old: Mapping[int, Any], value: bytes) -> None:
@@ -844,7 +845,7 @@ def _names(shards: Sequence[str]) -> set[str]:
 def _pages(client: Any) -> Iterator[list[bytes]]:
     cursor: Any = None
     while cursor != 0:
-        cursor, keys = client.scan(cursor or 0, count=500)
+        cursor, keys = client.scan(cursor or 0, count=_PAGE)
         cursor = int(cursor)
         page = [key for key in keys if key not in OWN_KEYS]
         if page:

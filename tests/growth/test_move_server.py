@@ -37,8 +37,8 @@ from shardkit.growth import (
     start_move,
     verify_move,
 )
-from shardkit.growth.certificate import at_work
 from shardkit.growth.servers import GrowthError, wait_for_copy
+from shardkit.growth.slices import Slices, at_work
 from shardkit.simulation.linearizability import Register, check_linearizable
 
 
@@ -293,11 +293,24 @@ def test_work_that_has_a_share_of_the_time_pauses_for_the_rest(
 ) -> None:
     now, slept = [0.0], []
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=slept.append)
-    monkeypatch.setattr("shardkit.growth.certificate.time", clock)
+    monkeypatch.setattr("shardkit.growth.slices.time", clock)
     for share in (0.2, 1.0):
         with at_work(share):
             now[0] += 2.0
     assert slept == [pytest.approx(8.0)]
+
+
+def test_slices_have_fewer_keys_the_larger_their_values_are() -> None:
+    slices = Slices(1000)
+    sizes = []
+    for part in slices.of(range(400)):
+        sizes.append(len(part))
+        slices.note(
+            len(part), len(part) * (10 if len(sizes) < 4 else 2500 if len(sizes) < 6 else 100)
+        )
+    assert sizes[:4] == [8, 16, 32, 32], "values are small"
+    assert sizes[4:6] == [1, 1], "each is larger than an exchange should be"
+    assert sizes[6:11] == [2, 4, 8, 10, 10]
 
 
 def test_the_command_moves_and_says_so(fleet: Fleet, tmp_path: Path) -> None:
