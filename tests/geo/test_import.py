@@ -148,9 +148,11 @@ def sent(kit: ShardKit, batch: Any) -> Any:
     return kit.plane.links[True].send(batch)
 
 
-def to_its_end(kit: ShardKit, steps: Any, batch: Any) -> None:
+def to_its_end(kit: ShardKit, steps: Any, batch: Any, seen: list[Any] | None = None) -> None:
     while True:
         batch = steps.send(sent(kit, batch))
+        if seen is not None:
+            seen.append(batch)
 
 
 def writes(batch: Any) -> bool:
@@ -182,6 +184,23 @@ def test_what_an_import_writes_after_another_has_begun_is_removed_by_a_third_or_
     with pytest.raises(StructureError, match="another import has begun"):
         to_its_end(kit, late, late.send(answer))
     assert generations(kit, "many") == {str(second)}
+
+
+def test_an_interrupted_import_writes_no_more_blocks(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_store, "BLOCKS_AT_ONCE", 7)
+    ip = kit.ip_to_city(component="many")
+    late = ip.deferred.import_from(IpRange(n << 16, (n << 16) + 9, BONN) for n in range(30))
+    batch = next(late)
+    while not writes(batch):
+        batch = late.send(sent(kit, batch))
+    ip.import_from(NEW)
+    batches: list[Any] = []
+    with pytest.raises(StructureError, match="another import has begun"):
+        to_its_end(kit, late, batch, batches)
+    assert batches
+    assert not any(map(writes, batches))
 
 
 def test_an_import_that_has_written_all_does_not_replace_a_later_one(kit: ShardKit) -> None:
@@ -259,6 +278,18 @@ def test_blocks_are_written_in_portions(face: Face, monkeypatch: pytest.MonkeyPa
     assert face.run(ip.find_many(addresses)) == wanted
     assert face.run(ip.local()).find_many(addresses) == wanted
     assert face.run(ip.delete()) is True
+
+
+def test_data_that_lost_its_last_list_is_not_loaded_as_if_it_were_whole(
+    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_store, "BLOCKS_AT_ONCE", 7)
+    ip = face.kit.ip_to_city(component="one")
+    face.run(ip.import_from(IpRange(n << 16, (n << 16) + 9, BONN) for n in range(30)))
+    last = max(key for key in keys_of(kit, "one") if ":keys:" in key)
+    kit.client("one").delete(last)
+    with pytest.raises(StructureError, match=r"blocks or cities of generation \d+ are missing"):
+        face.run(ip.local())
 
 
 def test_readers_during_switches_see_one_complete_generation(shard_map: ShardMap) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -119,12 +122,13 @@ async def test_a_clusters_connections_know_the_limits(kind: str) -> None:
 
 BATCH = 3_500  # four chunks
 TOO_MANY = b"+OK\r\n+OK\r\n"
+RESET = b"reset"
 
 
 @pytest.mark.parametrize(
     "ends",
-    [None, b"", TOO_MANY, b"?\r\n"],
-    ids=["closed", "silent", "one reply too many", "no RESP"],
+    [None, RESET, b"", TOO_MANY, b"?\r\n"],
+    ids=["closed", "reset", "silent", "one reply too many", "no RESP"],
 )
 async def test_a_connection_that_fails_between_chunks_fails_its_requests_and_returns_to_its_pool(
     face_name: str, ends: bytes | None, own_server: LocalServer
@@ -135,7 +139,14 @@ async def test_a_connection_that_fails_between_chunks_fails_its_requests_and_ret
         nonlocal count
         count += 1
         # What is one too many in between shifts all that follow, and nobody can see that.
-        return ends if count == (BATCH if ends == TOO_MANY else 1_500) else bulk(b"v")
+        if count != (BATCH if ends == TOO_MANY else 1_500):
+            return bulk(b"v")
+        if ends != RESET:
+            return ends
+        for each in bad._accepted:
+            with suppress(OSError):  # closed before
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        return None
 
     with scripted(GET=answer) as bad:
         shard_map = two(bad.port, own_server.port, socket_timeout=0.3, max_connections=2)
