@@ -74,6 +74,21 @@ def test_the_asgi_endpoint_answers_probes(kind: str, shard_map: ShardMap) -> Non
     asyncio.run(main())
 
 
+async def test_the_asgi_endpoint_starts_and_stops_with_its_server(shard_map: ShardMap) -> None:
+    told = iter(("lifespan.startup", "lifespan.shutdown"))
+    sent: list[str] = []
+
+    async def receive() -> dict[str, str]:
+        return {"type": next(told)}
+
+    async def send(message: dict[str, str]) -> None:
+        sent.append(message["type"])
+
+    with shardkit.connect(shard_map) as kit:
+        await asgi(kit)({"type": "lifespan"}, receive, send)
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
 def test_the_wsgi_endpoint_answers_probes(own_server: LocalServer) -> None:
     shards = [{"port": own_server.port}, {"port": 1}]
     shard_map = ShardMap.parse(str({"components": {"data": {"shards": shards}}}))

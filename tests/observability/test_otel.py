@@ -120,10 +120,11 @@ def test_nothing_is_counted_twice_beside_the_instrumentation_of_redis_py(
         face.run(client.blpop("none", timeout=0.01))
         face.run(client.pipeline().get("k").get("k").execute())
         face.run(users.hget(7))
-        commands = [span for span in telemetry.spans() if "db.operation.name" in span.attributes]
+        spans = telemetry.spans()
+        assert {span.instrumentation_scope.name for span in spans} == {"shardkit"}
+        commands = [span for span in spans if "db.operation.name" in span.attributes]
         names = [span.attributes["db.operation.name"] for span in commands]
         assert names == ["SET", "GET", "BLPOP", "PIPELINE GET", "HGET"]
-        assert len(telemetry.exporter.get_finished_spans()) == 0
         counted = telemetry.points("db.client.operation.duration")
         for name in {*names} - {"HGET"}:
             [point] = [p for p in counted if p.attributes["db.operation.name"] == name]
@@ -297,5 +298,10 @@ def test_a_breaker_is_a_gauge() -> None:
                 generate_latest(registry)
             )
             memory.server("localhost:1").up()
+            [breaker] = kit.breakers.all()
+            breaker.close()
+            assert 'shardkit_breaker_open{server="localhost:1/0"} 0.0' in str(
+                generate_latest(registry)
+            )
     finally:
         stop()

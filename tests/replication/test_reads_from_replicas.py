@@ -179,6 +179,17 @@ def test_structures_pipelines_and_bulk_reads(opened: Face, replicated: Replicate
     assert opened.run(ids.sismember(5000)), "what this process wrote is read"
 
 
+def test_structures_are_read_from_replicas_of_entries_that_decode_replies(
+    kind: str, replicated: Replicated
+) -> None:
+    """Their own values are decoded by the structures, whatever clients do."""
+    with faced(kind, replicated.map(decode_responses=True), zone="z1") as face:
+        value = bytes(range(128, 256))
+        face.run(face.kit.hash("h", component="one").hset("a", value))
+        replicated.settle()
+        assert face.run(face.kit.hash("h", component="one", read_from="replica").hget("a")) == value
+
+
 def test_search_runs_on_a_replica(opened: Face, replicated: Replicated) -> None:
     docs = opened.kit.search("docs", component="users", fields={"title": 1})
     opened.run(docs.index("a", {"title": "moving a shard"}))
@@ -389,3 +400,25 @@ def test_what_entries_say_is_checked(replicated: Replicated) -> None:
         pytest.raises(InvalidArgumentError, match="does not know its zone"),
     ):
         kit.key_sharded("users", read_from="zone")["k"]
+
+
+@pytest.mark.parametrize("zone", [7, b"z1", None])
+def test_a_zone_that_is_no_name_is_refused(zone: Any, replicated: Replicated) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"zone=.* is no name; give a text"):
+        shardkit.connect(replicated.map(), zone=zone)
+
+
+def test_health_says_who_is_a_replica_and_how_far_replicas_lag(
+    kind: str, replicated: Replicated
+) -> None:
+    """Of a master, a replica, and a replica whose master is not there."""
+    places = [replicated.master, *replicated.replicas]
+    text = json.dumps({"components": {"all": {"shards": [{"port": each.port} for each in places]}}})
+    with replicated.replicas[1].client() as client:
+        client.replicaof("127.0.0.1", "1")
+    with faced(kind, ShardMap.parse(text)) as face:
+        master, linked, alone = face.run(face.kit.health()).shards
+    assert [each.role for each in (master, linked, alone)] == ["master", "replica", "replica"]
+    assert 0 <= master.replication_lag < 10_000
+    assert 0 <= linked.replication_lag < 10_000
+    assert alone.replication_lag is None
