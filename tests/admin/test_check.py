@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -258,6 +259,16 @@ def test_a_clock_that_is_off_and_a_server_that_loads_are_named(
 
     monkeypatch.setattr(redis.Redis, "ping", ping)
     assert "loading" in only(looked_at(running)).problem
+
+
+def test_a_server_that_takes_long_for_each_ping_is_asked_nothing_else(
+    running: LocalServer, server: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.config_resetstat()
+    module = import_module("shardkit.admin.check")  # the package has the function of its name
+    monkeypatch.setattr(module, "_timed", lambda ping: 1.0)
+    assert "one PING took 1.0" in only(looked_at(running)).problem
+    assert not server.info("commandstats").keys() & {"cmdstat_info", "cmdstat_scan"}
 
 
 def test_a_server_that_stands_still_at_times_is_named(

@@ -45,6 +45,7 @@ def test_profiles_change_settings_and_say_what_changed(server: LocalServer) -> N
         found = persistence_of(client)
         assert found.aof
         assert found.fsync == "everysec"
+        assert found.problems == []
         client.config_set("stop-writes-on-bgsave-error", "no")
         assert any("writes go on" in problem for problem in persistence_of(client).problems)
         with pytest.raises(InvalidArgumentError, match="everysec"):
@@ -71,6 +72,18 @@ def test_a_snapshot_is_awaited_and_one_that_fails_is_told(server: LocalServer) -
         with pytest.raises(PersistenceError, match="failed"):
             save_snapshot(client, wait=30)
         assert "the last snapshot failed" in persistence_of(client).problems
+
+
+def test_a_server_is_busy_while_it_writes_a_snapshot(server: LocalServer) -> None:
+    with server.client() as client:
+        client.set("k", 1)
+        assert not persistence_of(client).busy
+        client.config_set("rdb-key-save-delay", 60_000_000)  # for each key
+        client.bgsave()
+        try:
+            assert persistence_of(client).busy
+        finally:
+            client.config_set("rdb-key-save-delay", 0)
 
 
 def test_the_command_shows_every_server(server: LocalServer, tmp_path: Path) -> None:

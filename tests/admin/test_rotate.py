@@ -221,6 +221,8 @@ def test_it_is_taken_back_as_long_as_it_was_not_published(
 ) -> None:
     monkeypatch.setenv("APP_PASSWORD", OLD)
     push(config, described(servers, "password: '${APP_PASSWORD}'"))
+    with pytest.raises(ConfigError, match="no rotation of 'app' has begun; leave out --resume"):
+        turn(config, servers, resume=True)
     with pytest.raises(ConfigError, match="nothing was published"):
         turn(config, servers)
     assert logs_in(servers[2], NEW)

@@ -156,6 +156,15 @@ def test_a_plan_that_does_not_fit_is_found_before_its_parts_are_full(
     assert by_name(found)["new"]["compact"] == 1
 
 
+def test_a_limit_is_raised_to_what_parts_are_planned_to_have_and_not_beyond(
+    read_json: ReadJson, ward: Ward
+) -> None:
+    full = ward.kit.hash("full", component="geo", part_size=600)
+    full.hset(mapping=dict.fromkeys(range(600), "1"))
+    [finding] = read_json("doctor", "-c", ward.path, code=1)["findings"]
+    assert (finding["problem"], finding["found"], finding["needed"]) == ("entries", 600, 600)
+
+
 def test_fixed_limits_make_new_parts_compact_and_old_ones_when_they_are_repacked(
     cli: Cli, read_json: ReadJson, ward: Ward
 ) -> None:
