@@ -18,7 +18,7 @@ name                part of a member
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 from zlib import crc32
 
@@ -27,6 +27,7 @@ from shardkit.operations.commands import Key
 from shardkit.routing.keys import key_bytes
 
 Partition: TypeAlias = Callable[[Key], int]
+PartitionAll: TypeAlias = Callable[[Sequence[bytes]], list[int]]
 
 NAMES = ("crc32", "digits", "redis-in-action")
 
@@ -69,3 +70,20 @@ def partition(name: str, total: int, part_size: int) -> Partition:
 
         return part
     raise InvalidArgumentError(f"partition={name!r}", f"there are {', '.join(NAMES)}")
+
+
+def partition_of_all(name: str, total: int, part_size: int) -> PartitionAll:
+    """Return the function that maps many members, as they are sent, each as `partition` does.
+
+    Args:
+        name: a name from the table above.
+        total: about how many members the structure will have.
+        part_size: how many members a part should have at most.
+
+    Raises:
+        InvalidArgumentError: an argument is out of range.
+    """
+    part_of, count = partition(name, total, part_size), part_count(total, part_size)
+    if name == "crc32":
+        return lambda members: [number % count for number in map(crc32, members)]
+    return lambda members: list(map(part_of, members))

@@ -46,7 +46,6 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.routing.partition import part_count
 from shardkit.structures.base.arguments import (
     check_integer,
     check_name,
@@ -59,7 +58,7 @@ from shardkit.structures.base.arguments import (
 from shardkit.structures.base.check import Damage, confirmed, suspected
 from shardkit.structures.base.glob import glob_filter
 from shardkit.structures.base.members import Members
-from shardkit.structures.base.partition import MOST_MEMBERS, hashed_partition
+from shardkit.structures.base.partition import MOST_MEMBERS
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.codecs import Codec
 from shardkit.structures.codecs import codec as codec_named
@@ -155,8 +154,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             rest = GrowingLayout(component, name, "HASH", hashed, groups)
             parameters = {"groups": groups, "part_size": self.part_size, "hashed_size": hashed}
         else:
-            part_of = hashed_partition(name, "crc32", total, hashed)
-            rest = FixedLayout(component, name, part_of, part_count(total, hashed))
+            rest = FixedLayout(component, name, "crc32", total, hashed)
             parameters = {"total": total, "part_size": self.part_size}
         self._hashed = rest
         self.layout: Layout = rest

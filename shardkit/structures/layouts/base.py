@@ -19,12 +19,12 @@ from shardkit.operations.commands import (
     script_call,
 )
 from shardkit.operations.operation import Operation
+from shardkit.routing.partition import PartitionAll
 from shardkit.structures.base.parameters import Life, Metadata
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.writes import REFUSED, WRITTEN, PartReply, settled_writes
 
 T = TypeVar("T")
-M = TypeVar("M")
 
 MEMBERS_PER_SCRIPT = 1000
 
@@ -229,7 +229,7 @@ def write_parts(
     writes: list[tuple[str, list[bytes], list[T], tuple[Argument, ...]]] = []
     for key, members, owned in groups:
         for at in range(0, len(members), MEMBERS_PER_SCRIPT):
-            some, its = members[at:][:MEMBERS_PER_SCRIPT], owned[at:][:MEMBERS_PER_SCRIPT]
+            some, its = members[at : at + MEMBERS_PER_SCRIPT], owned[at : at + MEMBERS_PER_SCRIPT]
             writes.append((key, some, its, build(some, its)))
     if not writes:
         return []
@@ -262,17 +262,18 @@ def write_parts(
 
 
 def grouped(
-    members: Iterable[tuple[M, T]], part_of: Callable[[M], int]
-) -> dict[int, tuple[list[M], list[T]]]:
+    members: Iterable[tuple[bytes, T]], parts_of: PartitionAll
+) -> dict[int, tuple[list[bytes], list[T]]]:
     """Return members, and what belongs to each, by part; to bare ones nothing."""
     if isinstance(members, BareMembers):
-        bare: defaultdict[int, list[Any]] = defaultdict(list)
-        for part, member in zip(map(part_of, members), members, strict=True):
+        bare: defaultdict[int, list[bytes]] = defaultdict(list)
+        for part, member in zip(parts_of(members), members, strict=True):
             bare[part].append(member)
         return {part: (some, []) for part, some in bare.items()}
-    together: defaultdict[int, list[tuple[M, T]]] = defaultdict(list)
-    for pair in members:
-        together[part_of(pair[0])].append(pair)
+    pairs = members if isinstance(members, list) else list(members)
+    together: defaultdict[int, list[tuple[bytes, T]]] = defaultdict(list)
+    for part, pair in zip(parts_of([member for member, _ in pairs]), pairs, strict=True):
+        together[part].append(pair)
     return {
         part: ([member for member, _ in pairs], [owned for _, owned in pairs])
         for part, pairs in together.items()

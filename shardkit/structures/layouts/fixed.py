@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from shardkit.operations.commands import Argument, Columns, Command, Reply
 from shardkit.operations.operation import Operation
-from shardkit.routing.partition import Partition
+from shardkit.routing.partition import part_count, partition_of_all
 from shardkit.structures.base.parameters import Life, Metadata
+from shardkit.structures.base.partition import hashed_partition
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import send_to_parts
 from shardkit.structures.layouts.base import Build, Chunk, Layout, T, grouped, write_parts
@@ -22,18 +23,24 @@ class FixedLayout(Layout):
     Args:
         component: where they live.
         name: the prefix of their keys.
-        partition: the part of a member.
-        count: how many parts there are.
+        rule: the partition's name; see `shardkit.routing.partition`.
+        total: about how many members to expect.
+        part_size: how many members a part may have.
 
     Attributes:
-        component, count: as given.
+        component: as given.
+        count: how many parts there are.
+
+    Raises:
+        InvalidArgumentError: an argument is out of range.
     """
 
-    def __init__(self, component: str, name: str, partition: Partition, count: int) -> None:
-        self.count = count
+    def __init__(self, component: str, name: str, rule: str, total: int, part_size: int) -> None:
+        self._part_of = hashed_partition(name, rule, total, part_size)
+        self._parts_of = partition_of_all(rule, total, part_size)
+        self.count = part_count(total, part_size)
         self.component = component
         self._name = name
-        self._part_of = partition
 
     @property
     def first_key(self) -> str:
@@ -80,14 +87,14 @@ class FixedLayout(Layout):
         """See `Layout.write`."""
         if self.meta is None:
             return (yield from self._send(members, build, idempotent=False))
-        groups = grouped(members, self._part_of).items()
+        groups = grouped(members, self._parts_of).items()
         sent = ((self.key(part), stored, owned) for part, (stored, owned) in groups)
         return (yield from write_parts(self.meta, self.component, sent, build))
 
     def _send(
         self, members: Iterable[tuple[bytes, T]], build: Build[T], *, idempotent: bool
     ) -> Operation[list[tuple[list[T], Reply]]]:
-        groups = grouped(members, self._part_of)
+        groups = grouped(members, self._parts_of)
         if not groups:
             return []
         replies = yield [

@@ -50,12 +50,11 @@ from shardkit.operations.operation import (
     operation,
     stream,
 )
-from shardkit.routing.partition import part_count
 from shardkit.structures.base.arguments import check_integer, check_name, check_some, list_or_args
 from shardkit.structures.base.glob import glob_filter
 from shardkit.structures.base.members import M, Members
 from shardkit.structures.base.parameters import differences, open_all
-from shardkit.structures.base.partition import MOST_MEMBERS, hashed_partition
+from shardkit.structures.base.partition import MOST_MEMBERS
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.layouts import GROUPS, FixedLayout, GrowingLayout, check_groups
 from shardkit.structures.layouts.sampling import random_members
@@ -126,8 +125,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
             self.layout = GrowingLayout(component, name, "SET", part_size, groups)
             parameters: dict[str, object] = {"groups": groups, "part_size": part_size}
         else:
-            part_of = hashed_partition(name, rule, total, part_size)
-            self.layout = FixedLayout(component, name, part_of, part_count(total, part_size))
+            self.layout = FixedLayout(component, name, rule, total, part_size)
             parameters = {"total": total, "part_size": part_size, "partition": rule}
         super().__init__(driver, component, name, {**parameters, "members": members.__name__})
         if rule == "redis-in-action":  # what that book's programs wrote has no parameters
