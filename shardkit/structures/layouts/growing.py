@@ -40,6 +40,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from hashlib import sha1
+from importlib import import_module
 from itertools import chain, count, islice
 from math import ceil, floor, sqrt
 from typing import Any, NamedTuple, TypeAlias
@@ -95,13 +96,20 @@ _TRIAL_PAGE = 1000
 MOST_UNPLANNED = 2**16  # members that writers add at the same time before parts split
 
 
-try:
-    sha1()
-    _sha1: Any = sha1
-except (
-    ValueError
-):  # where it is for nothing that has to be secure; saying so takes half as long again
-    _sha1 = partial(sha1, usedforsecurity=False)
+def _quickest_sha1() -> Any:
+    """Return CPython's own SHA-1 where there is one: OpenSSL's takes twice as long for a member."""
+    try:
+        return import_module("_sha1").sha1
+    except (ImportError, AttributeError):
+        pass
+    try:
+        sha1()
+    except ValueError:  # saying that nothing depends on its security takes half as long again
+        return partial(sha1, usedforsecurity=False)
+    return sha1
+
+
+_sha1 = _quickest_sha1()
 
 
 class GrowingLayout(Layout):
@@ -210,11 +218,15 @@ class GrowingLayout(Layout):
         kind = BareMembers if isinstance(members, BareMembers) else list
         unsure = set[int]()  # groups of which only the whole script can say what they are
         while waiting:
-            plans = yield from self._planned(waiting, adds=adds)
-            replies = yield Partial(
-                self._write_command(plan, build, adds=adds, unsure=plan.group in unsure)
-                for plan in plans
-            )
+            plans: list[WritePlan] = []
+            commands = Partial()
+            for plan in (yield from self._planned(waiting, adds=adds)):
+                # At once, while its members are in the processor's cache.
+                plans.append(plan)
+                commands.append(
+                    self._write_command(plan, build, adds=adds, unsure=plan.group in unsure)
+                )
+            replies = yield commands
             waiting = kind()
             created: dict[int, tuple[WritePlan, list[Any]]] = {}
             others: dict[int, tuple[int, int]] = {}
@@ -308,7 +320,7 @@ class GrowingLayout(Layout):
 
     def _planned(
         self, pairs: Sequence[tuple[bytes, T]], *, adds: bool
-    ) -> Operation[list[WritePlan]]:
+    ) -> Operation[Iterator[WritePlan]]:
         """Return the scripts that write some members, each with what belongs to it."""
         hashes = _hashes(pairs)
         sizes = Counter(map((self.groups - 1).__and__, hashes))
@@ -319,8 +331,8 @@ class GrowingLayout(Layout):
         bits = self._bits
         low = (1 << bits + max(wanted.values()).bit_length()) - 1
         together: defaultdict[int, list[Any]] = defaultdict(list)
-        for h, pair in zip(hashes, pairs, strict=True):
-            together[h & low].append(pair)
+        for key, pair in zip(map(low.__and__, hashes), pairs, strict=True):
+            together[key].append(pair)
         groups: dict[int, dict[int, list[Any]]] = {group: {} for group in sizes}
         bare = isinstance(pairs, BareMembers)
         for key, some in together.items():
@@ -328,11 +340,9 @@ class GrowingLayout(Layout):
             part = address(key >> bits, wanted[group])
             parts = groups[group]
             parts[part] = parts[part] + some if part in parts else some
-        return [
-            plan
-            for group, parts in groups.items()
-            for plan in self._plans(group, wanted[group], parts, bare=bare)
-        ]
+        return chain.from_iterable(
+            self._plans(group, wanted[group], parts, bare=bare) for group, parts in groups.items()
+        )
 
     def _wanted(self, group: int, new: int) -> int:
         """Return how many parts a group needs for so many more members."""
@@ -357,7 +367,9 @@ class GrowingLayout(Layout):
         room = MEMBERS_PER_SCRIPT
         for part, pairs in parts.items():
             for start in range(0, len(pairs), MEMBERS_PER_SCRIPT):
-                some = pairs[start : start + MEMBERS_PER_SCRIPT]
+                some = pairs
+                if len(pairs) > MEMBERS_PER_SCRIPT:
+                    some = pairs[start : start + MEMBERS_PER_SCRIPT]
                 if len(some) > room:
                     yield WritePlan(group, number, wanted, writes)
                     number, writes, room = wanted, {}, MEMBERS_PER_SCRIPT
