@@ -19,13 +19,13 @@ from shardkit.growth.replica_tree import ReplicaNode, replica_tree
 from shardkit.growth.servers import Takeover
 from shardkit.growth.shard_move import (
     abort_shard_move,
-    plan_shard_move,
     resume_shard_move,
     reverse_shard_move,
     shard_moves,
     start_shard_move,
     verify_shard_move,
 )
+from shardkit.growth.shard_plan import plan_shard_move
 from shardkit.growth.verify import VerifiedReplica, verify_replica, verify_replicas
 
 __all__ = [

@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -33,16 +33,22 @@ from redis.exceptions import RedisError
 from shardkit.admin.push import attest
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
-from shardkit.config.fields import database_of
 from shardkit.config.store import read_components, read_epoch
-from shardkit.config.stored import EPOCH_KEY
-from shardkit.connections.greeting import FENCE_KEY, READING, WAITING
-from shardkit.errors import InvalidArgumentError
+from shardkit.connections.greeting import FENCE_KEY
 from shardkit.growth import journal
 from shardkit.growth.capture import KeyCapture, flushes, turn_on_notifications
 from shardkit.growth.certificate import compare, differing, unequal
+from shardkit.growth.databases import (
+    MOST_NAMED,
+    clients_of,
+    connections_to,
+    database_client,
+    only_reads,
+    pages,
+    strays,
+)
 from shardkit.growth.entries import LEAVE, push_changed, wait_until_read
-from shardkit.growth.failover import HOLD, master_of, replicas_of
+from shardkit.growth.failover import HOLD, replicas_of
 from shardkit.growth.fence import (
     OWN_KEYS,
     change,
@@ -56,185 +62,18 @@ from shardkit.growth.fence import (
     write_under,
 )
 from shardkit.growth.journal import Lease, ShardMove
-from shardkit.growth.move import COPY, MovePlan, Progress
-from shardkit.growth.relocation import ServerAddress, entries_on, held, moved
-from shardkit.growth.servers import GrowthError, connected_to, role_of, same_server, too_small
+from shardkit.growth.move import COPY, Progress
+from shardkit.growth.relocation import ServerAddress, held, moved
+from shardkit.growth.servers import GrowthError, role_of
 from shardkit.growth.shard_copy import DatabaseCopy, Follower
-from shardkit.operations.commands import Shard
+from shardkit.growth.shard_plan import located, plan_of
 
 _ATTEMPTS = 5
 # What of the hold there is for writers to leave, for the decision, and for readers to leave.
 _LEFT, _DECIDED, _READ = 0.5, 0.7, 0.9
 _LOOK = 0.01  # seconds between two looks at who is connected
 _UNBLOCK = 0.1  # seconds after which those who wait in a blocking command are woken
-_OWN = "shardkit-move/"  # names of the mover's own connections
-_TIMEOUT = 10.0  # seconds for one answer
-_BYTES_A_SECOND = 20e6  # of a copy, for the estimate
-_MOST_NAMED = 20
-_PAGE = 100  # keys that are deleted at a time; others wait for that long
 _CLOCK = 2  # seconds that servers are wrong at most about when a key was used
-
-
-def plan_shard_move(config: Any, shards: Sequence[str], to: str, *, hold: float = HOLD) -> MovePlan:
-    """Say what a move of shards would do. Changes nothing.
-
-    Args:
-        config: a client of the config server.
-        shards: which, as ``timelines:3``; all on one server.
-        to: the server that shall have them, ``host:port``; it may have others.
-        hold: how long writers may be held at a time, in seconds.
-
-    Raises:
-        InvalidArgumentError: there is no such shard, or they are on several servers.
-        ConfigError: an entry does not name its server by host and port.
-    """
-    return _plan(read_components(config), shards, ServerAddress.parse(to), hold)[0]
-
-
-def _plan(
-    components: Mapping[str, Component], shards: Sequence[str], target: ServerAddress, hold: float
-) -> tuple[MovePlan, list[int]]:
-    shards, source, like, where, databases = _located(components, shards)
-    problems = []
-    for component, number, entry in entries_on(components.values(), source):
-        name = component if number is None else f"{component}:{number}"
-        if database_of(entry.fields) in databases and name not in shards:
-            problems.append(f"{name} is in the same database: name it as well")
-    for component, number, entry in entries_on(components.values(), target):
-        if database_of(entry.fields) in databases:
-            name = component if number is None else f"{component}:{number}"
-            problems.append(f"{target} has {name} in a database of the same number")
-    if same_server(source, target):
-        problems.append(f"{source} and {target} are one server")
-    keys: dict[str, int] = {}
-    memory = 0.0
-    with (
-        connected_to(source, like, where) as old,
-        connected_to(target, like, where) as new,
-    ):
-        info: dict[str, Any] = {}
-        try:
-            info = old.info()
-            counts = {name: each["keys"] for name, each in info.items() if _is_keyspace(name, each)}
-            keys = {str(number): int(counts.get(f"db{number}", 0)) for number in databases}
-            share = sum(keys.values()) / max(1, sum(counts.values()))
-            memory = share * int(info["used_memory"])
-            if info["role"] != "master":
-                problems.append(f"{source} is a replica")
-            old.config_get("notify-keyspace-events")
-        except (RedisError, OSError) as error:
-            problems.append(f"{source} cannot be used ({error})")
-        try:
-            there = new.info()
-            needed = round(memory) + int(there["used_memory"])
-            problems += too_small(info, there, old, new, target, needed)
-            if there["role"] != "master":
-                problems.append(f"{target} is a replica")
-            used = new.info("keyspace")
-            problems += [
-                f"{target} has keys in database {number}"
-                for number in databases
-                if f"db{number}" in used and _foreign(target, like, where, number)
-            ]
-        except (RedisError, OSError) as error:
-            problems.append(f"{target} cannot be used ({error})")
-    for number in databases:
-        with suppress(RedisError, OSError), _connected(source, like, where, number) as client:
-            if client.exists(EPOCH_KEY):
-                problems.append(f"database {number} of {source} is the config server's")
-    named = ", ".join(str(number) for number in databases)
-    replicas = [str(each) for each in replicas_of(components.values(), source)]
-    steps = [
-        f"{source}: CONFIG SET notify-keyspace-events, and PSUBSCRIBE to databases {named}",
-        f"copy every key with DUMP and RESTORE to {target}, and what changes; compare both",
-        f"{source}: SET {FENCE_KEY} in databases {named}, and push that they are held; writers "
-        f"wait for at most {hold:g} s, until nobody who may write is connected and the rest is "
-        "copied; readers do not wait",
-        f"{source}: PERSIST {FENCE_KEY}; push {len(shards)} entries that name {target}"
-        + (f", without the replicas {', '.join(replicas)}" if replicas else ""),
-        f"{source}: delete the keys of databases {named}",
-    ]
-    plan = MovePlan(
-        source,
-        target,
-        tuple(shards),
-        keys,
-        round(memory),
-        memory / _BYTES_A_SECOND,
-        tuple(steps),
-        tuple(problems),
-    )
-    return plan, databases
-
-
-def _located(
-    components: Mapping[str, Component], shards: Sequence[str]
-) -> tuple[list[str], ServerAddress, Entry, str, list[int]]:
-    """Return shards as entries call them, their server, an entry of it, and their databases."""
-    if not shards:
-        raise InvalidArgumentError("no shard was named", "name one, as timelines:3")
-    names: list[str] = []
-    servers: dict[ServerAddress, None] = {}
-    databases: set[int] = set()
-    like: Entry | None = None
-    where = ""
-    for shard in dict.fromkeys(shards):
-        server, _, _ = master_of(components, shard)
-        name, _, number = shard.rpartition(":")
-        at = int(number) if name in components and number.isdigit() else None
-        component = components.get(shard if at is None else name)
-        if component is None:
-            raise InvalidArgumentError(f"{shard} is no shard", "see: shardkit status")
-        if at is None and component.shards:
-            at = 0
-        entry = component.entry_of(Shard(component.name, at))
-        names.append(str(Shard(component.name, at)))
-        database = database_of(entry.fields)
-        if database is None:
-            raise InvalidArgumentError(
-                f"{entry_key(component.name, at)} has its database from the environment",
-                "write db: into it",
-            )
-        servers[server] = None
-        databases.add(database)
-        if like is None:
-            like, where = entry, entry_key(component.name, at)
-    if len(servers) > 1:
-        raise InvalidArgumentError(
-            f"the shards are on {len(servers)} servers ({', '.join(map(str, sorted(servers)))})",
-            "move those of one server at a time",
-        )
-    assert like is not None
-    return names, next(iter(servers)), like, where, sorted(databases)
-
-
-def _is_keyspace(name: str, each: object) -> bool:
-    return name.startswith("db") and name[2:].isdigit() and isinstance(each, dict)
-
-
-@contextmanager
-def _connected(server: ServerAddress, like: Entry, where: str, number: int) -> Iterator[Any]:
-    with connected_to(
-        server, like, where, timeout=_TIMEOUT, database=number, client_name=f"{_OWN}{number}"
-    ) as client:
-        yield client
-
-
-def _foreign(server: ServerAddress, like: Entry, where: str, number: int) -> bool:
-    """Whether a database has keys that are not shardkit's own."""
-    with _connected(server, like, where, number) as client:
-        return bool(_strays(client, 1))
-
-
-def _strays(client: Any, most: int = _MOST_NAMED) -> list[str]:
-    """Return keys of a database that are not shardkit's own, so many at most."""
-    found: list[str] = []
-    for key in client.scan_iter(count=1000):
-        if key not in OWN_KEYS:
-            found.append(key.decode(errors="backslashreplace"))
-            if len(found) == most:
-                break
-    return found
 
 
 def start_shard_move(
@@ -269,14 +108,14 @@ def start_shard_move(
     """
     with journal.lease(config) as lease:
         components = read_components(config)
-        wanted = set(_located(components, shards)[0])
+        wanted = set(located(components, shards)[0])
         for each in journal.read_all_shards(config):
             if wanted & set(each.shards) and each.phase not in ("done", "aborted"):
                 raise GrowthError(
                     f"{each.name} is being moved to {each.target} already ({each.phase})",
                     f"shardkit move resume {each.name}, or abort it",
                 )
-        plan, databases = _plan(components, shards, ServerAddress.parse(to), hold)
+        plan, databases = plan_of(components, shards, ServerAddress.parse(to), hold)
         if plan.problems:
             raise GrowthError("; ".join(plan.problems), "nothing was changed")
         move = ShardMove(
@@ -401,7 +240,7 @@ class _Mover:
         self._attempt = fence_value(move.id, secrets.token_hex(8), move.target)
 
     def _clients(self, server: ServerAddress) -> AbstractContextManager[dict[int, Any]]:
-        return _clients(server, self._move.databases, self._like, self._where)
+        return clients_of(server, self._move.databases, self._like, self._where)
 
     def run(self) -> ShardMove:
         move = self._move
@@ -448,7 +287,7 @@ class _Mover:
         for number, client in new.items():
             fence = client.get(FENCE_KEY)
             if move_of(fence) != move.id:
-                if _strays(client, 1):
+                if strays(client, 1):
                     raise GrowthError(
                         f"{move.target} has keys in database {number}",
                         "empty it, or abort the move",
@@ -614,7 +453,11 @@ class _Mover:
         client = next(iter(old.values()))
         end = began + _LEFT * self._hold
         while True:
-            here = [each for each in self._connected(client) if not _only_reads(each)]
+            here = [
+                each
+                for each in connections_to(client, self._move.databases)
+                if not only_reads(each)
+            ]
             if not here:
                 return
             now = time.monotonic()
@@ -633,19 +476,7 @@ class _Mover:
             time.sleep(_LOOK)
 
     def _connected(self, client: Any) -> list[Mapping[str, str]]:
-        """Return the connections to the databases.
-
-        Not those that wait at the fence, subscribers, and the mover's own.
-        """
-        databases = {str(number) for number in self._move.databases}
-        return [
-            each
-            for each in client.client_list()
-            if each["db"] in databases
-            and not each["name"].startswith((_OWN, WAITING))
-            and not set(each["flags"]) & set("SM")
-            and not (each.get("resp") != "3" and "P" in each["flags"])
-        ]
+        return connections_to(client, self._move.databases)
 
     def _finish(
         self, old: Mapping[int, Any], new: Mapping[int, Any], copy: DatabaseCopy, before: object
@@ -704,7 +535,11 @@ class _Mover:
         With ``all_read`` that is everybody who is connected.
         """
         end = time.monotonic() + patience
-        while here := [each for each in self._connected(client) if all_read or _only_reads(each)]:
+        while here := [
+            each
+            for each in connections_to(client, self._move.databases)
+            if all_read or only_reads(each)
+        ]:
             if time.monotonic() > end:
                 for each in here:
                     client.client_kill_filter(_id=each["id"])
@@ -728,7 +563,7 @@ class _Mover:
             value = client.get(FENCE_KEY)
             if move_of(value) != move.id:
                 continue  # reversed meanwhile: it is in use
-            for page in _pages(client):
+            for page in pages(client):
                 keys = [key for key in page if (number, key) not in stale]
                 if not is_told:
                     kept = set(self._maybe_written(client, new[number], keys))
@@ -767,7 +602,7 @@ class _Mover:
         for server in replicas_of(self._components.values(), self._source):
             with (
                 suppress(RedisError, OSError),
-                _connected(server, self._like, self._where, 0) as client,
+                database_client(server, self._like, self._where, 0) as client,
             ):
                 self._wait_for_readers(client, LEAVE, all_read=True)
 
@@ -808,30 +643,15 @@ def _described(components: Mapping[str, Component], move: ShardMove) -> tuple[En
     raise GrowthError(f"{move.name} is no shard any more", "push its entry again")
 
 
-@contextmanager
-def _clients(
-    server: ServerAddress, databases: Sequence[int], like: Entry, where: str
-) -> Iterator[dict[int, Any]]:
-    with ExitStack() as stack:
-        yield {
-            number: stack.enter_context(_connected(server, like, where, number))
-            for number in databases
-        }
-
-
 def _note_strays(move: ShardMove, like: Entry, where: str) -> None:
     """Note which keys are at the source though its shards have moved."""
     stale = []
-    with _clients(ServerAddress.parse(move.source), move.databases, like, where) as old:
+    with clients_of(ServerAddress.parse(move.source), move.databases, like, where) as old:
         for number, client in old.items():
             if move_of(client.get(FENCE_KEY)) == move.id:
-                stale += [f"{number} {key}" for key in _strays(client)]
+                stale += [f"{number} {key}" for key in strays(client)]
     assert move.certificate is not None
-    move.certificate = {**move.certificate, "stale": stale[:_MOST_NAMED], "at": time.time()}
-
-
-def _only_reads(connection: Mapping[str, str]) -> bool:
-    return connection["name"].startswith(READING)
+    move.certificate = {**move.certificate, "stale": stale[:MOST_NAMED], "at": time.time()}
 
 
 def _unlinking(keys: Sequence[bytes]) -> Callable[[Any], object]:
@@ -840,13 +660,3 @@ def _unlinking(keys: Sequence[bytes]) -> Callable[[Any], object]:
 
 def _names(shards: Sequence[str]) -> set[str]:
     return {shard.rpartition(":")[0] or shard for shard in shards} | set(shards)
-
-
-def _pages(client: Any) -> Iterator[list[bytes]]:
-    cursor: Any = None
-    while cursor != 0:
-        cursor, keys = client.scan(cursor or 0, count=_PAGE)
-        cursor = int(cursor)
-        page = [key for key in keys if key not in OWN_KEYS]
-        if page:
-            yield page

@@ -123,7 +123,7 @@ def simulated_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patched.setattr(shard_move, "attest", lambda components, epoch: None)
         patched.setattr(shard_move._Mover, "_run_of", staticmethod(lambda clients: ""))
         plan = MovePlan(OLD, NEW, ("data",), {}, 0, 0.0, ())
-        patched.setattr(shard_move, "_plan", lambda *args: (plan, [0]))
+        patched.setattr(shard_move, "plan_of", lambda *args: (plan, [0]))
         execute = SimulatedServer.execute
 
         def tell(self: SimulatedServer, socket: Any, args: list[bytes]) -> bool:
