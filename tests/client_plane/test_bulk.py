@@ -72,9 +72,9 @@ def test_any_number_of_keys_goes_in_pages(
     monkeypatch.setattr(bulk, "PAGE", 7)
     face.run(router.mset({key: key for key in KEYS[:100]}))
     assert face.run(router.mget(KEYS[:100])) == [key.encode() for key in KEYS[:100]]
-    assert face.list(router.mget_iter(iter(KEYS[:100]), page_size=9)) == [
-        key.encode() for key in KEYS[:100]
-    ]
+    for size in (1, 9):
+        found = face.list(router.mget_iter(iter(KEYS[:100]), page_size=size))
+        assert found == [key.encode() for key in KEYS[:100]]
     assert face.run(router.delete(*KEYS[:100])) == 100
     with pytest.raises(InvalidArgumentError, match="page_size=0"):
         face.list(router.mget_iter(KEYS, page_size=0))

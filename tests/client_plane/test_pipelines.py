@@ -116,6 +116,18 @@ def test_split_commands_are_merged(router: shardkit.KeyShardedConnection) -> Non
     ]
 
 
+def test_replies_that_are_converted_to_numbers_come_in_order(
+    router: shardkit.KeyShardedConnection,
+) -> None:
+    pipe = router.pipeline()
+    for n in range(4):
+        pipe.zadd(f"k{n}", {"member": 0.5 + n % 2})
+    pipe.execute()
+    for n in range(4):
+        pipe.zscore(f"k{n}", "member")
+    assert pipe.execute() == [0.5, 1.5, 0.5, 1.5]
+
+
 def test_the_last_of_two_equal_keys_is_set(router: shardkit.KeyShardedConnection) -> None:
     one, other = apart(router)
     pipe = router.pipeline().execute_command("MSET", one, 1, other, 2, one, 3)

@@ -340,6 +340,26 @@ def test_of_two_movers_the_one_that_was_stopped_writes_nothing_any_more(fleet: F
         assert new.get("k1") is None
 
 
+def test_what_differs_after_the_last_copy_is_not_moved(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(fleet)
+    finish = shard_move.DatabaseCopy.finish
+
+    def finished(copy: shard_move.DatabaseCopy) -> Any:
+        fleet.servers[0].client(db=2).set("k1", "last")
+        taken = finish(copy)
+        fleet.servers[1].client(db=2).set("k1", "other")  # as a server that loses a write has it
+        return taken
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shard_move.DatabaseCopy, "finish", finished)
+        patched.setattr(shard_move, "_ATTEMPTS", 1)
+        with pytest.raises(GrowthError, match="1 keys differ on both servers, such as"):
+            start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+    assert fleet.masters() == [fleet.name(0)] * 2
+
+
 def test_a_connection_that_stays_stops_a_move_and_is_named_unless_it_is_closed(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

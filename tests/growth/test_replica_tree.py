@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
+import redis
 from click.testing import CliRunner
 from growth_helpers import Fleet, follow, writing
 
@@ -12,6 +14,7 @@ from shardkit.cli.app import app
 from shardkit.config.store import read_components
 from shardkit.errors import InvalidArgumentError
 from shardkit.growth import (
+    VerifiedReplica,
     attach_replica,
     detach_replica,
     replica_tree,
@@ -28,10 +31,11 @@ def test_a_tree_of_replicas_shows_every_level_and_who_does_not_follow(fleet: Fle
     assert [(node.depth, node.state) for node in nodes] == [(0, "master"), (1, "follows nobody")]
     follow(b, a)
     follow(c, b)
-    while True:
+    end = time.monotonic() + 30
+    while [node.behind for node in nodes] != [None, 0, 0]:
+        assert time.monotonic() < end, nodes
         nodes = replica_tree(read_components(fleet.config).values())
-        if len(nodes) == 3 and nodes[2].ok:
-            break
+    assert [node.state for node in nodes] == ["master", "in sync", "in sync"]
     assert [str(node.server) for node in nodes] == [fleet.name(0), fleet.name(1), fleet.name(2)]
     assert [node.depth for node in nodes] == [0, 1, 2]
     assert all(node.ok for node in nodes)
@@ -121,3 +125,8 @@ def test_a_write_is_verified_on_replicas_and_their_disks(fleet: Fleet) -> None:
     done = CliRunner().invoke(app, ["verify-replica", "--timeout", "0.1", "--config", fleet.url])
     assert done.exit_code == 1
     assert "it has no link to its master" in done.output
+    fleet.servers[2].kill()
+    found = verify_replicas(components, timeout=0.1)
+    assert {str(replica): type(answer) for (_, replica), answer in found.items()} == {
+        fleet.name(1): VerifiedReplica, fleet.name(2): redis.ConnectionError,
+    }  # fmt: skip

@@ -235,6 +235,17 @@ def test_a_guard_is_of_a_component(kit: ShardKit, sent: list[Any], name: str) ->
     assert not sent
 
 
+def test_a_text_is_not_taken_for_a_list_of_its_characters(kit: ShardKit, sent: list[Any]) -> None:
+    for method, argument in (
+        (kit.mailboxes(component="c").unread_many, "owners"),
+        (kit.transfers(component="c").total, "accounts"),
+        (kit.search("d", component="c").remove_many, "ids"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=f"{argument}='abc'; give a list"):
+            method("abc")
+    assert not sent
+
+
 def test_pairs_and_names_of_limits_markets_and_counters_are_checked(kit: ShardKit) -> None:
     for make, given in (
         (kit.rate_limit("g", component="c", limit=5).hit_many, ("a", 1, 2)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator
 
@@ -148,7 +149,10 @@ def test_what_a_client_was_not_told_it_learns_when_it_is_told_again(
         until(lambda: database_of(kit) == 7)
 
 
-def test_a_server_that_may_not_tell_is_read_every_second(config_server: LocalServer) -> None:
+def test_a_server_that_may_not_tell_is_read_every_second(
+    config_server: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "shardkit")
     with config_server.client() as client:
         push(client, entries(config_server, 3))
         client.execute_command(
@@ -160,6 +164,7 @@ def test_a_server_that_may_not_tell_is_read_every_second(config_server: LocalSer
             push(client, entries(config_server, 3, 4))
             until(lambda: database_of(kit) == 4)
             assert kit.topology._feed is None
+            assert f"{kit.topology.source} does not tell of changes: " in caplog.text
 
 
 def test_a_change_that_comes_while_a_caller_reads_is_not_missed(

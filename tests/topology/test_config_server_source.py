@@ -97,6 +97,15 @@ def mgets(client: redis.Redis) -> int:
     return int(stats.get("cmdstat_mget", {}).get("calls", 0))
 
 
+def test_components_are_listed_by_their_whole_names(
+    running: LocalServer, config: redis.Redis
+) -> None:
+    fields = running.entry.fields
+    push(config, shard_map(**{"logs:old": [fields] * 12, "logs:old:web": fields, "logs": fields}))
+    with shardkit.connect(url(running)) as kit:
+        assert kit.topology.names() == ["logs", "logs:old", "logs:old:web"]
+
+
 def test_threads_read_each_component_once_a_second(
     running: LocalServer, config: redis.Redis
 ) -> None:

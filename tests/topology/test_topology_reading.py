@@ -203,6 +203,29 @@ def test_nothing_is_read_by_nor_left_of_a_topology_that_nobody_uses(
     assert not [each for each in threading.enumerate() if each.name == "shardkit-config"]
 
 
+def test_an_error_that_nobody_foresaw_does_not_end_reading_in_the_background(
+    topology: Topology,
+    directory: Directory,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    look(topology, "c")
+
+    def broken(names: object) -> None:
+        raise ZeroDivisionError("a mistake")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(topology, "_read_again", broken)
+        clock.now += 2
+        look(topology, "c")
+    assert "the directory cannot be read" in caplog.text
+    assert "ZeroDivisionError: a mistake" in caplog.text
+    directory.components["c"] = component(epoch=2)
+    clock.now += 2
+    assert look(topology, "c").epoch == 2
+
+
 def test_without_a_thread_the_known_entries_stay_and_the_next_second_tries_again(
     topology: Topology, directory: Directory, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
