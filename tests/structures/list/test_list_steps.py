@@ -195,12 +195,16 @@ async def test_what_a_cancelled_pop_took_is_put_back_once_a_change_has_ended(
 
 @pytest.mark.parametrize(
     "stored",
-    ["", "2", "2 dance 1 2", "2 shift 1", "2 shift 1 x 1", "2 shift 1 2 0", "2 pack 1 2 1 0"],
+    [
+        *("", "2", "2 dance 1 2", "2 shift 1", "2 shift 1 x 1", "2 shift 1 2 0", "2 pack 1 2 1 0"),
+        "2 unlink 0 12 1 0 2",
+    ],
 )
 def test_an_unfinished_change_that_makes_no_sense_is_named(kit: ShardKit, stored: str) -> None:
     jobs = made(kit, "jobs", "lrem all")
     client = holder(kit, "many", jobs.meta_key)
-    client.hset("{jobs}:ends", mapping={"part_size": 0, "unfinished": stored})
+    # What is removed stands there, but not where to say how many were.
+    client.hset("{jobs}:ends", mapping={"part_size": 0, "unfinished": stored, "removes": "x"})
     for call in (lambda: jobs.lpop(), lambda: jobs.lindex(1), lambda: jobs.llen()):
         with pytest.raises(DamagedDataError, match="ends"):
             call()

@@ -257,6 +257,15 @@ def test_a_name_with_a_tag_of_its_own_keeps_it(face: Face, kit: ShardKit) -> Non
         face.kit.list("}x", component="many")
 
 
+def test_a_call_reads_where_its_list_ends_and_no_parameters(face: Face, kit: ShardKit) -> None:
+    jobs = face.kit.list("jobs", component="many")
+    face.run(jobs.rpush("a"))
+    client = holder(kit, "many", jobs.meta_key)
+    client.config_resetstat()
+    assert face.run(jobs.rpush("b")) == 2
+    assert client.info("commandstats")["cmdstat_hmget"]["calls"] == 1
+
+
 def test_lists_are_spread_over_shards_by_their_names(face: Face, kit: ShardKit) -> None:
     lists = [face.kit.list(f"jobs:{n}", component="many", part_size=2) for n in range(40)]
     lengths = face.run(face.kit.together(*(each.deferred.rpush(1, 2, 3) for each in lists)))
