@@ -67,7 +67,7 @@ from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Suspicions
 from shardkit.structures.base.damage import damage, stored_integer
-from shardkit.structures.base.parameters import Life, Metadata
+from shardkit.structures.base.parameters import ANY_LIFE, Life, Metadata
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import ATTEMPTS, open_again, unstable
 from shardkit.structures.layouts.base import PAGE, BareMembers, Build, Chunk, Layout, T
@@ -521,6 +521,14 @@ class GrowingLayout(Layout):
         if name == "UNLINK":
             yield from self._look_beyond()
         return (yield from self._to_all(range(self.groups), life.number, name, *args))
+
+    def filled(self) -> set[int]:
+        """Return the groups that have members, as far as this process has seen."""
+        return {group for group, count in enumerate(self._counts) if count}
+
+    def expire_groups(self, groups: Iterable[int], seconds: int) -> Operation[None]:
+        """Let some groups expire. Cost: as `send_to_all`, for these."""
+        yield from self._to_all(groups, ANY_LIFE, "EXPIRE", seconds)
 
     def _look_beyond(self) -> Operation[None]:
         """Check that groups have no more parts than they say, as these would be left behind.

@@ -224,7 +224,6 @@ class ListScripts:
         """Remember where the list ends; None if it has other parameters, or is being changed."""
         *numbers, values = reply
         if numbers[-1] == UNFINISHED:
-            self._ends = None
             return None
         ends = Ends.parse(self.component, self.keys[1], numbers)
         other = values is not None and values.decode(errors="replace") != self.head[2]

@@ -19,7 +19,6 @@ from typing import Any
 
 from shardkit.operations.commands import Command, Locate, Transaction
 from shardkit.operations.operation import Operation, pages
-from shardkit.structures.base.parameters import ANY_LIFE, Life
 from shardkit.structures.layouts import (
     Chunk,
     FixedLayout,
@@ -174,15 +173,16 @@ def _store_growing(
     result = target.sibling(f"{counter}:{number}")
     for layout in sources:
         yield from layout.refresh()
-    first = True
+    expiring: set[int] = set()
     for chunk in _corresponding(sources):
         found = yield from _combined_growing(verb, sources, chunk)
         for page in pages(found, MEMBERS_AT_ONCE):
             sent = [(member, None) for member in page]
             yield from result.write(sent, lambda some, _: ("SADD", *some))
-            if first:  # parts that are split off these inherit their time to live
-                yield from result.send_to_all(Life(ANY_LIFE), "EXPIRE", _UNFINISHED)
-                first = False
+            # Parts that are split off these inherit their time to live.
+            begun = result.filled() - expiring
+            yield from result.expire_groups(begun, _UNFINISHED)
+            expiring |= begun
     return (yield from target.replace_by(result))
 
 

@@ -243,6 +243,7 @@ def a_list(kit: Any) -> Any:
         ("ends moved", lambda c: c.hset("{jobs}:ends", "last", 3), [*range(100)]),
         ("a part lost", lambda c: c.delete("{jobs}:2"), [*range(16), *range(24, 100)]),
         ("a part cut", lambda c: c.lpop("{jobs}:2", 3), [*range(16), *range(19, 100)]),
+        ("the second cut", lambda c: c.lpop("{jobs}:1", 3), [*range(8), *range(11, 100)]),
         ("a part longer", lambda c: c.rpush("{jobs}:2", 7), [*range(24), 7, *range(24, 100)]),
         ("a hash", lambda c: c.delete("{jobs}:1") and c.hset("{jobs}:1", "a", "b"), None),
     ],

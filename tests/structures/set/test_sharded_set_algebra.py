@@ -10,6 +10,7 @@ from faces import Face, holder, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
+from shardkit.structures.set import algebra
 
 PLAN = {"total": 1000, "part_size": 50, "members": int}
 # Where the sets live: together on one server; each part elsewhere; in several components.
@@ -125,6 +126,23 @@ def test_a_difference_that_takes_its_target_away_is_not_to_be_repeated(
     face.run(a.sdiffstore(b, a))
     face.run(a.sdiffstore(b, a))
     assert set(face.run(a.smembers())) == OTHER - (OTHER - ONE)
+
+
+def test_what_an_interrupted_store_leaves_behind_expires(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(algebra, "PARTS_COMBINED", 4)  # the parts of a group
+    a = kit.set("a", component="one", members=int, groups=4, part_size=8)
+    a.sadd_many(range(100))
+    client: Any = kit.client("one")
+    steps = a.deferred.sunionstore(a, a)
+    batch, states, times = next(steps), set(), {-1}
+    while len(states) < 4 or -1 in times:  # a group's life is the exchange after its first members
+        batch = steps.send(kit.driver.link.send(batch))
+        states = set(client.scan_iter("*:storing:*}"))
+        times = {client.ttl(key) for key in client.scan_iter("*:storing*")}
+    steps.close()
+    assert min(times) > 80_000
 
 
 @pytest.mark.parametrize("verb", ["sinterstore", "sunionstore", "sdiffstore"])
