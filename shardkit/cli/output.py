@@ -236,9 +236,7 @@ def _cell(cell: Cell) -> Text:
 
 def _console(stream: TextIO) -> Console:
     width = None if _is_terminal(stream) else _UNLIMITED
-    return Console(
-        file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False
-    )
+    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
 
 
 def _is_terminal(stream: TextIO) -> bool:

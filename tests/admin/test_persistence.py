@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -99,6 +100,9 @@ def test_the_command_shows_every_server(server: LocalServer, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     [state] = json.loads(done.stdout).values()
     assert state["last_save_ok"]
+    done = CliRunner().invoke(app, ["persistence", "snapshot", "-c", str(shard_map)])
+    assert done.exit_code == 0, done.output
+    assert re.search(r"^  done in [0-9.]+ s$", done.stdout, re.MULTILINE)
 
 
 def test_a_server_that_cannot_be_asked_is_named_with_the_reason(tmp_path: Path) -> None:

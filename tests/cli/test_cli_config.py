@@ -125,6 +125,7 @@ def test_a_diff_says_what_a_push_would_change_and_writes_nothing(
     cli("config", "push", town_map)
     same = cli("config", "diff", town_map, "--exit-code")
     assert (same.code, same.lines[-1]) == (0, "a push would change nothing")
+    assert ["unique", "same", "8", "crc32"] in [line.split() for line in same.lines]
     rewrite(town_map, "socket_timeout: 5", "socket_timeout: 2")
     changed = cli("config", "diff", town_map)
     assert changed.code == 0

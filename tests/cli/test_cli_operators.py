@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 import yaml
-from cli_helpers import SECRET, Result
+from cli_helpers import SECRET, Result, in_terminal
 
 import shardkit
 from shardkit import ShardKit
@@ -169,6 +169,7 @@ def test_a_check_gives_one_verdict(
         try:
             found = read_json("check", "-c", town_url, code=1)
             shown = cli("check", "followers", "-c", town_url)
+            _, coloured = in_terminal(120, "check", "followers", "-c", town_url)
         finally:
             client.config_set("maxmemory", 0)
     assert [each["problem"] for each in found["findings"]] == [
@@ -177,6 +178,7 @@ def test_a_check_gives_one_verdict(
     assert not found["ok"]
     assert shown.code == 1
     assert shown.lines[-1].startswith("1 problem, 0 warnings; looked at 2 servers")
+    assert "\x1b[31m1 problem" in coloured  # red
 
 
 def test_a_component_is_retired_and_its_data_deleted_when_nobody_uses_it(
@@ -203,7 +205,8 @@ def test_a_component_is_retired_and_its_data_deleted_when_nobody_uses_it(
     assert read_json("config", "history", *where)["pushes"][0]["message"] == "replaced"
     found = read_json("retire", "followers", *where, "--delete-data", "--quiet", "0")
     assert found["deleted"] == 1400
-    assert read_json("retire", "followers", *where, "--delete-data", "--quiet", "0")["deleted"] == 0
+    again = cli("retire", "followers", *where, "--delete-data", "--quiet", "0")
+    assert again.lines == ["nobody has used followers for 0 s: 0 keys were deleted"]
     assert kit.client("unique", 0).dbsize() > 1
     assert "the history has no push that removed it" in cli("retire", "nope", *where).error()
 

@@ -199,8 +199,12 @@ def test_the_options_of_an_index(cli: Cli, read_json: ReadJson, posts: Path) -> 
     assert (about["phrases"], len(about["parts"])) == (False, 3)
     [first, *_] = read_json("search", "query", "sharding", *here)["hits"]
     assert (first["id"], first["title"], first["snippet"]) == ("p1", None, None)
-    assert "words as they are" not in cli("search", "info", *here).out
+    shown = cli("search", "info", *here)
+    assert "words as they are" not in shown.out
+    assert [line.split()[0] for line in shown.lines[-3:]] == ["0", "1", "2"]  # the parts
     assert "the index keeps no text" in cli("search", "export", *here).error()
+    cli("search", "index", posts, "--name", "plain", *ONE_SERVER)
+    assert len(read_json("search", "info", "--name", "plain", *ONE_SERVER)["parts"]) == 4
     error = cli("search", "index", posts, "--shards", "3", *TO).error()
     assert "unique" in error
 

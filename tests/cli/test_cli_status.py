@@ -5,7 +5,9 @@ import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -274,6 +276,20 @@ def test_watching_goes_on_until_it_is_interrupted(town_map: Path) -> None:
     assert (process.returncode, err) == (0, "")
 
 
+def test_in_a_terminal_the_table_is_drawn_again(
+    cli: Cli, town_map: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    module = import_module("shardkit.cli.commands.status")
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=interrupted))
+    monkeypatch.setattr("shardkit.cli.output._is_terminal", lambda stream: True)
+    shown = cli("status", "-c", town_map, "--watch", "1")
+    assert shown.code == 0, shown
+    assert "unique:0" in plain(shown.out)
+
+
 def written(path: Path, components: str) -> Path:
     path.write_text(f"defaults: {{host: 127.0.0.1}}\ncomponents: {components}")
     return path
@@ -355,6 +371,16 @@ def test_a_user_who_may_not_run_info_learns_that(
     assert remarks(cli("status", "-c", path)) == [
         f"{sick.address} refuses access: the user may not run INFO (a)"
     ]
+
+
+def test_a_user_who_may_not_read_what_a_server_has_witnessed_is_well(
+    cli: Cli, sick: LocalServer, tmp_path: Path
+) -> None:
+    with sick.client() as client:
+        client.execute_command("ACL", "SETUSER", "app", "on", "nopass", "~*", "+@all", "-zrange")
+    entry = f"{{port: {sick.port}, username: app, password: x}}"
+    shown = cli("status", "-c", written(tmp_path / "map.yaml", f"{{a: {{entry: {entry}}}}}"))
+    assert shown.code == 0, shown
 
 
 def test_a_server_that_stands_still_again_and_again_is_slow(cli: Cli, tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ import pytest
 from cli_helpers import COMMAND, SECRET, ends
 
 import shardkit
+from shardkit import ShardMap
+from shardkit.cli.commands.up import _config_value
 
 MAP = """
 config_server: {port: 7100}
@@ -209,6 +211,16 @@ def test_a_taken_port_is_one_line_and_nothing_runs(
         "127.0.0.1 is taken; stop what listens there, or use --free-ports\n"
     )
     running.end(signal.SIGTERM)
+
+
+def test_a_map_whose_servers_run_where_it_says_is_the_topology() -> None:
+    text = "components: {a: {entry: {port: 7}}, b: {entry: {host: localhost}}}"
+    described = ShardMap.parse(text, "map.yaml")
+    here = {"a": {"entry": {"host": "127.0.0.1", "port": 7}}, "b": {"entry": {"host": "127.0.0.1"}}}
+    running = ShardMap.parse(json.dumps({"components": here}))
+    assert _config_value(described, running, False, None) == "map.yaml"
+    moved = ShardMap.parse(json.dumps({"components": here}).replace("7", "8"))
+    assert _config_value(described, moved, False, None) is None
 
 
 def test_people_see_where_the_servers_are_and_how_to_connect(tmp_path: Path) -> None:

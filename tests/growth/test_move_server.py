@@ -335,6 +335,9 @@ def test_the_command_moves_and_says_so(fleet: Fleet, tmp_path: Path) -> None:
         "move", "server", source, "--to", target, "--share", "0.5"
     )
     [shown] = json.loads(run("move", "status", "--json"))
+    head, row = run("move", "status").splitlines()
+    assert head.split() == ["what", "from", "to", "phase", "keys", "epoch", "same"]
+    assert row.split()[:3] == ["server", source, target]
     assert shown["phase"] == "done"
     assert f"{source} is the master in place" in run("failover", target, "--to", source)
 

@@ -160,8 +160,8 @@ def _visit(entries: Sequence[Entry]) -> dict[Entry, _DatabaseAddress | Exception
         except ConfigError as error:
             visited[entry] = error
             continue
-        fields.pop("replicas", None)
-        server = json.dumps({n: v for n, v in fields.items() if n != "db"}, sort_keys=True)
+        own = {n: v for n, v in fields.items() if n not in ("db", "replicas")}
+        server = json.dumps(own, sort_keys=True)
         groups.setdefault(server, []).append((entry, fields))
     longest = max(map(len, groups.values()), default=0)
 
