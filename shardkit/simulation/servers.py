@@ -15,10 +15,11 @@ time is over.
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import defaultdict
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property, partial
 from typing import Any, Final, Protocol, TypeAlias
 
 import fakeredis
@@ -26,7 +27,7 @@ import redis
 from fakeredis._commands import COMMANDS_WITH_SUB, SUPPORTED_COMMANDS
 from fakeredis._core import Database
 from fakeredis._helpers import NoResponse
-from fakeredis.model import is_write_command
+from fakeredis.model import AccessControlList, ClientInfo, is_write_command
 
 from shardkit.simulation.replies import pack_reply
 from shardkit.simulation.virtual_time import Clock
@@ -51,11 +52,40 @@ class _Data(fakeredis.FakeServer):
     changed = False
 
     def __init__(self, clock: Clock) -> None:
-        super().__init__(version=(7, 2))
+        # As fakeredis has it, which looks at every command that there is to make the users.
+        vars(self).update({name: make() for name, make in _fields_of_servers()})
+        self.lastsave = int(clock.time())
         self.clock = clock
         lock: Any = _NoLock()
         self.lock = lock
         self.dbs = defaultdict(lambda: _KeySpace(lock))
+
+    @cached_property
+    def acl(self) -> AccessControlList:  # type: ignore[override]
+        """Its users."""
+        return copy.deepcopy(_users())
+
+
+@cache
+def _users() -> AccessControlList:
+    return AccessControlList()
+
+
+@cache
+def _fields_of_servers() -> list[tuple[str, Callable[[], Any]]]:
+    """Return what makes each attribute of a new server."""
+    first = vars(fakeredis.FakeServer(version=(7, 2)))
+    own = ("lock", "dbs", "acl")
+    return [(name, _maker(value)) for name, value in first.items() if name not in own]
+
+
+def _maker(value: Any) -> Callable[[], Any]:
+    """Return what makes another value like an empty collection; of others the same is given."""
+    return value.copy if isinstance(value, dict | list | set) else partial(_same, value)
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 class _NoLock:
@@ -101,7 +131,14 @@ class ServerSocket(CompilingSocket):
     asking = False
 
     def __init__(self, server: Any, db: int, answer: Callable[[bytes], None]) -> None:
-        super().__init__(server, db, client_class=redis.Redis)
+        info = dict(_first_info())
+        info["id"] = server.get_next_client_id()
+        info["-created"] = int(server.clock.time())
+        vars(self).update({name: make() for name, make in _fields_of_sockets()})
+        self._server, self._db_num, self._db = server, db, server.dbs[db]
+        self._client_info = ClientInfo.__new__(ClientInfo)
+        self._client_info.update(info)
+        server.sockets.append(self)
         self.answer = answer
         self.waiting: tuple[Callable[[bool], Any], float, Callable[[Any], Any] | None] | None = None
         self.queued_keys: list[bytes] = []
@@ -121,7 +158,7 @@ class ServerSocket(CompilingSocket):
             or self._reply_off
             or self._reply_skip
             or self._reply_skip_next
-            or self._client_info.user != b"default"
+            or self._client_info["user"] != "default"
         ):
             super()._process_command(fields)
             return
@@ -153,6 +190,24 @@ class ServerSocket(CompilingSocket):
             return found if shape is None else shape(found)
         self.waiting = func, timeout or float("inf"), shape
         return NoResponse()
+
+
+@cache
+def _fields_of_sockets() -> list[tuple[str, Callable[[], Any]]]:
+    """Return what makes each attribute of a new socket."""
+    first = vars(_first_socket())
+    own = ("_server", "_db", "_db_num", "_client_info")
+    return [(name, _maker(value)) for name, value in first.items() if name not in own]
+
+
+@cache
+def _first_socket() -> CompilingSocket:
+    return CompilingSocket(fakeredis.FakeServer(version=(7, 2)), 0, client_class=redis.Redis)
+
+
+@cache
+def _first_info() -> dict[str, Any]:
+    return dict(_first_socket()._client_info)
 
 
 @cache

@@ -81,9 +81,10 @@ class SimulatedRLock(SimulatedLock):
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Acquire it; return whether that was done."""
         caller = Fiber.current or _real_ident()
-        if self._holder != caller and not super().acquire(blocking, timeout):
-            return False
-        self._holder = caller
+        if self._holder != caller:
+            if not (self._real.acquire(False) or super().acquire(blocking, timeout)):
+                return False
+            self._holder = caller
         self._count += 1
         return True
 
@@ -96,7 +97,7 @@ class SimulatedRLock(SimulatedLock):
         return bool(self._count) and self._holder == (Fiber.current or _real_ident())
 
     def _release(self) -> None:
-        if not self._is_owned():
+        if not self._count or self._holder != (Fiber.current or _real_ident()):
             raise RuntimeError("cannot release un-acquired lock")
         self._count -= 1
         if not self._count:

@@ -52,7 +52,7 @@ class Workers(Protocol):
     """
 
     faults = (*NETWORK, *CLIENTS, "cancel")
-    ids = ("a", "b", "c")
+    ids = ("a", "b")
     most_steps = 3000
 
     def setup(self, kit: ShardKit) -> None:

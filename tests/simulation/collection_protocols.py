@@ -24,7 +24,7 @@ class CachedResults(Protocol):
     """
 
     faults = (*NETWORK, *CLIENTS, "time")
-    documents = tuple(f"d{n}" for n in range(8))
+    documents = tuple(f"d{n}" for n in range(6))
     touched = documents[::2]
 
     def index(self, kit: Any) -> Any:
@@ -222,7 +222,7 @@ class FanOut(Protocol):
 
     def setup(self, kit: ShardKit) -> None:
         network = self.network(kit)
-        self.author, *self.followers = [network.create_user(f"u{n}", f"{n}") for n in range(6)]
+        self.author, *self.followers = [network.create_user(f"u{n}", f"{n}") for n in range(5)]
         for follower in self.followers[1:]:
             network.follow(follower, self.author)
         self.left: set[int] = set()

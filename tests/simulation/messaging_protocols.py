@@ -148,6 +148,7 @@ SOURCES = {"a": "1x 1y 2x 3x 3x", "b": "1x 2y 2z"}
 class Distributing(Protocol):
     """Files: each reader reads all of each, once; no more is held than the limit allows."""
 
+    shards = 1
     faults = (*NETWORK, *CLIENTS, "time")
     most_steps = 3000
     limit = 8
