@@ -618,14 +618,19 @@ class Pool(_ReusingPool, redis.ConnectionPool):
     """redis-py's pool, quicker and able to drain."""
 
 
+def _close_if_replaced(connection: Any, pool: Any) -> None:
+    """Have a connection be closed before its next use if it is not to the master named last."""
+    if pool.master_address != (connection.host, connection.port):
+        connection.mark_for_reconnect()
+
+
 class SentinelPool(_ReusingPool, sentinel.SentinelConnectionPool):
     """redis-py's Sentinel pool, quicker and able to drain."""
 
     def release(self, connection: Any) -> None:
         """Take a connection back, once; close it if the Sentinels named another master since."""
-        owned = self.owns_connection(connection)  # type: ignore[no-untyped-call]
-        if connection in self._in_use and not owned:
-            connection.mark_for_reconnect()
+        if connection in self._in_use:
+            _close_if_replaced(connection, self)
         super().release(connection)
 
     def drain(self) -> None:
@@ -654,6 +659,13 @@ class AsyncPool(_AsyncReusingPool, aioredis.ConnectionPool):
 
 class AsyncSentinelPool(_AsyncReusingPool, aiosentinel.SentinelConnectionPool):
     """The awaiting Sentinel pool, quicker and able to drain."""
+
+    def _take_back(self, connection: Any) -> bool:
+        """Take a connection back, not to be used again if the Sentinels named another master."""
+        if connection in in_use_of(self):
+            # A shared pool's connections ask by the kit's own.
+            _close_if_replaced(connection, self.origin or self)
+        return super()._take_back(connection)
 
     def drain(self) -> None:
         """Close idle connections now, those to the Sentinels too, and others when released."""

@@ -21,8 +21,14 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from shardkit.connections import Connector, ReplyParser
-from shardkit.connections.connection import AsyncTcpConnection, TcpConnection, require_open
-from shardkit.connections.pool import AsyncPool, Pool
+from shardkit.connections.connection import (
+    AsyncSentinelConnection,
+    AsyncTcpConnection,
+    SentinelConnection,
+    TcpConnection,
+    require_open,
+)
+from shardkit.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
 from shardkit.connections.redis_private import socket_of, wants_reconnect
 from shardkit.simulation.network import Wire
 from shardkit.simulation.processes import Fiber, SimulatedProcess
@@ -150,8 +156,15 @@ class SimulatedSocket:
         return _silent().fileno()
 
 
-class SimulatedConnection(TcpConnection):
-    """A blocking connection over a simulated network."""
+class _OverWire:
+    """What a blocking connection over a simulated network does otherwise."""
+
+    db: Any
+    host: str
+    port: int
+    socket_timeout: float | None
+    socket_connect_timeout: float | None
+    _parser: Any
 
     def __init__(
         self, *, world: World, process: SimulatedProcess, address: str = "", **options: Any
@@ -159,7 +172,12 @@ class SimulatedConnection(TcpConnection):
         self._world = world
         self._process = process
         super().__init__(**options)
-        self._address = address or f"{self.host}:{self.port}"
+        self._given_address = address
+
+    @property
+    def _address(self) -> str:
+        """Of which Sentinels decide just before it connects, if it is theirs."""
+        return self._given_address or f"{self.host}:{self.port}"
 
     def _connect(self) -> Any:
         process = self._process
@@ -180,14 +198,14 @@ class SimulatedConnection(TcpConnection):
 
     def shut_down(self) -> None:
         """Have its user find the connection closed."""
-        super().shut_down()
+        super().shut_down()  # type: ignore[misc]
         sock = socket_of(self)
         if sock is not None:
             sock.shutdown(2)
 
     def can_read(self, timeout: float | None = 0) -> bool:
         """Wait until there is something to read; return whether there is."""
-        if super().can_read(0):
+        if super().can_read(0):  # type: ignore[misc]
             return True
         sock = socket_of(self)
         if timeout != 0 and not sock.readable:
@@ -200,25 +218,41 @@ class SimulatedConnection(TcpConnection):
         return sock is not None and not wants_reconnect(self) and not sock.readable
 
 
-class SimulatedPool(Pool):
+class SimulatedConnection(_OverWire, TcpConnection):
+    """A blocking connection over a simulated network."""
+
+
+class SimulatedSentinelConnection(_OverWire, SentinelConnection):
+    """A blocking connection to the master that simulated Sentinels name."""
+
+
+class _WithoutThreads:
     """A pool that never opens connections in threads."""
 
     def get_idle(self) -> Any:
         """Return a connection that can be used at once: a new one if there is none."""
-        return super().get_idle() or self.get_connection_of_new()
+        return super().get_idle() or self.get_connection_of_new()  # type: ignore[misc]
 
     def get_connection_of_new(self) -> Any:
         """Return a new connection."""
         require_open(self)
-        connection = self.make_connection()
-        self._in_use.add(connection)
+        connection = self.make_connection()  # type: ignore[attr-defined]
+        self._in_use.add(connection)  # type: ignore[attr-defined]
         try:
             connection.connect()
             require_open(self)
         except BaseException:
-            self._drop(connection)
+            self._drop(connection)  # type: ignore[attr-defined]
             raise
         return connection
+
+
+class SimulatedPool(_WithoutThreads, Pool):
+    """A pool of connections over a simulated network."""
+
+
+class SimulatedSentinelPool(_WithoutThreads, SentinelPool):
+    """The same to the master that simulated Sentinels name."""
 
 
 class SimulatedTransport(asyncio.Transport):
@@ -305,9 +339,14 @@ class _Writer(asyncio.StreamWriter):
         """Nothing: what a killed process leaves open is nothing to warn of."""
 
 
-class AsyncSimulatedConnection(AsyncTcpConnection):
-    """An awaiting connection over a simulated network."""
+class _AsyncOverWire:
+    """What an awaiting connection over a simulated network does otherwise."""
 
+    db: Any
+    host: str
+    port: int
+    socket_connect_timeout: float | None
+    _parser: Any
     _reader: Any
     _writer: Any
 
@@ -317,11 +356,12 @@ class AsyncSimulatedConnection(AsyncTcpConnection):
         self._world = world
         self._process = process
         super().__init__(**options)
-        self._address = address or f"{self.host}:{self.port}"
+        self._given_address = address
 
     async def _connect(self) -> None:
         process = self._process
-        seconds = self._world.connect_delay(process, self._address)
+        address = self._given_address or f"{self.host}:{self.port}"
+        seconds = self._world.connect_delay(process, address)
         if seconds:
             await asyncio.sleep(self.socket_connect_timeout or seconds)
             raise TimeoutError("timed out")
@@ -331,9 +371,7 @@ class AsyncSimulatedConnection(AsyncTcpConnection):
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
-        transport.wire = self._world.open_wire(
-            process, self._address, int(self.db), transport.receive
-        )
+        transport.wire = self._world.open_wire(process, address, int(self.db), transport.receive)
         self._reader = reader
         self._writer = _Writer(transport, protocol, reader, loop)
 
@@ -342,13 +380,21 @@ class AsyncSimulatedConnection(AsyncTcpConnection):
 
     async def on_connect_check_health(self, check_health: bool = True) -> None:
         """Prepare the parser: the handshake is no step of a schedule."""
-        self._parser.on_connect(self)  # type: ignore[no-untyped-call]
+        self._parser.on_connect(self)
 
     def reply_parser(self) -> ReplyParser:
         """Return the parser of what the transport receives."""
-        parser = super().reply_parser()
+        parser: ReplyParser = super().reply_parser()  # type: ignore[misc]
         parser.poll = _nothing
         return parser
+
+
+class AsyncSimulatedConnection(_AsyncOverWire, AsyncTcpConnection):
+    """An awaiting connection over a simulated network."""
+
+
+class AsyncSimulatedSentinelConnection(_AsyncOverWire, AsyncSentinelConnection):
+    """An awaiting connection to the master that simulated Sentinels name."""
 
 
 def _nothing(seconds: float) -> bool:
@@ -429,6 +475,15 @@ class SimulatedConnector(Connector):
         """Return a blocking client."""
         if fields.get("cluster"):
             return super().blocking({**plain_tcp_fields(fields), "cluster": True})
+        if self._asks_sentinels(fields):
+            by_sentinels: Any = super().blocking(fields)
+            pool = by_sentinels.connection_pool
+            self._lead_service(pool, SimulatedSentinelConnection, SimulatedConnection, _NoRetry)
+            pool.__class__ = SimulatedSentinelPool
+            for each in pool.sentinel_manager.sentinels:
+                each.connection_pool.__class__ = SimulatedPool
+            of_master: redis.Redis = by_sentinels
+            return of_master
         client: Any = super().blocking(plain_tcp_fields(fields))
         self._lead_into(client, fields, SimulatedConnection, _NoRetry)
         client.connection_pool.__class__ = SimulatedPool
@@ -439,9 +494,34 @@ class SimulatedConnector(Connector):
         """Return an awaiting client."""
         if fields.get("cluster"):
             return super().awaiting({**plain_tcp_fields(fields), "cluster": True})
+        if self._asks_sentinels(fields):
+            by_sentinels: Any = super().awaiting(fields)
+            self._lead_service(
+                by_sentinels.connection_pool,
+                AsyncSimulatedSentinelConnection,
+                AsyncSimulatedConnection,
+                _AsyncNoRetry,
+            )
+            of_master: aioredis.Redis = by_sentinels
+            return of_master
         client = super().awaiting(plain_tcp_fields(fields))
         self._lead_into(client, fields, AsyncSimulatedConnection, _AsyncNoRetry)
         return client
+
+    def _asks_sentinels(self, fields: Mapping[str, Any]) -> bool:
+        """Whether an entry's Sentinels are simulated; if not, its service is one server."""
+        return "sentinel" in fields and self._world.sentinels is not None
+
+    def _lead_service(
+        self, pool: Any, connection: type[Any], to_sentinel: type[Any], no_retry: type[Any]
+    ) -> None:
+        """Have a pool ask simulated Sentinels and connect to the servers that they name."""
+        for each in (pool, *(one.connection_pool for one in pool.sentinel_manager.sentinels)):
+            assert isinstance(each, SentinelPool | AsyncSentinelPool | Pool | AsyncPool)
+            each.connection_class = connection if each is pool else to_sentinel
+            each.connection_kwargs.update(
+                world=self._world, process=self._process, retry=no_retry(NoBackoff(), 0)
+            )
 
     def _lead_into(
         self, client: Any, fields: Mapping[str, Any], connection: type[Any], no_retry: type[Any]

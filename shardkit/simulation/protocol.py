@@ -56,6 +56,7 @@ from shardkit.simulation.connections import SimulatedConnector
 from shardkit.simulation.linearizability import Model, RecordedCall, check_linearizable
 from shardkit.simulation.processes import Fiber, SimulatedProcess
 from shardkit.simulation.replication import replicate
+from shardkit.simulation.sentinels import SimulatedSentinels
 from shardkit.simulation.threads import simulated_threads
 from shardkit.simulation.timeline import timeline
 from shardkit.simulation.virtual_time import virtual_time
@@ -215,11 +216,13 @@ class Protocol:
         config_server: whether kits read their entries from a simulated config server, to which the
             map is pushed, in place of knowing the map.
         replicating: addresses of servers that can replicate each other; at first all are masters.
+        sentinels: addresses of Sentinels of the service ``main``, whose servers are those that
+            replicate: at first the first is the master, and the others follow it.
         faults: what may happen, by name: "lose_command" and "lose_answer" (the connection
             breaks), "late", "never", "kill", "freeze", "cancel" and "stall" (of an awaiting
             client and its event loop), "crash", "failover", "two_masters", "cut_off", "deaf",
-            "read_only", "full", "not_ready", "clock" (jumps), "drift", "time" (passes), and "entry"
-            (one of `changes`).
+            "read_only", "full", "not_ready", "clock" (jumps), "drift", "time" (passes), "entry"
+            (one of `changes`), and "sentinels_fail_over" (a replica takes over).
         most_faults: how many there may be in one run.
         appendfsync: what a crash loses: "always" nothing, "everysec" up to the last second, "no"
             everything.
@@ -232,6 +235,7 @@ class Protocol:
     shard_map: ClassVar[str | ShardMap | None] = None
     config_server: bool = False
     replicating: tuple[str, ...] = ()
+    sentinels: tuple[str, ...] = ()
     faults: tuple[str, ...] = NETWORK + CLIENTS
     most_faults: int = 3
     appendfsync: str = "everysec"
@@ -392,7 +396,9 @@ class _Run:
             try:
                 if pushing:
                     world.server(CONFIG_ADDRESS).load(pushing)
-                replicate(world, *protocol.replicating)
+                servers = replicate(world, *protocol.replicating)
+                if protocol.sentinels:
+                    world.sentinels = SimulatedSentinels(world, protocol.sentinels, servers)
                 protocol.setup(observer)
                 world.changes = tuple(
                     _named(partial(change, observer), change) for change in protocol.changes()
@@ -412,6 +418,8 @@ class _Run:
                 self._raise_failures()
                 for server in world.servers.values():
                     server.up, server.refuses = True, b""
+                if world.sentinels is not None:
+                    world.sentinels.settle()
                 if checks:
                     world.as_observer(protocol.invariant, observer)
                 world.as_observer(protocol.at_end, observer)

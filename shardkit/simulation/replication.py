@@ -27,12 +27,13 @@ LAGS: Final = (0.001, 0.02, 0.5)
 _LEAST: Final = b"min-replicas-to-write"
 
 
-def replicate(world: World, *addresses: str) -> None:
+def replicate(world: World, *addresses: str) -> list[Replication]:
     """Have servers know each other; as yet nobody follows."""
     servers: dict[str, Replication] = {}
     for address in addresses:
         server = world.server(address)
         servers[address] = server.replication = Replication(world, server, servers)
+    return list(servers.values())
 
 
 class Replication:
@@ -94,6 +95,8 @@ class Replication:
         Returns:
             None if the server is to execute it as ever; otherwise whether it is answered.
         """
+        if name == b"WAIT":
+            return self._wait(socket, int(args[1]), int(args[2]) / 1000)
         answer = self._answer(args, name)
         if socket._transaction is not None:
             writes = name == b"EXEC"
@@ -112,6 +115,22 @@ class Replication:
         for each in self.replicas if writes else ():
             each.come()
         return None
+
+    def _wait(self, socket: ServerSocket, replicas: int, seconds: float) -> bool:
+        """Answer when so many replicas have executed what this server has, or the time is over."""
+        offset = len(self.server.entries)
+
+        def there() -> int:
+            return sum(each._executed >= offset for each in self.replicas)
+
+        if self.master is None and there() < replicas:
+            until = self._world.seconds + (seconds or float("inf"))
+            retry = lambda first: there() if there() >= replicas else None  # noqa: E731
+            socket.waiting = retry, until, lambda found: there() if found is None else found
+            return False
+        refused = SimpleError("ERR WAIT cannot be used with replica instances.")
+        socket.put_response(there() if self.master is None else refused)
+        return True
 
     def _refusal(self) -> SimpleError | None:
         """Return why it takes no writes."""
@@ -135,7 +154,7 @@ class Replication:
             self.settings.update(zip(args[2::2], args[3::2], strict=True))
             return OK
         if name == b"REPLICAOF":
-            self._follow(None if what == b"NO" else self._others[_address(*args[1:3])])
+            self.follow(None if what == b"NO" else self._others[_address(*args[1:3])])
             return OK
         if name == b"FAILOVER" and what == b"TO":
             return self._begin_to_hand_over(args)
@@ -174,7 +193,8 @@ class Replication:
 
     # ---- following
 
-    def _follow(self, master: Replication | None) -> None:
+    def follow(self, master: Replication | None) -> None:
+        """Follow a master, some time behind, or (None) be one."""
         if master is self.master:
             return
         if master is None:
@@ -206,10 +226,11 @@ class Replication:
             each.come()
         if master._handing_to is self:
             master._hand_over()
+        master.server.retry_blocked()
 
     def fill(self, master: Replication) -> None:
         """Follow a master, and have all that it has, at once."""
-        self._follow(master)
+        self.follow(master)
         self._catch_up()
 
     def crash(self, seconds: float) -> None:

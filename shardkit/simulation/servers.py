@@ -323,7 +323,7 @@ class SimulatedServer:
             if self._log:  # it counts when it takes something
                 self._blocked[socket] = self._log.pop()[2]
         if len(self.sockets) > 1:
-            self._retry_blocked()
+            self.retry_blocked()
         return socket.waiting is None
 
     @property
@@ -372,7 +372,8 @@ class SimulatedServer:
         _seed(args, len(self._log))
         self._log.append((self._now(), db, args))
 
-    def _retry_blocked(self) -> None:
+    def retry_blocked(self) -> None:
+        """Answer the blocked commands that can be executed now."""
         for socket in list(self.sockets):
             if socket.waiting is not None:
                 retry, _, shape = socket.waiting
@@ -380,7 +381,7 @@ class SimulatedServer:
                 if found is not None:
                     socket.waiting = None
                     self.fake.changed = True
-                    if self._log is not None:
+                    if self._log is not None and socket in self._blocked:
                         self._note(socket._db_num, self._blocked.pop(socket), b"BLPOP")
                     socket.put_response(found if shape is None else shape(found))
 

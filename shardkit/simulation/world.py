@@ -112,6 +112,7 @@ class World:
         self.events: list[Event] | None = [] if traced else None
         self.steps = 0
         self.fault_count = 0
+        self.sentinels: Any = None  # a `SimulatedSentinels`, if there are any
         self.faults = faults
         self._prefers = prefers
         self._keeps_log = bool({"crash", "failover", "two_masters"} & set(faults))
@@ -449,6 +450,10 @@ class World:
             seconds = self.choices.one_of((1.0, 10.0, 60.0, 3600.0, 86_400.0))
             note("", f"⚡ everything stands still for {seconds:g} s")
             self.seconds += seconds
+            return False
+        elif fault == "sentinels_fail_over":
+            if self.sentinels is not None:
+                self.sentinels.fail_over()
             return False
         elif fault == "entry":
             if self.changes:

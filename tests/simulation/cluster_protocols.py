@@ -1,7 +1,10 @@
-"""What is simulated of clusters: slots that move while clients write."""
+"""What is simulated of clusters and Sentinels: slots that move, and masters that are replaced."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -132,6 +135,129 @@ components:
             assert self.answered[key] <= executed <= sent, (key, executed)
 
 
+class Sentinels(Protocol):
+    """A replica takes over, and Sentinels name the old master for a while: clients count on.
+
+    Nothing is counted twice. Who has no call under way has connections to one master only, whatever
+    it was told. Once all know of the last failover, calls succeed, and are there.
+    """
+
+    replicating = ("one:1", "two:2", "three:3")
+    sentinels = ("sentinel:1", "sentinel:2", "sentinel:3")
+    shard_map = """
+components:
+  data:
+    entry:
+      sentinel: {service: main, sentinels: [[sentinel, 1], [sentinel, 2], [sentinel, 3]]}
+"""
+    faults = (*NETWORK, "kill", "cut_off", *["sentinels_fail_over"] * 3)
+    most_faults = 4
+
+    def setup(self, kit: ShardKit) -> None:
+        self.sent: Counter[str] = Counter()
+        self.last: dict[str, float] = {}  # when counts began that were answered in the end
+
+    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
+        return [self.blocking, self.awaiting]
+
+    def blocking(self, client: Client) -> None:
+        pipe = client.kit.key_sharded("data").pipeline
+
+        @client.kit.redis_connection("data")
+        def count_by_client(conn: Any, key: str) -> None:
+            self.sent[key] += 1
+            conn.incr(key)
+
+        def count(key: str) -> None:
+            self.sent[key] += 1
+            pipe().incr(key).get("other").execute()
+
+        def attempt(call: Callable[[str], None], key: str) -> bool:
+            try:
+                call(key)
+            except Exception as error:
+                if not is_outage(error):
+                    raise
+                return False
+            return True
+
+        for n in range(2):
+            threads = [
+                threading.Thread(target=attempt, args=(call, f"{n}.{call.__name__}"))
+                for call in (count, count_by_client)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.check_connections(client.kit.client("data"))
+            time.sleep(client.choose((0.0, 0.2, 2.0)))
+        while (left := self.settled_at(client) + 1 - client.time) > 0:
+            time.sleep(left)
+        for call in (count, count_by_client):
+            begun = client.time
+            while not attempt(call, key := f"last.{call.__name__}"):
+                begun = client.time
+                time.sleep(1)  # simulated seconds
+            self.last[key] = begun
+
+    async def awaiting(self, client: Client) -> None:
+        router = client.kit.key_sharded("data")
+
+        async def count(key: str) -> None:
+            self.sent[key] += 1
+            await router.pipeline().incr(key).get("other").execute()
+
+        async def count_alone(key: str) -> None:
+            self.sent[key] += 1
+            conn = await client.kit.client("data")
+            await conn.pipeline(transaction=True).incr(key).execute()
+
+        async def attempt(call: Callable[[str], Any], key: str) -> bool:
+            try:
+                await call(key)
+            except Exception as error:
+                if not is_outage(error):
+                    raise
+                return False
+            return True
+
+        for n in range(2):
+            await asyncio.gather(
+                *(attempt(call, f"a{n}.{call.__name__}") for call in (count, count_alone))
+            )
+            self.check_connections(await client.kit.client("data"))
+            await asyncio.sleep(client.choose((0.0, 0.2, 2.0)))
+        while (left := self.settled_at(client) + 1 - client.time) > 0:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(left)
+        for call in (count, count_alone):
+            begun = client.time
+            while not await attempt(call, key := f"alast.{call.__name__}"):
+                begun = client.time
+                await asyncio.sleep(1)
+            self.last[key] = begun
+
+    def settled_at(self, client: Client) -> float:
+        """When all know of the last failover so far."""
+        self.failovers = client._world.sentinels
+        assert self.failovers is not None
+        return self.failovers.settled_at
+
+    def check_connections(self, conn: Any) -> None:
+        idle = conn.connection_pool.idle_connections()
+        masters = {each.host for each in idle if each.is_reusable()}
+        assert len(masters) < 2, f"the next calls go to {masters}"
+
+    def at_end(self, kit: ShardKit) -> None:
+        conn: Any = kit.client("data")
+        for key, sent in self.sent.items():
+            executed = int(conn.get(key) or 0)
+            assert executed <= sent, (key, executed)
+            if self.last.get(key, 0) > self.failovers.settled_at:
+                assert executed, f"{key} was answered, and is lost"
+
+
 CLUSTER: dict[str, type[Protocol]] = {
     "moving slots": MovingSlots,
+    "sentinels": Sentinels,
 }

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from shardkit.client_plane import decorators
 from shardkit.config import history, store
 from shardkit.config.directory import Directory
-from shardkit.connections import clients
+from shardkit.connections import clients, pool
 from shardkit.connections.breaker import Breaker
 from shardkit.connections.clients import Clients
-from shardkit.connections.connection import Closable
+from shardkit.connections.connection import Closable, ReplyParser
 from shardkit.connections.pool import _AsyncReusingPool, _ReusingPool
 from shardkit.coordination.events import Barrier, CountdownLatch
 from shardkit.coordination.holdable import Holdable
@@ -897,6 +897,24 @@ MUTATIONS: dict[str, Mutation] = {
         "what was answered with ASK is sent without ASKING",
         python,
         (ServerRequest, "_packed", "(_ASKING + data, n + 1)", "(data, n)"),
+    ),
+    "sentinels-replaced-master-is-kept": Mutation(
+        "sentinels",
+        "a connection to a master that the Sentinels have replaced is used again",
+        python,
+        (pool, "_close_if_replaced", "connection.mark_for_reconnect()", "pass"),
+    ),
+    "sentinels-replica-is-kept": Mutation(
+        "sentinels",
+        "a connection whose server says that it is a replica is used again",
+        python,
+        (ReplyParser, "_error", "self.unusable = True", "pass"),
+    ),
+    "sentinels-executed-twice": Mutation(
+        "sentinels",
+        "what may have been executed is sent again",
+        python,
+        (dispatcher, "may_repeat", "request.idempotent", "True"),
     ),
     "slots-executed-twice": Mutation(
         "moving slots",
