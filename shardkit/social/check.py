@@ -282,7 +282,8 @@ class NetworkCheck:
         layout, notes = self.layout, Suspicions()
         user, profile = layout.owned("user", uid), layout.profile(uid)
         pending = layout.near("pending", uid)
-        [counts] = yield from read_or_note([layout.at_user(user, "HMGET", user, "id", "posts")], [])
+        stored = layout.at_user(user, "HMGET", user, "id", "posts", ":trimmed")
+        [counts] = yield from read_or_note([stored], [])
         [entries] = yield from contents(layout.timelines, "ZSET", [profile], notes)
         if notes or counts is None or counts[0] is None:
             return notes
@@ -300,7 +301,7 @@ class NetworkCheck:
                 break
         posts, its = counts[1] or b"0", authors.count(uid)
         few = posts.isdigit() and max(int(posts), len(entries)) < self.profile_limit
-        if few and int(posts) != its:
+        if few and counts[2] is None and int(posts) != its:
             error = damage(layout.users, user, f"posts={int(posts)}", f"{its}, as in the profile")
             notes.append(Suspicion(error, _RECONCILE))
         return notes

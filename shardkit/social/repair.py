@@ -206,8 +206,8 @@ class Reconciler:
     def _recount_posts(self, uid: int) -> Operation[int]:
         """Set the counter of posts to the number in the profile; return how much it changed.
 
-        A profile that is as long as it may be does not have all posts: then nothing is known. A
-        post that is on its way is counted by its note.
+        A profile that is, or was, as long as it may be does not have all posts: then nothing is
+        known. A post that is on its way is counted by its note.
         """
         layout, timelines = self.layout, self.timelines
         user, pending, profile = (
@@ -217,13 +217,13 @@ class Reconciler:
         )
         end = f":{uid}".encode()
         for _ in range(ROUNDS):
-            posts, notes = yield [
-                layout.at_user(user, "HGET", user, "posts"),
+            [posts, trimmed], notes = yield [
+                layout.at_user(user, "HMGET", user, "posts", ":trimmed"),
                 layout.at_user(pending, "ZRANGE", pending, 0, -1),
             ]
             [entries] = yield [layout.at_timeline(profile, "ZRANGE", profile, 0, -1)]
             before = _stored_count(posts)
-            if max(before, len(entries)) >= timelines.profile_limit:
+            if trimmed or max(before, len(entries)) >= timelines.profile_limit:
                 return 0
             coming = {
                 int(note.split(b":")[1])

@@ -133,6 +133,10 @@ def test_posts_of_a_profile_that_was_trimmed_are_left_as_they_are(face: Face) ->
         run(network.delete_status(ada, status))
     assert run(network.get_user(ada)).posts == 5
     assert face.list(network.check()) == []
+    run(network.delete_status(ada, posts[-5]))  # of nine posts four are left, none in the profile
+    assert face.list(network.check()) == []
+    assert run(network.reconcile(ada)).posts == 0
+    assert run(network.get_user(ada)).posts == 4
 
 
 def test_reconciling_removes_what_strangers_and_nobody_posted(

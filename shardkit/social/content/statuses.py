@@ -71,7 +71,12 @@ class Statuses:
         self._cache = cache
 
     def create(
-        self, uid: int, message: str, extras: Mapping[str, Extra], idempotency_key: str | None
+        self,
+        uid: int,
+        message: str,
+        extras: Mapping[str, Extra],
+        idempotency_key: str | None,
+        profile_limit: int,
     ) -> Operation[CreatedStatus | None]:
         """Write a status and count it; None if there is no such user."""
         layout = self._layout
@@ -80,7 +85,8 @@ class Statuses:
         part = uid % layout.parts
         keys = [layout.owned("user", uid), layout.near("ids", uid), layout.near("pending", uid)]
         keys += layout.once("post", uid, idempotency_key)
-        arguments = (layout.record_suffix(part), part, layout.parts, uid, REMEMBERED, *fields)
+        suffix = layout.record_suffix(part)
+        arguments = (suffix, part, layout.parts, uid, REMEMBERED, profile_limit, *fields)
         call = script_call(layout.users, script("social/content/create_status"), keys, arguments)
         [reply] = yield [call]
         if reply is None:

@@ -51,7 +51,9 @@ class Posts:
         self, uid: int, message: str, extras: Mapping[str, Extra], idempotency_key: str | None
     ) -> Operation[int | None]:
         """Post a status; see `SocialNetwork.post`."""
-        created = yield from self.statuses.create(uid, message, extras, idempotency_key)
+        created = yield from self.statuses.create(
+            uid, message, extras, idempotency_key, self.timelines.profile_limit
+        )
         if created is None:
             return None
         if created.time is not None:

@@ -8,7 +8,9 @@
 -- ARGV[3]  the number of parts
 -- ARGV[4]  the user's id
 -- ARGV[5]  the milliseconds for which an idempotency key is remembered
--- ARGV[6]  and on: field, value, … of the status
+-- ARGV[6]  the statuses that a profile keeps: who ever had more is marked, as the profile does not
+--          have all of them any more, however many are deleted
+-- ARGV[7]  and on: field, value, … of the status
 -- Reply    {id, time, the user's mode, its version}; time is an empty string if a call with the
 --          same key has created it, and nothing remains to be done; nil if there is no such user
 --@include social/clock
@@ -23,12 +25,14 @@ if before then
   return {before, unfinished and posted or '', mode, version}
 end
 local fields = {}
-for n = 6, #ARGV do fields[n - 5] = ARGV[n] end
+for n = 7, #ARGV do fields[n - 6] = ARGV[n] end
 local id = new_id(KEYS[2], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), true)
 local posted = string.format('%d', now())
 redis.call('HSET', 'status' .. ARGV[1] .. id, 'id', id, 'uid', ARGV[4], 'login', user[1], 'posted',
   posted, unpack(fields))
-redis.call('HSET', KEYS[1], 'posts', string.format('%d', counted(KEYS[1], 'posts') + 1))
+local posts = counted(KEYS[1], 'posts') + 1
+redis.call('HSET', KEYS[1], 'posts', string.format('%d', posts))
+if posts > tonumber(ARGV[6]) then redis.call('HSET', KEYS[1], ':trimmed', 1) end
 redis.call('ZADD', KEYS[3], posted, 'post:' .. id .. ':' .. ARGV[4])
 if KEYS[4] then redis.call('SET', KEYS[4], id, 'PX', ARGV[5]) end
 return {id, posted, mode, version}
