@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from coordination_helpers import eventually, line, processes
-from faces import Face
+from faces import Face, holder
 
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import DamagedDataError, ParameterMismatchError, StaleTokenError
@@ -30,6 +30,15 @@ def test_a_latch_opens_when_it_was_counted_down(kit: ShardKit, component: str) -
     assert latch.count() == 0
     assert latch.count_down() == 0
     assert latch.set(1) is True
+    client: Any = holder(kit, component, latch.key) if component == "many" else kit.client("one")
+    client.hdel(latch.key, "count")
+    with pytest.raises(DamagedDataError, match="no count"):
+        latch.count()
+    client.delete(latch.key)
+    assert latch.count() == 0  # as if it was never set
+    client.sadd(f"{latch.key}:waiters", "- waiter")
+    with pytest.raises(DamagedDataError, match="no count"):
+        latch.count()
 
 
 async def test_tasks_wait_at_a_latch_and_at_a_barrier(akit: AsyncShardKit) -> None:
@@ -62,9 +71,12 @@ def test_a_barrier_opens_when_all_are_there_and_forgets_who_gave_up(face: Face) 
                 face.kit.barrier("x", component="one", parties=3).wait()
             assert barrier.wait(20) is True
             assert waiting.result(20) is True
-        client.hset("barrier:{x}", "round", "x")
-        with pytest.raises(DamagedDataError, match="round=x, where an integer"):
-            barrier.wait(0)
+        for wrong in ("x", 2**53):
+            client.hset("barrier:{x}", "round", wrong)
+            with pytest.raises(DamagedDataError, match=f"round={wrong}, where an integer"):
+                barrier.wait(0)
+        client.hset("barrier:{x}", "round", 2**53 - 1)  # the largest that is exact
+        assert barrier.wait(0) is False
 
 
 CANDIDATE = """

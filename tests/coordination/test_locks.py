@@ -435,6 +435,29 @@ def test_what_is_renewed_outlasts_its_time_and_what_is_dropped_does_not(kit: Sha
         assert lock.held()
 
 
+def test_a_renewal_that_fails_for_no_known_reason_is_told_and_tried_again(
+    face: Face, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    renew, tried = Hold.renew, []
+
+    def fails_once(hold: Hold[Any]) -> Any:
+        tried.append(hold)
+        if len(tried) == 1:
+            raise RuntimeError("unforeseen")
+        return renew(hold)
+
+    monkeypatch.setattr(Hold, "renew", fails_once)
+    lock = face.kit.lock("x", component="one", ttl=0.15)
+    hold = face.run(lock.acquire())
+    if face.runner:
+        assert face.run(asyncio.to_thread(eventually, lambda: len(tried) > 1))
+    else:
+        assert eventually(lambda: len(tried) > 1)
+    assert tried[:2] == [hold, hold]
+    assert "holds could not be renewed" in caplog.text
+    assert "RuntimeError: unforeseen" in caplog.text
+
+
 def test_a_hold_whose_server_is_gone_is_lost_in_time(own_server: LocalServer) -> None:
     told: list[Hold[Any]] = []
     where = ShardMap.parse(json.dumps({"components": {"a": {"entry": {"port": own_server.port}}}}))
@@ -656,6 +679,12 @@ def test_what_is_stored_is_checked(kit: ShardKit) -> None:
     lock = kit.lock("x", component="one", renew=False)
     client: Any = kit.client("one")
     assert lock.acquire()
+    [(id_, details)] = client.hgetall("lock:{x}:details").items()
+    words = details.split(b" ")
+    for n in range(2, 7):  # a number of them: who looks is shown nobody's name
+        client.hset("lock:{x}:details", id_, b" ".join([*words[:n], b"x", *words[n + 1 :]]))
+        assert [each.label for each in lock.inspect().holders] == [""], n
+    client.hset("lock:{x}:details", id_, details)
     for key, value in (("lock:{x}:details", "7 future"), ("lock:{x}", "9" * 40)):
         before = client.hgetall(key)
         field = next(iter(before)) if key.endswith("details") else "token"

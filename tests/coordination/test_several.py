@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import Face, faced
+from faces import Face, faced, holder
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -40,6 +40,13 @@ def test_several_locks_are_acquired_all_or_none(face: Face) -> None:
     assert run(several.release()) is True
     with pytest.raises(NotHolderError, match=r"a\+b\+c are not held; acquire them first"):
         run(several.release())
+
+
+def test_when_one_of_several_locks_fails_the_others_are_released(face: Face, kit: ShardKit) -> None:
+    holder(kit, "many", "lock:{b}").set("lock:{b}", "text")
+    with pytest.raises(DamagedDataError, match="a value of another type"):
+        face.run(face.kit.multi_lock(["a", "b"], component="many").acquire())
+    assert not kit.lock("a", component="many").locked()
 
 
 def test_threads_that_want_the_same_locks_in_any_order_all_get_them(kit: ShardKit) -> None:
@@ -184,6 +191,11 @@ def test_a_hold_on_a_majority_is_lost_with_it(three: list[LocalServer]) -> None:
             hold.holds[1].lose("test")
             with pytest.raises(LockLostError, match="majority"):
                 hold.check()
+        assert lock.acquire()
+        for server in three[:2]:
+            with server.client() as client:
+                client.flushall()
+        assert lock.release() is False
         with pytest.raises(InvalidArgumentError, match="at least three"):
             kit.quorum_lock("y", components=["q0", "q1"])
         with pytest.raises(NotHolderError, match=r"quorum:\{y\} is not held; acquire it first"):

@@ -132,9 +132,21 @@ def test_a_note_that_is_in_no_log_is_undone(kit: ShardKit) -> None:
     assert bank.read("a")[0].balances == {"gold": 6}
     assert bank.total(["a", "b"]) == {"gold": 10}
     # Who needs what is missing undoes it; so does recover, where it is told to look.
-    assert bank.transfer(*move("a", "b", 8))
+    assert eventually(lambda: bank.transfer(*move("a", "b", 8)))
     assert bank.recover("a", "b").undone == 1
     assert [each.balances for each in bank.read("a", "b")] == [{"gold": 2}, {"gold": 8}]
+
+
+def test_a_transfer_on_one_server_settles_what_is_in_its_way(face: Face, kit: ShardKit) -> None:
+    bank = face.kit.transfers("bank", component="one", grace=0.01)
+    assert face.run(bank.issue(Leg("b", {"gold": 10})))
+    legs = {each: bank._leg_text(Leg(each, {}, set={"level": "2"})) for each in "ab"}
+    assert not stop_after(kit.transfers("bank", component="one")._in_steps("t", legs), kit, 2)
+    move = Leg("a", {"gold": 4}), Leg("b", {"gold": -4}, set={"level": "3"})
+    assert face.run(bank.transfer(*move))
+    a, b = face.run(bank.read("a", "b"))
+    assert (a.balances, a.fields) == ({"gold": 4}, {})
+    assert (b.balances, b.fields) == ({"gold": 6}, {"level": "3"})
 
 
 def test_threads_that_move_at_random_lose_nothing_and_sums_are_right_meanwhile(
@@ -283,11 +295,15 @@ def test_what_is_damaged_of_a_transfer_is_named_and_nothing_is_moved(
     assert not stop_after(killed, kit, 2)  # begun and prepared
     stored = {key: client.dump(key) for key in client.scan_iter()}
     log, times = sorted(key for key in stored if b":log:" in key)
+    assert log == b"transfers:log:{8}"  # where every release looks for it
     wrong = [
         (b"transfers:{ada}:flight", "t", "[[]", "a leg of a transfer"),
         (b"transfers:{bo}:flight", "t", '[[["money", 7]], [], []]', "a leg of a transfer"),
+        (b"transfers:{bo}:flight", "t", '[[["money", "x"]], [], []]', "a leg of a transfer"),
+        (b"transfers:{bo}:flight", "t", f'[[["money", "{10**20}"]], [], []]', "a leg of a tra"),
         (log, "t", "finished [1]", "a record of a transfer"),
         (log, "t", "pending 7", "a record of a transfer"),
+        (log, "t", "pending [7]", "a record of a transfer"),
         (b"transfers:{ada}", "lock", "u", "t, which is in flight"),
         (b"transfers:{ada}", "a:money", "-1", "integer"),
         (b"transfers:{ada}", "version", "x", "integer"),

@@ -158,6 +158,8 @@ def test_a_cursor_continues_where_the_page_ended_even_if_that_job_was_removed(fa
     found = face.run(jobs.find(["a"], limit=4))
     face.run(jobs.remove_many(["3", "4"]))
     assert ids(face.run(jobs.find(["a"], limit=4, cursor=found.cursor))) == ["5", "6", "7", "8"]
+    last = face.run(jobs.find(["a"], limit=5, cursor=found.cursor))
+    assert (ids(last), last.cursor) == (["5", "6", "7", "8", "9"], None)
 
 
 def test_cursors_of_something_else_are_refused(kit: ShardKit) -> None:

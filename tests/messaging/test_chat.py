@@ -373,6 +373,9 @@ def test_what_is_damaged_is_named_and_can_be_skipped(kit: ShardKit) -> None:
     assert [bodies(found.messages) for found in chats.fetch("ben")] == [[2]]
     server.zadd(f"{key}:members", {"ben": 99})
     assert [found.key for found in chats.check(chat)] == [key, f"{key}:members"]
+    server.zadd(f"{key}:members", {b"\xff": 0})
+    with pytest.raises(DamagedDataError, match=r"members is damaged: b'\\xff', where a name"):
+        chats.repair(chat)
     server.delete(f"{key}:members")
     assert [found.key for found in chats.check(chat)] == [f"{key}:members"]
 

@@ -455,6 +455,13 @@ def test_records_and_raw_blocks_are_read_across_chunks(face: Face) -> None:
         face.list(files.records(file, 7))
 
 
+def test_a_decoder_goes_on_at_the_start_of_the_member_that_it_is_in() -> None:
+    first, second = gzip.compress(TEXT[:9000]), gzip.compress(TEXT[9000:18_000])
+    decoder = FileDecoder("a", FilePosition(), raw=False)
+    assert b"".join(decoder.feed(first + second)) == TEXT[:18_000]
+    assert decoder.position(10) == FilePosition(len(first), 8990, "gzip")
+
+
 @pytest.mark.parametrize(
     "content", [TEXT[:60_000], MEMBERS[:-7] + MEMBERS[-7:] + b"\0" * 9, b"\x1f"]
 )
@@ -615,6 +622,7 @@ def test_what_is_refused_is_named(kit: ShardKit) -> None:
         lambda: files.create("a", []),
         lambda: files.create("a", ["x:y"]),
         lambda: files.create("a", ["x"], byte_limit=1),
+        lambda: files.create("a", ["x"], chunk_size=2**26 + 1),
         lambda: files.create("{a}", ["x"]),
         lambda: files.publish("logs", io.BytesIO(b"")),
         lambda: files.take("logs", "x", lease=0),

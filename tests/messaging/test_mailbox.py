@@ -248,6 +248,10 @@ def test_what_is_damaged_is_named_and_blocks_nobody(kit: ShardKit) -> None:
         mail.fetch("anna")
     mail.acknowledge("anna", [2])
     assert bodies(mail.fetch("anna")) == [0, 2]
+    server.hset("mailbox:{anna}:state", "last", 2)
+    found = {(damage.key, damage.found) for damage in mail.check("anna")}
+    assert ("mailbox:{anna}:state", "last=2") in found
+    server.hset("mailbox:{anna}:state", "last", 3)
     server.hset("mailbox:{anna}:state", "format", 2)
     with pytest.raises(NewerFormatError, match="has format 2, this release reads 1"):
         mail.send("anna", "ben", 4)

@@ -12,7 +12,7 @@ import structlog
 from faces import Face, holder
 
 from shardkit import ShardKit
-from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
 from shardkit.metrics import CommonMessages, Logs, LogsHandler, structlog_processor
 from shardkit.metrics.logs import LogEntry, severity_name
 
@@ -221,11 +221,14 @@ def test_following_shows_each_message_once_in_the_order_of_time(face: Face) -> N
             seen += [entry.message for entry in step]
         elif isinstance(step, list) and step:
             answer = _blocking(face).link.send(step)
+            if pauses == 1:  # after the second reading of what is new, before that of the rows
+                pauses += 1
+                log(("info", "e"))
         elif not isinstance(step, list):
             pauses += 1
             if pauses == 1:
                 log(("error", "c"), ("info", "d"))
-    assert seen == ["a", "b", "c", "d"]
+    assert seen == ["a", "b", "c", "d", "e"]
 
 
 def _blocking(face: Face) -> Any:
@@ -239,3 +242,7 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(kit: ShardKit) ->
     with pytest.raises(DamagedDataError, match=r"logs:{x}:last:error"):
         logs.log("x", "text")
     assert client.keys() == [b"logs:{x}:last:error"]
+    client.delete("logs:{x}:last:error")
+    client.hset("logs:{x}:state", "format", 2)
+    with pytest.raises(NewerFormatError, match=r"logs:\{x\}:state has format 2"):
+        logs.log("x", "text")

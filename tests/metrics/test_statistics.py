@@ -6,6 +6,7 @@ import asyncio
 import math
 import re
 import statistics
+import time
 from datetime import UTC, datetime
 from random import Random
 from typing import Any
@@ -57,6 +58,19 @@ def test_equal_values_deviate_by_nothing(kit: ShardKit) -> None:
     assert found is not None
     assert found.deviation == pytest.approx(0, abs=1e-9)
     assert found.quantile(0.5) == pytest.approx(0.1, rel=0.01)
+    for fraction in (-0.01, 1.01):
+        with pytest.raises(InvalidArgumentError, match=f"fraction={fraction}; give 0 to 1"):
+            found.quantile(fraction)
+
+
+def test_what_is_recorded_is_sent_by_itself(face: Face) -> None:
+    face.kit._background.interval = 0.001
+    values = face.kit.statistics(component="many")
+    values.record("x", "y", 2)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and not face.run(values.get("x", "y")):
+        pass
+    assert face.run(values.get("x", "y")).sum == 2
 
 
 def test_quantiles_of_many_processes_and_contexts_are_within_one_percent(face: Face) -> None:

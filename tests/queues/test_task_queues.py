@@ -121,7 +121,7 @@ def test_an_id_is_not_queued_twice_as_long_as_its_task_is_there(face: Face, comp
     assert unclaimed(run(queues.take("q", timeout=0))) == Task("me", "q", "z", (), 1)
 
 
-def test_a_task_that_was_not_taken_can_be_cancelled(face: Face) -> None:
+def test_a_task_that_was_not_taken_can_be_cancelled(face: Face, kit: ShardKit) -> None:
     clock = Clock()
     queues, run = face.kit.queues(component="many", now=clock), face.run
     for n in range(3):
@@ -132,6 +132,7 @@ def test_a_task_that_was_not_taken_can_be_cancelled(face: Face) -> None:
     assert run(queues.cancel("q", "d")) is True
     assert run(queues.cancel("q", "no such")) is False
     task = run(queues.take("q", timeout=0))
+    server_of(kit, "many", "q").rpush("queues:{q}", "w0")  # a copy
     assert run(queues.cancel("q", "w0")) is False  # somebody works on it
     assert run(queues.take("q", timeout=0)).id == "w2"
     assert run(queues.acknowledge(task))
@@ -304,7 +305,8 @@ def test_rates_are_of_what_came_was_done_and_failed_in_the_last_minutes(
     assert run(queues.rates("q")) == (0, 0, 0)
     run(queues.enqueue_many("q", [NewTask("x", [n], 0, f"t{n}") for n in range(6)]))
     run(queues.enqueue("q", "x", [0], id="t0"))  # is there already
-    done, failed, released, late = (run(queues.take("q", timeout=0, lease=0.02)) for _ in range(4))
+    done, failed, released = (run(queues.take("q", timeout=0)) for _ in range(3))
+    late = run(queues.take("q", timeout=0, lease=0.02))
     server.rpush("queues:{q}", '["pushed", []]')
     assert run(queues.acknowledge(done))
     assert not run(queues.acknowledge(done))
@@ -341,6 +343,30 @@ def test_a_damaged_key_of_rates_stops_no_task(face: Face, kit: ShardKit) -> None
     assert run(queues.counts("q")) == QueueCounts(0, 0, 0, 0)
     [damage] = face.list(queues.check("q"))
     assert damage.key == "queues:{q}:rates"
+
+
+def test_a_check_names_tasks_that_are_nowhere_and_ids_without_a_task(
+    face: Face, kit: ShardKit
+) -> None:
+    queues, run = face.kit.queues(component="many"), face.run
+    server, key = server_of(kit, "many", "q"), "queues:{q}"
+    run(queues.enqueue_many("q", [NewTask("x", [], 0, f"w{n}") for n in range(4)]))
+    run(queues.enqueue_many("q", [NewTask("x", [], 60, f"d{n}") for n in range(4)]))
+    for n in range(2):
+        assert run(queues.take("q", timeout=0)).id == f"w{n}"
+    assert face.list(queues.check("q")) == []
+    server.lrem(key, 1, "w3")
+    for place in ("delayed", "taken", "dead"):
+        server.zadd(f"{key}:{place}", {f"{place}{n}": 2**31 + n for n in range(2)})
+    found = face.list(queues.check("q"))
+    assert sorted((each.key, each.found) for each in found) == [
+        *(
+            (f"{key}:{place}", f"b'{place}{n}' without a task")
+            for place in ("dead", "delayed", "taken")
+            for n in range(2)
+        ),
+        (f"{key}:tasks", "task b'w3', nowhere"),
+    ]
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -510,6 +536,7 @@ MALFORMED = [
     b'{"name": "x"}',
     b"[]",
     b'["a", [], 3]',
+    b'["a", [], 3]',  # another: "a" is not an id
     b'["id", "q", "name"]',
     b'["name", {"a": 1}]',
     b'["name", "args"]',

@@ -226,6 +226,19 @@ async def test_an_async_worker_is_stopped_when_it_has_finished(akit: AsyncShardK
     assert counts == QueueCounts(2 - summary.done, 0, 0, 0)  # none is left leased
 
 
+async def test_an_async_worker_does_what_comes_while_it_waits(
+    akit: AsyncShardKit, kit: ShardKit
+) -> None:
+    worker = AsyncWorker(akit.queues(component="many"), "q")
+    worker.register("last", worker.stop)
+    running = asyncio.ensure_future(worker.run())
+    waits: Any = server_of(kit, "many", "q").info
+    assert await asyncio.to_thread(eventually, lambda: waits("clients")["blocked_clients"])
+    await worker.tasks.enqueue("q", "last")
+    async with asyncio.timeout(30):
+        assert await running == WorkerSummary(done=1)
+
+
 async def test_an_async_worker_that_is_cancelled_gives_back_what_it_works_on(
     akit: AsyncShardKit,
 ) -> None:

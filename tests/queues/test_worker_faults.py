@@ -219,6 +219,31 @@ def test_at_a_second_signal_running_tasks_are_given_back(
         assert task.attempts == 1
 
 
+def test_what_cannot_be_given_back_at_a_second_signal_is_said(
+    mortal: tuple[Face, LocalServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    face, server = mortal
+    worker = worker_of(face, "q", component="own")
+    ended = threading.Event()
+
+    def kills() -> None:
+        server.kill()
+        worker._aborting.set()
+        assert ended.wait(30)
+
+    async def kills_on_the_loop() -> None:
+        server.kill()
+        worker._aborting.set()
+        await asyncio.sleep(1000)  # until it is cancelled
+
+    worker.register("kills", kills if face.runner is None else kills_on_the_loop)
+    face.run(worker.tasks.enqueue("q", "kills", id="t"))
+    summary = face.run(worker.run())
+    ended.set()
+    assert (summary.released, summary.errors) == (0, 1)
+    assert "task kills (q t): could not report that it was given back: " in caplog.text
+
+
 def test_a_lease_that_cannot_be_renewed_is_said_and_others_are_renewed(
     mortal: tuple[Face, LocalServer],
     monkeypatch: pytest.MonkeyPatch,

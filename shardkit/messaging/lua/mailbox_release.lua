@@ -9,11 +9,9 @@
 local released = 0
 for n = 1, #ARGV, 2 do
   local id, message = ARGV[n], ARGV[n + 1]
-  if message ~= '' and redis.call('ZADD', MESSAGES, id, message) == 1 then
-    redis.call('HINCRBY', STATE, 'bytes', #message)
-    redis.call('ZADD', LEASED, '0', id)
-    released = released + 1
-  elseif redis.call('ZSCORE', LEASED, id) then
+  local restored = message ~= '' and redis.call('ZADD', MESSAGES, id, message) == 1
+  if restored then redis.call('HINCRBY', STATE, 'bytes', #message) end
+  if restored or redis.call('ZSCORE', LEASED, id) then
     redis.call('ZADD', LEASED, '0', id)
     released = released + 1
   end
