@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -143,12 +144,19 @@ def test_limits_are_set_as_far_as_a_server_knows_them(own: LocalServer) -> None:
         BenchServer(dict(own.entry.fields))
 
 
-def test_what_cannot_be_is_refused_before_anything_is_measured(cli: Cli, tmp_path: Path) -> None:
+def test_what_cannot_be_is_refused_before_anything_is_measured(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     both = cli("memory", "--server", "embedded", "--url", "redis://127.0.0.1:1")
     assert both.exit_code == 2
     unknown = cli("memory", "nothing")
     assert unknown.exit_code == 2
     assert "nothing" in unknown.stderr
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "matplotlib", None)
+        without = cli("memory", "--plot", tmp_path / "plot.svg")
+    assert without.exit_code == 1
+    assert "plots need matplotlib, which is not installed" in without.stderr
     pytest.importorskip("matplotlib")
     plot = cli("memory", "--plot", tmp_path / "plot.xyz")
     assert plot.exit_code == 1

@@ -249,6 +249,7 @@ def test_it_runs_as_a_module() -> None:
         [sys.executable, "-m", "shardkit", "--version"], capture_output=True, text=True, timeout=60
     )
     assert found.stdout == f"shardkit {shardkit.__version__}\n"
+    assert (found.returncode, found.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("missing", ["click", "rich"])

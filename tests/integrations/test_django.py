@@ -63,7 +63,7 @@ def cache(location: str = "few", **options: Any) -> ShardKitCache:
 
 
 @pytest.mark.usefixtures("_default_kit")
-def test_values_live_on_the_shards_of_their_keys() -> None:
+def test_values_live_on_the_shards_of_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     found = cache("many")
     data = {f"key{n}": {"n": n} for n in range(100)}
     assert found.set_many(data, timeout=60) == []
@@ -76,6 +76,7 @@ def test_values_live_on_the_shards_of_their_keys() -> None:
     found.delete_many(["key1", "key2"])
     assert len(found.get_many(data)) == 98
     kit.client("many", 0).set("other", "x")
+    monkeypatch.setattr("shardkit.integrations.django.cache._UNLINKED_AT_ONCE", 3)
     assert found.clear()
     assert found.get_many(data) == {}
     assert kit.client("many", 0).get("other") == b"x"
@@ -145,11 +146,13 @@ def test_a_dead_shard_is_an_error_or_a_miss_as_it_is_set(
     assert not lenient.add(key, 1)
     assert not lenient.touch(key, None)
     assert not lenient.delete(key)
+    lenient.delete_many([key])
     assert not lenient.clear()
     for call in (
         lambda: strict.get(key),
         lambda: strict.set(key, 1),
         lambda: strict.get_many(data),
+        lambda: strict.delete_many(data),
     ):
         with pytest.raises(ShardErrors, match=r"1 shard failed \(half:1\)"):
             call()
