@@ -63,7 +63,7 @@ from shardkit.transport.multiplexer import (
     MultiplexedConnection,
     Received,
 )
-from shardkit.transport.resp import Chunk
+from shardkit.transport.resp import Chunk, pack_command
 from shardkit.transport.server_request import ATTEMPT_ERRORS, commands_in, pack_few
 from shardkit.transport.user_clients import SINGLE_SERVER
 from shardkit.transport.wakeups import LONGEST_POLL, AsyncSubscription, AsyncSubscriptions
@@ -203,14 +203,23 @@ class AwaitingLink:
         Returns:
             None if nothing was sent, because it needs the dispatcher.
         """
-        to = target_of_few(batch)
-        if to is None:
-            return None
+        plain = None  # what is sent of one command without a script, as most batches are
+        if len(batch) == 1 and type(batch[0]) is Command:
+            to, key, args, script, _, block = batch[0]
+            if block is not None:
+                return None
+            if script is None:
+                plain = args
+        else:
+            target = target_of_few(batch)
+            if target is None:
+                return None
+            to, key = target, None
         component = self._topology.fresh(to if isinstance(to, str) else to.component)
         if component is None:  # it must be read first
             return None
-        if type(to) is str and len(batch) == 1:  # the usual case, without further calls
-            number = component.number_of(batch[0].key)
+        if key is not None and type(to) is str:  # without further calls
+            number = component.number_of(key)
         else:
             number = place_few(batch, to, component)
             if number == SEVERAL:
@@ -228,10 +237,13 @@ class AwaitingLink:
             if connection is None:
                 return None
             setattr(client, self._attribute, connection)
-        data = pack_few(batch, self._dispatcher.loaded, client)
-        if data is None:
+        try:
+            data = None if plain is None else pack_command(plain)
+        except (TypeError, UnicodeEncodeError):
             return None
-        deadline, seconds = current.get(), client.connection_pool.policy.deadline
+        if data is None and (data := pack_few(batch, self._dispatcher.loaded, client)) is None:
+            return None
+        deadline, seconds = current.get(), connection.allowed
         if deadline is not None or seconds is not None:
             deadline = earliest(seconds)
         return connection.submit(data, len(batch), deadline), component, number, client

@@ -225,10 +225,15 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
     ::
 
         submit ─► queued ─► (write) ─► in flight ─► (replies) ─► the request's future
+
+    Attributes:
+        source: where the connection comes from.
+        allowed: how long a call may take by the server's entry, in seconds; None for any time.
     """
 
     def __init__(self, source: ConnectionSource, policy: CallPolicy) -> None:
         self.source = source
+        self.allowed = policy.deadline
         self._max_waiting = policy.max_waiting
         self._waiting = 0  # commands that are queued
         self._decode = not source.raw
