@@ -58,9 +58,6 @@ _HEAD = struct.Struct(f">{2 * LONGEST_CODE}I")
 _VERSION = b"\x01"
 _ESCAPE = ""  # the token that says: a byte follows
 _NEVER = 1e300
-# In bits: how much more it may cost to get to a place than to the furthest one; and how much less
-# a token has to cost than a longer one.
-_MARGIN = _LESS = 1.0
 _MOST_WINDOWS = 1 << 16
 
 # What can come next: tokens with their costs, the lengths of longer ones, the longest first; and
@@ -74,11 +71,21 @@ class TokenMatcher:
     Args:
         costs: the cost of each token, in bits.
         missing: the cost of a letter that is not a token.
+        margin: how much more it may cost to get to a place than to the furthest one.
+        less: how much less a token has to cost than a longer one.
     """
 
-    def __init__(self, costs: Mapping[str, float], missing: float) -> None:
+    def __init__(
+        self,
+        costs: Mapping[str, float],
+        missing: float,
+        margin: float = 1.0,
+        less: float = 1.0,
+    ) -> None:
         self._costs = costs
         self._missing = missing
+        self._margin = margin
+        self._less = less
         # What tokens begin with, with its way once that is known.
         self._starts: dict[str, _Way | None] = {}
         # By their first letters the lengths of tokens that are longer than these.
@@ -107,6 +114,7 @@ class TokenMatcher:
         best = [0.0] + [_NEVER] * size
         came = [0] * (size + 1)
         ways, far_ways, price = self._ways, self._far_ways, self._costs.get
+        margin, less = self._margin, self._less
         reached, limit = 0, _NEVER
         for at in range(size):
             so_far = best[at]
@@ -124,13 +132,13 @@ class TokenMatcher:
                 end = at + length
                 longer = price(text[at:end]) if end <= size else None
                 if longer is not None and longer <= most:
-                    most = longer - _LESS
+                    most = longer - less
                     longer += so_far
                     if longer < best[end]:
                         best[end] = longer
                         came[end] = at
                         if end >= reached:
-                            reached, limit = end, longer + _MARGIN
+                            reached, limit = end, longer + margin
             for length, cost in found:
                 if cost <= most:
                     cost += so_far
@@ -139,7 +147,7 @@ class TokenMatcher:
                         best[end] = cost
                         came[end] = at
                         if end >= reached:
-                            reached, limit = end, cost + _MARGIN
+                            reached, limit = end, cost + margin
         tokens = []
         while size:
             tokens.append(text[came[size] : size])
@@ -167,7 +175,7 @@ class TokenMatcher:
             cost = self._costs.get(start[:length], self._missing if length == 1 else _NEVER)
             if cost <= most and cost < _NEVER:
                 found.append((length, float(cost)))
-                most = cost - _LESS
+                most = cost - self._less
         lengths = sorted(self._longer.get(start, ()), reverse=True)
         return found, lengths, start in self._has_far
 
