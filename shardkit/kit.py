@@ -124,7 +124,6 @@ class _Kit(Catalogue[Face]):
         self._credential_providers = credential_providers
         self._private: set[weakref.ref[Clients]] = set()
         self._directory: Any = None
-        self._histories: dict[str, str] = {}  # of durable blocks' shards
         self.topology.changed = partial(_tell_changed, self.clients, self._private)
 
     def redis_connection(
@@ -204,13 +203,13 @@ class _Kit(Catalogue[Face]):
 
         Raises (at the end of the block):
             NotDurableError: it took longer, or there are too few replicas, or no AOF: the writes
-                were carried out all the same. Or the master was replaced or restarted inside the
-                block: then nobody knows.
+                were carried out all the same. Or the master was perhaps replaced or
+                restarted inside the block: then nobody knows.
 
         Cost: one exchange with each shard that was written to, all at the same time. With ``fsync``
         and ``appendfsync everysec``, a second and two more exchanges.
         """
-        return DurableBlock(self._driver.run, replicas, fsync, timeout, self._histories)
+        return DurableBlock(self._driver.run, replicas, fsync, timeout)
 
     def _declare(self, component: str, shards: int | None, placement: str | None) -> None:
         """Note how many shards a router's caller says that there are."""

@@ -57,17 +57,10 @@ class DurableBlock:
         replicas: so many must have it.
         fsync: whether it must be on disk.
         timeout: how long to wait, in seconds.
-        histories: the replication history of shards, where it was looked at; the kit's blocks share
-            it.
     """
 
     def __init__(
-        self,
-        run: Callable[[Operation[None]], Any],
-        replicas: int,
-        fsync: bool,
-        timeout: float,
-        histories: dict[str, str],
+        self, run: Callable[[Operation[None]], Any], replicas: int, fsync: bool, timeout: float
     ) -> None:
         for name, value, fits in (
             ("replicas", replicas, type(replicas) is int and 0 <= replicas <= 1000),
@@ -84,7 +77,6 @@ class DurableBlock:
         self._replicas = replicas
         self._fsync = fsync
         self._timeout = timeout
-        self._histories = histories
         self._token: Token[DurableBlock | None] | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
         self._forget()
@@ -92,7 +84,6 @@ class DurableBlock:
     def _forget(self) -> None:
         """Have it as before anything was written."""
         self._began = time.monotonic()
-        self._known = dict(self._histories)
         self._written: set[str] = set()  # shards, as the next two
         self._answered: set[str] = set()  # those of which a write was answered
         self._doubtful: set[str] = set()  # those to which a connection was closed after that
@@ -175,23 +166,21 @@ class DurableBlock:
         """Return why a shard's master has perhaps not been that since the block began, or nothing.
 
         Raises:
-            NotDurableError: another server has become it, or it was restarted; or before, but this
-                kit sees it for the first time.
+            NotDurableError: another server has perhaps become it, or it was restarted. One that
+                became the master long ago does not say when; and the write may have gone to its
+                predecessor even so, if that was back and did not know.
         """
         [reply] = yield Partial([Command(_shard(name), MARKER, ("INFO",))])
         if isinstance(reply, ShardFailure):
             return str(reply)
         info = _lines(reply)
-        history = info.get("master_replid", "")
-        self._histories[name] = history
-        if history != self._known.get(name) and (
-            info.get("master_replid2") != _NO_HISTORY
-            or int(info.get("uptime_in_seconds", 0)) <= time.monotonic() - self._began
-        ):
+        ran = int(info.get("uptime_in_seconds", 0))
+        if info.get("master_replid2") != _NO_HISTORY or ran <= time.monotonic() - self._began:
             raise NotDurableError(
-                f"the connection to the master of {name} was lost, and another server, or one that "
-                "was restarted, is the master now: whether it has what was written, nobody knows",
-                "look at it, and write again what is not there",
+                f"a connection to the master of {name} was lost, and another server, or one that "
+                "was restarted, may be the master now: whether it has what was written, nobody "
+                "knows",
+                "write again what is not there",
             )
         return ""
 
