@@ -86,6 +86,7 @@ def test_figures_are_written_as_tables_json_and_plot(cli: Cli, tmp_path: Path) -
         "whole_seconds",
     }
     assert {"a_second", "microseconds", "server_microseconds", "times_plain"} == grow["get"].keys()
+    assert grow["get"]["a_second"] > 0
     assert {"python", "redis-py", "hiredis"} <= found["conditions"].keys()
     assert plot.read_text().startswith("<?xml")
 

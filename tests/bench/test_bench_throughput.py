@@ -21,6 +21,7 @@ def test_everybody_gets_the_same_replies() -> None:
             calls = here._contestants(name, commands)
             if name == "get":
                 replies = [list(call()) for call in calls.values()]  # type: ignore[call-overload]
+                replies.append(here.redis_py.batch_in_threads(commands))
                 assert all(found == replies[0] for found in replies)
                 assert replies[0] == [b"v" * 16] * 60
             else:

@@ -98,11 +98,11 @@ def test_what_was_counted_can_be_forgotten(demo_kit: ShardKit, tmp_path: Path) -
 class InterruptedCounting(VisitCounter):
     """Ctrl-C is pressed while the second batch is being counted."""
 
-    batches = 0
+    batches, presses = 0, 1
 
     def count(self, batch: LogBatch) -> None:
         self.batches += 1
-        if self.batches == 2:
+        for _ in range(self.presses if self.batches == 2 else 0):
             signal.raise_signal(signal.SIGINT)
         super().count(batch)
 
@@ -117,6 +117,13 @@ def test_a_batch_that_is_being_counted_when_ctrl_c_is_pressed_is_counted_in_full
     assert result.speed > 0
     assert counted(counting) == {"2025-03-03": (40, 40)}
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_batch(demo_kit: ShardKit, tmp_path: Path) -> None:
+    counting = InterruptedCounting(demo_kit)
+    counting.presses = 2
+    result = replayed(counting, log_of(tmp_path / "log", (date(2025, 3, 3), 100)), 20)
+    assert (result.interrupted, result.lines) == (True, 20)
 
 
 # ---- how days are planned
