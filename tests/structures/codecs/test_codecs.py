@@ -204,6 +204,7 @@ def test_values_of_a_wrong_type_are_refused_by_name(
         (codec("msgpack"), b"\x92"),
         (trained("tokens"), b""),
         (trained("tokens"), b"\xf8"),
+        (trained("tokens"), trained("tokens").encode(SAMPLE[0]) + b"\xff"),
         (trained("zstd"), b""),
         (trained("zstd"), b"\x00\x00"),
         (trained("zstd"), b"\xf9" + b"\x17" * 50),

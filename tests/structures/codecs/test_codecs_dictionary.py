@@ -127,6 +127,15 @@ def test_a_writer_without_a_dictionary_checks_for_one_from_time_to_time(face: Fa
     assert dictionary_of(face.run(early.put("a", CITIES[0]))) == 1
 
 
+def test_values_from_before_and_after_a_dictionary_are_read_together(face: Face) -> None:
+    early = face.kit.hash("h", component="one", groups=1, codec="tokens")
+    later = face.kit.hash("h", component="one", groups=1, codec="tokens")
+    face.run(early.hset("a", CITIES[0]))
+    assert face.run(later.train(CITIES))
+    face.run(later.hset("b", CITIES[1]))
+    assert face.run(early.hgetall()) == {"a": CITIES[0], "b": CITIES[1]}
+
+
 def test_a_dictionary_built_elsewhere_can_be_added(face: Face) -> None:
     records = Records(face, "tokens")
     learned = CodedValues("many", "elsewhere", codec("tokens")).build_dictionary(CITIES)
