@@ -18,7 +18,7 @@ from shardkit.errors import (
     ShardCountError,
     ShardErrors,
 )
-from shardkit.search.model.results import SearchCursor
+from shardkit.search.model.results import SearchCursor, read_cursor
 from shardkit.search.query.tree import Range, Word
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.structures.base.server_clock import ServerClock
@@ -181,6 +181,8 @@ def test_a_cursor_continues_behind_a_document_that_was_removed(face: Face) -> No
     face.run(index.remove_many(["1", "2", "3"]))
     second = face.run(index.search("x", sort="votes", limit=3, cursor=first.cursor))
     assert ids(second) == ["4", "5", "6"]
+    last = face.run(index.search("x", sort="votes", limit=5, cursor=first.cursor))
+    assert (ids(last), last.cursor) == (["4", "5", "6", "7", "8"], None)
 
 
 def test_a_cached_result_does_not_change_with_the_documents(face: Face) -> None:
@@ -371,6 +373,7 @@ def test_requests_that_cannot_be_used_are_refused(kit: ShardKit) -> None:
         ({"attributes": "votes"}, "give a list"),
         ({"facets": ["color"]}, "no attribute 'color'"),
         ({"cursor": "nonsense"}, "cursor='nonsense'"),
+        ({"cursor": read_cursor("s", cursor)._replace(value="x").token()}, "cursor='.*give what"),
         ({"result": cursor}, "result="),
         ({"cursor": cursor, "offset": 3}, "a cursor says where"),
         ({"cursor": cursor, "sort": "votes"}, "another query or order"),

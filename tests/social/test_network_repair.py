@@ -8,8 +8,9 @@ import pytest
 from faces import Face, faced, holder
 from social_helpers import StoppingLink, compare, opened, populate, seen
 
-from shardkit import ShardMap
+from shardkit import ShardKit, ShardMap
 from shardkit.errors import DamagedDataError
+from shardkit.operations.commands import Command
 from shardkit.operations.drivers import BlockingDriver
 from shardkit.social import FollowResult, MuteResult
 from shardkit.social.base.keys import USER
@@ -54,6 +55,20 @@ def test_reconciling_sets_every_counter_to_what_is_there(
         assert run(network.get_list(model.lists[0])).following == 2
     assert not any(run(network.reconcile(ada)))
     compare(face, network, seen(face, network, model.users, model.lists))
+
+
+def test_reconciling_takes_no_part_for_another(face: Face, kit: ShardKit) -> None:
+    network = opened(face)
+    run, layout = face.run, network.layout
+    ada = run(network.create_user("ada", "Ada"))
+    uid = ada
+    while layout.part(uid, ada) != 0:
+        uid = run(network.create_user(f"user{uid}", "User"))
+    run(network.follow(uid, ada))
+    clock = layout.of_relations("clock", 0)  # ahead of those of the others
+    kit.driver.link.send([Command(layout.relations(0), clock, ("SET", clock, 9 * 10**15))])
+    run(network.reconcile(ada))
+    assert run(network.get_user(ada)).followers == 1
 
 
 @pytest.mark.parametrize("damage", ["1 7", f"{9 * 10**15} 7", "nonsense", f"5 {9 * 10**12}", None])
