@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import sys
 import threading
 import time
@@ -597,6 +598,18 @@ def test_a_script_is_struck_and_not_its_loading(memory: MemoryConnector, kit: Sh
         ids.sadd(1)
     assert "maxmemory" in str(raised.value)
     assert ids.sadd(1) == 1
+
+
+def test_a_script_packs_numbers_and_returns_a_status_as_on_a_real_server(
+    memory: MemoryConnector,
+) -> None:
+    client = memory.server("a").client()
+    assert client.eval("return {ok = 'FINE'}", 0) == b"FINE"
+    mixed = "return {struct.pack('>dsf', 1.5, 'a', 2.5), {ok = 'FINE'}}"
+    assert client.eval(mixed, 0) == [
+        struct.pack(">d", 1.5) + b"a\0" + struct.pack(">f", 2.5),
+        b"FINE",
+    ]
 
 
 def test_the_inside_of_a_server_is_beyond_its_faults(memory: MemoryConnector) -> None:

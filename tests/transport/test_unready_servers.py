@@ -125,6 +125,18 @@ def test_a_server_that_loads_is_asked_again(connected: Callable[[ShardMap], Face
         assert server.names() == ["INCRBY"] * 6
 
 
+def test_what_may_have_been_executed_at_the_second_attempt_is_not_sent_a_third_time(
+    connected: Callable[[ShardMap], Face],
+) -> None:
+    answers = [LOADING, None, b":7\r\n"]
+
+    with scripted(INCRBY=lambda args: answers.pop(0)) as server:
+        face = connected(described(server.port))
+        with pytest.raises(redis.ConnectionError, match="(?i)closed"):
+            face.run(client_of(face).incr("n"))
+        assert server.names() == ["INCRBY"] * 2
+
+
 def test_the_socket_timeout_limits_how_long(connected: Callable[[ShardMap], Face]) -> None:
     with scripted(SET=READONLY) as server:
         face = connected(described(server.port, timeout=0.3))
