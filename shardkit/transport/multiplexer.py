@@ -251,7 +251,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._connecting: asyncio.Task[None] | None = None
         self._write_scheduled = False
         self._joined = False  # whether several requests shared the last write
-        self._must_close = False
+        self._must_close: bool
         self._timer: asyncio.TimerHandle | None = None
         self._last_read = 0.0
         self._unwritten = 0

@@ -145,7 +145,8 @@ class UniformCommands:
         Args:
             commands: their names and arguments.
         """
-        width, name = len(commands[0]), commands[0][0]
+        first = commands[0]
+        width, name = len(first), first[0]
         if not 2 <= width <= _MAX_COLUMNS or type(name) is not str:
             return None
         if list(map(len, commands)).count(width) < len(commands):

@@ -85,6 +85,18 @@ async def test_bulk_reads_and_writes_are_few_commands(
     assert sum(after) - sum(before) == (1 if count == 1 else 0)
 
 
+async def test_neighbours_of_each_kind_have_their_own_replies(face: Face) -> None:
+    numbers = range(20)
+    await face.send(command("one", "h", "HSET", *[x for n in numbers for x in (f"f{n}", n)]))
+    fields = [command("one", "h", "HGET", f"f{n}") for n in numbers]
+    writes = [command("one", f"k{n}", "SET", f"v{n}") for n in numbers]
+    reads = [command("one", f"k{n}", "GET") for n in numbers]
+    found = await send(face, [*fields, *writes, *reads])
+    assert found[:20] == [b"%d" % n for n in numbers]
+    assert found[20:40] == [b"OK"] * 20
+    assert found[40:] == [b"v%d" % n for n in numbers]
+
+
 async def test_a_get_of_another_type_is_none_where_it_was_joined(face: Face) -> None:
     await face.send(command("one", "list", "RPUSH", "x"), command("one", "text", "SET", "x"))
     gets = [command("one", "list", "GET"), command("one", "text", "GET")]
