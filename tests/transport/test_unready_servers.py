@@ -132,7 +132,7 @@ def test_what_may_have_been_executed_at_the_second_attempt_is_not_sent_a_third_t
 
     with scripted(INCRBY=lambda args: answers.pop(0)) as server:
         face = connected(described(server.port))
-        with pytest.raises(redis.ConnectionError, match="(?i)closed"):
+        with pytest.raises(redis.ConnectionError, match=r"(?i)closed"):
             face.run(client_of(face).incr("n"))
         assert server.names() == ["INCRBY"] * 2
 
