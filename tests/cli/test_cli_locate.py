@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from cli_helpers import SECRET, Result
 
 import shardkit
@@ -169,6 +170,11 @@ def test_a_key_of_a_structure_in_numbered_parts_is_on_the_shard_of_its_part(
     assert [each["number"] for each in absent] == [5, by_hash]
     shown = cli("locate", "unique", "{docs:5}:nothing", "-c", town_map)
     assert "part 5 of 'docs', on shard 5" in shown.out
+    decoding = yaml.safe_load(town_map.read_text())
+    for entry in decoding["components"]["unique"]["shards"]:
+        entry["decode_responses"] = True
+    town_map.write_text(yaml.safe_dump(decoding))
+    assert cli("locate", "unique", "{docs:5}:nothing", "-c", town_map).out == shown.out
 
 
 def test_a_key_whose_structure_cannot_be_looked_up_is_not_located(cli: Cli, tmp_path: Path) -> None:
