@@ -201,6 +201,7 @@ BAD: list[tuple[Any, str, str]] = [
     ({"url": "redis://h", "sentinel": GOOD[-1]["sentinel"]}, "sentinel", "contradicts"),
     ({"unix_socket_path": "/a", "host": "h"}, "host", "contradicts unix_socket_path"),
     ({"sentinel": GOOD[-1]["sentinel"], "port": 1}, "port", "contradicts sentinel"),
+    ({"host": "h", "password_file": "/a", "password": "b"}, "password", "contradicts password_f"),
     ({"cluster": True, "db": 1}, "db", "contradicts cluster"),
     ({"cluster": True, "url": "redis://h/1"}, "db", "contradicts cluster"),
     ({"cluster": True, "url": "unix:///a"}, "url", "contradicts cluster"),

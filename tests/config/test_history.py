@@ -93,6 +93,13 @@ def test_a_record_that_cannot_be_read_is_named(client: redis.Redis, text: str) -
         store.read_history(client)
 
 
+@pytest.mark.parametrize(("field", "value"), [("author", 7), ("before", {"a": 7})])
+def test_a_record_with_a_field_of_another_kind_is_named(field: str, value: object) -> None:
+    record = PushRecord(2, 1, 0.5, "a", "b", "c", {"a": {"k": "v"}})
+    with pytest.raises(InvalidEntryError, match=HISTORY_KEY):
+        PushRecord.from_json(json.dumps({**json.loads(record.to_json()), field: value}))
+
+
 def test_fields_of_later_releases_are_left_out() -> None:
     record = PushRecord(2, 1, 0.5, "a", "b", "c", {"a": {"k": "v"}})
     text = json.dumps({**json.loads(record.to_json()), "new": 1})

@@ -496,6 +496,10 @@ def test_a_file_is_named_in_what_is_wrong_with_it(tmp_path: Path) -> None:
             "u, v share a:6379/0 and 7 more databases",
         ),
         (
+            "{u: {shards: &s {count: 2, over: [{host: a}]}}, v: {shards: *s}}",
+            "u, v share a:6379/0 and 1 more databases",
+        ),
+        (
             "{u: {shards: {count: 16, over: [{host: a}]}, placement: 'crc:crc-64'}}",
             "crc:crc-64 is uneven over 16 shards",
         ),

@@ -402,6 +402,12 @@ def test_what_entries_say_is_checked(replicated: Replicated) -> None:
         kit.key_sharded("users", read_from="zone")["k"]
 
 
+@pytest.mark.parametrize("name", [7, b"user", ""])
+def test_a_session_that_has_no_name_is_refused(name: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"session=.*give a text"), session(name):
+        pass
+
+
 @pytest.mark.parametrize("zone", [7, b"z1", None])
 def test_a_zone_that_is_no_name_is_refused(zone: Any, replicated: Replicated) -> None:
     with pytest.raises(InvalidArgumentError, match=r"zone=.* is no name; give a text"):
