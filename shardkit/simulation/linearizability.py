@@ -10,14 +10,14 @@ beginning and its end at which it took effect at once, so that a sequential mode
 The search is that of Wing and Gong (1993) with Lowe's improvements (2017): what was tried, a set of
 calls together with the state that they lead to, is not tried again; and calls of different keys
 are checked apart, as in Porcupine. A call whose answer was lost may have taken effect at any time
-after it began, or never.
+after it began, or never: it is tried only where what follows it would not be the same without.
 
 Time: exponential in the number of calls that overlap, at worst; linear where they do not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -110,25 +110,31 @@ def check_linearizable(history: Iterable[RecordedCall], model: Model) -> None:
 def _search(calls: list[RecordedCall], model: Model) -> list[RecordedCall] | None:
     """Return None if there is an order; else the longest one that was found."""
     needed = sum(1 << n for n, call in enumerate(calls) if call.result is not UNKNOWN)
-    ends = [call.ended if call.result is not UNKNOWN else float("inf") for call in calls]
-    seen: set[tuple[int, Hashable]] = set()
+    # What was reached: the needed calls done and the state, with each set of others that it took.
+    # Who comes there with more of those has no better chances.
+    seen: dict[tuple[int, Hashable], list[int]] = {}
     longest: list[int] = []
     order: list[int] = []
     # Each level of the stack: the calls done, the state, and the continuations not tried yet.
-    stack = [(0, model.initial, _next(calls, ends, 0, model.initial, model))]
+    stack = [(0, model.initial, _next(calls, 0, model.initial, model, UNKNOWN))]
     while stack:
-        done, _, candidates = stack[-1]
+        done, before, candidates = stack[-1]
         if done & needed == needed:
             return None
         for n, state in candidates:
             after = done | 1 << n
-            if (after, state) not in seen:
-                seen.add((after, state))
-                order.append(n)
-                stack.append((after, state, _next(calls, ends, after, state, model)))
-                if len(order) > len(longest):
-                    longest = list(order)
-                break
+            others = after & ~needed
+            known = seen.setdefault((after & needed, state), [])
+            if any(fewer & others == fewer for fewer in known):
+                continue
+            known.append(others)
+            order.append(n)
+            if calls[n].result is not UNKNOWN:
+                before = UNKNOWN
+            stack.append((after, state, _next(calls, after, state, model, before)))
+            if len(order) > len(longest):
+                longest = list(order)
+            break
         else:
             stack.pop()
             if order:
@@ -136,20 +142,41 @@ def _search(calls: list[RecordedCall], model: Model) -> list[RecordedCall] | Non
     return [calls[n] for n in longest]
 
 
-def _next(calls: list[RecordedCall], ends: list[float], done: int, state: Any, model: Model) -> Any:
+def _next(
+    calls: list[RecordedCall], done: int, state: Hashable, model: Model, before: Any
+) -> Iterator[tuple[int, Hashable]]:
     """Yield the calls that may come next, with the states that they lead to.
 
-    Next may be any that began before the first end among those that are not done.
+    Next may be any that began before the first end among those that are not done. Where an answer
+    was lost, a call that changes nothing is left out, and so is what follows it (`before` is the
+    state before it, else UNKNOWN) and would have done the same without it.
     """
-    first_end = min((end for n, end in enumerate(ends) if not done >> n & 1), default=float("inf"))
-    for n, call in enumerate(calls):
+    first_end = float("inf")
+    first = (~done & (done + 1)).bit_length() - 1
+    for n in range(first, len(calls)):
+        call = calls[n]
         if call.begun > first_end:
             return
         if done >> n & 1:
             continue
-        for result, after in model.apply(state, call.name, call.args):
-            if call.result is UNKNOWN or result == call.result:
-                yield n, after
+        is_lost = call.result is UNKNOWN
+        if not is_lost:
+            first_end = min(first_end, call.ended)
+        for after in _states_after(call, state, model):
+            if is_lost and after == state:
+                continue
+            if before is not UNKNOWN and after in _states_after(call, before, model):
+                continue
+            yield n, after
+
+
+def _states_after(call: RecordedCall, state: Hashable, model: Model) -> list[Hashable]:
+    """Return the states that a call can lead to, if it had its result."""
+    return [
+        after
+        for result, after in model.apply(state, call.name, call.args)
+        if call.result is UNKNOWN or result == call.result
+    ]
 
 
 class Register:
