@@ -35,6 +35,8 @@ GOOD: list[dict[str, Any]] = [
     {"host": "a", "ssl": True, "ssl_ca_data": "-----BEGIN\nabc\n", "ssl_password": "p"},
     {"host": "a", "socket_timeout": None, "socket_connect_timeout": 0.25},
     {"host": "a", "encoding": "latin-1", "encoding_errors": "replace", "protocol": 3},
+    {"host": "a", "retry": {"retries": 2**31 - 1}},
+    {"host": "a", "socket_keepalive_options": {"TCP_KEEPIDLE": 32767}},
     {"url": "redis://"},
     {"url": "redis://h"},
     {"url": "rediss://user:p%40ss@h.example:7000/3?socket_timeout=2&decode_responses=true"},
