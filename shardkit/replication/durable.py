@@ -37,7 +37,7 @@ from shardkit.routing.command_keys import reads_by_name
 MARKER = "shardkit:durable"
 TIMEOUT = 2.0  # a sync begins within a second, where it is not done at once
 _AT_A_TIME = 1.0  # seconds of one WAIT: a server's answer must come within its socket timeout
-_SYNC_PENDING = 0.05  # seconds between looks
+_BETWEEN_LOOKS = 0.05  # seconds between looks
 _EVERY_SECOND = 1.0  # an AOF is synced so often
 
 _NO_HISTORY = (
@@ -161,6 +161,8 @@ class DurableBlock:
                     "the writes were carried out; see `shardkit status`, or allow more time",
                 )
             waiting = late
+            if late:  # a replica, which Sentinels took for the master, refuses at once
+                yield Pause(max(0.0, min(_BETWEEN_LOOKS, end - time.monotonic())))
 
     def _is_another_master(self, name: str) -> Operation[str]:
         """Return why a shard's master has perhaps not been that since the block began, or nothing.
@@ -246,7 +248,7 @@ def _synced(shard: Shard, marked: float, end: float) -> Operation[str]:
             return ""
         if time.monotonic() >= end:
             return "not on disk yet"
-        yield Pause(min(max(left, _SYNC_PENDING), max(0.001, end - time.monotonic())))
+        yield Pause(min(max(left, _BETWEEN_LOOKS), max(0.001, end - time.monotonic())))
 
 
 def _waits_for_syncs(info: dict[str, str]) -> bool:

@@ -8,9 +8,11 @@ import time
 from typing import Any
 
 import pytest
+from cluster_protocols import Sentinels
 from mutations import MUTATIONS
 from protocols import PROTOCOLS
 
+from shardkit.errors import NotDurableError
 from shardkit.simulation import EVERYTHING
 from shardkit.simulation.choices import Choices
 from shardkit.simulation.protocol import _Run
@@ -307,3 +309,33 @@ def test_clocks_of_clients_and_servers_are_their_own() -> None:
         first, second = protocol.answers
         assert abs(first) <= 1
         assert abs(abs(second) - abs(jump)) <= 1
+
+
+class Durable(Sentinels):
+    """One writer, whose writes are to be on the only replica."""
+
+    replicating = ("one:1", "two:2")
+    faults = ("sentinels_fail_over",)
+    most_faults = 1
+
+    def setup(self, kit: Any) -> None:
+        self.sure: list[str] = []
+
+    def client_functions(self) -> Any:
+        return [self.writer]
+
+    def writer(self, client: Client) -> None:
+        for key in ("a", "b", "c", "d"):
+            with client.kit.durable(replicas=1):
+                client.kit.key_sharded("data").pipeline().set(key, 1).execute()
+            self.sure.append(key)
+
+    def allows(self, error: Exception) -> bool:
+        return isinstance(error, NotDurableError) or super().allows(error)
+
+    def at_end(self, kit: Any) -> None:
+        assert kit.client("data").exists(*self.sure, "none") == len(self.sure)
+
+
+def test_a_durable_block_survives_a_failover_and_rests_between_looks_at_a_replica() -> None:
+    simulate(Durable(), 40)  # without pauses it would not end within the most steps
