@@ -70,8 +70,9 @@ def test_what_is_written_is_on_the_replica_and_on_disk_when_the_block_ends(
 def test_a_replica_that_hangs_or_is_missing_is_told(
     opened: Face, pair: tuple[LocalServer, LocalServer]
 ) -> None:
+    write(opened, replicas=1, timeout=10)  # a Redis 7.0 counts a replica that has answered once
     with pytest.raises(NotDurableError, match="1 of 2 replicas"):
-        write(opened, replicas=2, timeout=0.3)
+        write(opened, replicas=2, timeout=1)
     pair[1].pause()
     try:
         with pytest.raises(NotDurableError, match="0 of 1 replicas"):
