@@ -63,7 +63,7 @@ def test_nothing_is_found_where_nothing_hurts(running: LocalServer, server: redi
 def test_memory_above_its_limit_hurts_and_near_it_is_a_warning(
     running: LocalServer, server: redis.Redis
 ) -> None:
-    server.set("large", bytes(20_000_000))  # beside which what clients take does not count
+    server.setrange("large", 20_000_000, "x")  # beside which what clients take does not count
     used = server.info("memory")["used_memory"]
     server.config_set("maxmemory", used // 2)
     assert only(looked_at(running)).problem == "is above its maxmemory: it refuses writes"
