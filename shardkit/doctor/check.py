@@ -29,7 +29,7 @@ from shardkit.kit import ShardKit
 from shardkit.operations.commands import Shard
 from shardkit.search.stored_schema import analyzer_of, parameters_of
 from shardkit.structures import Damage, codec
-from shardkit.structures.base.parameters import meta_key
+from shardkit.structures.base.parameters import RENAMED, meta_key
 
 _TYPES: Final[Mapping[str, type]] = {"int": int, "str": str, "bytes": bytes}
 _DAY: Final = re.compile(r"(.+):(\d{4}-\d\d-\d\d)\Z")
@@ -37,6 +37,8 @@ _TOTALS: Final = re.compile(rb"(.+):done:\{\d{4}-\d\d-\d\d\}\Z", re.DOTALL)
 _SCAN: Final = 10_000
 # Keys that structures have beside their parts, and the type of each.
 _SIGNS: Final = (("*:parts", "set"), ("*:ends", "hash"), ("*}", "hash"))
+# What always says how large its parts are; of a counter of visitors all but one precision.
+_IN_PARTS: Final = frozenset(("hash", "list", "packed", "set", "sorted-set", "unique-visitors"))
 
 
 @dataclass
@@ -154,9 +156,12 @@ def _open(
     components: Mapping[str, Component],
 ) -> _Checkable | None:
     """Return a structure as its parameters say; None for what cannot be opened so."""
-    name, stored, component = structure.name, structure.parameters, structure.component
+    name, component = structure.name, structure.component
+    stored = {RENAMED.get(word, word): said for word, said in structure.parameters.items()}
     opened: Any
     size = int(stored.get("part_size", 0)) or None
+    if size is None and structure.kind in _IN_PARTS and stored.get("precision") != "hyperloglog":
+        raise ValueError("no part_size")
     total = int(stored["total"]) if "total" in stored else None
     groups: dict[str, Any] = {"groups": int(stored["groups"])} if "groups" in stored else {}
     if stored.get("codec", "none") != "none":
@@ -187,8 +192,7 @@ def _open(
         )
     elif structure.kind == "list":
         values = _TYPES[stored["values"]]
-        part_size = int(stored["part_size"])
-        opened = kit.list(name, component=component, part_size=part_size, values=values)
+        opened = kit.list(name, component=component, part_size=size, values=values)
     elif structure.kind == "sorted-set":
         opened = kit.sorted_set(
             name,

@@ -113,6 +113,36 @@ def test_structures_without_parameters_are_found(
     assert {each["key"] for each in found["damages"]} == {"ids:meta", "{jobs}:meta", "p:meta"}
 
 
+def test_parameters_that_have_lost_the_size_of_parts_are_damage(
+    read_json: Callable[..., Any], stored: tuple[ShardKit, Path]
+) -> None:
+    kit, path = stored
+    kit.unique_visitors("rough", component="plain", precision="hyperloglog").visit_many(
+        sessions(9), date(2015, 5, 17)
+    )
+    wrong = {"ids", "planned", "h", "{jobs}", "s", "p", "unique"}
+    for name in wrong:
+        client: Any = holder(kit, "geo", f"{name}:meta")
+        # One wrong byte
+        client.hset(f"{name}:meta", "qart_size", client.hget(f"{name}:meta", "part_size"))
+        client.hdel(f"{name}:meta", "part_size")
+    holder(kit, "geo", "w:meta").hset("w:meta", "part_size", "0")
+    found = read_json("doctor", "--check", "-c", path, code=1)
+    damages = {(each["key"], each["found"]) for each in found["damages"]}
+    assert damages == {(f"{name}:meta", "no part_size") for name in {*wrong, "w"}}
+    assert {each["unchecked"] for each in found["structures"]} == {None}
+
+
+def test_a_list_whose_size_of_parts_has_its_old_name_is_checked(
+    read_json: Callable[..., Any], stored: tuple[ShardKit, Path]
+) -> None:
+    kit, path = stored
+    client: Any = holder(kit, "geo", "{jobs}:meta")
+    client.hset("{jobs}:meta", "shard_size", client.hget("{jobs}:meta", "part_size"))
+    client.hdel("{jobs}:meta", "part_size")
+    assert read_json("doctor", "--check", "-c", path)["damages"] == []
+
+
 @pytest.mark.parametrize("options", [("--repair",), ("--check", "--fix"), ("--structure", "x")])
 def test_options_that_do_not_go_together_are_refused(
     cli: Callable[..., Result], options: tuple[str, ...]
