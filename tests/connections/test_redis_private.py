@@ -265,6 +265,29 @@ def test_the_sockets_of_a_closed_loop_can_be_closed(server: LocalServer) -> None
         gc.collect()  # warns of nothing
 
 
+@pytest.mark.parametrize(
+    ("line", "unready"),
+    [
+        ("READONLY You can't write against a read only replica.", True),
+        ("READONLY of a script", False),
+        ("LOADING Redis is loading the dataset in memory", True),
+        ("LOADING Valkey is loading the dataset in memory", True),
+        ("LOADING of a script", False),
+        ("ERR Valkey is loading the dataset in memory", False),
+    ],
+)
+def test_servers_that_refuse_are_told_from_scripts_that_answer_alike(
+    line: str, unready: bool
+) -> None:
+    assert redis_private.is_unready(redis_private.parse_error(line)) is unready
+
+
+def test_a_master_that_sentinels_replaced_is_unready_and_one_that_is_away_is_not() -> None:
+    assert redis_private.is_unready(redis.ConnectionError("The previous master is now a slave"))
+    assert not redis_private.is_unready(redis.ConnectionError("Connection refused"))
+    assert not redis_private.is_unready(redis.ResponseError("The previous master is now a slave"))
+
+
 PRIVATE = re.compile(
     r"\b(_sock|_parser\.parse_error|_host_error|_should_reconnect|_writer|slots_cache|nodes_cache|"
     r"startup_nodes|_in_use_connections|_available_connections|response_callbacks|"

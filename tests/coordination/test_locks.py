@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -329,6 +330,20 @@ def test_waiters_whose_connections_are_cut_get_it_all_the_same(kit: ShardKit) ->
             found = done.result()
             assert found is not None
             lock.release(found)
+
+
+async def test_tasks_that_waited_in_vain_leave_nothing_behind(akit: AsyncShardKit) -> None:
+    def futures() -> int:
+        gc.collect()
+        return sum(type(each) is asyncio.Future for each in gc.get_objects())
+
+    lock = akit.lock("x", component="one")
+    async with lock:
+        assert await lock.acquire(wait=0.01) is None
+        before = futures()
+        for _ in range(20):
+            assert await lock.acquire(wait=0.01) is None
+        assert futures() < before + 10
 
 
 def test_who_waits_behind_one_that_does_not_come_asks_no_more_often_for_that(

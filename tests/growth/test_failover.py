@@ -89,6 +89,18 @@ def test_after_a_crash_the_best_replica_takes_over_and_the_old_master_is_fenced(
             client.set("stray", 1)
 
 
+def test_after_a_crash_a_replica_takes_over_though_another_one_is_dead_too(fleet: Fleet) -> None:
+    a, b, c = fleet.servers
+    follow(b, a)
+    follow(c, a)
+    fleet.push(0, (1, 2))
+    b.kill()
+    a.kill()
+    done = fail_over(fleet.config, "users:0")
+    assert str(done.target) == fleet.name(2)
+    assert fleet.masters() == [fleet.name(2)] * 2
+
+
 @on_redis_too
 def test_masters_that_ask_for_replicas_are_fenced_without_a_guard_and_no_call_fails(
     fleet: Fleet,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from types import ModuleType
 
@@ -15,6 +16,7 @@ from shardkit.growth import (
     entries,
     fail_over,
     failover,
+    journal,
     moves,
     resume_move,
     resume_shard_move,
@@ -58,6 +60,15 @@ def asleep_at(
         return go_on(*args, **options)
 
     monkeypatch.setattr(module, moment, asleep)
+
+
+def test_a_lease_is_renewed_while_it_is_held(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "LEASE", 1.0)
+    with journal.lease(fleet.config):
+        fleet.config.pexpire("config:growth:lease", 60_000)
+        while fleet.config.pttl("config:growth:lease") > 1000:
+            time.sleep(0.01)
+    assert not fleet.config.exists("config:growth:lease")
 
 
 def masters_write(fleet: Fleet) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -17,8 +18,10 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.cli.app import app
+from shardkit.config.entry import Entry
 from shardkit.errors import ConfigServerError, InvalidArgumentError
-from shardkit.growth import fail_over
+from shardkit.growth import fail_over, managed_failover
+from shardkit.growth.relocation import ServerAddress
 from shardkit.growth.servers import GrowthError
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 
@@ -129,6 +132,42 @@ def test_sentinels_promote_the_replica_that_was_asked_for_and_priorities_are_as_
                     found = client.config_get("replica-priority")
                     assert found == {"replica-priority": str(priority)}
             assert not config.exists("config:growth:priorities")
+
+
+def test_each_sentinel_is_waited_for_until_the_replica_has_the_best_priority_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wanted = ServerAddress("10.0.0.1", 6379)
+    # The replica that is wanted, another one, and one that is never chosen, of priority 0.
+    seen = [(None, 2), (0, 2), (100, 1), (1, 1), (1, 2)]
+
+    class Sentinel:
+        def __init__(self) -> None:
+            self.left = list(seen)
+
+        def sentinel_slaves(self, service: str) -> list[dict[str, Any]]:
+            priorities = (*self.left.pop(0), 0)
+            return [
+                {"ip": f"10.0.0.{n}", "port": "6379", "slave-priority": str(priority)}
+                for n, priority in enumerate(priorities, 1)
+                if priority is not None
+            ]
+
+    class Dead:
+        def sentinel_slaves(self, service: str) -> None:
+            raise redis.ConnectionError("away")
+
+    sentinels = [Sentinel(), Dead(), Sentinel()]
+    monkeypatch.setattr(
+        managed_failover, "sentinels_of", lambda *_: contextlib.nullcontext(sentinels)
+    )
+    entry = Entry({"sentinel": {"service": "main", "sentinels": [["10.0.0.9", 1]]}})
+    managed_failover._wait_for_priority(entry, "data", wanted)
+    assert [each.left for each in sentinels if isinstance(each, Sentinel)] == [[], []]
+    monkeypatch.setattr(managed_failover, "_SECONDS", 0.1)
+    sentinels[0].left = [(100, 1)] * 100  # type: ignore[union-attr]
+    with pytest.raises(GrowthError, match="did not learn within"):
+        managed_failover._wait_for_priority(entry, "data", wanted)
 
 
 def test_a_replica_of_a_cluster_takes_its_masters_place_and_no_write_is_lost() -> None:

@@ -26,6 +26,7 @@ from growth_helpers import (
 )
 
 import shardkit
+from shardkit.config.store import read_epoch
 from shardkit.growth import (
     abort_move,
     compare,
@@ -37,7 +38,8 @@ from shardkit.growth import (
     start_move,
     verify_move,
 )
-from shardkit.growth.servers import GrowthError, wait_for_copy
+from shardkit.growth.relocation import ServerAddress
+from shardkit.growth.servers import GrowthError, hand_over, wait_for_copy
 from shardkit.growth.slices import Slices, at_work
 from shardkit.simulation.linearizability import Register, check_linearizable
 
@@ -120,6 +122,7 @@ def test_a_move_that_is_killed_before_and_after_each_phase_is_resumed(
         monkeypatch.setattr(journal.Lease, "write", write)
         done = resume_move(fleet.config, fleet.name(0))
         assert done.phase == "done"
+        assert done.epoch == read_epoch(fleet.config)
         assert done.certificate is not None
         assert done.certificate["same"]
         assert fleet.masters() == [fleet.name(1)] * 2
@@ -241,6 +244,14 @@ def test_a_dry_run_says_what_would_be_done_and_what_stands_in_the_way(fleet: Fle
     assert moves(fleet.config) == []
 
 
+def test_a_master_that_refuses_to_hand_over_says_why(fleet: Fleet) -> None:
+    follow(fleet.servers[1], fleet.servers[0])
+    with fleet.servers[0].client() as master, fleet.servers[1].client() as replica:
+        master.execute_command("ACL", "SETUSER", "default", "-failover")
+        with pytest.raises(redis.ResponseError, match="failover"):
+            hand_over(master, replica, ServerAddress("127.0.0.1", fleet.servers[1].port), 0.01)
+
+
 def test_what_differs_is_found(fleet: Fleet) -> None:
     fleet.push(0)
     filled(fleet)
@@ -272,8 +283,10 @@ def test_what_differs_far_into_a_value_is_found(fleet: Fleet) -> None:
             client.zadd("zset", {f"m{n}": n for n in range(5000)})
             for n in range(1001):
                 client.xadd("stream", {"a": n}, id=f"1-{n + 1}")
-        found = compare({0: one}.__getitem__, {0: other}.__getitem__, [0])
+        told: list[int] = []
+        found = compare({0: one}.__getitem__, {0: other}.__getitem__, [0], told.append)
         assert (found.differing, found.total) == (0, 7)
+        assert told[-1] == 7
         other.setrange("string", 2_099_999, "w")
         other.setrange("short", 19_999, "w")
         other.lset("list", -1, "last")
