@@ -192,7 +192,8 @@ def _open(
         )
     elif structure.kind == "list":
         values = _TYPES[stored["values"]]
-        opened = kit.list(name, component=component, part_size=size, values=values)
+        part_size = int(stored["part_size"])
+        opened = kit.list(name, component=component, part_size=part_size, values=values)
     elif structure.kind == "sorted-set":
         opened = kit.sorted_set(
             name,
