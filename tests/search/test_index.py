@@ -120,6 +120,49 @@ def test_words_of_many_documents_behind_the_256th_of_a_chunk_are_found(face: Fac
     assert face.run(index.count("early")) == 290
 
 
+def test_a_word_of_many_documents_is_removed_inserted_and_replaced_anywhere(face: Face) -> None:
+    index = opened(face, component="one", shards=1)
+    common = {f"{n:03}" for n in range(300)}
+    face.run(index.index_many((doc_id, "common") for doc_id in sorted(common)))
+    face.run(index.index("rest", "other"))
+
+    def found() -> list[str]:
+        return ids(face.run(index.search("common", limit=400, sort="votes")))
+
+    face.run(index.remove("005"))
+    face.run(index.index("100", "other"))
+    assert found() == sorted(common - {"005", "100"})
+    face.run(index.index("100", "common"))
+    assert found() == sorted(common - {"005"})
+    face.run(index.index("101", "common common"))
+    assert ids(face.run(index.search("common", limit=1))) == ["101"]
+    face.run(index.index_many([("102", "other"), ("103", "common"), ("104", "common common")]))
+    assert found() == sorted(common - {"005", "102"})
+    assert ids(face.run(index.search("common", limit=2))) == ["104", "101"]
+    assert face.run(index.remove_many(sorted(common))) == 299
+    assert found() == []
+    assert face.list(index.check()) == []
+
+
+def test_a_limit_ends_the_same_order_anywhere(face: Face) -> None:
+    index = opened(face, component="one", shards=1)
+    documents = [
+        (f"d{n:02}", "x " * (n * 7 % 5 + 1), {"votes": n * 11 % 8, "lang": f"l{n * 5 % 6}"})
+        for n in range(24)
+    ]
+    face.run(index.index_many(documents))
+    for sort in ("relevance", "votes", "lang"):
+        for ascending in (True, False):
+            by = {"sort": sort if ascending else f"-{sort}"}
+            if sort == "relevance":
+                by = {"ascending": ascending}
+            whole = ids(face.run(index.search("x", limit=100, **by)))
+            assert sorted(whole) == [doc_id for doc_id, *_ in documents]
+            for limit in (1, 2, 9, 23, 24):
+                found = face.run(index.search("x", limit=limit, **by))
+                assert (ids(found), found.total) == (whole[:limit], 24)
+
+
 def test_a_document_of_many_words_is_indexed_and_found(face: Face) -> None:
     index = opened(face)
     text = " ".join(f"w{n}" for n in range(2_500))

@@ -164,6 +164,9 @@ LOST: dict[str, Any] = {
         client.rpush("{s:0}:d:d007", "x"),
     ),
     "garbage": lambda client: client.set("{s:0}:d:d007", b"\0" * 8 + b"\2\0\0\0xx" + b"\1yy"),
+    "with a text for a number": lambda client: client.set(
+        "{s:0}:d:d007", b"\0" * 8 + b"\x0d\0\0\0" + b'[null,"many"]' + b"\0[]"
+    ),
 }
 
 

@@ -12,6 +12,8 @@ from shardkit import ShardMap
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError, ShardCountError
 from shardkit.social import BlockResult, FollowResult, MuteResult, TimelineCursor
 from shardkit.social.base.keys import USER
+from shardkit.social.delivery.fan_out_job import MARK, FanOutJob
+from shardkit.social.relations.counters import mode_change_note
 
 
 @pytest.fixture
@@ -141,6 +143,18 @@ def test_other_parameters_are_refused(face: Face, network: Any) -> None:
     ):
         with pytest.raises(InvalidArgumentError, match=said):
             opened(face, **wrong)
+
+
+@pytest.mark.parametrize("task", ["backfill", "fan-out"])
+def test_a_task_that_comes_first_stores_the_parameters(face: Face, network: Any, task: str) -> None:
+    if task == "backfill":
+        face.run(network.backfill("user", 1))
+    else:
+        note = mode_change_note(1)
+        job = FanOutJob.begin(MARK, 1, network.layout.relation_shards, note, version="9")
+        face.run(network.resume_fan_out(*job))
+    with pytest.raises(ParameterMismatchError, match="parts is '4', not '8'"):
+        face.run(opened(face, parts=8).get_user(7))
 
 
 def test_timelines_keep_their_newest_and_are_refilled(face: Face) -> None:

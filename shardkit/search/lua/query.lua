@@ -224,7 +224,6 @@ end
 -- The candidates for the first n hits: more than n if several have the nth key.
 local function narrowed(numbers, keys, n)
   if #keys <= n then return numbers, keys end
-  if n == 0 then return {}, {} end
   local bound = first_of(keys, n, less)[1]
   local left, left_keys, size = {}, {}, 0
   for i = 1, #keys do
