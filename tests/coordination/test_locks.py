@@ -498,6 +498,16 @@ def test_a_clock_that_is_set_back_holds_nobody_up_for_longer(kit: ShardKit) -> N
     assert kit.lock("x", component="one", wait=5).acquire() is not None
 
 
+def test_who_asks_without_waiting_ends_a_hold_of_a_clock_that_was_set_back(kit: ShardKit) -> None:
+    held = kit.lock("x", component="one", renew=False, ttl=0.2).acquire()
+    assert held is not None
+    client: Any = kit.client("one")
+    client.zadd("lock:{x}:holders", {held.id: held.token + 3_600_000_000})
+    lock = kit.lock("x", component="one", wait=0)
+    assert lock.acquire() is None
+    assert eventually(lambda: lock.acquire() is not None)
+
+
 # ---- guards
 
 

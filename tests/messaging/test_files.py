@@ -368,6 +368,17 @@ def test_a_publisher_waits_for_space_and_says_when_nobody_makes_any(face: Face) 
     assert face.run(files.status("logs")).held == 0
 
 
+def test_a_publisher_stores_no_more_than_there_is_space_for(face: Face, kit: ShardKit) -> None:
+    files = face.kit.files(component="few")
+    face.run(files.create("logs", ["x"], byte_limit=2500, chunk_size=1000))
+    before = keys_of(kit, "few")
+    with pytest.raises(FileStalledError, match="no space"):
+        publish(face, files, b"x" * 5000, timeout=0.05)
+    chunks = [key for key in keys_of(kit, "few") - before if key.startswith("files:{logs:")]
+    assert len(chunks) == 2
+    assert face.run(files.status("logs")).held == 2000
+
+
 def test_a_publisher_that_was_killed_is_resumed_by_another(kit: ShardKit) -> None:
     for killed_after in range(1, 10):
         clock = Clock()

@@ -18,6 +18,7 @@ from shardkit.errors import (
     ShardCountError,
     ShardErrors,
 )
+from shardkit.search.index import PartInfo
 from shardkit.search.model.results import SearchCursor, read_cursor
 from shardkit.search.query.tree import Range, Word
 from shardkit.search.text.analyzer import Analyzer
@@ -78,6 +79,32 @@ def test_words_that_a_document_has_no_more_are_not_found(face: Face) -> None:
         face.run(index.count()) == face.run(index.count("*")) == face.run(index.count("two")) == 0
     )
     assert {part.documents for part in face.run(index.info())} == {0}
+
+
+def test_what_each_part_holds_is_told(face: Face) -> None:
+    index = opened(face, component="one", shards=1)
+    face.run(index.index_many([("a", "one two three"), ("b", "two")]))
+    assert face.run(index.info()) == [PartInfo(2, 3, 2, 1)]
+    face.run(index.remove("a"))
+    assert face.run(index.info()) == [PartInfo(1, 3, 2, 2)]
+
+
+def test_a_range_ends_before_or_with_its_bounds_among_what_has_the_words(face: Face) -> None:
+    index = opened(face, component="one", shards=1)
+    face.run(index.index_many((f"{n}", "x" if n % 2 else "y", {"votes": n}) for n in range(8)))
+    for said, wanted in (
+        ("votes:<5", "01234"),
+        ("votes:<=5", "012345"),
+        ("votes:>5", "67"),
+        ("votes:>=5", "567"),
+        ("votes:3..5", "345"),
+        ("x votes:<5", "13"),
+        ("x votes:<=5", "135"),
+        ("x votes:>5", "7"),
+        ("x votes:>=5", "57"),
+        ("x -votes:<5", "57"),
+    ):
+        assert ids(face.run(index.search(said, sort="votes"))) == list(wanted), said
 
 
 def test_queries_of_stop_words_or_unwanted_words_only_find_nothing(face: Face) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ from faces import Face
 
 from shardkit import DamagedDataError, ShardKit
 from shardkit.errors import ShardKitError
+from shardkit.search.model.documents import names_words
 
 STATE = "{s:0}:state"
 OPTIONS: dict[str, Any] = {
@@ -184,6 +186,14 @@ def test_a_document_that_is_lost_is_given_up_only_if_that_is_said(
     assert any(each.repair.startswith("rebuild()") for each in face.list(index.check()))
     assert face.run(index.rebuild(lossy=True)) == 135
     assert face.list(index.check()) == []
+
+
+def test_only_a_document_of_which_no_text_was_kept_names_words() -> None:
+    words, attributes = b"\0\0\1\0\0\0", b"[1]"
+    stored = struct.pack("<III", 7, len(words), len(attributes)) + words + attributes
+    assert names_words(stored)
+    assert not names_words(stored + b'\0["a"]')
+    assert not names_words(stored[:11])
 
 
 def test_a_rebuild_that_is_interrupted_anywhere_is_begun_again(face: Face, kit: ShardKit) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.metadata import PathDistribution
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,15 @@ def test_the_installed_packages_are_read(monkeypatch: pytest.MonkeyPatch) -> Non
     package = next(d for d in found.values() if d.id.startswith("click "))
     assert package.attributes["kind"] == "package"
     assert package.title.startswith("click: Composable command line interface toolkit")
+
+
+def test_modules_outside_of_where_packages_are_installed_are_not_read(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    for path in (site / "inside.py", tmp_path / "above.py", tmp_path / "elsewhere.py"):
+        written(path, f'"""What is in {path.stem}."""\n')
+    about = site / "example-1.dist-info"
+    written(about / "METADATA", "Metadata-Version: 2.1\nName: example\nVersion: 1\n")
+    files = ("inside.py", "../above.py", str(tmp_path / "elsewhere.py"))
+    written(about / "RECORD", "".join(f"{file},,\n" for file in files))
+    found = [document.id for document in installed_documents([PathDistribution(about)])]
+    assert found == ["inside"]

@@ -185,6 +185,9 @@ def test_overflow_wraps_saturates_or_fails(
         few.set(1, **{field: start})
         assert few.increment(1, field, by, overflow) == result
         assert few.get_field(1, field) == (start if result is None else result)
+    with pytest.raises(InvalidArgumentError, match="overflow='FAIL'; give wrap, sat or fail"):
+        few.increment(1, field, by, "FAIL")
+    assert few.get_field(1, field) == start
 
 
 def test_sums_of_64_bits_are_exact(face: Face) -> None:

@@ -303,6 +303,13 @@ def test_everything_expires_also_what_comes_later(face: Face, kit: ShardKit) -> 
     check_bounds(kit, "one", each)
 
 
+def test_many_scores_are_raised_and_lowered_at_once(face: Face) -> None:
+    each = face.kit.sorted_set("s", component="many", part_size=32)
+    face.run(each.zadd_many((f"m{n}", n) for n in range(100)))
+    assert face.run(each.zadd_many([("m1", 50), ("m70", 2), ("new", 7)])) == 1
+    assert [face.run(each.zscore(member)) for member in ("m1", "m70", "new")] == [50, 2, 7]
+
+
 def test_nothing_is_created_by_reading_or_by_nothing(face: Face, kit: ShardKit) -> None:
     each = face.kit.sorted_set("s", component="many")
     assert face.run(each.zadd_many([])) == 0
