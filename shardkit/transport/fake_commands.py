@@ -128,12 +128,11 @@ class PlannedCommands:
         self,
         plan: _Plan,
         function: Any,
-        given: list[Any],
+        args: list[Any],
         items: list[CommandItem],
         from_script: bool,
     ) -> Any:
         db = self._db
-        args = list(given)
         answered: Any = Key.UNSPECIFIED
         for at, convert, missing in plan.checks:
             if convert is not None:

@@ -27,6 +27,7 @@ from fakeredis._socket import AsyncFakeSocket, FakeSocket
 from fakeredis.commands_mixins import scripting_mixin
 
 from shardkit.transport.fake_commands import PlannedCommands
+from shardkit.transport.fake_reads import OTHERWISE, SHORT_READS, ShortRead
 from shardkit.transport.fake_struct import pack, size, unpack
 
 _LUA = scripting_mixin.LUA_MODULE
@@ -97,7 +98,7 @@ class _Lua:
         self.socket: Any = None
         self.runtime: Any = _LUA.LuaRuntime(encoding=None, unpack_returned_tuples=True)
         self.compiled: dict[bytes, Any] = {}
-        self.commands: dict[bytes, tuple[str, Any]] = {}
+        self.commands: dict[bytes, tuple[str, Any, ShortRead | None]] = {}
         null = scripting_mixin._lua_cjson_null
         setup = self.runtime.eval(_SETUP % _MOST_AT_ONCE)
         self.run, self.run_flat, self.open, self.compile = setup(
@@ -179,10 +180,15 @@ class _Lua:
     def _call(self, op: bytes, *args: Any) -> Any:
         socket = self.socket
         try:
-            name, signature = self.commands[op]
+            name, signature, read = self.commands[op]
         except (KeyError, TypeError):
             name, signature, args = self._lookup(op, args)
+            read = None
         given = [arg if type(arg) is bytes else _argument(arg) for arg in args]
+        if read is not None:
+            found = read(socket._db, given)
+            if found is not OTHERWISE:
+                return self.table(found) if type(found) is list else found
         reply = socket._run_command(getattr(socket, name), signature, given, True)
         return reply if type(reply) is bytes or type(reply) is int else self.to_lua(reply)
 
@@ -197,7 +203,8 @@ class _Lua:
         else:
             signature = SUPPORTED_COMMANDS.get(name)
             if signature is not None:
-                self.commands[op] = signature.func_name, signature
+                read = SHORT_READS.get(name)
+                self.commands[op] = signature.func_name, signature, read
         if signature is None:
             raise SimpleError("ERR Unknown Redis command called from script")
         return signature.func_name, signature, args
