@@ -166,6 +166,8 @@ class Barrier(Structure[Face]):
 
         Raises:
             ParameterMismatchError: others wait for another number of parties.
+            ShardErrors: a connection broke. Whether this arrival counts is unknown if that happened
+                while it arrived or was withdrawn.
 
         Cost: one exchange, and one each two seconds; for the last to arrive O(n) for n parties.
         """
@@ -197,8 +199,10 @@ class Barrier(Structure[Face]):
         keys = (self.key, f"{self.key}:arrived")
         args = (what, waiter, self.parties, channel, in_round, KEPT)
         call = script("coordination/barrier")
-        # An arrival that is sent again finds itself, unless the round has ended with it.
-        return script_call(self.component, call, keys, args, idempotent=in_round > 0)
+        # An arrival that is sent again finds itself, unless the round has ended with it. A
+        # withdrawal that is sent again may find that the round has ended without it.
+        repeatable = in_round > 0 and what != "withdraw"
+        return script_call(self.component, call, keys, args, idempotent=repeatable)
 
 
 def _wait(

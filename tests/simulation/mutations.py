@@ -475,7 +475,13 @@ MUTATIONS: dict[str, Mutation] = {
         "barriers",
         "an arrival whose answer was lost is sent again",
         python,
-        (Barrier, "_call", "idempotent=in_round > 0", "idempotent=True"),
+        (Barrier, "_call", "in_round > 0 and ", ""),
+    ),
+    "withdrawal-again": Mutation(
+        "barriers",
+        "a withdrawal whose answer was lost is sent again",
+        python,
+        (Barrier, "_call", ' and what != "withdraw"', ""),
     ),
     "gcra-one-more": Mutation(
         "rate limits",
