@@ -93,7 +93,7 @@ class Retiring(Changing):
         kit, held = client.kit, client.kit.client("data", 0)
 
         def use() -> None:
-            for n in range(2):
+            for n in range(client.choose((1, 2))):
                 kit.hash("h", component="data", groups=4).hset("f", n)
                 self.sent["n"] += 2
                 held.incr("n")
@@ -120,7 +120,7 @@ class Retiring(Changing):
         held = await client.kit.client("data", 0)
 
         async def use() -> None:
-            for n in range(2):
+            for n in range(client.choose((1, 2))):
                 await kit.hash("h", component="data", groups=4).hset("f", n)
                 self.sent["n"] += 2
                 await held.incr("n")
@@ -375,7 +375,7 @@ class Loops(Changing):
             await kit.hash("h", component="data", groups=4).hset("f", 1)
             await (await kit.client("data", 1)).incr("n")
 
-        for _ in range(4):
+        for _ in range(3):
             shut_down = client.choose((True, False))
             client.run_loop(request(), shut_down=shut_down)
             there = [each for each in client.connections if each != CONFIG]

@@ -114,7 +114,7 @@ class ReadWriteLocks(Locks):
         lock = client.kit.read_write_lock(
             "rw", component="data", ttl=2.0, wait=client.choose((20.0, 1.0))
         )
-        for _ in range(2):
+        for _ in range(client.choose((1, 2))):
             writes = client.choose((client.number % 2 == 0, True, False))
             try:
                 async with lock.write if writes else lock.read as hold:
@@ -140,6 +140,7 @@ class ReadWriteLocks(Locks):
 class Elections(Locks):
     """Terms increase, also when clocks jump; what leaders write comes in the order of terms."""
 
+    clients = 2
     faults = (*NETWORK, *CLIENTS, "cancel", "time", "clock")
     model = None
 
@@ -366,7 +367,7 @@ class Transferring(Protocol):
 
     async def client(self, client: Client) -> None:
         transfers = self.transfers(client.kit)
-        for n in range(2):
+        for n in range(client.choose((1, 2))):
             amount = 2 ** (2 * client.number + n)
             giver, taker = (self.names[n] for n in client.choose(((0, 1), (1, 0), (2, 1), (1, 2))))
             self.tried[amount] = giver, taker
@@ -427,7 +428,7 @@ class Markets(Protocol):
 
     async def buyer(self, client: Client) -> None:
         market = self.market(client.kit)
-        for _ in range(2):
+        for _ in range(client.choose((1, 2))):
             price = client.choose(self.prices)
             gone = self.unlisted
             if await market.purchase(f"buyer {client.number}", "lamp", "seller", price):

@@ -24,7 +24,7 @@ class Counters(Protocol):
     names = ("home", "about")
 
     def recorder(self, kit: Any) -> Any:
-        return kit.counters("c", component="data", precisions={10: 3, 3600: 2000})
+        return kit.counters("c", component="data", precisions={10: 3, 3600: 20})
 
     def record(self, recorder: Any, name: str, mine: Counter[str]) -> None:
         recorder.hit(name)

@@ -156,7 +156,7 @@ class Lives(Protocol):
 
     async def client(self, client: Client) -> None:
         sets = [self.set(client.kit, total) for total in (8, 12)]
-        for n in range(4):
+        for n in range(3):
             found = client.choose(sets)
             call = client.choose(("sadd", "replace"))
             with suppress(ParameterMismatchError):
@@ -315,7 +315,7 @@ class Visitors(Protocol):
 
     async def client(self, client: Client) -> None:
         found = self.counter(client.kit)
-        for n in range(3):
+        for n in range(2):
             session = self.sessions[client.choose((n, 0, 3))]
             self.tried.add(session)
             if await found.visit(session, self.day):
@@ -505,7 +505,7 @@ class IpGenerations(Protocol):
         kit.ip_to_city(component="data").import_from(self.cities(0), grace=10)
 
     def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.importer, self.reader, self.reader]
+        return [self.importer, self.reader]
 
     async def importer(self, client: Client) -> None:
         found = client.kit.ip_to_city(component="data")
