@@ -309,8 +309,7 @@ class Totals(Structure[Face]):
 
     def _add(self, group: str, field: str, plan: _TotalsPlan) -> Command:
         keys = [self._key(group, "done"), *(self._of(group, kind) for kind in plan.kinds)]
-        page = plan.pages[plan.next] if plan.next < len(plan.pages) else ()
-        args = (field, plan.next, len(plan.pages), plan.digest, *page)
+        args = (field, plan.next, len(plan.pages), plan.digest, *plan.pages[plan.next])
         call = script("messaging/totals_add")
         return script_call(self.component, call, keys, args, idempotent=True)
 

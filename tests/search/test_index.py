@@ -147,7 +147,9 @@ def test_words_of_many_documents_behind_the_256th_of_a_chunk_are_found(face: Fac
     assert face.run(index.count("early")) == 290
 
 
-def test_a_word_of_many_documents_is_removed_inserted_and_replaced_anywhere(face: Face) -> None:
+def test_a_word_of_many_documents_is_removed_inserted_and_replaced_anywhere(
+    face: Face, kit: ShardKit
+) -> None:
     index = opened(face, component="one", shards=1)
     common = {f"{n:03}" for n in range(300)}
     face.run(index.index_many((doc_id, "common") for doc_id in sorted(common)))
@@ -169,6 +171,7 @@ def test_a_word_of_many_documents_is_removed_inserted_and_replaced_anywhere(face
     assert face.run(index.remove_many(sorted(common))) == 299
     assert found() == []
     assert face.list(index.check()) == []
+    assert not [key for key in keys_of(kit, "one") if key.startswith("{s:0}:w:")]
 
 
 def test_a_limit_ends_the_same_order_anywhere(face: Face) -> None:

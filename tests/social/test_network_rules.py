@@ -89,6 +89,12 @@ def test_nobody_follows_himself_and_ids_are_ids(face: Face, network: Any) -> Non
     for call in (network.follow, network.block, network.mute):
         with pytest.raises(InvalidArgumentError, match="itself"):
             run(call(uid, str(uid)))
+    for call in (network.unfollow, network.unblock, network.unmute):
+        assert run(call(uid, str(uid))) is False
+    wrong_jobs: list[tuple[Any, ...]] = [(), ("mark", 1), ("mark", 1, 2, 3, 4, 5, 6, 7)]
+    for job in wrong_jobs:
+        with pytest.raises(InvalidArgumentError, match="give the fields that its task has"):
+            run(network.resume_fan_out(*job))
     for wrong in (0, -1, 2**53, "ada", "", True, None, 1.5):
         with pytest.raises(InvalidArgumentError, match="uid="):
             run(network.post(wrong, "x"))

@@ -139,3 +139,13 @@ def test_a_day_whose_parameters_are_lost_is_not_left_out_in_silence(kit: ShardKi
     again = kit.unique_visitors("unique", component="one", first_day=100)
     with pytest.raises(StructureError, match="unique:2015-05-17: 1 visitors are counted"):
         again.count_union([DAY, date(2015, 5, 18)])
+
+
+def test_nothing_expires_later_than_in_2_to_the_31_seconds(face: Face) -> None:
+    each = face.kit.hash("h", component="one")
+    face.run(each.hset(1, "x"))
+    assert face.run(each.expire(2**31 - 1)) is True
+    for call in (lambda: each.expire(2**31), lambda: each.pexpire((2**31 - 1) * 1000 + 1)):
+        with pytest.raises(InvalidArgumentError, match="time="):
+            face.run(call())
+    assert face.run(each.ttl()) > 2**31 - 1_000
