@@ -81,7 +81,7 @@ class Claim:
         # since then; and the seconds until something is due.
         self._first: dict[int, float] = {}
         self._passed = 0.0
-        self._due = math.inf
+        self._due: float
         self._failures = Replies()
 
     def take(self, timeout: float) -> Operation[ClaimedTask | None]:
