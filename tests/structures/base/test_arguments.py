@@ -141,7 +141,9 @@ def test_a_day_whose_parameters_are_lost_is_not_left_out_in_silence(kit: ShardKi
         again.count_union([DAY, date(2015, 5, 18)])
 
 
-def test_nothing_expires_later_than_in_2_to_the_31_seconds(face: Face) -> None:
+def test_nothing_expires_in_more_than_2_to_the_31_seconds_or_too_late(
+    face: Face,
+) -> None:
     each = face.kit.hash("h", component="one")
     face.run(each.hset(1, "x"))
     assert face.run(each.expire(2**31 - 1)) is True
@@ -149,3 +151,5 @@ def test_nothing_expires_later_than_in_2_to_the_31_seconds(face: Face) -> None:
         with pytest.raises(InvalidArgumentError, match="time="):
             face.run(call())
     assert face.run(each.ttl()) > 2**31 - 1_000
+    with pytest.raises(InvalidArgumentError, match=f"{2**48}"):
+        face.run(each.pexpireat(2**48))
