@@ -81,6 +81,15 @@ def test_words_that_a_document_has_no_more_are_not_found(face: Face) -> None:
     assert {part.documents for part in face.run(index.info())} == {0}
 
 
+def test_the_score_of_two_words_is_the_sum_of_both(face: Face) -> None:
+    index = opened(face, component="one", shards=1)
+    face.run(index.index_many([("a", "one two three"), ("b", "four")]))
+    both, one, two = (
+        face.run(index.search(query)).hits[0].value for query in ("one two", "one", "two")
+    )
+    assert both == pytest.approx(one + two)
+
+
 def test_what_each_part_holds_is_told(face: Face) -> None:
     index = opened(face, component="one", shards=1)
     face.run(index.index_many([("a", "one two three"), ("b", "two")]))
