@@ -93,10 +93,6 @@ class KeyCapture:
                 taken = {key: self._changed.pop(key) for key in list(self._changed)[:most]}
         return taken
 
-    def __len__(self) -> int:
-        """How many changed keys wait."""
-        return len(self._changed)
-
     def wait_until_told(self) -> None:
         """Wait until everything that has happened so far has been told.
 

@@ -232,6 +232,21 @@ def test_it_is_taken_back_as_long_as_it_was_not_published(
         abort_rotation(config, servers[0].entry, "app")
 
 
+def test_the_password_of_another_user_that_a_replica_follows_as_stays(
+    servers: list[LocalServer], config: redis.Redis
+) -> None:
+    push(config, described(servers))
+    with servers[2].client() as copy:
+        copy.config_set("masteruser", "peer")
+        copy.config_set("masterauth", OLD)  # by chance the same
+        try:
+            assert turn(config, servers).done
+            assert copy.config_get("masterauth") == {"masterauth": OLD}
+        finally:
+            copy.config_set("masteruser", "")
+            copy.config_set("masterauth", "")
+
+
 def test_a_server_that_is_down_or_takes_more_passwords_stops_it_before_it_begins(
     servers: list[LocalServer], config: redis.Redis
 ) -> None:

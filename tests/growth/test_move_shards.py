@@ -21,7 +21,7 @@ from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.cli.app import app
 from shardkit.config.read_from import in_use
-from shardkit.connections.greeting import WAITING
+from shardkit.connections.greeting import FENCE_KEY, WAITING
 from shardkit.errors import InvalidArgumentError
 from shardkit.growth import (
     abort_shard_move,
@@ -356,8 +356,10 @@ def test_what_differs_after_the_last_copy_is_not_moved(
         patched.setattr(shard_move.DatabaseCopy, "finish", finished)
         patched.setattr(shard_move, "_ATTEMPTS", 1)
         with pytest.raises(GrowthError, match="1 keys differ on both servers, such as"):
-            start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+            start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=60)
     assert fleet.masters() == [fleet.name(0)] * 2
+    with fleet.servers[0].client(db=2) as client:
+        assert client.get(FENCE_KEY) is None, "clients go on at once"
 
 
 def test_a_connection_that_stays_stops_a_move_and_is_named_unless_it_is_closed(

@@ -616,3 +616,16 @@ def test_thousands_of_shards_that_did_not_change_are_not_parsed_again(
         kit.topology.expire()
         monkeypatch.setattr(Entry, "from_json", None)
         assert kit.component("many") is known
+
+
+def test_a_reading_that_a_renamed_connection_is_refused_is_an_error(
+    mortal: LocalServer,
+) -> None:
+    with mortal.client() as client:
+        store.push(client, ShardMap.parse("components: {one: {entry: {port: 1}}}"))
+        with shardkit.connect(f"redis://{mortal.address}") as kit:
+            source: Any = kit.topology.source
+            client.execute_command("ACL", "SETUSER", "default", "-mget")
+            source.epoch += 1  # which the connection's name says
+            with pytest.raises(redis.ResponseError, match="mget"):
+                source.fetch(["config:epoch"])
