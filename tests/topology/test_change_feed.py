@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -183,3 +184,14 @@ def test_a_change_that_comes_while_a_caller_reads_is_not_missed(
             assert database_of(kit) == 1
         until(lambda: database_of(kit) == 4)
         assert cached.fresh_until > time.monotonic() + cache.INTERVAL
+
+
+def test_the_thread_that_watches_for_changes_ends_without_a_word_when_its_kit_is_closed(
+    config_server: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connected(config_server) as kit:
+        topology = kit.topology
+    left = iter([topology, None])
+    cache._watch(lambda: next(left), threading.Event(), 0.01)
+    assert next(left) is None
+    assert caplog.messages == []
