@@ -13,6 +13,7 @@ from shardkit import DamagedDataError, ShardKit
 from shardkit.errors import ParameterMismatchError
 from shardkit.structures import Damage
 from shardkit.structures.base import parameters
+from shardkit.structures.base.damage import damage
 
 WORDS = [f"word{n}" for n in range(300)]
 DAY = date(2015, 5, 17)
@@ -445,3 +446,10 @@ def test_by_force_nothing_is_left_that_only_other_parameters_name(
     assert face.run(make_other(face.kit).delete(force=True))
     kept = {key for key in client.scan_iter() if client.ttl(key) == -1}
     assert kept == {b"it:17x", b"item:{4}"}
+
+
+def test_damage_is_reported_with_what_is_there_what_should_be_and_what_to_do() -> None:
+    error = damage("users", "k", "text", "a number", "rebuild it")
+    assert (error.component, error.key) == ("users", "k")
+    assert (error.found, error.expected) == ("text", "a number")
+    assert str(error).index("text") < str(error).index("a number") < str(error).index("rebuild it")
