@@ -4,7 +4,7 @@ Each round measures neighbours alone first, and then during a move. A move's pha
 copying, comparing, and the rest, in which clients are held.
 
 The mover and the new server, which are elsewhere in earnest, run only when nobody else wants a
-processor (`aside`), and so does what the old server forks, for which a server has a core to spare.
+processor (`aside`; the new server until clients come to it), and so does what the old server forks, for which a server has a core to spare.
 What neighbours notice is then what the old server does for the move, and not who gets which core.
 """
 
@@ -110,10 +110,10 @@ def busy(client: redis.Redis) -> float:
     return sum(float(said[f"used_cpu_{kind}_main_thread"]) for kind in ("sys", "user"))
 
 
-def aside(pid: int) -> None:
-    """Have a process run only when nobody else wants the processor."""
+def aside(pid: int, policy: int = os.SCHED_IDLE) -> None:
+    """Have a process run only when nobody else wants the processor, or otherwise."""
     for task in Path(f"/proc/{pid}/task").iterdir():
-        os.sched_setscheduler(int(task.name), os.SCHED_IDLE, os.sched_param(0))
+        os.sched_setscheduler(int(task.name), policy, os.sched_param(0))
 
 
 def forks_aside(server: LocalServer, end: threading.Event) -> None:
@@ -124,14 +124,20 @@ def forks_aside(server: LocalServer, end: threading.Event) -> None:
                 aside(int(pid))
 
 
-def move_in_process(kind: str, servers: Sequence[str], share: float, sender: Any) -> None:
+def move_in_process(kind: str, servers: Sequence[LocalServer], share: float, sender: Any) -> None:
     """Move, as a process of its own, and send what came of it."""
     aside(os.getpid())
-    config, source, target = servers
+    config, source, target = (server.address for server in servers)
     told, watched = (redis.Redis.from_url(f"redis://{each}") for each in (config, source))
     phases, begin = Phases(watched), time.monotonic()
     phases("copying")
-    options: Any = {"share": share, "progress": phases}
+
+    def progress(what: str) -> None:
+        phases(what)
+        if what.startswith("pushing"):  # from now on the new server is the clients'
+            aside(servers[2].pid, os.SCHED_OTHER)
+
+    options: Any = {"share": share, "progress": progress}
     if kind == "shard":
         move: Any = start_shard_move(told, [f"{MOVED}:0"], target, **options)
     else:
@@ -168,8 +174,8 @@ def measure(kind: str, share: float) -> Figures:
             at_work, alone = busy(watched), time.monotonic()
             time.sleep(ALONE)
             usual = (busy(watched) - at_work) / ALONE
-            addresses = [each.address for each in (config, source, target)]
-            mover = context.Process(target=move_in_process, args=(kind, addresses, share, sender))
+            servers = (config, source, target)
+            mover = context.Process(target=move_in_process, args=(kind, servers, share, sender))
             mover.start()
             while not receiver.poll(1):
                 assert mover.is_alive(), "the mover has failed"

@@ -25,7 +25,7 @@ from shardkit.growth.slices import Slices, at_work
 
 SETTLED = 2.0
 _PAGE = 200
-_SLICE = 100_000  # bytes of values in one exchange, about
+_SLICE = 30_000  # bytes of values in one exchange, about
 _MEMBER = 100  # bytes of a slice that a member of a collection stands for
 _MEMBERS = 500  # of a collection, in the exchange with other values
 _BYTES = 1 << 14  # of a string, in the exchange with other values
@@ -85,7 +85,7 @@ def compare(
         share: for how much of the time it works; it pauses for the rest, and others have their
             turn.
 
-    Cost: two exchanges with each server for up to 32 keys of 100 KB together, more for collections
+    Cost: two exchanges with each server for up to 32 keys of 30 KB together, more for collections
     above 500 members and strings above 16 KB.
     """
     found = ServerComparison()

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-_BYTES = 25_000  # of values in one exchange, about: DUMP packs 4 KB in 25 microseconds
+_BYTES = 12_000  # of values in one exchange, about: DUMP packs 4 KB in 25 microseconds
 _MOST = 32  # keys of one exchange
 
 T = TypeVar("T")

@@ -309,7 +309,7 @@ def lacks_script(request: Command | Transaction, reply: Reply) -> bool:
 
 def pause_before(attempt: int) -> float:
     """Return how long to wait before an attempt, in seconds; the first two follow at once."""
-    return min(0.02 * 2**attempt, LONGEST_PAUSE) if attempt > 1 else 0.0
+    return min(0.0025 * 2**attempt, LONGEST_PAUSE) if attempt > 1 else 0.0
 
 
 def patience_with(client: Any) -> float:
