@@ -4,8 +4,9 @@ Each round measures neighbours alone first, and then during a move. A move's pha
 copying, comparing, and the rest, in which clients are held.
 
 The mover and the new server, which are elsewhere in earnest, run only when nobody else wants a
-processor (`aside`; the new server until clients come to it), and so does what the old server forks, for which a server has a core to spare.
-What neighbours notice is then what the old server does for the move, and not who gets which core.
+processor (`aside`; the new server until clients come to it), and so does what the old server forks,
+for which a server has a core to spare. What neighbours notice is then what the old server does for
+the move, and not who gets which core.
 """
 
 from __future__ import annotations
