@@ -42,6 +42,7 @@ import struct
 import zlib
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -59,6 +60,8 @@ _VERSION = b"\x01"
 _ESCAPE = ""  # the token that says: a byte follows
 _NEVER = 1e300
 _MOST_WINDOWS = 1 << 16
+# Values are often equal: so many are remembered, of so many bytes at most. About 5 MB.
+_REMEMBERED, _SHORT = 1 << 14, 64
 
 # What can come next: tokens with their costs, the lengths of longer ones, the longest first; and
 # whether there are some that are longer than `_FAR` letters.
@@ -191,25 +194,20 @@ class TokenTable:
     def __init__(self, first: Mapping[str, int], following: Mapping[str, int]) -> None:
         self._first = _Code(first)
         self._following = _Code(following)
-        self._codes = {**self._first.codes, **self._following.codes}
+        self._digits = _Digits(self._first.digits | self._following.digits)
         escape = following[_ESCAPE] + 8
         self._matcher = TokenMatcher({**first, **following}, escape)
+        self._pack_again = lru_cache(_REMEMBERED)(self._pack)
 
     def pack(self, value: bytes) -> bytes:
-        """Return the codes of a value's tokens."""
-        bits, length = 0, 0
-        for token in self._matcher.tokenize(START + value.decode("latin-1")):
-            known = self._codes.get(token)
-            if known is None:
-                code, size = self._codes[_ESCAPE]
-                code, size = (code << 8) | ord(token), size + 8
-            else:
-                code, size = known
-            bits = (bits << size) | code
-            length += size
-        padding = -length % 8
-        bits = (bits << padding) | ((1 << padding) - 1)
-        return bits.to_bytes((length + padding) // 8)
+        """Return the codes of a value's tokens. Short values that were packed lately are known."""
+        return self._pack_again(value) if len(value) <= _SHORT else self._pack(value)
+
+    def _pack(self, value: bytes) -> bytes:
+        tokens = self._matcher.tokenize(START + value.decode("latin-1"))
+        digits = "".join(map(self._digits.__getitem__, tokens))
+        digits += "1" * (-len(digits) % 8)
+        return int(digits, 2).to_bytes(len(digits) // 8)
 
     def unpack(self, packed: bytes) -> bytes:
         """Return the value.
@@ -297,6 +295,14 @@ class TokenTable:
         )
 
 
+class _Digits(dict[str, str]):
+    """The codes of tokens in binary digits, and of letters that are none, once they occur."""
+
+    def __missing__(self, letter: str) -> str:
+        digits = self[letter] = f"{self[_ESCAPE]}{ord(letter):08b}"
+        return digits
+
+
 class _Code:
     """A canonical prefix code: tokens in the order of their codes, the escape last."""
 
@@ -308,8 +314,8 @@ class _Code:
             raise ValueError("more codes than there is room for")
         if _ESCAPE in lengths:  # all ones, whatever room there is before it
             starts[-1] = _ONES + 1 - (1 << (LONGEST_CODE - bits[-1]))
-        self.codes = {
-            token: (start >> (LONGEST_CODE - size), size)
+        self.digits = {
+            token: f"{start:0{LONGEST_CODE}b}"[:size]
             for token, start, size in zip(self.tokens, starts, bits, strict=True)
         }
         self.histogram = [bits.count(size) for size in range(1, LONGEST_CODE + 1)]
