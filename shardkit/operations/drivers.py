@@ -75,13 +75,12 @@ class BlockingDriver:
                 finished(call, None)
             return value
         except BaseException as error:
+            steps.close()
             if isinstance(error, DamagedDataError):
                 self._locate(error)
             if call is not None:
                 finished(call, error)
             raise
-        finally:
-            steps.close()
 
     def iterate(self, steps: Stream[T]) -> Generator[T, None, None]:
         """Run a stream: give out its values one by one."""
@@ -190,13 +189,12 @@ class AwaitingDriver:
                 finished(call, None)
             return value
         except BaseException as error:
+            steps.close()
             if isinstance(error, DamagedDataError):
                 await self._locate(error)
             if call is not None:
                 finished(call, error)
             raise
-        finally:
-            steps.close()
 
     async def iterate(self, steps: Stream[T]) -> AsyncGenerator[T, None]:
         """Run a stream: give out its values one by one."""
