@@ -11,8 +11,9 @@ import pytest
 
 from shardkit import ShardKit
 from shardkit.operations.commands import Command
-from shardkit.operations.operation import Page
+from shardkit.operations.operation import Operation, Page
 from shardkit.structures.sorted_set import range_reader
+from shardkit.structures.sorted_set.groups import Row
 
 
 class Work:
@@ -110,3 +111,21 @@ def test_a_sample_that_misleads_does_not_change_what_is_returned(
     )
     assert scores.zrange(1000, 1010, withscores=True) == order[1000:1011]
     assert scores.zrange(2000, 2010, desc=True, withscores=True) == order[::-1][2000:2011]
+
+
+@pytest.mark.parametrize("desc", [False, True])
+def test_a_rank_whose_row_is_in_the_sample_is_read_from_before_it(
+    kit: ShardKit, small_pages: None, monkeypatch: pytest.MonkeyPatch, desc: bool
+) -> None:
+    """The first pivot is the wanted row itself: what follows it would lack it."""
+    scores, order = filled(kit, 1000, 10**9)
+    if desc:
+        order.reverse()
+    sampled = [(order[rank][1], b"%d" % order[rank][0]) for rank in (0, 750, 751, 752)]
+
+    def sample(size: int) -> Operation[list[Row]]:
+        yield from ()
+        return sampled
+
+    monkeypatch.setattr(scores.layout, "sample", sample)
+    assert scores.zrange(750, 759, desc, withscores=True) == order[750:760]
