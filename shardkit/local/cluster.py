@@ -39,6 +39,7 @@ from shardkit.local.server import (
 from shardkit.local.start_stop import start_all, stop_all
 
 SLOTS = 16384
+_AWAY = frozenset({"fail", "fail?", "handshake"})
 
 
 class ClusterNode(LocalServer):
@@ -235,7 +236,7 @@ def _view(client: redis.Redis) -> dict[str, tuple[int, Any]]:
     """Return each node's port, and its slots or its master, as one node sees them."""
     view = {}
     for address, node in client.cluster("nodes").items():
-        if "handshake" in node["flags"] or "fail" in node["flags"]:
+        if not _AWAY.isdisjoint(node["flags"].split(",")):
             continue  # still joining, or unreachable
         port = int(address.rpartition(":")[2])
         view[node["node_id"]] = (port, node["slots"] or node["master_id"])

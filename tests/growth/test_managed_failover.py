@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -195,3 +196,30 @@ def test_a_replica_of_a_cluster_takes_its_masters_place_and_no_write_is_lost() -
                 fail_over(config, "data", master)
             with pytest.raises(InvalidArgumentError, match="neither a shard"):
                 fail_over(config, "127.0.0.1:1")
+
+
+def test_of_a_dead_master_of_a_cluster_a_replica_takes_the_place_only_if_that_is_forced() -> None:
+    # Left to themselves, the replicas do nothing: who takes over is the test's decision alone.
+    config = {"cluster-replica-no-failover": True}
+    with (
+        LocalServer() as server,
+        LocalCluster(replicas_per_master=1, config=config) as cluster,
+        server.client() as stored,
+        cluster.nodes[0].client() as seen,
+    ):
+        master, replica = cluster.nodes[1], cluster.nodes[4]
+        entry = {"cluster": True, "host": "127.0.0.1", "port": int(cluster.nodes[0].port)}
+        push(stored, described(entry))
+        master.kill()
+        end = time.monotonic() + 60
+        while "fail" not in seen.cluster("nodes")[master.address]["flags"].split(","):
+            assert time.monotonic() < end, "nobody notices that the master is dead"
+            time.sleep(0.05)
+        with pytest.raises(GrowthError, match=f"{master.address} is dead: what {replica.address}"):
+            fail_over(stored, "data", replica.address)
+        with replica.client() as client:
+            assert client.info("replication")["role"] == "slave", "nothing was changed"
+        done = fail_over(stored, "data", replica.address, force=True)
+        assert (done.planned, str(done.target)) == (False, replica.address)
+        with replica.client() as client:
+            assert client.info("replication")["role"] == "master"

@@ -184,6 +184,28 @@ def test_a_client_that_cannot_read_the_config_server_writes_nothing_at_the_serve
     assert certificate["same"]
 
 
+def test_a_new_server_that_lost_its_copy_before_the_handover_is_filled_first(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.push(0)
+
+    def killed(*args: object, **options: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shardkit.growth.move.hand_over", killed)
+        with pytest.raises(Killed):
+            start_move(fleet.config, fleet.name(0), fleet.name(1))
+    with fleet.servers[0].client() as old, fleet.servers[1].client() as new:
+        new.execute_command("REPLICAOF", "NO", "ONE")  # as after a restart without a file
+        new.flushall()
+        old.config_set("repl-diskless-sync-delay", 60)  # nobody is filled meanwhile
+        with pytest.raises(GrowthError, match="copy was not complete within 0 s"):
+            resume_move(fleet.config, fleet.name(0), copy=0)
+        old.config_set("repl-diskless-sync-delay", 0)
+    assert resume_move(fleet.config, fleet.name(0)).phase == "done"
+
+
 def test_two_movers_exclude_each_other(fleet: Fleet) -> None:
     fleet.push(0)
     with journal.lease(fleet.config), pytest.raises(GrowthError, match="is at work"):
