@@ -66,6 +66,7 @@ STEPS: Sequence[tuple[int, str]] = [
     (0, f"WATCH {TAG}new"),
     (0, f"CLUSTER SETSLOT {SLOT} NODE <1>"),
     (0, f"CLUSTER GETKEYSINSLOT {SLOT} 10"),
+    (0, f"MIGRATE 127.0.0.1 9 {TAG}1 0 5000"),  # where nobody listens
     (0, f"MIGRATE 127.0.0.1 <port 1> {TAG}1 0 5000"),
     (0, f"MIGRATE 127.0.0.1 <port 1> {TAG}1 0 5000"),
     (0, f"GET {TAG}1"),
@@ -149,3 +150,10 @@ def test_nodes_answer_as_real_ones_while_a_slot_moves() -> None:
             nodes.close()
     assert dict(zip(STEPS, simulated, strict=False)) == dict(zip(STEPS, real, strict=False))
     assert simulated == real
+
+
+def test_nodes_describe_commands_as_servers_did_before_version_7() -> None:
+    said = SimulatedNodes().ask(0, ["COMMAND"])
+    assert {len(command) for command in said} == {6}
+    [(arity, _, *keys)] = [command[1:] for command in said if command[0] == b"get"]
+    assert (arity, keys) == (2, [1, 1, 1])

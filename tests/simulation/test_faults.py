@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from typing import Any
@@ -93,6 +94,14 @@ def test_a_fault_is_what_its_name_says(fault: str, answers: list[Any], stored: i
 def test_every_fault_is_tested() -> None:
     [mark] = [m for m in test_a_fault_is_what_its_name_says.pytestmark if m.name == "parametrize"]  # type: ignore[attr-defined]
     assert {case[0] for case in mark.args[1]} | {"failover"} == set(EVERYTHING)
+
+
+@pytest.mark.parametrize("fault", ["clock", "drift", "entry", "sentinels_fail_over", "time"])
+def test_a_fault_beside_a_delivery_leaves_that_in_its_step(fault: str) -> None:
+    _, run = injected(fault)
+    ordinary = _Run(Incrementing(fault), Choices(1, {}))
+    ordinary.execute()
+    assert run.world.steps == ordinary.world.steps
 
 
 def test_a_crash_loses_what_the_aof_has_not_kept() -> None:
@@ -207,6 +216,39 @@ def test_loops_that_a_client_runs_are_closed_and_their_generators_with_them() ->
             pass
 
     _Run(Running("late"), Choices(1)).execute()
+
+
+def test_a_task_that_is_left_over_ends_in_its_loop() -> None:
+    ended = []
+
+    class Leaving(Incrementing):
+        async def client(self, client: Client) -> None:
+            loop = asyncio.get_running_loop()
+
+            async def wait() -> None:
+                try:
+                    await asyncio.sleep(1000)
+                finally:
+                    ended.append(asyncio.get_running_loop() is loop)
+
+            self.left = asyncio.create_task(wait())
+            await asyncio.sleep(1)
+
+    _Run(Leaving("late"), Choices(1)).execute()
+    assert ended == [True]
+
+
+def test_what_is_logged_is_in_the_timeline_and_nowhere_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Logging(Incrementing):
+        async def client(self, client: Client) -> None:
+            logging.getLogger("shardkit.somewhere").warning("look at %s", "this")
+
+    run = _Run(Logging("late"), Choices(1), traced=True)
+    run.execute()
+    assert [event.text for event in run.world.events or ()] == ["log: look at this"]
+    assert not caplog.records
 
 
 def test_a_forked_client_has_one_thread_and_no_connection() -> None:
