@@ -252,9 +252,9 @@ def test_neighbours_are_joined() -> None:
             ("BITFIELD", "SET", "u16", 144, 9),
         ]
     }
-    [read, other] = layout.read_ranges([4, 5, 9, 9, 500])
-    assert read == (0, 8, 19, [4, 5, 9])
-    assert other.ids == [500]
+    [read, other] = layout.read_ranges([4, 5, 9, 9, 42, 76])  # 64 bytes between, and 66
+    assert read == (0, 8, 85, [4, 5, 9, 42])
+    assert other.ids == [76]
     flags = RecordLayout(1, 1000).write_commands(dict.fromkeys(range(5, 30), 1), {})
     assert flags == {
         0: [
