@@ -635,13 +635,13 @@ class GrowingLayout(Layout):
         while waiting:
             replies = yield [self._replace_command(group, other) for group in waiting]
             created, others = dict[int, int](), dict[int, tuple[int, int]]()
-            for group, (done, *state) in zip(waiting, replies, strict=True):
+            for group, (done, parts, number, *due) in zip(waiting, replies, strict=True):
                 if done == OTHERS:
-                    others[group] = state[0], state[2]
+                    others[group] = parts, due[0]
                 else:
-                    self._update_state(group, *state[:3])
+                    self._update_state(group, parts, number)
                     if done == CREATED:
-                        created[group] = state[3]
+                        created[group] = due[0]
             waiting = [g for g, (done, *_) in zip(waiting, replies, strict=True) if done < 1]
             if created or others:
                 yield from self._settle(created, others)

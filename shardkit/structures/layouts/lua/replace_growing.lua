@@ -7,9 +7,9 @@
 -- ARGV[3]  the initial number of parts of a group
 -- ARGV[4]  when the structure expires, in milliseconds since 1970; -1 for never
 -- ARGV[5]  what names the structure's parameters
--- Reply    {1, parts, count, 0}, or {2, …, when it expires} if the group was created; or {0, parts,
---          count, 0}, with nothing done, if the number of parts has changed, {-1, …} if the group
---          belongs to a structure with other parameters, or has another end
+-- Reply    {1, parts, count}, or {2, …, when it expires} if the group was created; with nothing done
+--          {0, parts, count} if the number of parts has changed, {-1, …, when it expires} if the
+--          group belongs to a structure with other parameters, or has another end
 --@include structures/layouts/grow
 local ours, theirs = tonumber(ARGV[1]), tonumber(ARGV[2])
 local state = read_state(KEYS[1], ARGV[3], 'life')
@@ -17,7 +17,7 @@ if belongs_to_others(state, ARGV[4], ARGV[5]) then
   return {-1, state.parts, state.count, tonumber(state.due or '-1')}
 end
 if state.parts ~= ours then
-  return {0, state.parts, state.count, 0}
+  return {0, state.parts, state.count}
 end
 local function take(from, to)
   if redis.call('EXISTS', from) == 0 then return false end
@@ -37,6 +37,6 @@ end
 for part = 1, theirs do take(KEYS[2 + most + part], KEYS[2 + part]) end
 local now = read_state(KEYS[1], ARGV[3])
 if state.absent and not now.absent then
-  return {2, now.parts, now.count, 0, tonumber(state.due or '-1')}
+  return {2, now.parts, now.count, tonumber(state.due or '-1')}
 end
-return {1, now.parts, now.count, 0}
+return {1, now.parts, now.count}
