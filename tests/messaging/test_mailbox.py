@@ -124,6 +124,13 @@ def test_who_waits_is_woken_by_the_message(face: Face, shard_map: ShardMap) -> N
         assert not [key for key in keys_of(other, "many") if key.endswith(":waiters")]
 
 
+def test_who_does_not_wait_asks_once_and_registers_nowhere(kit: ShardKit) -> None:
+    steps = kit.mailboxes(component="one").deferred.fetch("anna")
+    reply = kit.driver.link.send(next(steps))
+    with pytest.raises(StopIteration, match=r"^\[\]$"):
+        steps.send(reply)
+
+
 def test_a_waiter_is_woken_when_a_lease_ends(face: Face) -> None:
     mail = face.kit.mailboxes(component="one")
     face.run(mail.send("anna", "ben", 1))
