@@ -30,6 +30,7 @@ from shardkit.errors import (
     StaleTokenError,
 )
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
+from shardkit.operations.commands import AwaitWakeup, Command, Subscribe
 from shardkit.transport import wakeups
 
 COMPONENTS = ["one", "many"]
@@ -330,6 +331,21 @@ def test_waiters_whose_connections_are_cut_get_it_all_the_same(kit: ShardKit) ->
             found = done.result()
             assert found is not None
             lock.release(found)
+
+
+async def test_tasks_whose_connection_is_cut_stop_waiting_at_once(akit: AsyncShardKit) -> None:
+    client, link = await akit.client("one"), akit.driver.link
+    channel = await link.subscribe(Subscribe("one", "x"))
+    abandon = Command("one", "x", ("PING",))
+    async with asyncio.timeout(20):
+        first, *others = [
+            asyncio.ensure_future(link.await_wakeup(AwaitWakeup("one", "x", waiter, 60, abandon)))
+            for waiter in "abc"
+        ]
+        assert await client.publish(channel, "a it is yours") == 1
+        assert await first == b"it is yours"  # by now all of them wait
+        await client.client_kill_filter(_type="pubsub")
+        assert await asyncio.gather(*others) == [None, None]
 
 
 async def test_tasks_that_waited_in_vain_leave_nothing_behind(akit: AsyncShardKit) -> None:
