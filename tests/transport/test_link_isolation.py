@@ -320,8 +320,8 @@ async def test_what_was_sent_says_so_although_it_could_not_be_sent_again(face_na
 @pytest.mark.parametrize(
     "stray", [b"+stray\r\n", b"+str", b"$5\r\nst"], ids=["whole", "part", "bulk"]
 )
-@pytest.mark.parametrize("first", ["client", "link"])
-@pytest.mark.parametrize("second", ["client", "link"])
+@pytest.mark.parametrize("first", ["client", "link", "batch"])
+@pytest.mark.parametrize("second", ["client", "link", "batch"])
 async def test_a_reply_too_many_reaches_nobody(
     face_name: str, stray: bytes, first: str, second: str
 ) -> None:
@@ -331,7 +331,9 @@ async def test_a_reply_too_many_reaches_nobody(
     async def read(by: str, face: Any, key: str) -> Any:
         if by == "client":
             return await face.client_call("data", "get", key)
-        [reply] = await face.send(command("data", key, "GET"))
+        before = [str(n) for n in range(100 if by == "batch" else 0)]
+        *found, reply = await face.send(*(command("data", k, "GET") for k in [*before, key]))
+        assert found == [each.encode() for each in before]
         return reply
 
     with scripted(GET=echo) as server:
