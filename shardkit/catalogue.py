@@ -3,67 +3,42 @@
 They have the kit's face: the methods of a blocking kit's structures return values, those of an
 async kit's coroutines. Making one costs nothing: its first operation is the first to use a server.
 Only an index without ``shards=`` may have to read its component's entry first.
+
+Their modules are imported when the first of them is made, as `shardkit.lazy_names` says. So default
+values are written out here: ``tests/kit/test_catalogue.py`` compares them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Required, TypeAlias, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Required, TypeAlias, TypedDict, Unpack, overload
 
-from shardkit.ads.ads import AVERAGES_TTL, Ads
-from shardkit.completion.address_book import AddressBook
-from shardkit.completion.contacts import DEFAULT_LIMIT, RecentContacts
+# Under other names, as the kit's methods have theirs.
+from shardkit import ads as _ads
+from shardkit import completion as _completion
+from shardkit import coordination as _coordination
+from shardkit import geo as _geo
+from shardkit import job_search as _job_search
+from shardkit import market as _market
+from shardkit import messaging as _messaging
+from shardkit import metrics as _metrics
+from shardkit import queues as _queues
+from shardkit import search as _search
+from shardkit import social as _social
+from shardkit import structures as _structures
 from shardkit.config.component import Component
 from shardkit.config.read_from import ReadFrom
-from shardkit.coordination.election import Election
-from shardkit.coordination.events import Barrier, CountdownLatch
 from shardkit.coordination.hold import AsyncRenewals, Renewals
-from shardkit.coordination.holdable import WAIT, HoldOptions
-from shardkit.coordination.locks import Lock, ReadWriteLock, Semaphore
-from shardkit.coordination.rate_limit import GCRA, RateLimit
-from shardkit.coordination.several import MultiLock, QuorumLock
-from shardkit.coordination.transfers import GRACE, Transfers
-from shardkit.geo.city_totals import CityTotals
-from shardkit.geo.ip_to_city import IpToCity
-from shardkit.job_search.job_search import JobSearch
-from shardkit.market.market import Market
-from shardkit.messaging.chat import Chats
-from shardkit.messaging.files import ATTEMPTS as FILE_ATTEMPTS
-from shardkit.messaging.files import Files
-from shardkit.messaging.mailbox import REFUSE, Mailboxes
-from shardkit.messaging.totals import Totals
-from shardkit.metrics.access_times import AccessTimes, TimedBlock
-from shardkit.metrics.counters import PRECISIONS, SAMPLES, TimeSliceCounters
-from shardkit.metrics.logs import LIMIT as LOG_LIMIT
-from shardkit.metrics.logs import Logs
-from shardkit.metrics.maintenance import Maintenance
 from shardkit.metrics.outbox import Background
-from shardkit.metrics.statistics import MeasuredValues
 from shardkit.operations.arguments import check_calls
 from shardkit.operations.operation import Driver, Face
-from shardkit.queues.task_queues import ATTEMPTS, LONGEST_RETRY_DELAY, RETRY_DELAY, TaskQueues
 from shardkit.routing.placement import DEFAULT
-from shardkit.search.index import STATISTICS_TTL, SearchIndex
-from shardkit.search.model.schema import Schema, SchemaParameters
-from shardkit.search.text.analyzer import Analyzer
-from shardkit.social.network import SocialNetwork
 from shardkit.structures.base.arguments import check_name
-from shardkit.structures.base.members import M
 from shardkit.structures.base.server_clock import ServerClock
-from shardkit.structures.codecs import Codec
-from shardkit.structures.hash.sharded_hash import ShardedHash, V
-from shardkit.structures.hash.strings import ShardedStrings
-from shardkit.structures.layouts import GROUPS
-from shardkit.structures.list.sharded_list import DEFAULT_PART_SIZE as LIST_PART_SIZE
-from shardkit.structures.list.sharded_list import ShardedList
-from shardkit.structures.packed.locations import Locations
-from shardkit.structures.packed.record_format import Fields
-from shardkit.structures.packed.records import PackedRecords
-from shardkit.structures.set.sharded_set import ShardedSet
-from shardkit.structures.sorted_set.merged_ranges import ScoreRanges
-from shardkit.structures.sorted_set.sharded_sorted_set import DEFAULT_BOUND, ShardedSortedSet
-from shardkit.structures.unique.precision import SIXTY_BIT
-from shardkit.structures.unique.visitors import UniqueVisitors
+
+if TYPE_CHECKING:
+    from shardkit.structures.base.members import M
+    from shardkit.structures.codecs.plain import V
 
 ReadsFrom: TypeAlias = str | ReadFrom | None
 """Where a structure's reads go; see `Catalogue.hash`."""
@@ -123,27 +98,32 @@ class Catalogue(Generic[Face]):
     @overload
     def hash(
         self, name: str, *, codec: None = ..., **parameters: Unpack[_Partitioned]
-    ) -> ShardedHash[Face, str, bytes]: ...
+    ) -> _structures.ShardedHash[Face, str, bytes]: ...
     @overload
     def hash(
         self, name: str, *, codec: None = ..., fields: type[M], **parameters: Unpack[_Partitioned]
-    ) -> ShardedHash[Face, M, bytes]: ...
+    ) -> _structures.ShardedHash[Face, M, bytes]: ...
     @overload
     def hash(
-        self, name: str, *, codec: Codec[V], **parameters: Unpack[_Partitioned]
-    ) -> ShardedHash[Face, str, V]: ...
+        self, name: str, *, codec: _structures.Codec[V], **parameters: Unpack[_Partitioned]
+    ) -> _structures.ShardedHash[Face, str, V]: ...
     @overload
     def hash(
-        self, name: str, *, codec: Codec[V], fields: type[M], **parameters: Unpack[_Partitioned]
-    ) -> ShardedHash[Face, M, V]: ...
+        self,
+        name: str,
+        *,
+        codec: _structures.Codec[V],
+        fields: type[M],
+        **parameters: Unpack[_Partitioned],
+    ) -> _structures.ShardedHash[Face, M, V]: ...
     @overload
     def hash(
         self, name: str, *, codec: str, **parameters: Unpack[_Partitioned]
-    ) -> ShardedHash[Face, str, Any]: ...
+    ) -> _structures.ShardedHash[Face, str, Any]: ...
     @overload
     def hash(
         self, name: str, *, codec: str, fields: type[M], **parameters: Unpack[_Partitioned]
-    ) -> ShardedHash[Face, M, Any]: ...
+    ) -> _structures.ShardedHash[Face, M, Any]: ...
     def hash(
         self,
         name: str,
@@ -151,18 +131,18 @@ class Catalogue(Generic[Face]):
         component: str,
         total: int | None = None,
         part_size: int | None = None,
-        codec: Codec[Any] | str | None = None,
+        codec: _structures.Codec[Any] | str | None = None,
         fields: type[Any] = str,
         partition: str = "digits",
-        groups: int = GROUPS,
+        groups: int = 64,
         read_from: ReadsFrom = None,
-    ) -> ShardedHash[Face, Any, Any]:
+    ) -> _structures.ShardedHash[Face, Any, Any]:
         """Return a HASH in parts; see `shardkit.structures.ShardedHash`.
 
         With ``read_from``, here and at the structures below, what only reads goes to replicas:
         ``replica``, ``prefer_replica``, ``nearest``, ``zone``, a `shardkit.replication.ReadFrom`.
         """
-        return ShardedHash(
+        return _structures.ShardedHash(
             self._reading(read_from),
             component,
             name,
@@ -177,16 +157,16 @@ class Catalogue(Generic[Face]):
     @overload
     def strings(
         self, name: str, *, codec: None = ..., **parameters: Unpack[_Partitioned]
-    ) -> ShardedStrings[Face, bytes]: ...
+    ) -> _structures.ShardedStrings[Face, bytes]: ...
     @overload
     def strings(
-        self, name: str, *, codec: Codec[V], **parameters: Unpack[_Partitioned]
-    ) -> ShardedStrings[Face, V]: ...
+        self, name: str, *, codec: _structures.Codec[V], **parameters: Unpack[_Partitioned]
+    ) -> _structures.ShardedStrings[Face, V]: ...
     @overload
     def strings(
         self, name: str, *, codec: str, **parameters: Unpack[_Partitioned]
-    ) -> ShardedStrings[Face, Any]: ...
-    def strings(self, name: str, **parameters: Any) -> ShardedStrings[Face, Any]:
+    ) -> _structures.ShardedStrings[Face, Any]: ...
+    def strings(self, name: str, **parameters: Any) -> _structures.ShardedStrings[Face, Any]:
         """Return the strings of a namespace, ``name``; see `shardkit.structures.ShardedStrings`.
 
         Its parameters are those of `hash`.
@@ -194,14 +174,16 @@ class Catalogue(Generic[Face]):
         check_name(name)
         # Not `hash(name)`: that has the very keys, user:0, of the strings that it replaces.
         fields = self.hash(f"{name}:strings", **parameters)
-        return ShardedStrings(self._reading(parameters.get("read_from")), name, fields)
+        return _structures.ShardedStrings(self._reading(parameters.get("read_from")), name, fields)
 
     @overload
-    def set(self, name: str, **parameters: Unpack[_Partitioned]) -> ShardedSet[Face, str]: ...
+    def set(
+        self, name: str, **parameters: Unpack[_Partitioned]
+    ) -> _structures.ShardedSet[Face, str]: ...
     @overload
     def set(
         self, name: str, *, members: type[M], **parameters: Unpack[_Partitioned]
-    ) -> ShardedSet[Face, M]: ...
+    ) -> _structures.ShardedSet[Face, M]: ...
     def set(
         self,
         name: str,
@@ -211,22 +193,22 @@ class Catalogue(Generic[Face]):
         part_size: int | None = None,
         members: type[Any] = str,
         partition: str = DEFAULT,
-        groups: int = GROUPS,
+        groups: int = 64,
         read_from: ReadsFrom = None,
-    ) -> ShardedSet[Face, Any]:
+    ) -> _structures.ShardedSet[Face, Any]:
         """Return a SET in parts; see `shardkit.structures.ShardedSet`."""
-        return ShardedSet(
+        return _structures.ShardedSet(
             self._reading(read_from), component, name, total, part_size, members, partition, groups
         )
 
     @overload
     def sorted_set(
         self, name: str, **parameters: Unpack[_Bounded]
-    ) -> ShardedSortedSet[Face, str]: ...
+    ) -> _structures.ShardedSortedSet[Face, str]: ...
     @overload
     def sorted_set(
         self, name: str, *, members: type[M], **parameters: Unpack[_Bounded]
-    ) -> ShardedSortedSet[Face, M]: ...
+    ) -> _structures.ShardedSortedSet[Face, M]: ...
     def sorted_set(
         self,
         name: str,
@@ -234,20 +216,20 @@ class Catalogue(Generic[Face]):
         component: str,
         total: int | None = None,
         part_size: int | None = None,
-        bound: int = DEFAULT_BOUND,
+        bound: int = 100,
         members: type[Any] = str,
-        groups: int = GROUPS,
+        groups: int = 64,
         read_from: ReadsFrom = None,
-    ) -> ShardedSortedSet[Face, Any]:
+    ) -> _structures.ShardedSortedSet[Face, Any]:
         """Return a ZSET in parts; see `shardkit.structures.ShardedSortedSet`."""
-        return ShardedSortedSet(
+        return _structures.ShardedSortedSet(
             self._reading(read_from), component, name, total, part_size, bound, members, groups
         )
 
     @overload
     def list(
         self, name: str, *, component: str, part_size: int = ..., read_from: ReadsFrom = ...
-    ) -> ShardedList[Face, str]: ...
+    ) -> _structures.ShardedList[Face, str]: ...
     @overload
     def list(
         self,
@@ -257,18 +239,18 @@ class Catalogue(Generic[Face]):
         part_size: int = ...,
         values: type[M],
         read_from: ReadsFrom = ...,
-    ) -> ShardedList[Face, M]: ...
+    ) -> _structures.ShardedList[Face, M]: ...
     def list(
         self,
         name: str,
         *,
         component: str,
-        part_size: int = LIST_PART_SIZE,
+        part_size: int = 1000,
         values: type[Any] = str,
         read_from: ReadsFrom = None,
-    ) -> ShardedList[Face, Any]:
+    ) -> _structures.ShardedList[Face, Any]:
         """Return a LIST in pieces; see `shardkit.structures.ShardedList`."""
-        return ShardedList(
+        return _structures.ShardedList(
             self._reading(read_from), component, name, part_size, values, self._clock
         )
 
@@ -277,15 +259,15 @@ class Catalogue(Generic[Face]):
         name: str = "unique",
         *,
         component: str = "unique",
-        precision: str = SIXTY_BIT,
+        precision: str = "60-bit",
         part_size: int | None = None,
         first_day: int | None = None,
         digits: int | None = None,
         partition: str | None = None,
         read_from: ReadsFrom = None,
-    ) -> UniqueVisitors[Face]:
+    ) -> _structures.UniqueVisitors[Face]:
         """Return a counter of unique visitors; see `shardkit.structures.unique.visitors`."""
-        return UniqueVisitors(
+        return _structures.UniqueVisitors(
             self._reading(read_from),
             component,
             name,
@@ -302,12 +284,14 @@ class Catalogue(Generic[Face]):
         name: str,
         *,
         component: str,
-        fields: Fields,
+        fields: _structures.Fields,
         part_size: int | None = None,
         read_from: ReadsFrom = None,
-    ) -> PackedRecords[Face]:
+    ) -> _structures.PackedRecords[Face]:
         """Return fixed-width records by id; see `shardkit.structures.PackedRecords`."""
-        return PackedRecords(self._reading(read_from), component, name, fields, part_size)
+        return _structures.PackedRecords(
+            self._reading(read_from), component, name, fields, part_size
+        )
 
     def locations(
         self,
@@ -317,29 +301,29 @@ class Catalogue(Generic[Face]):
         part_size: int | None = None,
         regions: bool = True,
         read_from: ReadsFrom = None,
-    ) -> Locations[Face]:
+    ) -> _structures.Locations[Face]:
         """Return country and region by user, in two bytes; see `shardkit.structures.Locations`."""
-        return Locations(self._reading(read_from), component, name, part_size, regions)
+        return _structures.Locations(self._reading(read_from), component, name, part_size, regions)
 
-    def ip_to_city(self, name: str = "ip2city", *, component: str = "geo") -> IpToCity[Face]:
+    def ip_to_city(self, name: str = "ip2city", *, component: str = "geo") -> _geo.IpToCity[Face]:
         """Return a lookup of cities by IP address; see `shardkit.geo.ip_to_city`."""
-        return IpToCity(self._driver, component, name, self._clock)
+        return _geo.IpToCity(self._driver, component, name, self._clock)
 
-    def city_totals(self, name: str = "daily", *, component: str = "geo") -> CityTotals[Face]:
+    def city_totals(self, name: str = "daily", *, component: str = "geo") -> _geo.CityTotals[Face]:
         """Return totals of log lines by day and place; see `shardkit.geo.city_totals`."""
-        return CityTotals(self._driver, component, name)
+        return _geo.CityTotals(self._driver, component, name)
 
     def recent_contacts(
         self,
         name: str = "recent",
         *,
         component: str,
-        limit: int = DEFAULT_LIMIT,
+        limit: int = 100,
         order: str = "list",
         read_from: ReadsFrom = None,
-    ) -> RecentContacts[Face]:
+    ) -> _completion.RecentContacts[Face]:
         """Return users' last contacts, completed by prefix; see `shardkit.completion.contacts`."""
-        return RecentContacts(self._reading(read_from), component, name, limit, order)
+        return _completion.RecentContacts(self._reading(read_from), component, name, limit, order)
 
     def address_book(
         self,
@@ -349,9 +333,9 @@ class Catalogue(Generic[Face]):
         parts: int = 1,
         fold: Callable[[str], str] | None = None,
         read_from: ReadsFrom = None,
-    ) -> AddressBook[Face]:
+    ) -> _completion.AddressBook[Face]:
         """Return groups' members, completed by prefix; see `shardkit.completion.address_book`."""
-        return AddressBook(self._reading(read_from), component, name, parts, fold)
+        return _completion.AddressBook(self._reading(read_from), component, name, parts, fold)
 
     @overload
     def score_ranges(
@@ -362,7 +346,7 @@ class Catalogue(Generic[Face]):
         shards: int,
         one_key: bool = ...,
         read_from: ReadsFrom = ...,
-    ) -> ScoreRanges[Face, str]: ...
+    ) -> _structures.ScoreRanges[Face, str]: ...
     @overload
     def score_ranges(
         self,
@@ -373,7 +357,7 @@ class Catalogue(Generic[Face]):
         members: type[M],
         one_key: bool = ...,
         read_from: ReadsFrom = ...,
-    ) -> ScoreRanges[Face, M]: ...
+    ) -> _structures.ScoreRanges[Face, M]: ...
     def score_ranges(
         self,
         name: str,
@@ -383,9 +367,11 @@ class Catalogue(Generic[Face]):
         members: type[Any] = str,
         one_key: bool = False,
         read_from: ReadsFrom = None,
-    ) -> ScoreRanges[Face, Any]:
+    ) -> _structures.ScoreRanges[Face, Any]:
         """Return a view of ZSETs on many shards as one; see `shardkit.structures.ScoreRanges`."""
-        return ScoreRanges(self._reading(read_from), component, name, shards, members, one_key)
+        return _structures.ScoreRanges(
+            self._reading(read_from), component, name, shards, members, one_key
+        )
 
     def search(
         self,
@@ -394,9 +380,9 @@ class Catalogue(Generic[Face]):
         component: str | None = None,
         shards: int | None = None,
         read_from: ReadsFrom | Sequence[str] = None,
-        statistics_ttl: float = STATISTICS_TTL,
-        **parameters: Unpack[SchemaParameters],
-    ) -> SearchIndex[Face]:
+        statistics_ttl: float = 10.0,
+        **parameters: Unpack[_search.SchemaParameters],
+    ) -> _search.SearchIndex[Face]:
         """Return an index of documents; see `shardkit.search.SearchIndex`.
 
         Its further parameters are those of `shardkit.search.Schema`. By default its component has
@@ -405,12 +391,14 @@ class Catalogue(Generic[Face]):
         servers are replicas.
         """
         component = component or name
-        schema = Schema(name, self._part_count(component, shards, 4), **parameters)
+        schema = _search.Schema(name, self._part_count(component, shards, 4), **parameters)
         components: Sequence[str] = ()
         if read_from is not None and not isinstance(read_from, str | ReadFrom):
             components, read_from = read_from, None
         driver = self._reading(read_from)
-        return SearchIndex(driver, component, schema, components, statistics_ttl, self._clock)
+        return _search.SearchIndex(
+            driver, component, schema, components, statistics_ttl, self._clock
+        )
 
     def ads(
         self,
@@ -418,16 +406,16 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         shards: int | None = None,
-        analyzer: Analyzer | None = None,
-        averages_ttl: float = AVERAGES_TTL,
+        analyzer: _search.Analyzer | None = None,
+        averages_ttl: float = 60.0,
         new_id: Callable[[], str] | None = None,
-    ) -> Ads[Face]:
+    ) -> _ads.Ads[Face]:
         """Return ads, chosen by place and text; see `shardkit.ads.Ads`.
 
         By default they have as many parts as the component has shards; 1 without shards.
         """
         count = self._part_count(component, shards, 1)
-        return Ads(self._driver, component, name, count, analyzer, averages_ttl, new_id)
+        return _ads.Ads(self._driver, component, name, count, analyzer, averages_ttl, new_id)
 
     def job_search(
         self,
@@ -437,27 +425,27 @@ class Catalogue(Generic[Face]):
         shards: int | None = None,
         measure: str = "skills",
         read_from: ReadsFrom = None,
-    ) -> JobSearch[Face]:
+    ) -> _job_search.JobSearch[Face]:
         """Return jobs by the skills that they require; see `shardkit.job_search.JobSearch`.
 
         By default they have as many parts as the component has shards; 1 without shards.
         """
         count = self._part_count(component, shards, 1)
-        return JobSearch(self._reading(read_from), component, name, count, measure)
+        return _job_search.JobSearch(self._reading(read_from), component, name, count, measure)
 
     def queues(
         self,
         name: str = "queues",
         *,
         component: str,
-        attempts: int = ATTEMPTS,
-        retry_delay: float = RETRY_DELAY,
-        longest_retry_delay: float = LONGEST_RETRY_DELAY,
+        attempts: int = 5,
+        retry_delay: float = 1.0,
+        longest_retry_delay: float = 3600.0,
         now: Callable[[], float] | None = None,
         new_id: Callable[[], str] | None = None,
-    ) -> TaskQueues[Face]:
+    ) -> _queues.TaskQueues[Face]:
         """Return task queues; see `shardkit.queues.TaskQueues`."""
-        return TaskQueues(
+        return _queues.TaskQueues(
             self._driver, component, name, attempts, retry_delay, longest_retry_delay, now, new_id
         )
 
@@ -468,8 +456,8 @@ class Catalogue(Generic[Face]):
         component: str,
         renew: bool = True,
         kind: str = "lock",
-        **options: Unpack[HoldOptions],
-    ) -> Lock[Face]:
+        **options: Unpack[_coordination.HoldOptions],
+    ) -> _coordination.Lock[Face]:
         """Return a lock; see `shardkit.coordination.Lock`.
 
         Args:
@@ -481,7 +469,9 @@ class Catalogue(Generic[Face]):
                 break one of these.
             options: see `shardkit.coordination.holdable.Holdable`.
         """
-        return Lock(self._driver, component, name, *self._held(renew), kind=kind, **options)
+        return _coordination.Lock(
+            self._driver, component, name, *self._held(renew), kind=kind, **options
+        )
 
     def semaphore(
         self,
@@ -490,16 +480,25 @@ class Catalogue(Generic[Face]):
         component: str,
         limit: int,
         renew: bool = True,
-        **options: Unpack[HoldOptions],
-    ) -> Semaphore[Face]:
+        **options: Unpack[_coordination.HoldOptions],
+    ) -> _coordination.Semaphore[Face]:
         """Return a counting semaphore; see `shardkit.coordination.Semaphore` and `lock`."""
-        return Semaphore(self._driver, component, name, *self._held(renew), limit=limit, **options)
+        return _coordination.Semaphore(
+            self._driver, component, name, *self._held(renew), limit=limit, **options
+        )
 
     def read_write_lock(
-        self, name: str, *, component: str, renew: bool = True, **options: Unpack[HoldOptions]
-    ) -> ReadWriteLock:
+        self,
+        name: str,
+        *,
+        component: str,
+        renew: bool = True,
+        **options: Unpack[_coordination.HoldOptions],
+    ) -> _coordination.ReadWriteLock:
         """Return a read-write lock; see `shardkit.coordination.ReadWriteLock` and `lock`."""
-        return ReadWriteLock(self._driver, component, name, *self._held(renew), **options)
+        return _coordination.ReadWriteLock(
+            self._driver, component, name, *self._held(renew), **options
+        )
 
     def multi_lock(
         self,
@@ -507,15 +506,15 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         renew: bool = True,
-        **options: Unpack[HoldOptions],
-    ) -> MultiLock[Face]:
+        **options: Unpack[_coordination.HoldOptions],
+    ) -> _coordination.MultiLock[Face]:
         """Return several locks that are acquired all or none.
 
         See `shardkit.coordination.MultiLock`; its parameters are those of `lock`.
         """
         locks = [self.lock(name, component=component, renew=renew, **options) for name in names]
-        wait = options.get("wait", WAIT)
-        return MultiLock(self._driver, locks, wait, self._clock.monotonic)
+        wait = {"wait": options["wait"]} if "wait" in options else {}
+        return _coordination.MultiLock(self._driver, locks, monotonic=self._clock.monotonic, **wait)
 
     def quorum_lock(
         self,
@@ -524,40 +523,51 @@ class Catalogue(Generic[Face]):
         components: Sequence[str],
         renew: bool = True,
         **options: Unpack[_QuorumOptions],
-    ) -> QuorumLock[Face]:
+    ) -> _coordination.QuorumLock[Face]:
         """Return a lock on a majority of servers; see `shardkit.coordination.QuorumLock`."""
-        return QuorumLock(self._driver, name, components, *self._held(renew), **options)
+        return _coordination.QuorumLock(
+            self._driver, name, components, *self._held(renew), **options
+        )
 
     def election(
-        self, name: str, *, component: str, renew: bool = True, **options: Unpack[HoldOptions]
-    ) -> Election[Face]:
+        self,
+        name: str,
+        *,
+        component: str,
+        renew: bool = True,
+        **options: Unpack[_coordination.HoldOptions],
+    ) -> _coordination.Election[Face]:
         """Return an election; see `shardkit.coordination.Election` and `lock`."""
-        return Election(self._driver, component, name, *self._held(renew), **options)
+        return _coordination.Election(self._driver, component, name, *self._held(renew), **options)
 
-    def countdown_latch(self, name: str, *, component: str) -> CountdownLatch[Face]:
+    def countdown_latch(self, name: str, *, component: str) -> _coordination.CountdownLatch[Face]:
         """Return a latch; see `shardkit.coordination.CountdownLatch`."""
         monotonic = self._clock.monotonic
-        return CountdownLatch(self._driver, component, name, monotonic=monotonic)
+        return _coordination.CountdownLatch(self._driver, component, name, monotonic=monotonic)
 
-    def barrier(self, name: str, *, component: str, parties: int) -> Barrier[Face]:
+    def barrier(self, name: str, *, component: str, parties: int) -> _coordination.Barrier[Face]:
         """Return a barrier; see `shardkit.coordination.Barrier`."""
         monotonic = self._clock.monotonic
-        return Barrier(self._driver, component, name, parties=parties, monotonic=monotonic)
+        return _coordination.Barrier(
+            self._driver, component, name, parties=parties, monotonic=monotonic
+        )
 
     def transfers(
         self,
         name: str = "transfers",
         *,
         component: str,
-        grace: float = GRACE,
+        grace: float = 10.0,
         new_id: Callable[[], str] | None = None,
-    ) -> Transfers[Face]:
+    ) -> _coordination.Transfers[Face]:
         """Return accounts and transfers between them; see `shardkit.coordination.Transfers`."""
-        return Transfers(self._driver, component, name, grace=grace, new_id=new_id)
+        return _coordination.Transfers(self._driver, component, name, grace=grace, new_id=new_id)
 
-    def market(self, name: str = "market", *, component: str, grace: float = GRACE) -> Market[Face]:
+    def market(
+        self, name: str = "market", *, component: str, grace: float = 10.0
+    ) -> _market.Market[Face]:
         """Return a market; see `shardkit.market.Market`."""
-        return Market(self._driver, component, name, grace=grace)
+        return _market.Market(self._driver, component, name, grace=grace)
 
     def _held(self, renew: bool) -> tuple[Renewals | AsyncRenewals | None]:
         return (self._renewals if renew else None,)
@@ -570,10 +580,10 @@ class Catalogue(Generic[Face]):
         limit: int,
         per: float = 1.0,
         burst: int | None = None,
-        algorithm: str = GCRA,
-    ) -> RateLimit[Face]:
+        algorithm: str = "gcra",
+    ) -> _coordination.RateLimit[Face]:
         """Return a rate limit; see `shardkit.coordination.RateLimit`."""
-        return RateLimit(
+        return _coordination.RateLimit(
             self._driver,
             component,
             name,
@@ -591,65 +601,67 @@ class Catalogue(Generic[Face]):
         component: str,
         limit: int | None = None,
         byte_limit: int | None = None,
-        policy: str = REFUSE,
+        policy: str = "refuse",
         now: Callable[[], float] | None = None,
-    ) -> Mailboxes[Face]:
+    ) -> _messaging.Mailboxes[Face]:
         """Return mailboxes by owner; see `shardkit.messaging.Mailboxes`."""
         monotonic = self._clock.monotonic
-        return Mailboxes(self._driver, component, name, limit, byte_limit, policy, now, monotonic)
+        return _messaging.Mailboxes(
+            self._driver, component, name, limit, byte_limit, policy, now, monotonic
+        )
 
     def chats(
         self, name: str = "chat", *, component: str, now: Callable[[], float] | None = None
-    ) -> Chats[Face]:
+    ) -> _messaging.Chats[Face]:
         """Return group chats; see `shardkit.messaging.Chats`."""
-        return Chats(self._driver, component, name, now, self._clock.monotonic)
+        return _messaging.Chats(self._driver, component, name, now, self._clock.monotonic)
 
     def files(
         self,
         name: str = "files",
         *,
         component: str,
-        attempts: int = FILE_ATTEMPTS,
+        attempts: int = 5,
         now: Callable[[], float] | None = None,
-    ) -> Files[Face]:
+    ) -> _messaging.Files[Face]:
         """Return channels of files for many readers; see `shardkit.messaging.Files`."""
         monotonic = self._clock.monotonic
-        return Files(self._driver, component, name, attempts, now, monotonic)
+        return _messaging.Files(self._driver, component, name, attempts, now, monotonic)
 
-    def totals(self, name: str = "totals", *, component: str) -> Totals[Face]:
+    def totals(self, name: str = "totals", *, component: str) -> _messaging.Totals[Face]:
         """Return totals of records, added source by source; see `shardkit.messaging.Totals`."""
-        return Totals(self._driver, component, name)
+        return _messaging.Totals(self._driver, component, name)
 
     def logs(
         self,
         name: str = "logs",
         *,
         component: str,
-        limit: int = LOG_LIMIT,
+        limit: int = 100,
         now: Callable[[], float] | None = None,
-    ) -> Logs[Face]:
+    ) -> _metrics.Logs[Face]:
         """Return logs: recent messages, and how often each occurs; see `shardkit.metrics.Logs`."""
-        return Logs(self._driver, self._background, component, name, limit, now)
+        return _metrics.Logs(self._driver, self._background, component, name, limit, now)
 
     def counters(
         self,
         name: str = "counters",
         *,
         component: str,
-        precisions: Mapping[int, int] | Iterable[int] = PRECISIONS,
-        samples: int = SAMPLES,
+        precisions: Mapping[int, int] | Iterable[int] = (1, 5, 60, 300, 3600, 18000, 86400),
+        samples: int = 100,
         now: Callable[[], float] | None = None,
-    ) -> TimeSliceCounters[Face]:
+    ) -> _metrics.TimeSliceCounters[Face]:
         """Return counts at several precisions; see `shardkit.metrics.TimeSliceCounters`."""
-        return TimeSliceCounters(
+        return _metrics.TimeSliceCounters(
             self._driver, self._background, component, name, precisions, samples, now
         )
 
     def statistics(
         self, name: str = "stats", *, component: str, now: Callable[[], float] | None = None
-    ) -> MeasuredValues[Face]:
+    ) -> _metrics.MeasuredValues[Face]:
         """Return statistics of measured values; see `shardkit.metrics.MeasuredValues`."""
-        return MeasuredValues(self._driver, self._background, component, name, now)
+        return _metrics.MeasuredValues(self._driver, self._background, component, name, now)
 
     def access_times(
         self,
@@ -657,9 +669,9 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         overall: bool = False,
-        logs: Logs[Face] | None = None,
+        logs: _metrics.Logs[Face] | None = None,
         now: Callable[[], float] | None = None,
-    ) -> AccessTimes[Face]:
+    ) -> _metrics.AccessTimes[Face]:
         """Return times of blocks of code; see `shardkit.metrics.AccessTimes`.
 
         Args:
@@ -670,17 +682,17 @@ class Catalogue(Generic[Face]):
             now: returns the time, in seconds since 1970, instead of the servers; for tests.
         """
         found = self.statistics(name, component=component, now=now)
-        return AccessTimes(found, overall=overall, logs=logs)
+        return _metrics.AccessTimes(found, overall=overall, logs=logs)
 
-    def timed(self, context: str, *, component: str, errors: bool = True) -> TimedBlock:
+    def timed(self, context: str, *, component: str, errors: bool = True) -> _metrics.TimedBlock:
         """Time a block of code or a function; see `shardkit.metrics.AccessTimes.timed`."""
         return self.access_times(component=component).timed(context, errors=errors)
 
     def maintenance(
         self, name: str = "is-under-maintenance", *, component: str
-    ) -> Maintenance[Face]:
+    ) -> _metrics.Maintenance[Face]:
         """Return the maintenance flag; see `shardkit.metrics.Maintenance`."""
-        return Maintenance(self._driver, component, name, self._clock.monotonic)
+        return _metrics.Maintenance(self._driver, component, name, self._clock.monotonic)
 
     def social(
         self,
@@ -691,7 +703,7 @@ class Catalogue(Generic[Face]):
         timelines: str | None = None,
         followers: str | None = None,
         **parameters: Any,
-    ) -> SocialNetwork[Face]:
+    ) -> _social.SocialNetwork[Face]:
         """Return a social network; see `shardkit.social.SocialNetwork`.
 
         Args:
@@ -703,7 +715,7 @@ class Catalogue(Generic[Face]):
             parameters: see `SocialNetwork`.
         """
         component = component or name
-        return SocialNetwork(
+        return _social.SocialNetwork(
             self._driver,
             name,
             users=users or component,

@@ -34,7 +34,6 @@ import redis
 from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.admin.check import CONFIG_KEYS
-from shardkit.admin.server_queries import TIMEOUT, client_of, query_all
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import load_json
 from shardkit.config.history import HISTORY_KEY
@@ -42,6 +41,7 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.connections.redis_private import socket_of
 from shardkit.errors import ConfigError, InvalidEntryError
 from shardkit.local import LocalServer
+from shardkit.server_queries import TIMEOUT, client_of, query_all
 
 MANIFEST, MAP, CONFIG = "manifest.json", "map.yaml", "config.json"
 PAUSE = 5.0  # seconds after which servers go on by themselves, whatever becomes of the backup

@@ -21,7 +21,6 @@ import redis
 from redis.exceptions import NoPermissionError, ResponseError
 
 from shardkit.admin.rights import missing_rights
-from shardkit.admin.server_queries import TIMEOUT, client_of, query_all
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.doctor.check import check_all
@@ -32,6 +31,7 @@ from shardkit.kit import ShardKit
 from shardkit.operations.commands import Shard
 from shardkit.routing.keys import hash_tag
 from shardkit.server_errors import Meaning, meaning
+from shardkit.server_queries import TIMEOUT, client_of, query_all
 from shardkit.topology.witness import read_witness
 
 SAMPLED_KEYS = 100

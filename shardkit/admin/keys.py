@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import redis
 
-from shardkit.admin.server_queries import TIMEOUT, client_of
 from shardkit.config.component import Component, entry_key
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import Shard
+from shardkit.server_queries import TIMEOUT, client_of
 
 _PAGE = 500  # keys of one SCAN, and of one exchange about them
 _COUNTED_BY = {

@@ -16,13 +16,13 @@ from typing import Any
 
 import redis
 
-from shardkit.admin.server_queries import TIMEOUT, client_of, query_all
 from shardkit.config import store
 from shardkit.config.component import Component
 from shardkit.config.diff import ComponentChange
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, ConfigServerError, few
+from shardkit.server_queries import TIMEOUT, client_of, query_all
 from shardkit.topology.witness import read_witness, witnesses, write_witness
 
 logger = logging.getLogger("shardkit.admin")

@@ -18,12 +18,12 @@ import redis
 from shardkit.admin.check import CONFIG_KEYS
 from shardkit.admin.client_list import connected_clients
 from shardkit.admin.push import push
-from shardkit.admin.server_queries import TIMEOUT, client_of
 from shardkit.config.component import Component, entry_key
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_components, read_epoch, read_history
 from shardkit.config.stored import component_of
 from shardkit.errors import ConfigError, MissingEntryError
+from shardkit.server_queries import TIMEOUT, client_of
 
 QUIET = 60  # seconds that nobody may have used a component before its data is deleted
 _PAGE = 500

@@ -37,7 +37,6 @@ from redis.exceptions import RedisError, ResponseError
 from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.push import push
 from shardkit.admin.sentinels import sentinels_of, servers_of_service
-from shardkit.admin.server_queries import TIMEOUT
 from shardkit.admin.servers import entries_of, query_servers
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry, load_json
@@ -46,6 +45,7 @@ from shardkit.config.store import read_components, read_epoch
 from shardkit.config.url import REFERENCE, url_fields
 from shardkit.connections.greeting import connection_name
 from shardkit.errors import ConfigError, ConfigServerError, few
+from shardkit.server_queries import TIMEOUT
 
 WAIT = 60.0  # seconds for processes to change over
 SETTLED = 3.0  # seconds that nobody may be left: entries are read about once a second

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import redis
 
-from shardkit.admin.server_queries import TIMEOUT, client_of, query_all
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.errors import ConfigError
+from shardkit.server_queries import TIMEOUT, client_of, query_all
 
 T = TypeVar("T")
 

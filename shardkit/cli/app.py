@@ -19,11 +19,11 @@ from typing import Any
 import click
 
 import shardkit
-from shardkit.admin.server_queries import ServerErrors
 from shardkit.cli.options import INTERRUPTED, Session, examples, timed
 from shardkit.cli.output import PROGRAM, Output, write_error
 from shardkit.cli.text import reason
 from shardkit.errors import ShardErrors, ShardKitError
+from shardkit.server_queries import ServerErrors
 
 FAILED, MISUSED = 1, 2
 

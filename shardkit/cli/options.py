@@ -16,7 +16,6 @@ import click
 import redis
 
 import shardkit
-from shardkit.admin.server_queries import ServerErrors
 from shardkit.cli.text import reason
 from shardkit.config.component import Component
 from shardkit.config.diff import SAMPLE_SIZE
@@ -25,6 +24,7 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.connections import Connector
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.kit import CONFIG_TIMEOUT, ENVIRONMENT, ShardKit
+from shardkit.server_queries import ServerErrors
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
 

@@ -22,12 +22,12 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 
 from shardkit.admin.sentinels import sentinels_of, servers_of_service
-from shardkit.admin.server_queries import client_of
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.errors import InvalidArgumentError
 from shardkit.growth.relocation import ServerAddress, address_of
 from shardkit.growth.servers import STEP, TIMEOUT, GrowthError, Takeover
+from shardkit.server_queries import client_of
 
 _SECONDS = 30.0  # for Sentinels to agree, or nodes to vote
 _AGAIN = 2.0  # seconds

@@ -13,10 +13,10 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from shardkit.admin.server_queries import client_of
 from shardkit.config.entry import Entry
 from shardkit.errors import ShardKitError
 from shardkit.growth.relocation import ServerAddress, at_server
+from shardkit.server_queries import client_of
 
 STEP = 0.005  # seconds between two looks
 TIMEOUT = 2.0  # seconds for one answer

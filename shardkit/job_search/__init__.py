@@ -1,5 +1,17 @@
 """Job search over shards: the jobs all of whose requirements a candidate meets."""
 
-from shardkit.job_search.job_search import JobSearch
+from typing import TYPE_CHECKING
+
+from shardkit.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from shardkit.job_search.job_search import JobSearch
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "shardkit.job_search.job_search": "JobSearch",
+        },
+    )
 
 __all__ = ["JobSearch"]

@@ -3,8 +3,9 @@
 Exports are imported on first use, because every pytest run loads the plugin.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from shardkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from shardkit.simulation import (
@@ -25,6 +26,18 @@ if TYPE_CHECKING:
         simulate,
     )
     from shardkit.testing.memory import MemoryServers
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "shardkit.simulation": (
+                "CLIENTS EVERYTHING NETWORK Client EndlessRun Model NotLinearizable Protocol "
+                "RecordedCall Register SimulationFailure SimulationReport check_linearizable "
+                "replay simulate"
+            ),
+            "shardkit.testing.memory": "MemoryServers",
+        },
+    )
 
 __all__ = [
     "CLIENTS",
@@ -44,10 +57,3 @@ __all__ = [
     "replay",
     "simulate",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    owner = "shardkit.testing.memory" if name == "MemoryServers" else "shardkit.simulation"
-    return getattr(import_module(owner), name)

@@ -15,8 +15,8 @@ from cli_helpers import COMMAND, SECRET, Result, in_terminal, plain
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.admin.server_queries import query_all
 from shardkit.local import LocalServer, LocalServers
+from shardkit.server_queries import query_all
 
 Cli = Callable[..., Result]
 ReadJson = Callable[..., Any]

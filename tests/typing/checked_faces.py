@@ -48,7 +48,7 @@ from shardkit.search.index import SearchIndex
 from shardkit.search.model.documents import Document
 from shardkit.search.model.results import Hit, Results
 from shardkit.social import FollowResult, SocialNetwork, TimelinePage, User
-from shardkit.structures.codecs import TEXT
+from shardkit.structures.codecs.named import TEXT
 from shardkit.structures.list.sharded_list import ShardedList
 from shardkit.structures.packed.aggregates import RecordGroup
 from shardkit.structures.packed.locations import Location, LocationCounts

@@ -8,7 +8,6 @@ from dataclasses import asdict
 import click
 
 from shardkit.admin.check import CheckFinding, CheckReport, check, check_structures
-from shardkit.admin.server_queries import TIMEOUT
 from shardkit.cli.options import (
     common_options,
     components,
@@ -23,6 +22,7 @@ from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, table_of
 from shardkit.cli.text import counted
 from shardkit.config.store import read_epoch
+from shardkit.server_queries import TIMEOUT
 
 
 @click.command(

@@ -22,7 +22,6 @@ import redis
 from redis.exceptions import ConnectionError  # noqa: A004 - redis-py's own
 
 from shardkit.admin.check import CONFIG_KEYS
-from shardkit.admin.server_queries import ServerErrors, client_of, query_all
 from shardkit.cli.options import (
     common_options,
     config_server,
@@ -52,6 +51,7 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import components_at, read_component, read_components, read_epoch
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.operations.commands import Key, Shard
+from shardkit.server_queries import ServerErrors, client_of, query_all
 
 DIFFERS = 3  # what `diff --exit-code` exits with
 

@@ -23,7 +23,6 @@ from redis.utils import str_if_bytes
 
 from shardkit.admin.check import MISPLACED_SHARE, keys_of_other_shards
 from shardkit.admin.rights import missing_rights
-from shardkit.admin.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 from shardkit.cli.commands.config_diff import data_keys
 from shardkit.cli.text import reason
 from shardkit.config.component import Component, entry_key
@@ -32,6 +31,7 @@ from shardkit.doctor.targets import default_user_lacks_rights
 from shardkit.errors import ConfigError, few
 from shardkit.operations.commands import Shard
 from shardkit.server_errors import meaning
+from shardkit.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 
 SAMPLED_KEYS = 100
 _DATABASES_PER_QUERY = 16

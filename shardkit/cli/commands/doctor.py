@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from shardkit.admin.server_queries import ServerErrors
 from shardkit.cli.options import common_options, components, config_option, examples, opened
 from shardkit.cli.output import (
     BAD,
@@ -30,6 +29,7 @@ from shardkit.doctor.fixes import AppliedChange, apply_changes, rewrite_configs
 from shardkit.doctor.scan import SAMPLE, ScanResult, scan
 from shardkit.doctor.summary import StoredStructure
 from shardkit.errors import ConfigError, ShardKitError
+from shardkit.server_queries import ServerErrors
 from shardkit.structures import Damage
 
 

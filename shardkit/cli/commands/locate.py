@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from shardkit.admin.server_queries import ServerErrors, client_of
 from shardkit.cli.options import OpenTopology, common_options, config_option, examples, opened
 from shardkit.cli.output import BAD, GOOD, Cell, Column, Output, Styled, wordy
 from shardkit.cli.rows import Field, write_rows
@@ -20,6 +19,7 @@ from shardkit.config.component import Component, entry_key
 from shardkit.errors import ParameterMismatchError, ShardFailure, ShardUnavailable, StructureError
 from shardkit.operations.commands import Command, Partial, Shard
 from shardkit.routing.keys import hash_tag, pair_key
+from shardkit.server_queries import ServerErrors, client_of
 from shardkit.structures.base.parameters import meta_key
 from shardkit.structures.set.sharded_set import DEFAULT_PART_SIZE, ShardedSet
 

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, TypeAlias
 import redis
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, ResponseError
 
-from shardkit.admin.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 from shardkit.cli.text import reason, server_of
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
@@ -29,6 +28,7 @@ from shardkit.errors import ConfigError
 from shardkit.operations.commands import Shard
 from shardkit.routing.placement import SLOTS
 from shardkit.server_errors import meaning
+from shardkit.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 from shardkit.structures.base.parameters import evicted
 
 OK = "ok"

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from shardkit.errors import ShardErrors, ShardFailure, StructureError
 from shardkit.operations.commands import Argument
 from shardkit.operations.operation import Operation
-from shardkit.structures.layouts import Layout
+from shardkit.structures.layouts.base import Layout
 
 _UNKNOWN_COMMAND = re.compile(r"unknown (redis )?command", re.IGNORECASE)
 _MISSING = -2

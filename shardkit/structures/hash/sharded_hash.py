@@ -60,20 +60,14 @@ from shardkit.structures.base.glob import glob_filter
 from shardkit.structures.base.members import Members
 from shardkit.structures.base.partition import MOST_MEMBERS
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.codecs import Codec
-from shardkit.structures.codecs import codec as codec_named
+from shardkit.structures.codecs.named import codec as codec_named
+from shardkit.structures.codecs.plain import Codec
 from shardkit.structures.codecs.trained_values import CodedValues
 from shardkit.structures.hash.field_expiry import FieldExpiry
-from shardkit.structures.layouts import (
-    GROUPS,
-    Chunk,
-    FixedLayout,
-    GroupPart,
-    GrowingLayout,
-    Layout,
-    NumberedLayout,
-    check_groups,
-)
+from shardkit.structures.layouts.base import Chunk, Layout
+from shardkit.structures.layouts.fixed import FixedLayout
+from shardkit.structures.layouts.growing import GROUPS, GroupPart, GrowingLayout, check_groups
+from shardkit.structures.layouts.numbered import NumberedLayout
 from shardkit.structures.layouts.sampling import random_members
 from shardkit.structures.layouts.structure import StructureWithLayout
 

@@ -11,28 +11,3 @@ layout           part of a member                           its key             
 A structure passes its members and a function that builds the command for one part. The layout
 groups the members, sends one command per part, and handles parts that split meanwhile.
 """
-
-from shardkit.structures.layouts.base import Chunk, Layout
-from shardkit.structures.layouts.fixed import FixedLayout
-from shardkit.structures.layouts.growing import (
-    GROUPS,
-    GroupPart,
-    GrowingLayout,
-    check_groups,
-    chunks_of,
-    read_parts_together,
-)
-from shardkit.structures.layouts.numbered import NumberedLayout
-
-__all__ = [
-    "GROUPS",
-    "Chunk",
-    "FixedLayout",
-    "GroupPart",
-    "GrowingLayout",
-    "Layout",
-    "NumberedLayout",
-    "check_groups",
-    "chunks_of",
-    "read_parts_together",
-]

@@ -56,7 +56,8 @@ from shardkit.structures.base.members import M, Members
 from shardkit.structures.base.parameters import differences, open_all
 from shardkit.structures.base.partition import MOST_MEMBERS
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.layouts import GROUPS, FixedLayout, GrowingLayout, check_groups
+from shardkit.structures.layouts.fixed import FixedLayout
+from shardkit.structures.layouts.growing import GROUPS, GrowingLayout, check_groups
 from shardkit.structures.layouts.sampling import random_members
 from shardkit.structures.layouts.structure import StructureWithLayout
 from shardkit.structures.set import algebra

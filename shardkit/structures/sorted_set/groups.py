@@ -30,9 +30,8 @@ from shardkit.operations.operation import Operation
 from shardkit.structures.base.check import Suspicion, Suspicions, read_or_note
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.layouts import GrowingLayout
 from shardkit.structures.layouts.base import Build
-from shardkit.structures.layouts.growing import KEYS_PER_EXCHANGE, OTHERS, WritePlan
+from shardkit.structures.layouts.growing import KEYS_PER_EXCHANGE, OTHERS, GrowingLayout, WritePlan
 
 # A score and a member: rows compare in the order of a ZSET.
 Row: TypeAlias = tuple[float, bytes]

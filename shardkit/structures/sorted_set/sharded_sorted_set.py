@@ -57,7 +57,7 @@ from shardkit.structures.base.arguments import check_integer, check_name, check_
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.members import M, Members
 from shardkit.structures.base.partition import MOST_MEMBERS
-from shardkit.structures.layouts import GROUPS, check_groups
+from shardkit.structures.layouts.growing import GROUPS, check_groups
 from shardkit.structures.layouts.structure import StructureWithLayout
 from shardkit.structures.sorted_set.groups import (
     OrderedRange,

@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardkit.errors import InvalidArgumentError, StructureError
-from shardkit.structures.codecs import JSON, RAW, TEXT, Codec, Compressed, Tokens, Zstd, codec
-from shardkit.structures.codecs.plain import Json
+from shardkit.structures.codecs.compression import Compressed, Tokens, Zstd
+from shardkit.structures.codecs.named import JSON, RAW, TEXT, codec
+from shardkit.structures.codecs.plain import Codec, Json
 
 numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 json_values = st.recursive(

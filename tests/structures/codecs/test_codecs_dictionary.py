@@ -11,8 +11,9 @@ from faces import Face, faced
 from shardkit import ShardMap
 from shardkit.errors import InvalidArgumentError, StructureError
 from shardkit.operations.operation import Operation, Structure, operation
-from shardkit.structures.codecs import JSON, Codec, Compressed, Tokens, codec
-from shardkit.structures.codecs.compression import dictionary_of
+from shardkit.structures.codecs.compression import Compressed, Tokens, dictionary_of
+from shardkit.structures.codecs.named import JSON, codec
+from shardkit.structures.codecs.plain import Codec
 from shardkit.structures.codecs.trained_values import REREAD_AFTER, CodedValues
 
 TOWNS = ("Frankfurt am Main", "Rothenburg ob der Tauber", "Bad Münder am Deister")

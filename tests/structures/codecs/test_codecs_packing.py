@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardkit.errors import InvalidArgumentError, StructureError
-from shardkit.structures.codecs import TEXT, Compressed, Tokens, Zstd
-from shardkit.structures.codecs.compression import Packing, dictionary_of
+from shardkit.structures.codecs.compression import Compressed, Packing, Tokens, Zstd, dictionary_of
+from shardkit.structures.codecs.named import TEXT
 from shardkit.structures.codecs.token_table import TokenTable
 from shardkit.structures.codecs.token_training import code_lengths, train
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, StructureError
 from shardkit.structures import WholeValue, codec, compare_codecs
-from shardkit.structures.codecs import TEXT
+from shardkit.structures.codecs.named import TEXT
 
 PAGE = "<li>an entry of a cached page</li>" * 300
 
