@@ -216,6 +216,14 @@ def test_objects_a_line() -> None:
     ]
 
 
+def test_an_object_says_in_which_line_of_which_file_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "ranges.jsonl"
+    path.write_text('\n{"network": "1.0.0.0/24", "id": 7}\n')
+    [found] = jsonl(path)
+    assert isinstance(found, IpRange)
+    assert (found.line, found.source) == (2, str(path))
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [

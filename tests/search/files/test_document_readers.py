@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib.metadata import PathDistribution
 from pathlib import Path
 
@@ -62,6 +63,15 @@ def test_markdown_is_read_without_its_marks(tmp_path: Path) -> None:
     assert found.title == "The fast guide"
     words = " ".join(found.text.split())
     assert words == "Before. The fast guide See the docs. kit.search() one two"
+
+
+def test_without_a_parser_markdown_is_skipped_and_the_reason_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "markdown_it", None)
+    [found] = documents_of(written(tmp_path / "guide.md", "# A guide"))
+    assert isinstance(found, SkippedFile)
+    assert found.why.endswith("needs markdown-it-py; pip install 'shardkit[cli]'")
 
 
 def test_html_is_read_without_tags_and_scripts(tmp_path: Path) -> None:

@@ -420,9 +420,11 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[An
         lambda kit: kit.packed("it", component="one", fields={"b": "u32"}),
     ),
     "search": (
-        lambda kit: kit.search("it", component="one", shards=9, chunk=64),
-        lambda it: it.index_many((f"{n}", f"words of {n}") for n in range(300)),
-        lambda kit: kit.search("it", component="one", shards=2, attributes={"size": "number"}),
+        lambda kit: kit.search(
+            "it", component="one", shards=9, chunk=64, attributes={"size": "number"}
+        ),
+        lambda it: it.index_many((f"{n}", f"words of {n}", {"size": n}) for n in range(300)),
+        lambda kit: kit.search("it", component="one", shards=2),
     ),
     "ads": (
         lambda kit: kit.ads("it", component="one", shards=5),

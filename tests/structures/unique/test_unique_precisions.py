@@ -365,6 +365,42 @@ def test_exact_ids_are_compact_where_the_server_can(
         assert encodings(client, "unique:2015-05-17:*") == {"listpack" if limit else "hashtable"}
 
 
+def test_what_no_id_of_64_bits_is_is_found_in_a_part_of_compact(face: Face, kit: ShardKit) -> None:
+    visitors = counter(face.kit, "compact", "many")
+    face.run(visitors.visit(SESSION, DAY))
+    key = face.run(visitors.locate(SESSION, DAY)).key
+    part = holder(kit, "many", key)
+    part.sadd(key, -(2**63), 2**63 - 1)
+    assert key not in {each.key for each in face.list(visitors.check(DAY))}
+    for wrong in (
+        b"--1",
+        b"word",
+        b"%d" % 2**63,
+        b"%d" % (-(2**63) - 1),
+        b"%020d" % 1,
+        b"1" * 9000,
+    ):
+        part.sadd(key, wrong)
+        [found] = [each for each in face.list(visitors.check(DAY)) if each.key == key]
+        assert found.found.endswith(", one of 1 that are not its own"), wrong
+        assert found.expected == "only ids of this part"
+        part.srem(key, wrong)
+
+
+def test_a_bitmap_of_another_length_is_read_by_nobody(face: Face, kit: ShardKit) -> None:
+    visitors = counter(face.kit, "bitmap", "many")
+    for day in (DAY, NEXT):
+        face.run(visitors.visit_many([1, 2], day))
+    key = face.run(visitors.locate(1, DAY)).key
+    holder(kit, "many", key).append(key, b"\0")
+    for read in (
+        lambda: face.list(visitors.ids(DAY)),
+        lambda: face.run(visitors.count_union([DAY, NEXT])),
+    ):
+        with pytest.raises(DamagedDataError, match=f"{key} is damaged: 14 bytes, where 13"):
+            read()
+
+
 def test_a_bitmap_is_as_long_as_its_part_from_its_first_user_on(
     own_map: ShardMap, own_server: LocalServer
 ) -> None:

@@ -107,6 +107,10 @@ def test_the_keys_are_those_of_the_published_layout(face: Face, kit: ShardKit) -
     assert entry.get("unique:2015-05-17:expected") == b"2097152"
     key = "unique:2015-05-17:7628"
     assert holder(kit, "both", key).smembers(key) == {b"383061330139657245"}
+    entry.delete("unique:2015-05-17:expected")  # the day's own parameters say it too
+    again = face.kit.unique_visitors(component="both", partition="redis-in-action")
+    assert face.run(again.visit(SESSION, DAY)) is False
+    assert entry.get("unique:2015-05-17:expected") == b"2097152"
 
 
 def test_locate_says_where_an_id_lives(face: Face, visitors: Any, kit: ShardKit) -> None:
