@@ -165,6 +165,9 @@ def measure(kind: str, share: float) -> Figures:
         names = NEIGHBOURS[kind]
         if kind == "server":
             aside(target.pid)
+            for server in (source, target):  # as docs/growth.md recommends
+                client = stack.enter_context(server.client())
+                client.config_set("dual-channel-replication-enabled", "yes")
         ended = threading.Event()
         watch = threading.Thread(target=forks_aside, args=(source, ended))
         watch.start()

@@ -58,8 +58,17 @@ def filled(fleet: Fleet) -> None:
         client.xadd("stream", {"a": 1})
 
 
+@pytest.mark.parametrize("dual_channel", [False, True])
 @on_redis_too
-def test_a_server_is_moved_under_load_and_back_without_losing_anything(fleet: Fleet) -> None:
+def test_a_server_is_moved_under_load_and_back_without_losing_anything(
+    fleet: Fleet, dual_channel: bool
+) -> None:
+    if dual_channel:
+        for server in fleet.servers[:2]:
+            with server.client() as client:
+                if not client.config_get("dual-channel-replication-enabled"):
+                    pytest.skip("only Valkey copies over a connection of its own")
+                client.config_set("dual-channel-replication-enabled", "yes")
     fleet.push(0)
     filled(fleet)
     with writing(fleet) as writers:
