@@ -6,11 +6,12 @@ The map: five servers; `many` has 16 shards over four of them, `few` has 4, `one
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -52,6 +53,18 @@ BINARIES = {
 
 for _path in Path(shardkit.__file__).parent.rglob("lua/*.lua"):
     watch((_path.relative_to(Path(shardkit.__file__).parent).parent.parent / _path.stem).as_posix())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Collect a module, unless another process of the run is at it: it is compiled only once."""
+    if not isinstance(collector, pytest.Module) or "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    with open(collector.path, "rb") as module:
+        fcntl.flock(module, fcntl.LOCK_EX)
+        return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)
