@@ -31,3 +31,12 @@ def test_nothing_is_tracked_that_git_ignores() -> None:
         pytest.skip("this is no clone")
     listing = ["git", "-C", str(root), "ls-files", "--cached", "--ignored", "--exclude-standard"]
     assert subprocess.run(listing, capture_output=True, check=True, text=True).stdout == ""
+
+
+def test_a_test_module_has_a_name_of_its_own() -> None:
+    """Tests are in no packages: of two modules of a name, pytest collects one."""
+    places = defaultdict(list)
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        places[path.stem].append(path)
+    places.pop("conftest")  # pytest imports each by its path
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
