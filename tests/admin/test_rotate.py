@@ -285,7 +285,7 @@ def test_the_command_shows_what_it_would_do_and_never_a_password(
     monkeypatch.setenv("SHARDKIT_NEW_PASSWORD", NEW)
     planned = run("--dry-run")
     assert f"2 servers: {', '.join(sorted(s.address for s in servers[1:]))}" in planned
-    assert "entries that have it inline: pushed" in planned
+    assert "inline in 4 entries: pushed" in planned
     assert not logs_in(servers[1], NEW)
     with redis.Redis(port=servers[1].port, username="app", password=OLD) as other:
         other.client_setname(f"shardkit:data:0@{platform.node()}x/7")

@@ -7,8 +7,11 @@ import os
 import platform
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +22,20 @@ from cli_helpers import SECRET, Result, in_terminal
 import shardkit
 from shardkit import ShardKit
 from shardkit.admin import biggest_keys
+from shardkit.admin.rotate import PasswordRotation, PendingProcess
+from shardkit.cli.output import Output
 from shardkit.errors import InvalidArgumentError, RetiredError
+from shardkit.growth import (
+    AttachedReplica,
+    Fence,
+    MovePlan,
+    ReplicaNode,
+    ServerMove,
+    ShardMove,
+    Takeover,
+    VerifiedReplica,
+)
+from shardkit.growth.relocation import ServerAddress
 from shardkit.local import LocalServers
 
 Cli = Callable[..., Result]
@@ -253,3 +269,503 @@ def test_a_backup_is_taken_checked_and_restored_into_embedded_servers(
     assert restored["leased_tasks"] == 2
     said = cli("restore", tmp_path / "second", "--local").out
     assert "2 tasks of queues were leased: handed out again when that ends" in said
+
+
+# ---- what commands say of each outcome; what does the work is replaced by its result
+
+OLD, NEW = ServerAddress("a.internal", 6379), ServerAddress("b.internal", 6379)
+SERVER_MOVE = ServerMove(
+    str(OLD), str(NEW), "done", held=0.0123, epoch=7, keys={"0": 1500, "1": 20}
+)
+SHARD_MOVE = ShardMove(
+    "users:1", "id", ["users:1", "users:2"], str(OLD), str(NEW), [1, 2], "done", keys=9, epoch=8
+)
+SAME = {"same": True, "epoch": 7, "keys_now": 1500, "digest": "f00d", "changing": 0}
+UNLIKE = {**SAME, "same": False, "differing": 1200, "different": ["0 one", "0 two"]}
+ROTATED = PasswordRotation(
+    "app", [str(OLD), str(NEW)], {"entry": ["users:0"], "file": ["users:1", "users:2"]}
+)
+WAITING = [PendingProcess("web1/4711", "it is connected: restart it")]
+TAKEOVER = Takeover(("users:1", "users:2"), OLD, NEW, True, 0.25, 0, ("c:1", "d:1"), epoch=3)
+LOST = replace(TAKEOVER, planned=False, held=None, behind=4096, failed={"d:1": "timed out"})
+
+
+@pytest.fixture
+def said(
+    cli: Cli, town: LocalServers, town_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., list[str]]:
+    """Run a command whose functions are replaced by such that return the given results."""
+
+    def run(words: str, results: dict[str, Any], code: int = 0) -> list[str]:
+        group, _, _ = words.partition(" ")
+        module = import_module(
+            f"shardkit.cli.commands.{group.replace('verify-replica', 'replicas')}"
+        )
+        for name, found in results.items():
+            monkeypatch.setattr(module, name, lambda *args, _found=found, **how: _found)
+        done = cli(*words.split(), "--config", town_url)
+        assert done.code == code, done
+        return done.lines
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "results", "lines"),
+    [
+        (
+            "failover users:1",
+            {"fail_over": TAKEOVER, "pending_fences": []},
+            [
+                "b.internal:6379 is the master in place of a.internal:6379 (as planned: no write "
+                "was lost, writers waited at most 250 ms)",
+                "shards: users:1, users:2; epoch 3",
+                "follow it: c:1, d:1",
+            ],
+        ),
+        (
+            "failover a.internal:6379",
+            {
+                "fail_over": replace(LOST, shards=(), followers=()),
+                "pending_fences": [Fence(OLD, NEW)],
+            },
+            [
+                "b.internal:6379 is the master in place of a.internal:6379 (it was not handed "
+                "over: what only the old master had is lost)",
+                "shards: none; epoch 3",
+                "d:1 could not be told to follow it: timed out",
+                "4,096 bytes of writes are on other replicas only",
+                "a.internal:6379 is to be fenced when it is back: "
+                "shardkit failover --guard SECONDS",
+            ],
+        ),
+        (
+            "failover --guard 0",
+            {"apply_fences": [Fence(OLD, NEW, applied=True)]},
+            ["a.internal:6379 is back, and a replica of b.internal:6379"],
+        ),
+        (
+            "replicas attach b.internal:6379 --to users:1",
+            {"attach_replica": AttachedReplica(NEW, OLD, True, 4)},
+            ["b.internal:6379 follows a.internal:6379; entries name it since epoch 4"],
+        ),
+        (
+            "replicas attach b.internal:6379 --to c.internal:6379",
+            {"attach_replica": AttachedReplica(NEW, OLD, False, 4)},
+            ["b.internal:6379 follows a.internal:6379; no entry names it"],
+        ),
+        (
+            "replicas detach b.internal:6379",
+            {"detach_replica": AttachedReplica(NEW, OLD, False, 4)},
+            ["b.internal:6379 follows a.internal:6379 no more; no entry names it"],
+        ),
+        (
+            "move server a.internal:6379 --to b.internal:6379 --dry-run",
+            {
+                "plan_move": MovePlan(
+                    OLD, NEW, ("users:1",), {"0": 1500, "1": 20}, 4096, 2.4, ("x", "y")
+                )
+            },
+            [
+                "1 shard (users:1), 1,520 keys",
+                "4,096 bytes, about 2 s to copy",
+                "1. x",
+                "2. y",
+            ],
+        ),
+        (
+            "move server a.internal:6379 --to b.internal:6379",
+            {"start_move": replace(SERVER_MOVE, certificate={**SAME, "changing": 1200})},
+            [
+                "a.internal:6379 to b.internal:6379: done",
+                "writers waited at most 12 ms",
+                "epoch 7; 1,500 keys",
+                "both servers hold the same, digest f00d",
+                "1,200 keys were written all the time",
+            ],
+        ),
+        (
+            "move shards users:1 users:2 --to b.internal:6379",
+            {"start_shard_move": replace(SHARD_MOVE, certificate=SAME)},
+            [
+                "users:1, users:2, from a.internal:6379 to b.internal:6379: done",
+                "epoch 7; 1,500 keys",
+                "both servers held the same, digest f00d",
+            ],
+        ),
+        (
+            "move abort a.internal:6379",
+            {"abort_move": replace(SERVER_MOVE, phase="aborted", held=None)},
+            ["a.internal:6379 to b.internal:6379: aborted"],
+        ),
+        (
+            "move abort users:1",
+            {"shard_moves": [SHARD_MOVE], "abort_shard_move": replace(SHARD_MOVE, phase="aborted")},
+            ["users:1, users:2, from a.internal:6379 to b.internal:6379: aborted"],
+        ),
+        (
+            "move resume users:2 --kill",
+            {"shard_moves": [SHARD_MOVE], "resume_shard_move": SHARD_MOVE},
+            ["users:1, users:2, from a.internal:6379 to b.internal:6379: done"],
+        ),
+        (
+            "move reverse a.internal:6379",
+            {"reverse_move": replace(SERVER_MOVE, held=None)},
+            ["a.internal:6379 to b.internal:6379: done"],
+        ),
+        (
+            "move verify a.internal:6379",
+            {"verify_move": replace(SERVER_MOVE, held=None, certificate=SAME)},
+            [
+                "a.internal:6379 to b.internal:6379: done",
+                "epoch 7; 1,500 keys",
+                "both servers hold the same, digest f00d",
+            ],
+        ),
+        ("move status", {}, ["nothing is being moved"]),
+        (
+            "move status",
+            {
+                "moves": [SERVER_MOVE, replace(SERVER_MOVE, certificate=SAME, epoch=0)],
+                "shard_moves": [replace(SHARD_MOVE, certificate={**SAME, "stale": ["2 stray"]})],
+            },
+            [
+                "what             from             to               phase   keys  epoch  same",
+                "server           a.internal:6379  b.internal:6379  done   1,520      7  -",
+                "server           a.internal:6379  b.internal:6379  done   1,520      -  yes",
+                "users:1 users:2  a.internal:6379  b.internal:6379  done       9      8  no",
+            ],
+        ),
+        (
+            "rotate app --dry-run",
+            {"rotate": replace(ROTATED, pending=WAITING)},
+            [
+                "2 servers: a.internal:6379, b.internal:6379",
+                "inline in 1 entry: pushed",
+                "in a password_file of 2 entries: written here, and to be written on other hosts",
+                "process    may use the old password: it",
+                "web1/4711  it is connected: restart it",
+                "nothing was changed: this is a dry run",
+            ],
+        ),
+        (
+            "rotate app --resume",
+            {"rotate": replace(ROTATED, step="removed", epoch=12)},
+            [
+                "rotated: 2 servers take only the new password",
+                "write it into the shard map too: the entries have it since push 12",
+            ],
+        ),
+        (
+            "rotate app --resume",
+            {"rotate": replace(ROTATED, step="removed", entries={"file": ["users:1"]})},
+            ["rotated: 2 servers take only the new password"],
+        ),
+        (
+            "rotate app --abort",
+            {"abort_rotation": replace(ROTATED, step="planned")},
+            ["taken back: only the old password is taken"],
+        ),
+    ],
+)
+def test_a_command_says_what_it_did(
+    said: Callable[..., list[str]], words: str, results: dict[str, Any], lines: list[str]
+) -> None:
+    assert said(words, results) == lines
+
+
+@pytest.mark.parametrize(
+    ("words", "results", "lines"),
+    [
+        (
+            f"move shards users:1 --to {NEW} --dry-run",
+            {
+                "plan_shard_move": MovePlan(
+                    OLD, NEW, ("users:1",), {"0": 9}, 99, 0, (), ("it is full",)
+                )
+            },
+            [
+                "1 shard (users:1), 9 keys",
+                "99 bytes, about 0 s to copy",
+                "cannot be done: it is full",
+            ],
+        ),
+        (
+            "move verify a.internal:6379",
+            {"verify_move": replace(SERVER_MOVE, held=None, certificate=UNLIKE)},
+            [
+                "a.internal:6379 to b.internal:6379: done",
+                "epoch 7; 1,500 keys",
+                "1,200 keys differ:",
+                "  0 one",
+                "  0 two",
+            ],
+        ),
+        (
+            "move reverse users:1",
+            {
+                "shard_moves": [SHARD_MOVE],
+                "reverse_shard_move": replace(
+                    SHARD_MOVE, certificate={**SAME, "stale": ["2 stray"]}
+                ),
+            },
+            [
+                "users:1, users:2, from a.internal:6379 to b.internal:6379: done",
+                "epoch 7; 1,500 keys",
+                "both servers held the same, digest f00d",
+                "written at a.internal:6379 afterwards, and kept there:",
+                "  database 2 stray",
+            ],
+        ),
+        (
+            "replicas tree --wait 0.01",
+            {
+                "replica_tree": [
+                    ReplicaNode(OLD, 0, "master"),
+                    ReplicaNode(NEW, 1, "behind", 4096),
+                    ReplicaNode(ServerAddress("c.internal", 1), 2, "no link"),
+                ]
+            },
+            [
+                "server             state    bytes behind",
+                "a.internal:6379    master              -",
+                "  b.internal:6379  behind          4,096",
+                "    c.internal:1   no link             -",
+            ],
+        ),
+        (
+            "verify-replica",
+            {
+                "verify_replicas": {
+                    (OLD, ServerAddress("r", n)): verdict
+                    for n, verdict in enumerate(
+                        (
+                            VerifiedReplica(True, True, True, 0.0012),
+                            VerifiedReplica(True, True, None, 0.0012),
+                            VerifiedReplica(True, True, False, 1),
+                            VerifiedReplica(True, False, None, 1),
+                            VerifiedReplica(False, False, None, 1),
+                            redis.TimeoutError("Timeout reading from socket"),
+                        ),
+                        1,
+                    )
+                }
+            },
+            [
+                "master           replica  a write                                         s",
+                "a.internal:6379  r:1      is there, and on disk                       0.001",
+                "a.internal:6379  r:2      is there; it has no append-only file        0.001",
+                "a.internal:6379  r:3      is there, but not on disk in time           1.000",
+                "a.internal:6379  r:4      did not come in time                        1.000",
+                "a.internal:6379  r:5      did not come: it has no link to its master  1.000",
+                "a.internal:6379  r:6      no answer in time                               -",
+            ],
+        ),
+        (
+            "rotate app --resume",
+            {"rotate": replace(ROTATED, step="published", pending=WAITING)},
+            [
+                "process    may use the old password: it",
+                "web1/4711  it is connected: restart it",
+                "stopped: both passwords are taken; look at these, then continue: "
+                "shardkit rotate app --resume",
+            ],
+        ),
+    ],
+)
+def test_a_command_whose_work_is_not_done_or_not_right_exits_with_1(
+    said: Callable[..., list[str]], words: str, results: dict[str, Any], lines: list[str]
+) -> None:
+    assert said(words, results, code=1) == lines
+
+
+def test_without_replicas_nothing_is_verified(said: Callable[..., list[str]]) -> None:
+    assert said("verify-replica", {"verify_replicas": {}}) == ["no entry names a replica"]
+
+
+@pytest.mark.parametrize(
+    ("words", "results", "document"),
+    [
+        (
+            "failover users:1",
+            {"fail_over": LOST, "pending_fences": [Fence(OLD, NEW)]},
+            {
+                "takeover": {
+                    "shards": ["users:1", "users:2"],
+                    "source": "a.internal:6379",
+                    "target": "b.internal:6379",
+                    "planned": False,
+                    "held": None,
+                    "behind": 4096,
+                    "followers": ["c:1", "d:1"],
+                    "failed": {"d:1": "timed out"},
+                    "epoch": 3,
+                },
+                "fences": [
+                    {"source": "a.internal:6379", "target": "b.internal:6379", "applied": False}
+                ],
+            },
+        ),
+        ("failover --guard 0", {"apply_fences": []}, {"takeover": None, "fences": []}),
+        (
+            "replicas attach b.internal:6379 --to users:1",
+            {"attach_replica": AttachedReplica(NEW, OLD, True, 4)},
+            {"replica": "b.internal:6379", "master": "a.internal:6379", "named": True, "epoch": 4},
+        ),
+        (
+            "verify-replica",
+            {
+                "verify_replicas": {
+                    (OLD, NEW): VerifiedReplica(True, True, None, 0.00123),
+                }
+            },
+            [
+                {
+                    "master": "a.internal:6379",
+                    "replica": "b.internal:6379",
+                    "linked": True,
+                    "written": True,
+                    "synced": None,
+                    "seconds": 0.001,
+                    "ok": True,
+                }
+            ],
+        ),
+        (
+            "move server a.internal:6379 --to b.internal:6379 --dry-run",
+            {"plan_move": MovePlan(OLD, NEW, ("users:1",), {"0": 9}, 4096, 2.5, ("x",))},
+            {
+                "source": "a.internal:6379",
+                "target": "b.internal:6379",
+                "shards": ["users:1"],
+                "keys": {"0": 9},
+                "memory": 4096,
+                "seconds": 2.5,
+                "steps": ["x"],
+                "problems": [],
+            },
+        ),
+        (
+            "move resume a.internal:6379",
+            {"resume_move": SERVER_MOVE},
+            {
+                "source": "a.internal:6379",
+                "target": "b.internal:6379",
+                "phase": "done",
+                "kept": False,
+                "held": 0.0123,
+                "epoch": 7,
+                "keys": {"0": 1500, "1": 20},
+                "others": [],
+                "certificate": None,
+            },
+        ),
+        (
+            "rotate app --abort",
+            {"abort_rotation": ROTATED},
+            {
+                "user": "app",
+                "servers": ["a.internal:6379", "b.internal:6379"],
+                "entries": {"entry": ["users:0"], "file": ["users:1", "users:2"]},
+                "step": "planned",
+                "epoch": 0,
+                "pending": [],
+                "warnings": [],
+                "done": False,
+            },
+        ),
+    ],
+)
+def test_a_document_has_all_that_was_done(
+    said: Callable[..., list[str]], words: str, results: dict[str, Any], document: Any
+) -> None:
+    assert json.loads("\n".join(said(f"{words} --json", results))) == document
+
+
+@pytest.mark.parametrize(
+    ("words", "results", "document"),
+    [
+        (
+            "verify-replica",
+            {"verify_replicas": {(OLD, NEW): redis.TimeoutError("Timeout reading from socket")}},
+            [
+                {
+                    "master": "a.internal:6379",
+                    "replica": "b.internal:6379",
+                    "ok": False,
+                    "error": "no answer in time",
+                }
+            ],
+        ),
+        (
+            "replicas tree",
+            {"replica_tree": [ReplicaNode(OLD, 0, "master"), ReplicaNode(NEW, 1, "no link")]},
+            [
+                {"server": "a.internal:6379", "depth": 0, "state": "master", "behind": None},
+                {"server": "b.internal:6379", "depth": 1, "state": "no link", "behind": None},
+            ],
+        ),
+    ],
+)
+def test_a_document_of_what_is_not_right_comes_with_exit_code_1(
+    said: Callable[..., list[str]], words: str, results: dict[str, Any], document: Any
+) -> None:
+    assert json.loads("\n".join(said(f"{words} --json", results, code=1))) == document
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("failover", "name a shard or a server, or give --guard"),
+        ("rotate app --resume --abort", "--resume and --abort contradict each other"),
+        ("exec --on all", "missing argument '-- COMMAND...'"),
+    ],
+)
+def test_words_that_say_nothing_or_two_things_are_refused(cli: Cli, words: str, error: str) -> None:
+    refused = cli(*words.split())
+    assert refused.code == 2
+    assert error in refused.error()
+
+
+def test_a_terminal_sees_how_far_the_work_has_come(
+    said: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shown: list[str] = []
+
+    @contextmanager
+    def busy(output: Output, text: str) -> Iterator[Any]:
+        shown.append(text)
+        yield SimpleNamespace(update=shown.append)
+
+    def move(*args: Any, progress: Callable[[str], object], **how: Any) -> ServerMove:
+        progress("copying database 3")
+        return SERVER_MOVE
+
+    def rotate(*args: Any, progress: Callable[[PasswordRotation], object], **how: Any) -> Any:
+        progress(replace(ROTATED, step="added", pending=WAITING))
+        assert args[3] == "fromTheFile"
+        return replace(ROTATED, step="removed")
+
+    monkeypatch.setattr(Output, "busy", busy)
+    monkeypatch.setattr(import_module("shardkit.cli.commands.move"), "start_move", move)
+    monkeypatch.setattr(import_module("shardkit.cli.commands.rotate"), "rotate", rotate)
+    password = tmp_path / "password"
+    password.write_text("fromTheFile\n")
+    said(f"move server {OLD} --to {NEW}", {})
+    said(f"rotate app --password-file {password}", {})
+    assert shown == ["moving", "copying database 3", "rotating", "added; waiting for 1 process"]
+
+
+def test_a_new_password_that_is_named_nowhere_is_asked_for_and_never_shown(
+    cli: Cli, town: LocalServers, town_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[str] = []
+
+    def rotate(*args: Any, **how: Any) -> PasswordRotation:
+        given.append(args[3])
+        return replace(ROTATED, step="removed", warnings=["a replica does not answer"])
+
+    monkeypatch.setattr(import_module("shardkit.cli.commands.rotate"), "rotate", rotate)
+    done = cli("rotate", "app", "-c", town_url, secret="theNewOne", input="theNewOne\n")
+    assert given == ["theNewOne"]
+    assert "warning: a replica does not answer" in done.err

@@ -12,6 +12,7 @@ import redis
 
 from shardkit.cli.options import common_options, config_option, config_server, connected, examples
 from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output, Table, number
+from shardkit.cli.text import counted
 from shardkit.growth import (
     MovePlan,
     ServerMove,
@@ -288,7 +289,7 @@ def _show_plan(output: Output, plan: MovePlan) -> int:
         )
         return 1 if plan.problems else 0
     keys = sum(plan.keys.values())
-    output.line(f"{len(plan.shards)} shards ({', '.join(plan.shards)}), {keys:,} keys")
+    output.line(f"{counted(len(plan.shards), 'shard')} ({', '.join(plan.shards)}), {keys:,} keys")
     output.line(f"{plan.memory:,} bytes, about {plan.seconds:.0f} s to copy")
     for count, step in enumerate(plan.steps, 1):
         output.line(f"{count}. {step}")

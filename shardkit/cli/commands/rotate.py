@@ -26,9 +26,9 @@ from shardkit.cli.text import counted
 NEW_PASSWORD = "SHARDKIT_NEW_PASSWORD"
 
 _SOURCES = {
-    "entry": "have it inline: pushed",
-    "file": "name a password_file: written here, and to be written on other hosts",
-    "environment": "refer to the environment: processes are restarted",
+    "entry": "inline in {}: pushed",
+    "file": "in a password_file of {}: written here, and to be written on other hosts",
+    "environment": "from the environment, for {}: processes are restarted",
 }
 
 
@@ -148,10 +148,8 @@ def _show(output: Output, rotation: PasswordRotation, aborted: bool, dry_run: bo
     if dry_run:
         output.line(f"{counted(len(rotation.servers), 'server')}: {', '.join(rotation.servers)}")
         for source, entries in rotation.entries.items():
-            output.line(
-                f"{counted(len(entries), 'entry').replace('entrys', 'entries')} that "
-                f"{_SOURCES[source]}"
-            )
+            many = "1 entry" if len(entries) == 1 else f"{len(entries):,} entries"
+            output.line(_SOURCES[source].format(many))
     if rotation.pending:
         table = Table.of(wordy("process"), wordy("may use the old password: it"))
         for each in rotation.pending:
