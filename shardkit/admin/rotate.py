@@ -51,6 +51,7 @@ WAIT = 60.0  # seconds for processes to change over
 SETTLED = 3.0  # seconds that nobody may be left: entries are read about once a second
 _FORMAT = 1
 _INTERVAL = 0.5
+_UNCHANGED = "nothing was changed"
 _SENTINEL_SECONDS = 10.0
 _YOUNG = 2  # seconds; nameless connections of this package that are younger are this command's
 
@@ -229,7 +230,7 @@ class _OngoingRotation:
         for where, entry in self.places:
             source = _source(entry, where)
             self.rotation.entries.setdefault(source, []).append(where)
-        found = self.on_servers(lambda client: _hashes(client, user), "nothing was changed")
+        found = self.on_servers(lambda client: _hashes(client, user), _UNCHANGED)
         self.rotation.servers = sorted(found)
 
     def read_entries(self) -> None:
@@ -279,7 +280,7 @@ class _OngoingRotation:
     def begin(self) -> dict[str, Any]:
         new = self._hash_of_new()
         for server, hashes in self.on_servers(
-            lambda client: _hashes(client, self.user), "nothing was changed"
+            lambda client: _hashes(client, self.user), _UNCHANGED
         ).items():
             others = [each for each in hashes if each != new]
             if len(others) > 1:
@@ -429,7 +430,7 @@ class _OngoingRotation:
     def _concerns(self, process: ClientProcess) -> bool:
         this = (platform.node(), os.getpid()) == (process.host, process.pid)
         momentary = not process.pid and process.age < _YOUNG
-        ours = momentary and process.library.startswith(("shardkit ", ""))
+        ours = momentary and (not process.library or process.library.startswith("shardkit "))
         sentinel = process.library == "Sentinel"  # which is told
         return (
             self.user in process.users
@@ -549,7 +550,9 @@ def _raise_first(answers: Mapping[str, Any], what: str) -> None:
             raise answer
         if isinstance(answer, Exception):
             remedy = answer.remedy if isinstance(answer, ConfigError) else "start it, or grant it"
-            raise ConfigError(f"{server} {what}: {answer}", f"{remedy}; then go on: --resume")
+            then = "try again" if what.endswith(_UNCHANGED) else "go on: --resume"
+            said = answer.message if isinstance(answer, ConfigError) else answer
+            raise ConfigError(f"{server} {what}: {said}", f"{remedy}; then {then}")
 
 
 def _source(entry: Entry, where: str) -> str:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -135,6 +139,137 @@ def test_what_does_not_fit_or_is_damaged_is_refused_before_anything_is_written(
     (target / MANIFEST).write_text(json.dumps({**manifest, "format": 2}))
     with pytest.raises(ConfigError, match="no manifest that this release can read"):
         verify(target)
+    (target / MANIFEST).write_text(json.dumps(manifest))
+    (target / "server-0.rdb").unlink()
+    with pytest.raises(ConfigError, match=r"server-0\.rdb: No such file .*; name a whole backup"):
+        verify(target)
+    (target / MANIFEST).unlink()
+    with pytest.raises(ConfigError, match=r"No such file .*; name a backup's directory"):
+        verify(target)
+
+
+@pytest.mark.parametrize(
+    ("shards", "said"),
+    [
+        (
+            "one: {shards: [{port: 2}]}, data: {shards: [{port: 2}, {port: 2}, {port: 2}]}",
+            "component 'one' has 1 shards .*, and 0 ",
+        ),
+        (
+            "one: {entry: {port: 2}}, data: {shards: [{port: 2, db: 1}, {port: 2}, {port: 2, db: 2}]}",
+            r"data:\d cannot be restored: .*; start its server",
+        ),
+        ("one: {entry: {port: PORT, db: 7}}, data: DATA", "database of one is not empty; restore"),
+    ],
+)
+def test_a_map_that_does_not_take_the_backup_is_refused(
+    kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path, shards: str, said: str
+) -> None:
+    kit.client("one").set("k", 1)
+    port = servers.servers[0].port
+    with servers.servers[0].client(db=7) as client:
+        client.set("of", "another")
+    data = ", ".join(f"{{port: {port}, db: {number}}}" for number in (8, 9, 10))
+    filled = shards.replace("PORT", str(port)).replace("DATA", f"{{shards: [{data}]}}")
+    backup(components(servers), tmp_path / "backup")
+    with pytest.raises(ConfigError, match=said):
+        restore(tmp_path / "backup", ShardMap.parse(f"components: {{{filled}}}"), timeout=1)
+
+
+def test_a_map_without_an_entry_that_the_backup_has_is_refused(
+    kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path
+) -> None:
+    both = "components: {one: {entry: {port: PORT}, shards: [{port: PORT, db: 1}]}}"
+    text = both.replace("PORT", str(servers.servers[0].port))
+    backup(ShardMap.parse(text).components.values(), tmp_path / "backup")
+    less = ShardMap.parse("components: {one: {shards: [{port: 1}]}}")
+    with pytest.raises(ConfigError, match="the map has no entry for one; add it"):
+        restore(tmp_path / "backup", less)
+
+
+@pytest.mark.parametrize(
+    ("sent", "closed", "said"),
+    [
+        (b"-ERR no disk\r\n", False, "a:1 gives no snapshot: ERR no disk; look at its log"),
+        (b"\n$5\r\nREDIS", False, ""),
+        (b"$50\r\nREDIS", True, "a:1: the snapshot broke off; look at its log"),
+        (b"$50\r\nREDIS", False, "a:1: the snapshot broke off: timed out; try again"),
+    ],
+)
+def test_a_snapshot_that_does_not_come_whole_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sent: bytes, closed: bool, said: str
+) -> None:
+    module = import_module("shardkit.admin.backup")
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(module, "socket_of", lambda connection: ours)
+    feed = module._Feed(None, "a:1", tmp_path / "rdb", {"one": 0}, 0.05)
+    with ours, theirs:
+        theirs.sendall(sent)
+        if closed:
+            theirs.close()
+        if not said:
+            feed.fetch()
+            assert (feed.result().size, (tmp_path / "rdb").read_bytes()) == (5, b"REDIS")
+            return
+        with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
+            feed.fetch()
+
+
+@pytest.mark.parametrize(
+    ("persistence", "sent", "said"),
+    [
+        ({"rdb_bgsave_in_progress": 1}, b"", "is just saving its data, .*; try again when it has"),
+        ({"aof_rewrite_in_progress": 1}, b"", "is just saving its data, .*; try again when it has"),
+        ({}, b"-NOPERM no rights\r\n", "gives no snapshot: NOPERM no rights; grant SYNC"),
+        ({}, b"\n", "did not begin its snapshot in time; look at its log"),
+    ],
+)
+def test_a_server_that_begins_no_snapshot_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    persistence: dict[str, int],
+    sent: bytes,
+    said: str,
+) -> None:
+    module = import_module("shardkit.admin.backup")
+    ours, theirs = socket.socketpair()
+    connection = SimpleNamespace(send_command=lambda word: theirs.sendall(sent))
+    client = SimpleNamespace(
+        info=lambda section: persistence if section == "persistence" else {},
+        execute_command=lambda *words: None,
+        connection_pool=SimpleNamespace(get_connection=lambda: connection),
+    )
+    monkeypatch.setattr(module, "socket_of", lambda connection: ours)
+    monkeypatch.setattr(module, "_FORK_WAIT", 0.05)
+    feed = module._Feed(client, "a:1", tmp_path / "rdb", {"one": 0}, 0.05)
+
+    def begin() -> None:
+        feed.pause()
+        feed.begin()
+
+    with ours, theirs, pytest.raises(ConfigError, match=f"^a:1 {said}"):
+        begin()
+
+
+def test_keys_of_others_and_keys_that_expire_are_counted_right(
+    kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path
+) -> None:
+    one: Any = kit.client("one")
+    one.set("stays", 1)
+    one.set("ends", 1, px=1)
+    while one.exists("ends"):
+        pass
+    backup(components(servers), tmp_path / "backup")
+    with (
+        LocalServers(ShardMap.parse(MAP), ports="free") as others,
+        shardkit.connect(others.shard_map) as target,
+    ):
+
+        def intrude(keys: int) -> None:
+            target.client("one").set("intruder", 1)
+
+        with pytest.raises(ConfigError, match="1 keys were copied, and 2 are there; who else"):
+            restore(tmp_path / "backup", others.shard_map, progress=intrude)
 
 
 def test_a_backup_that_fails_leaves_nothing_and_no_server_paused(tmp_path: Path) -> None:
@@ -186,3 +321,17 @@ def test_objects_and_history_of_the_config_server_are_in_it(
         assert restore_objects(tmp_path / "b", config) == 1
         assert sorted(config.keys()) == [b"config:flags:checkout", b"config:flags:other"]
         assert restore_objects(tmp_path / "b", config) == 0
+    with pytest.raises(ConfigError, match=r"the config server cannot be written: .*; start it"):
+        restore_objects(tmp_path / "b", config)
+    with pytest.raises(ConfigError, match=r"the config server cannot be read: .*; start it"):
+        backup(components(servers), tmp_path / "c", config=config)
+    (tmp_path / "b" / "config.json").unlink()
+    with pytest.raises(ConfigError, match=r"No such file .*; it was made without a config server"):
+        restore_objects(tmp_path / "b", config)
+
+
+def test_a_cluster_without_nodes_is_not_backed_up(tmp_path: Path) -> None:
+    gone = ShardMap.parse("components: {many: {entry: {cluster: true, port: 1}}}")
+    with pytest.raises(ConfigError, match=r"a cluster cannot be backed up: .*; start its nodes"):
+        backup(gone.components.values(), tmp_path / "b")
+    assert not (tmp_path / "b").exists()

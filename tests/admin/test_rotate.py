@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import platform
 import threading
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -264,6 +268,151 @@ def test_a_server_that_is_down_or_takes_more_passwords_stops_it_before_it_begins
     with pytest.raises(ConfigError, match="no entry logs in as 'nobody'"):
         rotate(config, servers[0].entry, "nobody", NEW)
     assert not logs_in(servers[1], NEW)
+
+
+STATE = {"format": 1, "user": "app", "hash": hashlib.sha256(NEW.encode()).hexdigest()}
+
+
+@pytest.mark.parametrize(
+    ("state", "options", "said"),
+    [
+        (None, {"password": None}, "the new password was not given; give it"),
+        (
+            STATE,
+            {"password": "another", "resume": True},
+            "not the password that the rotation began with; give that one, or take .*: --abort",
+        ),
+        (
+            {"format": 2},
+            {"resume": True},
+            "config:rotation:app cannot be read by this release; use the release that began",
+        ),
+        (
+            {**STATE, "published": 1},
+            {"resume": True},
+            "the new password of 'app' is gone; add it: ACL SETUSER; then go on: --resume",
+        ),
+    ],
+)
+def test_a_rotation_goes_on_only_with_what_it_began_with(
+    servers: list[LocalServer], config: redis.Redis, state: Any, options: Any, said: str
+) -> None:
+    push(config, described(servers))
+    if state is not None:
+        config.set("config:rotation:app", json.dumps(state))
+    with pytest.raises(ConfigError, match=said):
+        turn(config, servers, **options)
+    assert logs_in(servers[1], OLD)
+    assert not logs_in(servers[1], NEW)
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ((f">{NEW}",), "takes the new password of 'app' already; choose another"),
+        (("nopass",), "nothing was changed: user 'app' needs no password.* then try again"),
+        (("-client|list",), "nobody knows who uses the old password: .*or grant CLIENT LIST"),
+    ],
+)
+def test_a_user_that_cannot_be_rotated_is_named(
+    servers: list[LocalServer], config: redis.Redis, rules: tuple[str, ...], said: str
+) -> None:
+    push(config, described(servers))
+    with servers[1].client() as client:
+        client.execute_command("ACL", "SETUSER", "app", *rules)
+    with pytest.raises(ConfigError, match=said):
+        turn(config, servers)
+
+
+def test_a_user_that_is_not_there_is_named(servers: list[LocalServer], config: redis.Redis) -> None:
+    push(config, described(servers))
+    login = {"username": "admin", "password": "theAdmins"}
+    for server in servers[1:]:
+        with server.client() as client:
+            client.execute_command("ACL", "SETUSER", "admin", "on", ">theAdmins", "~*", "+@all")
+            client.execute_command("ACL", "DELUSER", "app")
+    with pytest.raises(ConfigError, match="user 'app'; correct the entry; then try again"):
+        turn(config, servers, login=login)
+
+
+def test_a_server_that_cannot_save_the_change_is_a_warning_and_replicas_entries_change_too(
+    servers: list[LocalServer], config: redis.Redis
+) -> None:
+    _, master, copy = servers
+    replicas = [{"port": copy.port, "username": "app", "password": OLD}]
+    entry = {
+        "port": master.port,
+        "username": "app",
+        "password": OLD,
+        "replicas": replicas,
+        "host": "127.0.0.1",
+    }
+    push(config, ShardMap.parse(json.dumps({"components": {"data": {"entry": entry}}})))
+    with master.client() as client:
+        client.execute_command("ACL", "SETUSER", "app", "-config")
+    rotated = turn(config, servers)
+    assert rotated.done
+    [warning] = rotated.warnings
+    assert warning == (
+        f"{master.address} cannot save the change: once restarted, only what its configuration "
+        "says is taken"
+    )
+    stored = read_components(config)["data"].entry
+    assert stored is not None
+    assert [stored.fields["password"], stored.fields["replicas"][0]["password"]] == [NEW, NEW]
+
+
+def test_a_program_that_does_not_say_what_it_uses_is_waited_for_unless_it_is_ignored(
+    servers: list[LocalServer], config: redis.Redis
+) -> None:
+    push(config, described(servers))
+    with redis.Redis(port=servers[1].port, username="app", password=OLD) as other:
+        other.client_setinfo("LIB-NAME", "batch")
+        other.client_setinfo("LIB-VER", "1.0")
+        [pending] = turn(config, servers, wait=0).pending
+        assert pending.why == "batch 1.0 does not say what it uses: look at it"
+        assert turn(config, servers, resume=True, ignore_others=True).done
+
+
+def test_a_password_file_that_cannot_be_written_stops_it_before_anything_is_published(
+    servers: list[LocalServer], config: redis.Redis, tmp_path: Path
+) -> None:
+    path = tmp_path / "password"
+    path.write_text(OLD)
+    (tmp_path / f".password.{os.getpid()}").mkdir()  # where the new file would be made
+    push(config, described(servers, f"password_file: {path}"))
+    said = f"password_file {path} cannot be written: .*; nothing was published; write it where"
+    with pytest.raises(ConfigError, match=said):
+        turn(config, servers)
+    assert path.read_text() == OLD
+
+
+@pytest.mark.parametrize(
+    ("refuses", "said"),
+    [
+        (True, "cannot be told the new password: no such master; both .*start it, or take it out"),
+        (
+            False,
+            r"does not see the master with the new password \(master,s_down\).*look at its log",
+        ),
+    ],
+)
+def test_a_sentinel_that_does_not_change_over_stops_it(
+    monkeypatch: pytest.MonkeyPatch, refuses: bool, said: str
+) -> None:
+    def told(*words: str) -> None:
+        if refuses:
+            raise redis.ResponseError("no such master")
+
+    module = import_module("shardkit.admin.rotate")
+    monkeypatch.setattr(module, "_SENTINEL_SECONDS", 0)
+    sentinel = SimpleNamespace(
+        connection_pool=SimpleNamespace(connection_kwargs={"host": "s1", "port": 26379}),
+        execute_command=told,
+        sentinel_master=lambda service: {"flags": "master,s_down"},
+    )
+    with pytest.raises(ConfigError, match=f"the Sentinel s1:26379 of data {said}"):
+        module._tell_sentinel(sentinel, "main", NEW, "data")
 
 
 def test_the_command_shows_what_it_would_do_and_never_a_password(
