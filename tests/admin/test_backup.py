@@ -156,7 +156,7 @@ def test_what_does_not_fit_or_is_damaged_is_refused_before_anything_is_written(
             "component 'one' has 1 shards .*, and 0 ",
         ),
         (
-            "one: {entry: {port: 2}}, data: {shards: [{port: 2, db: 1}, {port: 2}, {port: 2, db: 2}]}",
+            "one: {entry: {port: 2}}, data: {shards: [{port: 2, db: 1}, {port: 3}, {port: 4}]}",
             r"data:\d cannot be restored: .*; start its server",
         ),
         ("one: {entry: {port: PORT, db: 7}}, data: DATA", "database of one is not empty; restore"),
