@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import redis
@@ -27,7 +28,9 @@ from growth_helpers import (
 
 import shardkit
 from shardkit.config.store import read_epoch
+from shardkit.errors import ConfigError, NewerFormatError
 from shardkit.growth import (
+    ServerMove,
     abort_move,
     compare,
     journal,
@@ -39,7 +42,7 @@ from shardkit.growth import (
     verify_move,
 )
 from shardkit.growth.relocation import ServerAddress
-from shardkit.growth.servers import GrowthError, hand_over, wait_for_copy
+from shardkit.growth.servers import GrowthError, hand_over, too_small, wait_for_copy
 from shardkit.growth.slices import Slices, at_work
 from shardkit.simulation.linearizability import Register, check_linearizable
 
@@ -256,7 +259,8 @@ def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(
 
 def test_a_dry_run_says_what_would_be_done_and_what_stands_in_the_way(fleet: Fleet) -> None:
     fleet.push(0, (2,))
-    plan = plan_move(fleet.config, fleet.name(0), fleet.name(1))
+    asked = fleet.config, fleet.name(0), fleet.name(1)
+    plan = plan_move(*asked)
     assert plan.problems == ()
     assert plan.shards == ("users:0", "users:1")
     assert any("FAILOVER TO" in step for step in plan.steps)
@@ -272,6 +276,12 @@ def test_a_dry_run_says_what_would_be_done_and_what_stands_in_the_way(fleet: Fle
     assert "does not answer" in problem
     [problem, *_] = plan_move(fleet.config, fleet.name(0), fleet.name(0)).problems
     assert "are one server" in problem
+    fleet.servers[1].start()
+    follow(fleet.servers[0], fleet.servers[2])
+    assert f"{fleet.name(0)} is a replica" in plan_move(*asked).problems
+    fleet.servers[0].kill()
+    problem, *_ = plan_move(*asked).problems
+    assert problem.startswith(f"{fleet.name(0)} does not answer (")
     assert moves(fleet.config) == []
 
 
@@ -281,6 +291,151 @@ def test_a_master_that_refuses_to_hand_over_says_why(fleet: Fleet) -> None:
         master.execute_command("ACL", "SETUSER", "default", "-failover")
         with pytest.raises(redis.ResponseError, match="failover"):
             hand_over(master, replica, ServerAddress("127.0.0.1", fleet.servers[1].port), 0.01)
+
+
+def test_what_a_move_has_not_come_to_is_refused(fleet: Fleet) -> None:
+    fleet.push(1)
+    a, b = fleet.name(0), fleet.name(1)
+    refusals: list[tuple[str, Callable[..., object], str]] = [
+        ("", resume_move, f"there is no move of {a}; see: shardkit move status"),
+        ("aborted", resume_move, f"the move of {a} was aborted; start it again"),
+        ("begun", verify_move, f"the move of {a} is begun; resume it first"),
+        ("pushed", verify_move, f"{a} does not follow {b} any more; there is nothing to compare"),
+        ("begun", reverse_move, f"the move of {a} is begun; resume it, or abort it"),
+        ("pushed", abort_move, f"{b} has taken over; resume it, and .*: shardkit move reverse {a}"),
+        ("unheard", resume_move, f"move:{a} holds no move; look at it; delete it if nothing is"),
+    ]
+    for phase, work, said in refusals:
+        if phase:
+            with journal.lease(fleet.config) as lease:
+                lease.write(ServerMove(a, b, phase))
+        with pytest.raises((GrowthError, ConfigError), match=said):
+            work(fleet.config, a)
+    key = f"config:growth:move:{a}"
+    fleet.config.set(key, json.dumps({**json.loads(fleet.config.get(key)), "format": 99}))
+    with pytest.raises(NewerFormatError, match=f"{key} is of format 99; use the release that"):
+        moves(fleet.config)
+
+
+def test_a_target_that_somebody_else_has_filled_meanwhile_is_not_emptied(fleet: Fleet) -> None:
+    fleet.push(0)
+    with journal.lease(fleet.config) as lease:
+        lease.write(ServerMove(fleet.name(0), fleet.name(1)))
+    with fleet.servers[1].client() as client:
+        client.set("somebody's", 1)
+        with pytest.raises(
+            GrowthError, match=r"has keys and is no replica .*; something else uses"
+        ):
+            resume_move(fleet.config, fleet.name(0))
+        assert client.get("somebody's") == b"1"
+
+
+A, B = ServerAddress("10.0.0.1", 1), ServerAddress("10.0.0.2", 1)
+MASTER = {"role": "master", "master_repl_offset": 5, "master_replid": "f00d"}
+FOLLOWER = {"ip": B.host, "port": B.port, "offset": 5, "state": "online"}
+REPLICA = {
+    "role": "slave",
+    "master_host": A.host,
+    "master_port": A.port,
+    "master_link_status": "up",
+    "slave_repl_offset": 5,
+    "master_replid": "f00d",
+}
+
+
+class Answering:
+    """A client whose server says always the same of its replication, and notes its commands."""
+
+    def __init__(self, said: dict[str, Any]) -> None:
+        self.said = said
+        self.commands: list[str] = []
+        self.connection_pool = self
+
+    def info(self, section: str = "") -> dict[str, Any]:
+        return self.said
+
+    def config_get(self, name: str) -> dict[str, Any]:
+        return {name: self.said[name]}
+
+    def execute_command(self, *words: object) -> None:
+        self.commands.append(" ".join(map(str, words)))
+        if "ABORT" in words:
+            self.said = {**self.said, "master_failover_state": "no-failover"}
+
+    def get_connection(self) -> Answering:
+        return self
+
+    def send_command(self, *words: object) -> None:
+        """A replica acknowledges, and does not answer."""
+
+    def release(self, connection: object) -> None:
+        """Nothing is kept."""
+
+    def disconnect(self) -> None:
+        """Nothing is connected."""
+
+
+@pytest.mark.parametrize(
+    ("master", "said", "commands"),
+    [
+        (MASTER, f"{B} is no replica in good order of its master; see: shardkit replicas tree", []),
+        (
+            {**MASTER, "slave0": FOLLOWER},
+            f"{B} did not catch up within 0.001 s, 5 times: .*no write was lost; .*--hold",
+            5 * [f"FAILOVER TO {B.host} {B.port} TIMEOUT 1"],
+        ),
+        (
+            {**MASTER, "slave0": FOLLOWER, "master_failover_state": "waiting-for-sync"},
+            f"{B} did not catch up within 0.001 s",
+            [f"FAILOVER TO {B.host} {B.port} TIMEOUT 1", "FAILOVER ABORT"]
+            + 4 * [f"FAILOVER TO {B.host} {B.port} TIMEOUT 1"],
+        ),
+    ],
+)
+def test_a_replica_that_is_not_in_good_order_gets_no_handover(
+    monkeypatch: pytest.MonkeyPatch, master: dict[str, Any], said: str, commands: list[str]
+) -> None:
+    monkeypatch.setattr("shardkit.growth.servers.TIMEOUT", 0.01)
+    asked = Answering(master)
+    with pytest.raises(GrowthError, match=said):
+        hand_over(asked, Answering(REPLICA), B, 0.001)
+    assert asked.commands == commands
+
+
+@pytest.mark.parametrize(
+    ("replica", "said"),
+    [
+        (MASTER, "follows its master no more: .*nothing has changed.*; empty it if it has keys"),
+        ({**REPLICA, "master_link_status": "down"}, "within 0 s .its link .* is down.*; resume"),
+        ({**REPLICA, "master_replid": "other"}, "within 0 s .its link .* is up.*; resume when"),
+    ],
+)
+def test_a_copy_that_does_not_come_is_not_waited_for(replica: dict[str, Any], said: str) -> None:
+    with pytest.raises(GrowthError, match=said):
+        wait_for_copy(Answering(MASTER), Answering(replica), 0)
+
+
+@pytest.mark.parametrize(
+    ("there", "problems"),
+    [
+        ({}, []),
+        ({"loading": 1}, [f"{B} is loading"]),
+        ({"valkey_version": None}, [f"{B} is a Redis, which cannot read what a Valkey sends"]),
+        ({"valkey_version": "8.0.9"}, [f"{B} is of an older version"]),
+        ({"maxmemory": 2000}, [f"{B} has too little memory: maxmemory is 2,000 bytes"]),
+        ({"maxmemory": 3000}, []),
+        ({"databases": 15}, [f"{B} has fewer databases than 16"]),
+    ],
+)
+def test_a_server_that_is_too_small_or_too_old_is_not_moved_to(
+    there: dict[str, Any], problems: list[str]
+) -> None:
+    here = {"valkey_version": "8.1.0", "redis_version": "7.2.4", "databases": 16, "maxmemory": 0}
+    said = {name: value for name, value in {**here, **there}.items() if value is not None}
+    assert too_small(here, said, Answering(here), Answering(said), B, 3000) == problems
+    assert too_small({}, said, Answering(here), Answering(said), B, 3000) == [
+        each for each in problems if each.endswith("loading")
+    ]
 
 
 def test_what_differs_is_found(fleet: Fleet) -> None:

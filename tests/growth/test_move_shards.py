@@ -7,13 +7,14 @@ import gc
 import json
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import redis
 from click.testing import CliRunner
-from growth_helpers import PATIENT, Fleet, check_nothing_lost, on_redis_too, writing
+from growth_helpers import PATIENT, Fleet, check_nothing_lost, follow, on_redis_too, writing
 from test_move_server import filled
 
 import shardkit
@@ -22,9 +23,11 @@ from shardkit.admin import push
 from shardkit.cli.app import app
 from shardkit.config.read_from import in_use
 from shardkit.connections.greeting import FENCE_KEY, WAITING
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import ConfigError, InvalidArgumentError
 from shardkit.growth import (
+    ShardMove,
     abort_shard_move,
+    journal,
     plan_shard_move,
     resume_shard_move,
     reverse_shard_move,
@@ -459,3 +462,84 @@ def test_a_dry_run_says_what_stands_in_the_way_of_a_shard(fleet: Fleet) -> None:
     [problem, _] = plan_shard_move(fleet.config, ["users:1"], fleet.name(1)).problems
     assert problem == "others is in the same database: name it as well"
     assert shard_moves(fleet.config) == []
+
+
+def test_shards_that_cannot_be_moved_together_are_refused(fleet: Fleet) -> None:
+    here, there = ({"host": "127.0.0.1", "port": fleet.servers[n].port} for n in (0, 1))
+    components = {
+        "users": {"shards": [{**here, "db": 1}, {**there, "db": 2}]},
+        "open": {"entry": {"url": f"redis://{fleet.name(0)}/${{DATABASE}}"}},
+    }
+    push(fleet.config, ShardMap.parse(json.dumps({"components": components})))
+    both = ", ".join(sorted((fleet.name(0), fleet.name(1))))
+    refusals: list[tuple[list[str], str]] = [
+        ([], "no shard was named; name one, as timelines:3"),
+        ([fleet.name(0)], f"{fleet.name(0)} is no shard; see: shardkit status"),
+        (["open"], "config:redis:open has its database from the environment; write db: into it"),
+        (["users:0", "users:1"], f"are on 2 servers .{both}.; move those of one server at a time"),
+    ]
+    for shards, said in refusals:
+        with pytest.raises(InvalidArgumentError, match=said):
+            plan_shard_move(fleet.config, shards, fleet.name(2))
+    assert plan_shard_move(fleet.config, ["users:0"], fleet.name(1)).problems == ()
+
+
+def test_a_dry_run_names_servers_that_are_no_masters_or_do_not_answer(fleet: Fleet) -> None:
+    small(fleet)
+    a, b = fleet.name(0), fleet.name(1)
+
+    def problems() -> tuple[str, ...]:
+        return plan_shard_move(fleet.config, ["users:1"], b).problems
+
+    with fleet.servers[0].client(db=2) as client:
+        client.set("config:epoch", 1)
+        assert problems() == (f"database 2 of {a} is the config server's",)
+        client.delete("config:epoch")
+    follow(fleet.servers[1], fleet.servers[2])
+    assert f"{b} is a replica" in problems()
+    follow(fleet.servers[0], fleet.servers[2])
+    assert f"{a} is a replica" in problems()
+    for server in fleet.servers:
+        server.kill()
+    [source, target] = problems()
+    assert source.startswith(f"{a} cannot be used (")
+    assert target.startswith(f"{b} cannot be used (")
+    with pytest.raises(GrowthError, match=r"cannot be used .*; nothing was changed"):
+        start_shard_move(fleet.config, ["users:1"], b)
+
+
+def test_what_a_move_of_shards_has_not_come_to_is_refused(fleet: Fleet) -> None:
+    small(fleet)
+    a, b = fleet.name(0), fleet.name(1)
+    key = "config:growth:shards:users:1"
+    start = partial(start_shard_move, to=b)
+
+    def refused(phase: str, work: Callable[..., object], said: str, shard: str = "users:1") -> None:
+        if phase:
+            with journal.lease(fleet.config) as lease:
+                lease.write(ShardMove(shard, "id", [shard], a, b, [2], phase))
+        given = [shard] if work is start else shard
+        with pytest.raises((GrowthError, ConfigError), match=said):
+            work(fleet.config, given)
+
+    refused("", resume_shard_move, "there is no move of users:1; see: shardkit move status")
+    refused("aborted", resume_shard_move, "the move of users:1 was aborted; start it again")
+    refused("begun", reverse_shard_move, "of users:1 is begun; resume it, or abort it")
+    refused("begun", verify_shard_move, "the move of users:1 is begun; resume it first")
+    refused("done", abort_shard_move, "the move of users:1 is done; there is nothing to abort")
+    refused(
+        "begun",
+        start,
+        f"users:1 is being moved to {b} already .begun.; shardkit move resume users:1, or abort",
+    )
+    with fleet.servers[1].client(db=2) as client:
+        client.set("somebody's", 1)
+        refused("begun", resume_shard_move, f"{b} has keys in database 2; empty it, or abort the")
+        assert client.get("somebody's") == b"1"
+        client.flushdb()
+    follow(fleet.servers[1], fleet.servers[2])
+    refused("begun", resume_shard_move, f"{b} is a replica; nothing has changed for clients")
+    refused("begun", resume_shard_move, "users:9 is no shard any more; push its entry", "users:9")
+    fleet.config.set(key, "[]")
+    with pytest.raises(ConfigError, match=f"{key} holds no move; look at it; delete it"):
+        shard_moves(fleet.config)

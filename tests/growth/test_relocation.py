@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from shardkit.errors import ConfigError
-from shardkit.growth.relocation import ServerAddress, at_server
+from shardkit import Entry
+from shardkit.errors import ConfigError, InvalidArgumentError
+from shardkit.growth.relocation import ServerAddress, address_of, at_server
 
 NEW = ServerAddress("::1", 7001)
 
@@ -34,3 +37,40 @@ def test_host_and_port_are_replaced_where_there_is_no_url() -> None:
 def test_a_url_that_is_a_reference_cannot_name_another_server() -> None:
     with pytest.raises(ConfigError, match="data: its url is a reference"):
         at_server({"url": "${URL}"}, NEW, "data")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("a.internal", ("a.internal", 6379)),
+        ("a.internal:1", ("a.internal", 1)),
+        ("[::1]", ("::1", 6379)),
+        ("[::1]:65535", ("::1", 65535)),
+    ],
+)
+def test_an_address_is_read(text: str, address: tuple[str, int]) -> None:
+    assert ServerAddress.parse(text) == address
+    assert ServerAddress.parse(str(ServerAddress(*address))) == address
+
+
+@pytest.mark.parametrize("text", ["", "a:0", "a:65536", "a:b", "::1", "redis://a:1", "a b", "a/1"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"^'{text}' is no server; give HOST:PORT$"):
+        ServerAddress.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("fields", "address"),
+    [
+        ({"port": 1}, ("localhost", 1)),
+        ({"url": "redis://a:1/4"}, ("a", 1)),
+        ({"unix_socket_path": "/run/redis.sock"}, None),
+        ({"sentinel": {"service": "main", "sentinels": [["a", 1]]}}, None),
+        ({"host": "${HOST}", "port": 1}, None),
+        ({"url": "redis://a:${PORT}/4"}, None),
+    ],
+)
+def test_the_server_of_an_entry_is_known_where_it_has_one_of_its_own(
+    fields: dict[str, Any], address: tuple[str, int] | None
+) -> None:
+    assert address_of(Entry(fields, "data")) == address

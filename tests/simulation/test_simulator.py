@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardkit.simulation.choices import Choices, from_text
+from shardkit.errors import InvalidArgumentError
+from shardkit.simulation.choices import Choices, from_text, shrink
 from shardkit.simulation.protocol import _Run
 from shardkit.structures import ShardedHash
 from shardkit.testing import (
@@ -270,6 +271,40 @@ def test_choices_are_what_was_drawn_or_recorded(choices: dict[int, int] | None) 
     assert [again.draw(4) for _ in range(12)] == drawn
     if choices is not None:
         assert {n: each for n, each in enumerate(drawn) if each} == choices
+
+
+@pytest.mark.parametrize("choices", [None, {3: 1, 5: 9}])
+def test_weighted_choices_are_made_again_and_what_weighs_nothing_is_not_drawn(
+    choices: dict[int, int] | None,
+) -> None:
+    made = Choices(5, choices)
+    drawn = [made.weighted((3, 0, 1)) for _ in range(40)]
+    again = from_text(str(made))
+    assert [again.weighted((3, 0, 1)) for _ in range(40)] == drawn
+    if choices is None:
+        assert set(drawn) == {0, 2}
+        assert drawn.count(0) > drawn.count(2)
+    else:
+        assert {n: each for n, each in enumerate(drawn) if each} == {3: 1, 5: 2}, "2 is the last"
+
+
+def test_a_recorded_choice_of_more_options_than_there_are_is_the_last_one() -> None:
+    assert [Choices(5, {0: 9}).draw(options) for options in (1, 2, 4)] == [0, 1, 3]
+
+
+@pytest.mark.parametrize("text", ["", "x", "17:1", "17:a=1", "17:1=b"])
+def test_what_is_no_schedule_is_refused(text: str) -> None:
+    said = f'^{re.escape(repr(text))} is no schedule; give a seed, "17", or what a failure printed$'
+    with pytest.raises(InvalidArgumentError, match=said):
+        from_text(text)
+
+
+def test_choices_are_shrunk_to_the_fewest_and_smallest_that_fail() -> None:
+    def still_fails(taken: dict[int, int]) -> dict[int, int] | None:
+        return taken if taken.get(7, 0) >= 2 and 2 in taken else None
+
+    assert shrink({1: 3, 2: 3, 7: 3, 9: 1}, still_fails) == {2: 1, 7: 2}
+    assert shrink({2: 3, 7: 3}, still_fails, most_runs=0) == {2: 3, 7: 3}
 
 
 # ---- linearizability, against trying every order
