@@ -429,9 +429,10 @@ class Replicas:
             return
         try:
             client: Any = self._clients.get(state.component, state.shard.number, raw=True)
-            manager = client.connection_pool.sentinel_manager
-            found = manager.discover_slaves(master.fields["sentinel"]["service"])
         except (RedisError, ShardKitError, OSError):
+            return
+        found = _known_to(client.connection_pool.sentinel_manager, master)
+        if found is None:
             return  # those that are known go on being asked
         shared = {n: v for n, v in master.fields.items() if n not in _OF_SERVICES}
         known = {each.entry: each for each in state.replicas}
@@ -477,6 +478,21 @@ class _Answer(NamedTuple):
     said: Mapping[str, Any] | Exception
     began: float
     seconds: float
+
+
+def _known_to(manager: Any, master: Entry) -> list[tuple[str, int]] | None:
+    """Return the replicas that Sentinels see; None if no Sentinel answers.
+
+    redis-py's `discover_slaves` does not tell that from a service without replicas.
+    """
+    found: list[tuple[str, int]] | None = None
+    for asked in manager.sentinels:
+        with suppress(RedisError, OSError):
+            seen = asked.sentinel_slaves(master.fields["sentinel"]["service"])
+            found = manager.filter_slaves(seen)
+            if found:
+                break
+    return found
 
 
 # Fields of an entry that do not hold for the servers that Sentinels name.

@@ -15,10 +15,12 @@ from faces import Face, faced
 from replication_helpers import Replicated
 
 import shardkit
-from shardkit import ShardMap
+from shardkit import Entry, ShardMap
+from shardkit.admin import push
 from shardkit.errors import InvalidArgumentError, InvalidEntryError, ShardUnavailable
-from shardkit.local import LocalCluster, LocalSentinel
+from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 from shardkit.replication import ReadFrom, session
+from shardkit.replication.replicas import Replicas, ReplicaState
 
 
 def on(face: Face, router: Any, key: str, method: str, *args: Any) -> Any:
@@ -279,24 +281,126 @@ def test_a_replica_without_its_master_or_that_does_not_answer_is_skipped(
     assert replicated.counts("get")[0] == 1, "stale reads were asked for"
 
 
-def test_reads_under_way_go_elsewhere_when_their_replica_dies(kind: str) -> None:
-    from shardkit.local import LocalServer
-
+@pytest.mark.parametrize("what", ["client", "structure"])
+def test_reads_under_way_go_elsewhere_when_their_replica_dies(
+    kind: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.replication.replicas.INTERVAL", 3600)  # only the read learns it
     with LocalServer() as master, LocalServer(replica_of=master) as replica:
         entry = {"port": master.port, "replicas": [{"port": replica.port}]}
         text = json.dumps({"components": {"one": {"shards": [entry]}}})
+        with shardkit.connect(ShardMap.parse(text)) as writer, master.client() as client:
+            writer.hash("h", component="one").hset("a", "1")
+            client.set("k", 1)
+            assert client.wait(1, 5000) == 1
         with faced(kind, ShardMap.parse(text)) as face:
             router = face.kit.key_sharded("one", read_from="prefer_replica")
+            strict = face.kit.key_sharded("one", read_from="replica")
             users = face.kit.hash("h", component="one", read_from="prefer_replica")
-            face.run(users.hset("a", "1"))
-            with master.client() as client:
-                client.set("k", 1)
-                client.wait(1, 5000)
-            assert on(face, router, "k", "get", "k") == b"1"
-            assert face.run(users.hget("a")) == b"1"
+
+            def read() -> Any:
+                if what == "client":
+                    return on(face, router, "k", "get", "k")
+                return face.run(users.hget("a"))
+
+            assert read() == b"1"
+            with replica.client() as client:
+                calls = client.info("commandstats")
+            assert calls["cmdstat_get" if what == "client" else "cmdstat_hget"]["calls"]
             replica.kill()
-            assert on(face, router, "k", "get", "k") == b"1"
-            assert face.run(users.hget("a")) == b"1"
+            assert read() == b"1"
+            with pytest.raises(ShardUnavailable, match="it does not answer"):
+                on(face, strict, "k", "get", "k")
+
+
+def test_why_no_replica_can_be_read_is_said_of_each(opened: Face, replicated: Replicated) -> None:
+    first, second = replicated.replicas
+    with first.client() as one, second.client() as other:
+        one.replicaof("NO", "ONE")
+        other.replicaof("127.0.0.1", str(first.port))
+        while other.info("replication")["master_link_status"] != "up":
+            time.sleep(0.01)
+    strict = opened.kit.key_sharded("users", read_from="replica")
+    said = (
+        rf"^users:\d has no replica that can be read \(localhost:{first.port}/\d: it is a master; "
+        rf"localhost:{second.port}/\d: it is no replica of this master\); see `shardkit status`, "
+        "or give read_from='prefer_replica'"
+    )
+    with pytest.raises(ShardUnavailable, match=said):
+        on(opened, strict, "k", "get", "k")
+
+
+def test_an_entry_without_replicas_has_none_to_read(kind: str, replicated: Replicated) -> None:
+    with faced(kind, replicated.map(replicas=[])) as face:
+        strict = face.kit.key_sharded("users", read_from="replica")
+        with pytest.raises(ShardUnavailable, match=r"can be read \(its entry names none\); see"):
+            on(face, strict, "k", "get", "k")
+
+
+@pytest.mark.parametrize(
+    ("known", "since", "why"),
+    [
+        ({}, 0.0, ""),
+        ({"problem": "it is being filled"}, 0.0, "it is being filled"),
+        ({"asked_at": 1.0}, 0.0, "it was not heard of for some time"),
+        ({}, 99.5, "it does not have all yet that was written here"),
+        ({"linked": False}, 0.0, "its link to its master is down"),
+        ({"complete_at": 90.0}, 0.0, "it lags by more than 5 s"),
+    ],
+)
+def test_a_replica_that_is_not_as_wanted_is_not_read(
+    known: dict[str, Any], since: float, why: str
+) -> None:
+    fresh: dict[str, Any] = {"problem": "", "linked": True, "complete_at": 99.0, "asked_at": 99.0}
+    state = ReplicaState(Entry({"port": 1}, "one"), **{**fresh, **known})
+    assert state.why_not(ReadFrom("replica", max_lag=5), since, 100.0) == why
+    stale = "" if "link" in why or "lags" in why else why
+    assert state.why_not(ReadFrom("replica", max_lag=None), since, 100.0) == stale
+
+
+def test_reads_that_are_held_while_a_session_changes_its_replica_go_on_afterwards(
+    opened: Face, replicated: Replicated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, held = Replicas.begin, []
+
+    def holding(replicas: Replicas, *where: Any, **how: Any) -> Any:
+        held.append(where)
+        return begin(replicas, *where, **how) if len(held) % 3 == 0 else None
+
+    monkeypatch.setattr(Replicas, "begin", holding)
+    router = opened.kit.key_sharded("users", read_from="replica")
+    assert on(opened, router, "k", "get", "k") is None
+    assert opened.run(opened.kit.hash("h", component="one", read_from="replica").hget("a")) is None
+    assert len(held) >= 6
+    assert len(held) % 3 == 0, "each read asked until it was not held"
+
+
+def test_replicas_are_those_of_the_entry_as_it_is_now(kind: str, replicated: Replicated) -> None:
+    first, second = replicated.replicas
+    with LocalServer() as server, server.client() as config:
+        push(config, replicated.map())
+        with faced(kind, f"redis://{server.address}") as face:
+            router = face.kit.key_sharded("users", read_from="replica")
+            replicas = face.kit.plane.replicas
+
+            def read() -> set[int]:
+                """Read once; the ports of the replicas that may be read."""
+                assert on(face, router, "k", "get", "k") is None
+                component = face.kit.plane.topology.last_known("users")
+                number = component.shard_of("k").number
+                return {each.entry.fields["port"] for each in replicas.states(component, number)}
+
+            assert read() == {first.port, second.port}
+            push(config, replicated.map(replicas=[{"port": second.port}]))
+            face.kit.topology.expire()
+            replicated.settle()
+            preferring = face.kit.key_sharded("users", read_from="prefer_replica")
+            assert on(face, preferring, "k", "get", "k") is None
+            replicas.round()
+            assert read() == {second.port}
+            replicated.forget_counts()
+            assert read() == {second.port}
+            assert replicated.counts("get")[1:] == [0, 1]
 
 
 def test_own_writes_are_read_though_replicas_lag(opened: Face, replicated: Replicated) -> None:
@@ -352,6 +456,12 @@ def test_sentinels_tell_the_replicas(kind: str) -> None:
             assert face.run((aname if face.runner else name)()) == b"v"
             with watched.master.client() as client:
                 assert "cmdstat_get" not in client.info("commandstats")
+            for sentinel in watched.sentinels:
+                sentinel.kill()
+            face.kit.plane.replicas.round()  # those that are known go on being asked, and read
+            assert face.run((aname if face.runner else name)()) == b"v"
+            with watched.master.client() as client:
+                assert "cmdstat_get" not in client.info("commandstats")
 
 
 def test_a_cluster_is_read_from_its_replicas(kind: str) -> None:
@@ -377,6 +487,8 @@ def test_a_cluster_is_read_from_its_replicas(kind: str) -> None:
                     if client.info("replication")["role"] == "master":
                         assert "cmdstat_mget" not in stats
                         assert "cmdstat_get" not in stats
+            assert on(face, router, "k1", "set", "k1", "mine")
+            assert on(face, router, "k1", "get", "k1") == b"mine", "masters answer for a while"
             with pytest.raises(InvalidArgumentError, match="which is a cluster"):
                 face.run(face.kit.key_sharded("c", read_from="nearest").mget(keys))
 
