@@ -7,9 +7,9 @@
 -- ARGV[3]  the initial number of parts of a group
 -- ARGV[4]  when the structure expires, in milliseconds since 1970; -1 for never
 -- ARGV[5]  what names the structure's parameters
--- Reply    {1, parts, count}, or {2, …, when it expires} if the group was created; with nothing done
---          {0, parts, count} if the number of parts has changed, {-1, …, when it expires} if the
---          group belongs to a structure with other parameters, or has another end
+-- Reply    {1, parts, count}, or {2, …, when it expires} if the group was created; with nothing
+--          done {0, parts, count} if the number of parts has changed, {-1, …, when it expires} if
+--          the group belongs to a structure with other parameters, or has another end
 --@include structures/layouts/grow
 local ours, theirs = tonumber(ARGV[1]), tonumber(ARGV[2])
 local state = read_state(KEYS[1], ARGV[3], 'life')
