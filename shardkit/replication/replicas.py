@@ -322,10 +322,6 @@ class Replicas:
         if not component.entry_of(shard).is_cluster:
             self._ask_all([self._state(component, shard)])
 
-    def states(self, component: Component, number: int | None) -> list[ReplicaState]:
-        """Return what is known of a shard's replicas."""
-        return list(self._state(component, Shard(component.name, number)).replicas)
-
     def close(self) -> None:
         """Ask nobody any more."""
         self._end.set()

@@ -240,6 +240,9 @@ BAD: list[tuple[Any, str, str]] = [
 ]
 
 
+VERBS = {"cannot", "contains", "contradicts", "ends", "has", "is", "names", "sets"}
+
+
 @pytest.mark.parametrize(("fields", "field", "word"), BAD, ids=[bad[2] for bad in BAD])
 def test_what_cannot_be_used_is_named_with_key_field_and_remedy(
     fields: Any, field: str, word: str
@@ -249,6 +252,7 @@ def test_what_cannot_be_used_is_named_with_key_field_and_remedy(
     error = caught.value
     assert error.message.startswith("config:redis:unique:7")
     assert error.problems[0].field == field
+    assert error.problems[0].problem.split()[0] in VERBS  # and not the remedy
     assert word in str(error)
     assert error.remedy
     str(error).encode()  # it can be printed
