@@ -461,6 +461,19 @@ def test_a_dry_run_says_what_stands_in_the_way_of_a_shard(fleet: Fleet) -> None:
     push(fleet.config, ShardMap.parse(text))
     [problem, _] = plan_shard_move(fleet.config, ["users:1"], fleet.name(1)).problems
     assert problem == "others is in the same database: name it as well"
+    there = {**two, "port": fleet.servers[1].port}
+    push(fleet.config, ShardMap.parse(json.dumps({"components": {"others": {"entry": there}}})))
+    follow(fleet.servers[0], fleet.servers[2])
+    follow(fleet.servers[1], fleet.servers[2])
+    source, target = fleet.name(0), fleet.name(1)
+    assert plan_shard_move(fleet.config, ["users:1"], target).problems == (
+        f"{target} has others in a database of the same number",
+        f"{source} is a replica",
+        f"{target} is a replica",
+    )
+    for number, problem in (1, f"{target} cannot be used"), (0, f"{source} cannot be used"):
+        fleet.servers[number].kill()
+        assert problem in " ".join(plan_shard_move(fleet.config, ["users:1"], target).problems)
     assert shard_moves(fleet.config) == []
 
 
