@@ -19,7 +19,7 @@ from shardkit import Entry, ShardMap
 from shardkit.admin import push
 from shardkit.errors import InvalidArgumentError, InvalidEntryError, ShardUnavailable
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
-from shardkit.replication import ReadFrom, session
+from shardkit.replication import ReadFrom, replicas, session
 from shardkit.replication.replicas import Replicas, ReplicaState
 
 
@@ -108,6 +108,37 @@ def test_reads_go_on_where_there_can_be_no_more_threads(
     for _ in range(2):
         assert on(opened, router, "k", "get", "k") is None
     assert len(refused) >= 2  # each read tries again
+
+
+def test_replicas_are_asked_again_and_again_while_they_are_read(
+    opened: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once, rounds, before = replicas.Replicas.round, threading.Semaphore(0), threading.enumerate()
+
+    def counted(asked: replicas.Replicas) -> bool:
+        rounds.release()
+        return once(asked)
+
+    monkeypatch.setattr(replicas.Replicas, "round", counted)
+    monkeypatch.setattr(replicas, "INTERVAL", 0.01)
+    router = opened.kit.key_sharded("users", read_from="replica")
+    assert on(opened, router, "k", "get", "k") is None
+    for _ in range(3):
+        assert rounds.acquire(timeout=20)
+    [thread] = [
+        each
+        for each in threading.enumerate()
+        if each.name == "shardkit-replicas" and each not in before
+    ]
+    monkeypatch.setattr(replicas, "UNUSED", -1.0)  # as if there had been no read for so long
+    thread.join(20)
+    assert not thread.is_alive()
+    monkeypatch.undo()
+    monkeypatch.setattr(replicas.Replicas, "round", counted)
+    while rounds.acquire(blocking=False):
+        pass
+    assert on(opened, router, "k", "get", "k") is None
+    assert rounds.acquire(timeout=20)
 
 
 def read_in_session(face: Face, router: Any, name: str) -> None:
