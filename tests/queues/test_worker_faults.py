@@ -107,6 +107,13 @@ def test_a_worker_goes_on_when_its_server_is_back(
     assert all(each.startswith("cannot take tasks; trying again in 0.0 s: ") for each in said)
 
 
+def test_a_worker_whose_server_is_away_tries_ever_later(kit: ShardKit) -> None:
+    worker = Worker(kit.queues(component="one"), "q")
+    away = ConnectionError("away")
+    pauses = [worker._pause_after(away, failures, burst=False) for failures in (1, 2, 3, 7, 99)]
+    assert pauses == [0.1, 0.2, 0.4, 5.0, 5.0]
+
+
 @pytest.mark.parametrize("failures", [1, TRIES - 1])
 def test_an_outcome_is_reported_again_until_its_server_is_back(
     mortal: tuple[Face, LocalServer], short_pauses: None, failures: int
