@@ -77,7 +77,6 @@ class MultiLock(Structure[Face]):
                 "give at least one, and each once",
             )
         super().__init__(driver, names[0][0], "+".join(name for _, name in names))
-        waiting_time(self.name, "wait", wait)
         self._wait = wait
         self._monotonic = monotonic or time.monotonic
         self._held: list[list[Hold[Any]]] = []

@@ -119,6 +119,8 @@ def test_how_long_to_wait_is_checked_before_anything_is_acquired(
     assert not kit.lock("a", component="many").locked()
     with pytest.raises(InvalidArgumentError, match="wait="):
         kit.quorum_lock("q", components=["x", "y", "z"], wait=wait)
+    with pytest.raises(InvalidArgumentError, match="wait="):
+        kit.multi_lock(["a"], component="many", wait=wait)
     with pytest.raises(InvalidArgumentError, match=r"components=\['x', 'y', 5\]"):
         kit.quorum_lock("q", components=["x", "y", 5])  # type: ignore[list-item]
 
