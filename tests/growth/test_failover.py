@@ -18,7 +18,9 @@ from growth_helpers import (
 )
 
 import shardkit
-from shardkit.errors import InvalidArgumentError
+from shardkit import ShardMap
+from shardkit.admin import push
+from shardkit.errors import ConfigError, InvalidArgumentError
 from shardkit.growth import apply_fences, fail_over, failover, pending_fences
 from shardkit.growth.servers import GrowthError, role_of
 from shardkit.local import LocalServer
@@ -239,6 +241,17 @@ def test_what_cannot_be_failed_over_is_refused(fleet: Fleet) -> None:
         fail_over(fleet.config, "nobody:7")
     with pytest.raises(InvalidArgumentError, match="is no shard"):
         fail_over(fleet.config, "users:9")
+    push(fleet.config, ShardMap.parse("components: {far: {entry: {url: 'redis://${HOST}/1'}}}"))
+    with pytest.raises(ConfigError, match=r"config:redis:far does not name its server .*; write"):
+        fail_over(fleet.config, "far")
+
+
+@pytest.mark.parametrize("stored", ["", "[]", '{"master": "a b"}', '{"master": "a", "least": "x"}'])
+def test_a_fence_that_cannot_be_read_is_named(fleet: Fleet, stored: str) -> None:
+    fleet.config.hset("config:growth:fences", "a:1", stored)
+    said = "config:growth:fences a:1 holds no fence; look at it; delete it if all is well"
+    with pytest.raises(ConfigError, match=said):
+        pending_fences(fleet.config)
 
 
 def test_a_master_that_was_replaced_stays_a_replica_when_it_is_restarted(fleet: Fleet) -> None:

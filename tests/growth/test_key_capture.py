@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import cast
+from unittest.mock import Mock
 
+import pytest
+import redis
+
+from shardkit.connections.greeting import FENCE_KEY
 from shardkit.growth.capture import KeyCapture, turn_on_notifications
 from shardkit.growth.servers import GrowthError
+from shardkit.growth.shard_copy import DatabaseCopy, Follower
 from shardkit.local import LocalServer
 
 
@@ -25,3 +31,60 @@ def test_changes_are_not_taken_for_complete_after_the_connection_was_lost() -> N
                 capture.take()
         finally:
             capture.close()
+
+
+def test_a_server_that_tells_nothing_or_does_not_answer_stops_the_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shardkit.growth.capture._BARRIER", 0.05)
+    with LocalServer() as server, server.client() as client:
+        turn_on_notifications(client)
+        capture = KeyCapture(client, [0])
+        try:
+            client.mset({f"k{n}": n for n in range(5)})
+            capture.wait_until_told()
+            assert [len(capture.take(3)), len(capture.take(3))] == [3, 2]
+            server.pause()
+            with pytest.raises(GrowthError, match="does not answer; nothing has changed; try"):
+                capture.wait_until_told()
+        finally:
+            server.resume()
+            capture.close()
+        client.execute_command("ACL", "SETUSER", "default", "-psubscribe")
+        said = r"does not tell of changed keys: .*psubscribe.*; see docs/rights\.md"
+        with pytest.raises(GrowthError, match=said):
+            KeyCapture(client, [0])
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (GrowthError("the target is full", "empty it"), "^the target is full; empty it$"),
+        (redis.ConnectionError("away"), "^the copy was interrupted: away; resume it$"),
+    ],
+)
+def test_a_copy_that_could_not_follow_changes_says_so_when_it_ends(
+    error: Exception, said: str
+) -> None:
+    copy = DatabaseCopy({}, {}, b"", cast("KeyCapture", None))
+    copy.follow = Mock(side_effect=error)  # type: ignore[method-assign]
+    with pytest.raises(GrowthError, match=said):
+        Follower(copy).stop()
+
+
+def test_a_value_that_the_target_refuses_stops_the_copy() -> None:
+    with LocalServer() as server, server.client(db=0) as old, server.client(db=1) as new:
+        old.set("k", "v" * 100)
+        new.set(FENCE_KEY, b"mine")
+        server_is_full = "maxmemory", 1
+        old.config_set(*server_is_full)
+        copy = DatabaseCopy({0: old}, {0: new}, b"mine", cast("KeyCapture", None))
+        said = "the target refuses a value: .*; is it of an older version, or full"
+        with pytest.raises(GrowthError, match=said):
+            copy.copy(0, [b"k"])
+        old.config_set("maxmemory", 0)
+        copy.copy(0, [b"k"])
+        assert new.get("k") == b"v" * 100
+        new.set(FENCE_KEY, b"another's")
+        with pytest.raises(GrowthError, match="another process has taken over this move; see:"):
+            copy.copy(0, [b"k"])

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from shardkit.config.entry import Entry
 from shardkit.errors import ConfigServerError, InvalidArgumentError
 from shardkit.growth import fail_over, managed_failover
 from shardkit.growth.relocation import ServerAddress
-from shardkit.growth.servers import GrowthError
+from shardkit.growth.servers import GrowthError, Takeover
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 
 
@@ -169,6 +170,95 @@ def test_each_sentinel_is_waited_for_until_the_replica_has_the_best_priority_the
     sentinels[0].left = [(100, 1)] * 100  # type: ignore[union-attr]
     with pytest.raises(GrowthError, match="did not learn within"):
         managed_failover._wait_for_priority(entry, "data", wanted)
+
+
+SERVICE = Entry({"sentinel": {"service": "main", "sentinels": [["10.0.0.9", 1]]}})
+A, B, C = (ServerAddress(f"10.0.0.{n}", 1) for n in (1, 2, 3))
+
+
+def test_sentinels_that_refuse_are_asked_one_after_another_and_the_last_reason_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    class Sentinel:
+        def __init__(self, *answers: Exception | None) -> None:
+            self.answers = list(answers)
+
+        def execute_command(self, *words: str) -> None:
+            asked.append(words[2:])
+            if (answer := self.answers.pop(0)) is not None:
+                raise answer
+
+    def ask(*sentinels: Sentinel) -> bool:
+        given = contextlib.nullcontext(sentinels)
+        monkeypatch.setattr(managed_failover, "sentinels_of", lambda *_: given)
+        asked.clear()
+        return managed_failover._ask_sentinels(SERVICE, "data", "main")
+
+    away, refused = redis.ConnectionError("away"), redis.ResponseError("NOGOODSLAVE none")
+    old = redis.ResponseError("wrong number of arguments")
+    assert ask(Sentinel(away), Sentinel(None)) is True
+    assert asked == [("main", "COORDINATED")] * 2
+    assert ask(Sentinel(old, None)) is False
+    assert asked == [("main", "COORDINATED"), ("main",)]
+    with pytest.raises(GrowthError, match=r"no Sentinel replaces .* 'main': NOGOODSLAVE none; not"):
+        ask(Sentinel(away), Sentinel(refused))
+
+
+def test_sentinels_that_do_not_do_it_in_time_or_choose_another_are_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def ask(entry: Entry, where: str, service: str) -> bool:
+        asked.append(service)
+        return True
+
+    there = [("data", Entry({"host": A.host, "port": A.port}))]
+    monkeypatch.setattr(managed_failover, "servers_of_service", lambda *_: there)
+    monkeypatch.setattr(managed_failover, "_ask_sentinels", ask)
+    monkeypatch.setattr(managed_failover, "_SECONDS", 0.2)
+    monkeypatch.setattr(managed_failover, "_AGAIN", 0.0)
+    config: Any = SimpleNamespace(hgetall=lambda key: {})
+    said = f"the Sentinels of 'main' did not replace {A} within 0.2 s; look at their logs"
+    with pytest.raises(GrowthError, match=said):
+        managed_failover.fail_over_sentinels(config, {}, SERVICE, "data", None)
+    assert len(asked) > 1, "they may have found no majority"
+    assert set(asked) == {"main"}
+    monkeypatch.setattr(managed_failover, "_preferring", lambda *_: contextlib.nullcontext())
+    done = Takeover(("data",), A, C, True)
+    monkeypatch.setattr(managed_failover, "_have_sentinels_do_it", lambda *_: done)
+    with pytest.raises(GrowthError, match=f"the Sentinels chose {C}, not {B}, though .*; it was"):
+        managed_failover.fail_over_sentinels(config, {}, SERVICE, "data", str(B))
+
+
+def test_a_replica_whose_priority_may_not_be_changed_is_named() -> None:
+    with LocalServer() as server, server.client() as client:
+        client.execute_command("ACL", "SETUSER", "default", "-config")
+        address = ServerAddress("127.0.0.1", server.port)
+        said = f"{address} does not let its replica-priority be changed .*; give the user CONFIG"
+        with pytest.raises(GrowthError, match=said):
+            managed_failover._set_priority(client, server.entry, "data", address, 1)
+
+
+def test_a_node_of_a_cluster_without_a_replica_or_whose_replica_does_nothing_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entry = Entry({"cluster": True, "host": A.host, "port": A.port})
+    nodes = [managed_failover._Node(A, "a", "", True), managed_failover._Node(B, "b", "a", False)]
+    monkeypatch.setattr(managed_failover, "_nodes", lambda *_: nodes)
+    with pytest.raises(GrowthError, match=f"{A} is no master with a replica of the cluster; see:"):
+        managed_failover.fail_over_cluster(entry, "data", str(A), None, force=False)
+    asked: list[tuple[str, ...]] = []
+    idle = SimpleNamespace(
+        execute_command=lambda *words: asked.append(words), info=lambda section: {"role": "slave"}
+    )
+    monkeypatch.setattr(managed_failover, "client_of", lambda *_: contextlib.nullcontext(idle))
+    monkeypatch.setattr(managed_failover, "_SECONDS", 0.01)
+    with pytest.raises(GrowthError, match=rf"{B} did not take over within 0\.01 s; nothing has ch"):
+        managed_failover.fail_over_cluster(entry, "data", str(A), str(B), force=False)
+    assert asked == [("CLUSTER", "FAILOVER")]
 
 
 def test_a_replica_of_a_cluster_takes_its_masters_place_and_no_write_is_lost() -> None:

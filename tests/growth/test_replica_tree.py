@@ -130,3 +130,25 @@ def test_a_write_is_verified_on_replicas_and_their_disks(fleet: Fleet) -> None:
     assert {str(replica): type(answer) for (_, replica), answer in found.items()} == {
         fleet.name(1): VerifiedReplica, fleet.name(2): redis.ConnectionError,
     }  # fmt: skip
+
+
+def test_a_tree_says_of_each_server_what_it_follows_instead(fleet: Fleet) -> None:
+    a, b, c = fleet.servers
+    fleet.push(0, (1,))
+    follow(b, c)
+    nodes = replica_tree(read_components(fleet.config).values())
+    assert [(str(node.server), node.depth, node.state) for node in nodes] == [
+        (fleet.name(0), 0, "master"),
+        (fleet.name(1), 1, f"follows {fleet.name(2)}, not the master of its entry"),
+    ]
+    with pytest.raises(GrowthError, match=f"{fleet.name(1)} is a replica of another server; noth"):
+        attach_replica(fleet.config, fleet.name(1), fleet.name(0))
+    with pytest.raises(GrowthError, match=f"{fleet.name(1)} are one server; nothing was changed"):
+        attach_replica(fleet.config, fleet.name(1), fleet.name(1))
+    follow(a, c)
+    [node, *_] = replica_tree(read_components(fleet.config).values())
+    assert (node.state, node.ok) == ("is a replica, though an entry names it as master", False)
+    fleet.push(0)
+    a.kill()
+    [node] = replica_tree(read_components(fleet.config).values())
+    assert node.state.startswith("does not answer (")

@@ -8,7 +8,7 @@ from datetime import date
 from typing import Any, NamedTuple
 
 import pytest
-from faces import keys_of
+from faces import holder, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import ParameterMismatchError
@@ -128,14 +128,18 @@ def call(it: Any, name: str, method: Any) -> object:
     return list(found) if isinstance(method, stream) else found
 
 
+@pytest.mark.parametrize("holds", [True, False], ids=["with data", "with parameters alone"])
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_each_operation_is_refused_where_there_are_other_parameters(
-    kit: ShardKit, kind: Kind
+    kit: ShardKit, kind: Kind, holds: bool
 ) -> None:
     def made(**parameters: Any) -> Any:
         return getattr(kit, kind.make)(kind.name, component="many", **parameters)
 
     kind.write(made(**kind.parameters))
+    for key in keys_of(kit, "many"):
+        if not holds and not key.endswith(":meta"):
+            holder(kit, "many", key).delete(key)
     if kind.plain is not None:
         kind.plain(kit.key_sharded("many")["plain"])
     before = keys_of(kit, "many")

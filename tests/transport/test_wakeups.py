@@ -1,0 +1,83 @@
+"""Wake-ups: who waits for one is not left waiting where none can come any more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from link_helpers import FACES, Face, command, eventually, opened
+
+from shardkit import ShardMap
+from shardkit.local import LocalCluster, LocalServer
+from shardkit.operations.commands import AwaitWakeup, Subscribe
+from shardkit.routing.placement import slot_of
+
+TOO_LONG = 20
+
+
+def on(server: LocalServer | LocalCluster) -> ShardMap:
+    fields = server.entry.fields if isinstance(server, LocalCluster) else {"port": server.port}
+    entry = {**fields, "max_connections": 4}
+    return ShardMap.parse(str({"components": {"data": {"entry": entry}}}), source="test")
+
+
+async def subscribed(face: Face) -> str:
+    """The channel of the key ``x``."""
+    channel: str = await face._value(face.kit.driver.link.subscribe(Subscribe("data", "x")))
+    return channel
+
+
+async def waiting(face: Face, *waiters: str) -> list[asyncio.Task[bytes | None]]:
+    """Have some wait for a wake-up, and return when they do."""
+    link: Any = face.kit.driver.link
+
+    async def wait(waiter: str) -> bytes | None:
+        request = AwaitWakeup("data", "x", waiter, TOO_LONG, command("data", "x", "GET"))
+        started = asyncio.to_thread if face.blocks else lambda wait, request: wait(request)
+        found: bytes | None = await started(link.await_wakeup, request)
+        return found
+
+    tasks = [asyncio.create_task(wait(waiter)) for waiter in waiters]
+    subscription = await face._value(link._subscription("data", "x", False))
+    assert await eventually(lambda: len(subscription._waiters) == len(waiters))
+    return tasks
+
+
+@pytest.mark.parametrize("kind", FACES)
+async def test_who_waits_on_a_connection_that_is_cut_looks_again_at_once(
+    kind: str, own_server: LocalServer
+) -> None:
+    async with opened(kind, on(own_server)) as face, asyncio.timeout(TOO_LONG / 2):
+        with own_server.client() as client:
+            for _ in range(5):  # more often than there are connections
+                channel = await subscribed(face)
+                first, *others = await waiting(face, "a", "b", "c")
+                assert client.publish(channel, "a it is yours") == 1
+                assert await first == b"it is yours"
+                client.client_kill_filter(_type="pubsub")
+                assert await asyncio.gather(*others) == [None, None]
+
+
+@pytest.mark.parametrize("kind", FACES)
+async def test_who_waits_on_a_slot_that_moves_to_another_node_gets_another_channel(
+    kind: str,
+) -> None:
+    with LocalCluster() as whole:
+        async with opened(kind, on(whole)) as face, asyncio.timeout(TOO_LONG / 2):
+            with whole.client() as asking:
+                owner = asking.get_node_from_key("x").name
+            [node] = [each for each in whole.nodes if each.address == owner]
+            other = next(each for each in whole.nodes if each.address != owner)
+            with node.client() as source, other.client() as target:
+                before = await subscribed(face)
+                tasks = await waiting(face, "a", "b")
+                new_owner = target.execute_command("CLUSTER MYID")
+                for each in (target, source):
+                    each.execute_command("CLUSTER SETSLOT", slot_of(before), "NODE", new_owner)
+                assert await asyncio.gather(*tasks) == [None, None]
+                channel = await subscribed(face)
+                assert channel != before
+                [task] = await waiting(face, "a")
+                assert source.execute_command("SPUBLISH", channel, "a it is yours") == 1
+                assert await task == b"it is yours"
