@@ -365,6 +365,15 @@ def test_other_components_stay(plain: redis.Redis) -> None:
     assert read_components(plain).keys() == {"unique", "hits", "new"}
 
 
+def test_a_push_says_of_all_that_it_leaves_as_it_was_that_no_hand_wrote_it(
+    plain: redis.Redis,
+) -> None:
+    push(plain, TWO)
+    plain.delete("config:pushed:unique")
+    assert kinds(push(plain, shard_map("{new: {entry: {}}}"))) == {"new": "added"}
+    assert plain.get("config:pushed:unique") == b"1"
+
+
 def test_other_components_are_removed_if_asked_and_empty(client: redis.Redis) -> None:
     push(client, TWO)
     new = shard_map("{new: {entry: {}}}")

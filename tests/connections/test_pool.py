@@ -317,7 +317,7 @@ def test_long_idle_connections_are_closed_but_for_one_in_each_pool(
 ) -> None:
     face = Pooled(server.port, "blocking")
     crowded, quiet, other = face.pool(db=1), face.pool(db=2), face.pool(db=3)
-    for pool, count in ((crowded, 6), (quiet, 1)):
+    for pool, count in ((quiet, 1), (crowded, 6)):
         lent = [pool.get_connection() for _ in range(count)]
         for connection in lent:
             pool.release(connection)
@@ -328,6 +328,7 @@ def test_long_idle_connections_are_closed_but_for_one_in_each_pool(
     monkeypatch.setattr(pool_module._sweep, "due", 0.0)
     other.release(other.get_connection())  # whose release it is does not matter
     assert [counts(pool) for pool in (crowded, quiet, other)] == [[1, 0], [1, 0], [1, 0]]
+    assert {each for each in lent if each.is_connected} == {fresh}
     assert crowded.get_connection() is fresh
     for pool in (crowded, quiet, other):
         pool.disconnect()

@@ -629,10 +629,11 @@ def test_what_is_refused_is_named(kit: ShardKit) -> None:
     files.close("logs")
     with pytest.raises(ChannelError, match="closed"):
         files.publish("logs", io.BytesIO(b""), name="a")
+    with pytest.raises(InvalidArgumentError, match="files: byte_limit=1; give an integer"):
+        files.create("a", ["x"], byte_limit=1)
     for call in (
         lambda: files.create("a", []),
         lambda: files.create("a", ["x:y"]),
-        lambda: files.create("a", ["x"], byte_limit=1),
         lambda: files.create("a", ["x"], chunk_size=2**26 + 1),
         lambda: files.create("{a}", ["x"]),
         lambda: files.publish("logs", io.BytesIO(b"")),
