@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import fakeredis
 import redis
 from fakeredis._commands import COMMANDS_WITH_SUB, SUPPORTED_COMMANDS
-from fakeredis._core import Database
+from fakeredis._core import CommandItem, Database
 from fakeredis._helpers import NoResponse
 from fakeredis.model import AccessControlList, ClientInfo, is_write_command
 
@@ -142,6 +142,12 @@ class ServerSocket(CompilingSocket):
         self.answer = answer
         self.waiting: tuple[Callable[[bool], Any], float, Callable[[Any], Any] | None] | None = None
         self.queued_keys: list[bytes] = []
+
+    def _expireat(self, key: CommandItem, timestamp: float, *args: bytes) -> int:
+        done: int = super()._expireat(key, timestamp, *args)
+        if done and timestamp <= self._db.time:  # at once, though no time has passed
+            key.value = None
+        return done
 
     def put_response(self, msg: Any) -> None:
         """Give out a reply or a message."""

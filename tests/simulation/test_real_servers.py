@@ -6,7 +6,7 @@ from typing import Any
 
 import hiredis
 import redis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from redis.exceptions import ResponseError
 
@@ -103,6 +103,7 @@ def ask(client: redis.Redis, args: list[str]) -> Any:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(commands(), min_size=5, max_size=30))
+@example([["HSET", "h", "", ""], ["EXPIRE", "h", "0"], ["APPEND", "h", ""]])
 def test_random_commands_and_scripts_are_answered_as_by_a_real_server(
     own_server: LocalServer, steps: list[list[str]]
 ) -> None:
