@@ -360,8 +360,8 @@ class World:
             chosen = self.choices.draw(len(self.faults) + 1, self._fault_chance)
             if chosen:
                 self.fault_count += 1
-                if self._inject(self.faults[chosen - 1], wire):
-                    return
+                if self._inject(self.faults[chosen - 1], wire) or not wire.requests:
+                    return  # a failover, for one, closes the connections of its master
         by_command = len(wire.requests) > 1 and self.choices.draw(2, 0.2)
         self._execute(wire)
         while not by_command and wire.requests and wire.usable:

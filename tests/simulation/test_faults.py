@@ -16,7 +16,7 @@ from protocols import PROTOCOLS
 from shardkit.errors import NotDurableError
 from shardkit.simulation import EVERYTHING
 from shardkit.simulation.choices import Choices
-from shardkit.simulation.protocol import _Run
+from shardkit.simulation.protocol import _Run, replay
 from shardkit.testing import Client, Protocol, SimulationFailure, simulate
 
 
@@ -381,3 +381,7 @@ class Durable(Sentinels):
 
 def test_a_durable_block_survives_a_failover_and_rests_between_looks_at_a_replica() -> None:
     simulate(Durable(), 40)  # without pauses it would not end within the most steps
+
+
+def test_what_was_about_to_arrive_does_not_where_its_server_is_replaced_at_that_moment() -> None:
+    replay(Sentinels(), "125:7=2,22=1,26=1,32=1,37=8,40=1,41=3,44=2,51=1,54=1,107=9")
