@@ -432,12 +432,18 @@ def _newer_in(failure: ShardFailure) -> NewerFormatError | None:
     )
 
 
+_OF_STRINGS = ("APPEND", "BIT", "DECR", "GET", "INCR", "MGET", "MSET", "PF", "SET", "STRLEN")
+_TYPES = {  # by the first letter of all others; of those with a G, GEOADD and its like are left
+    **{"G": "a ZSET", "H": "a HASH", "L": "a LIST", "R": "a LIST"},
+    **{"S": "a SET", "X": "a STREAM", "Z": "a ZSET"},
+}
+
+
 def _type_of(failure: ShardFailure) -> str:
     """Return the type of key that a command is for, for messages."""
     name = failure.command.upper()
     if "/" in name:  # a script
         return "another type"
-    if name.startswith(("SET", "STR")) or name[:2] in ("PF", "BI", "GE", "IN", "DE", "MG", "MS"):
+    if name.startswith(_OF_STRINGS):
         return "a STRING"
-    kinds = {"H": "a HASH", "S": "a SET", "Z": "a ZSET", "L": "a LIST", "R": "a LIST"}
-    return kinds.get(name[:1], "another type") if name.isalnum() else "other types of keys"
+    return _TYPES.get(name[:1], "another type") if name.isalnum() else "other types of keys"

@@ -493,6 +493,22 @@ def test_shards_without_a_count_are_told_from_an_unsharded_component(client: red
             read(client)
 
 
+@pytest.mark.parametrize("count", [63, 64, 65, 66])
+def test_the_first_shard_beyond_the_count_is_seen_however_many_there_are(
+    plain: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+) -> None:
+    monkeypatch.setattr("shardkit.config.stored._warned", set())
+    push(plain, shard_map(f"{{many: {{shards: {{count: {count}, over: [{{host: a}}]}}}}}}"))
+    plain.set(f"config:redis:many:{count}", "{}")
+    component = read_component(plain, "many")
+    assert component is not None
+    assert len(component.shards) == count
+    assert f"config:redis:many:{count} is stored, but config:shards:many says" in caplog.text
+
+
 def test_shards_beyond_the_count_are_not_read_and_go_with_the_next_change(
     plain: redis.Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,9 @@ async def test_a_batch_is_told_once_for_each_server(
         assert len(finished) == 4
         assert {each.waited is None for each in finished} == {face.blocks}
         assert [event.name for event in of(told, events.CallFinished)] == ["pipeline"]
+        opened_for = {event.shard for event in of(told, events.ConnectionOpened)}
+    closed_for = {event.shard for event in of(told, events.ConnectionClosed)}
+    assert opened_for == closed_for == {f"own_shards:{n}" for n in range(4)}
 
 
 @pytest.mark.parametrize("which", ["shared", "private", "not multiplexed"])

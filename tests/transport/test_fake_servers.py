@@ -612,6 +612,21 @@ def test_a_script_packs_numbers_and_returns_a_status_as_on_a_real_server(
     ]
 
 
+@pytest.mark.parametrize(
+    ("form", "position"),
+    [("<i4>i2", 1), ("c2<Hs", 1), ("s>I3xB", 2), ("<bxh>L", 3), (">c3i8", 2), ("<I4>I4c1s", 1)],
+)
+def test_a_script_unpacks_as_on_a_real_server(
+    memory: MemoryConnector, own_server: LocalServer, form: str, position: int
+) -> None:
+    script = "return {struct.size('<i4c3'), struct.unpack(ARGV[1], ARGV[2], tonumber(ARGV[3]))}"
+    packed = b"ab\xffc\x01\x02\x03\0\x05\x06\x07\x08z\0\x11"
+    with own_server.client() as real:
+        expected = real.eval(script, 0, form, packed, position)
+    assert len(expected) > 3
+    assert memory.server("a").client().eval(script, 0, form, packed, position) == expected
+
+
 def test_the_inside_of_a_server_is_beyond_its_faults(memory: MemoryConnector) -> None:
     server = memory.server("a")
     server.down()

@@ -16,9 +16,9 @@ from shardkit.routing.placement import slot_of
 TOO_LONG = 20
 
 
-def on(server: LocalServer | LocalCluster) -> ShardMap:
+def on(server: LocalServer | LocalCluster, max_connections: int = 4) -> ShardMap:
     fields = server.entry.fields if isinstance(server, LocalCluster) else {"port": server.port}
-    entry = {**fields, "max_connections": 4}
+    entry = {**fields, "max_connections": max_connections}
     return ShardMap.parse(str({"components": {"data": {"entry": entry}}}), source="test")
 
 
@@ -48,7 +48,7 @@ async def waiting(face: Face, *waiters: str) -> list[asyncio.Task[bytes | None]]
 async def test_who_waits_on_a_connection_that_is_cut_looks_again_at_once(
     kind: str, own_server: LocalServer
 ) -> None:
-    async with opened(kind, on(own_server)) as face, asyncio.timeout(TOO_LONG / 2):
+    async with opened(kind, on(own_server, 1)) as face, asyncio.timeout(TOO_LONG / 2):
         with own_server.client() as client:
             for _ in range(5):  # more often than there are connections
                 channel = await subscribed(face)
