@@ -434,8 +434,13 @@ def _newer_in(failure: ShardFailure) -> NewerFormatError | None:
 
 _OF_STRINGS = ("APPEND", "BIT", "DECR", "GET", "INCR", "MGET", "MSET", "PF", "SET", "STRLEN")
 _TYPES = {  # by the first letter of all others; of those with a G, GEOADD and its like are left
-    **{"G": "a ZSET", "H": "a HASH", "L": "a LIST", "R": "a LIST"},
-    **{"S": "a SET", "X": "a STREAM", "Z": "a ZSET"},
+    "G": "a ZSET",
+    "H": "a HASH",
+    "L": "a LIST",
+    "R": "a LIST",
+    "S": "a SET",
+    "X": "a STREAM",
+    "Z": "a ZSET",
 }
 
 

@@ -23,6 +23,7 @@ from shardkit import AsyncShardKit, Entry, ShardKit, ShardMap, ShardUnavailable
 from shardkit.config.component import Component
 from shardkit.connections.clients import Clients
 from shardkit.errors import CommandRefused, InvalidEntryError, LocalServerError, ShardErrors
+from shardkit.local import LocalServer
 from shardkit.operations.commands import Command, Locate, Replies, Shard, Transaction
 from shardkit.transport import fake_servers
 from shardkit.transport.fake_servers import MemoryConnector
