@@ -1404,7 +1404,7 @@ def contexts(data: str, wanted_file: str, result: str) -> None:
         for file_id, file in read.execute("SELECT id, path FROM file"):
             known = [name for name in wanted if file == name or file.endswith("/" + name)]
             names |= dict.fromkeys([file_id] if known else [], known[:1])
-        # "" stands for what ran outside of tests: an import, a subprocess
+        # "" stands for what ran outside of tests: an import, a process of a session
         said = dict(read.execute("SELECT id, context FROM context"))
         tests = {n: context.rpartition("|")[0] or context for n, context in said.items()}
         numbers: dict[str, int] = {}
