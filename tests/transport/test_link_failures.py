@@ -350,7 +350,9 @@ async def test_a_command_may_block_longer_than_the_socket_timeout(
         assert await face.client_call("one", "blpop", "queue", timeout=0.7) is None
         with own[0].client() as client:
             client.rpush("queue", "job")
-        assert await face.send(wait) == [[b"queue", b"job"]]
+            connected = client.info("stats")["total_connections_received"]
+            assert await face.send(wait) == [[b"queue", b"job"]]
+            assert client.info("stats")["total_connections_received"] == connected  # used again
         assert await face.send(*to_all("PING")) == [b"PONG"] * 4
 
 
