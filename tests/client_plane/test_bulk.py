@@ -176,8 +176,16 @@ def test_a_server_that_is_down_costs_only_its_own_keys(shard_map: ShardMap) -> N
                 assert isinstance(reply, ShardUnavailable)
             else:
                 assert reply == b"v"
-        with pytest.raises(ShardErrors, match="own:"):
-            router.mget(KEYS[:40])
+        for call in (
+            lambda: router.mget(KEYS[:40]),
+            lambda: list(router.mget_iter(KEYS[:40])),
+            lambda: router.mset(dict.fromkeys(KEYS[:40], "w")),
+            lambda: router.exists(*KEYS[:40]),
+        ):
+            with pytest.raises(ShardErrors, match="own:"):
+                call()
+        others = [key for key in KEYS[:40] if router.shard_of(key) != down]
+        assert router.mget(others) == [b"w"] * len(others)
 
 
 def test_the_owner_of_a_key_has_what_was_set(kit: Any) -> None:

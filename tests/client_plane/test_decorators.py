@@ -108,6 +108,35 @@ async def test_methods_of_all_kinds_work(kit: ShardKit) -> None:
         assert await owner_of.aecho("b") == b"b"
 
 
+async def test_a_method_awaits_its_components_entries_at_its_first_call(akit: AsyncShardKit) -> None:
+    class Visits:
+        @akit.sharded_connection("many", shards=16)
+        async def add(self, conn: aioredis.Redis, session: str) -> int:
+            return int(await conn.incr(f"visits:{session}"))
+
+        @akit.sharded_connection("few", shards=16)
+        async def lost(self, conn: aioredis.Redis, session: str) -> int:
+            raise AssertionError("it has another number of shards")
+
+        @akit.sharded_connection("many")
+        @staticmethod
+        async def of(conn: aioredis.Redis, session: str) -> bytes:
+            return bytes(await conn.get(f"visits:{session}"))
+
+        @akit.sharded_connection("many", key=lambda session: session)
+        @classmethod
+        async def named(cls, *conn_and_sessions: Any) -> tuple[str, bytes]:
+            conn, session = conn_and_sessions
+            return cls.__name__, await conn.get(f"visits:{session}")
+
+    assert await Visits().add("x") == 1
+    with pytest.raises(ShardCountError, match="'few' has 4 shards, the caller says 16"):
+        await Visits().lost("x")
+    assert await Visits.of("x") == await Visits().of("x") == b"1"
+    assert await Visits.named("x") == await Visits().named("x") == ("Visits", b"1")
+    assert list(inspect.signature(Visits.named).parameters) == ["conn_and_sessions"]
+
+
 def test_objects_that_can_be_called_and_partial_functions_can_be_decorated(kit: ShardKit) -> None:
     class Getter:
         def __call__(self, conn: Any, key: str) -> Any:
