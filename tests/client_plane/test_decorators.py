@@ -108,7 +108,9 @@ async def test_methods_of_all_kinds_work(kit: ShardKit) -> None:
         assert await owner_of.aecho("b") == b"b"
 
 
-async def test_a_method_awaits_its_components_entries_at_its_first_call(akit: AsyncShardKit) -> None:
+async def test_a_method_awaits_its_components_entries_at_its_first_call(
+    akit: AsyncShardKit,
+) -> None:
     class Visits:
         @akit.sharded_connection("many", shards=16)
         async def add(self, conn: aioredis.Redis, session: str) -> int:

@@ -7,17 +7,20 @@ server that was just replaced ends on its successor.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
 from faces import Face
+from link_helpers import FACES, eventually, opened
 from scripted_server import scripted
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.config import store
+from shardkit.connections.greeting import FENCE_KEY, WAITING
 from shardkit.local import LocalServer
 from shardkit.operations.commands import Command
 
@@ -174,3 +177,32 @@ async def test_an_awaiting_connection_that_met_readonly_is_not_used_again() -> N
             assert isinstance(refused.error, redis.ReadOnlyError)
             assert await send([get]) == [None]
             assert server.connections > opened
+
+
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_new_connection_waits_while_the_database_is_closed_and_takes_its_name_back(
+    kind: str, own_server: LocalServer
+) -> None:
+    entry = {"port": own_server.port, "db": 1}
+    with own_server.client() as config, own_server.client(db=1) as closed:
+        store.push(config, ShardMap.parse(json.dumps({"components": {"data": {"entry": entry}}})))
+        closed.set(FENCE_KEY, "{}")
+
+        def names() -> list[str]:
+            return [each["name"] for each in config.client_list() if each["db"] == "1"]
+
+        url = f"redis://localhost:{own_server.port}"
+        async with opened(kind, url) as face, asyncio.timeout(20):  # type: ignore[arg-type]
+            call = face.client_call("data", "incr", "count")
+            waiting = (
+                asyncio.create_task(asyncio.to_thread(asyncio.run, call))
+                if face.blocks
+                else (asyncio.create_task(call))
+            )
+            assert await eventually(lambda: any(name.startswith(WAITING) for name in names()))
+            assert not waiting.done()
+            assert closed.get("count") is None
+            closed.delete(FENCE_KEY)
+            assert await waiting == 1
+            [name] = [name for name in names() if name]
+            assert name.startswith("shardkit:data")
