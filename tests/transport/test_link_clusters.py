@@ -11,7 +11,9 @@ import pytest
 import pytest_asyncio
 import redis
 from link_helpers import FACES, Face, command, count_of, eventually, opened
+from sockets import connections
 
+import shardkit
 from shardkit import CommandRefused, ShardMap, ShardUnavailable
 from shardkit.local import LocalCluster, LocalSentinel
 from shardkit.operations.commands import Command, Locate, Script, Transaction, script_call
@@ -335,6 +337,29 @@ async def test_a_master_that_was_demoted_is_left(watched: LocalSentinel) -> None
             assert reply == b"OK"
             assert await face.send(command("data", "k", "GET")) == [str(n).encode()]
             assert await face.client_call("data", "set", "k", 2) is True
+
+
+def test_a_loop_that_ends_leaves_no_connection_to_a_master_or_its_sentinels() -> None:
+    with LocalSentinel("main") as watched:
+        ports = {server.port for server in watched.servers}
+        kits = []
+
+        async def use() -> None:
+            kits.append(kit := await shardkit.aconnect(mapped(watched.entry.fields)))
+            await (await kit.client("data")).set("k", "v")
+            open_now = connections()
+            assert open_now[watched.master.port]
+            assert any(open_now[sentinel.port] for sentinel in watched.sentinels)
+
+        asyncio.run(use())
+        assert not ports & set(connections())
+        asyncio.run(kits[0].aclose())  # until here nobody has closed it
+        with shardkit.connect(mapped(watched.entry.fields)) as kit:
+            client = kit.client("data")
+            client.set("k", "v")
+            shown = repr(client.connection_pool)
+            assert shown == "<SentinelPool sentinel:main/0: 0 in use, 1 idle>"
+        assert not ports & set(connections())
 
 
 async def copied(watched: LocalSentinel) -> None:
