@@ -372,7 +372,7 @@ def _finish(kit: ShardKit, steps: Any, batch: Any) -> tuple[Any, list[int]]:
         (("a", [""], "", "cpm", 1), "location ''"),
         (("a", [["x"]], "", "cpm", 1), r"location \['x'\]"),
         (("a", ["\ud800"], "", "cpm", 1), "location "),
-        (("a", BERLIN, b"x", "cpm", 1), "text=b'x'"),
+        (("a", BERLIN, b"x", "cpm", 1), "ad 'a': text=b'x'; give text"),
         (("a", BERLIN, "", "cpx", 1), "type='cpx'; give one of cpm, cpc, cpa"),
         (("a", BERLIN, "", b"cpc", 1), "type=b'cpc'"),
         (("a", BERLIN, "", "cpc", -1), "value=-1"),

@@ -508,6 +508,7 @@ def test_a_file_is_named_in_what_is_wrong_with_it(tmp_path: Path) -> None:
 def test_what_is_hardly_meant_is_a_warning_with_the_reason(text: str, warning: str) -> None:
     [found] = ShardMap.parse(f"components: {text}").warnings
     assert warning in str(found)
+    assert found.field.startswith("components")
     assert found.warning
     assert found.remedy
 

@@ -177,6 +177,8 @@ def test_a_damaged_log_is_counted_as_far_as_it_goes(url: str, log: Path) -> None
     assert result.return_value == 1
     assert "the log cannot be read any further: the compressed data ends too early" in result.stdout
     assert "\nday " in result.stdout
+    result = run("-c", url, "--log", "-", "--json", stdin=data)
+    assert json.loads(result.stdout)["damage"] == "the compressed data ends too early"
 
 
 def test_a_log_that_is_not_there_is_found_out_before_anything_starts(tmp_path: Path) -> None:

@@ -62,6 +62,11 @@ def test_the_moves_of_a_plan_lead_to_even_servers_and_no_shard_moves_without_nee
     assert len({entry["db"] for entry in plan.entries}) == 8
 
 
+def test_a_hundred_periods_can_be_planned() -> None:
+    plan = plan_growth("users", ["a:7000"], growth=1, periods=100)
+    assert {step.servers for step in plan.steps} == {1}
+
+
 def test_with_servers_of_their_own_shards_move_with_their_servers() -> None:
     plan = plan_growth("users", ["a:7000"], growth=2, periods=2, separate=True)
     assert [entry["port"] for entry in plan.entries] == [7000, 7001, 7002, 7003]
@@ -77,6 +82,7 @@ def test_with_servers_of_their_own_shards_move_with_their_servers() -> None:
     [
         ({"growth": 0.5}, "cannot be planned"),
         ({"periods": -1}, "cannot be planned"),
+        ({"growth": 1, "periods": 101}, "cannot be planned"),
         ({"growth": 100, "periods": 50}, "too many shards"),
         ({"growth": 3, "periods": 9}, "shards"),
         ({"data": -1}, "negative"),

@@ -22,7 +22,7 @@ from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.cli.app import app
 from shardkit.config.read_from import in_use
-from shardkit.connections.greeting import FENCE_KEY, WAITING
+from shardkit.connections.greeting import FENCE_KEY, WAITING, lets_readers_pass
 from shardkit.errors import ConfigError, InvalidArgumentError
 from shardkit.growth import (
     ShardMove,
@@ -331,6 +331,11 @@ def test_a_mover_that_was_stopped_for_longer_than_its_hold_decides_nothing(
     with shardkit.connect(fleet.url) as kit:
         assert kit.client("users", 1).get("meanwhile") == b"1"  # type: ignore[union-attr]
     assert written == [1]
+
+
+def test_a_fence_says_whether_readers_may_pass() -> None:
+    assert lets_readers_pass(fence_value("a", "1", "b", readers=True))
+    assert not lets_readers_pass(fence_value("a", "1", "b"))
 
 
 def test_of_two_movers_the_one_that_was_stopped_writes_nothing_any_more(fleet: Fleet) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
@@ -148,6 +149,20 @@ def test_what_does_not_end_is_found() -> None:
     with pytest.raises(SimulationFailure, match="does not end within 50 steps") as found:
         simulate(Polling(), 1)
     assert isinstance(found.value.__cause__, EndlessRun)
+
+
+def test_what_runs_without_ever_waiting_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Spinning(Protocol):
+        faults = ()
+        clients = 1
+
+        async def client(self, client: Client) -> None:
+            for _ in range(10_000):
+                await asyncio.sleep(0)
+
+    monkeypatch.setattr("shardkit.simulation.processes.MOST_HANDLES", 1_000)
+    with pytest.raises(SimulationFailure, match="runs for ever without waiting"):
+        simulate(Spinning(), 1)
 
 
 def test_an_invariant_is_checked_after_each_step() -> None:
@@ -305,6 +320,8 @@ def test_choices_are_shrunk_to_the_fewest_and_smallest_that_fail() -> None:
 
     assert shrink({1: 3, 2: 3, 7: 3, 9: 1}, still_fails) == {2: 1, 7: 2}
     assert shrink({2: 3, 7: 3}, still_fails, most_runs=0) == {2: 3, 7: 3}
+    assert shrink({1: 3}, lambda taken: taken, most_runs=1) == {}
+    assert shrink({1: 1, 2: 1}, lambda taken: taken or None, most_runs=2) == {1: 1}
 
 
 # ---- linearizability, against trying every order

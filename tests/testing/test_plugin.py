@@ -213,6 +213,14 @@ def test_the_map_is_named_in_the_configuration(pytester: pytest.Pytester) -> Non
     run(pytester, "tests").assert_outcomes(passed=1)
 
 
+def test_a_map_in_the_configuration_is_beside_its_file(pytester: pytest.Pytester) -> None:
+    folder = pytester.mkdir("configs")
+    folder.joinpath("pytest.ini").write_text("[pytest]\nshardkit_map = test.yaml")
+    folder.joinpath("test.yaml").write_text(MAP)
+    source = "def test_map(memory_kit): assert memory_kit.components() == ['mine']"
+    passed(pytester, source, "-c", "configs/pytest.ini", "--rootdir=.", count=1)
+
+
 def test_the_map_is_named_on_the_command_line(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\nshardkit_map = nowhere.yaml")
     pytester.path.joinpath("other.yaml").write_text(MAP)

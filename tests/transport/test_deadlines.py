@@ -145,6 +145,15 @@ async def test_that_of_an_entry_or_a_kit_is_one_for_all_steps_of_a_call(
             assert await face.run(steps_of(2)) == [1, 1]  # each call has its own
 
 
+async def test_operations_that_run_together_under_the_deadline_of_an_entry_return_their_values(
+    kind: str, own_server: LocalServer
+) -> None:
+    async with opened(kind, two(own_server.port, own_server.port, deadline=PATIENT)) as face:
+        assert await face.run(steps_of(1)) == [1]  # from now on the entries' deadlines are known
+        together = face.kit.together(steps_of(2), steps_of(1))
+        assert await face._value(together) == [[2, 4], [3]]
+
+
 async def test_a_pause_that_a_call_asks_for_does_not_count_for_its_entries(
     kind: str, own_server: LocalServer
 ) -> None:

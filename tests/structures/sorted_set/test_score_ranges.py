@@ -72,6 +72,8 @@ def test_pages_over_all_parts_are_one_order(face: Face, component: str, shards: 
     before = (str(order[290][0]), 7)
     assert face.run(ranges.page(before, 3, desc=True, min=6, max=7)) == order[289:286:-1]
     assert face.run(ranges.page(limit=0)) == []
+    pages = [ranges.deferred.page(limit=2), ranges.deferred.page(limit=1, desc=True)]
+    assert face.run(face.kit.together(*pages)) == [order[:2], order[-1:]]
 
 
 def test_it_returns_what_redis_py_returns_of_one_sorted_set(face: Face, kit: ShardKit) -> None:
