@@ -1095,7 +1095,7 @@ class _AsyncBlockingTimeouts(AsyncClosable):
 
 def timeout_for(blocks: float, socket_timeout: float | None) -> float | None:
     """Return the timeout of a command that may block for ``blocks`` seconds; None is for ever."""
-    if not blocks or socket_timeout is not None or math.isinf(blocks):
+    if not blocks or socket_timeout is None or math.isinf(blocks):
         return None
     return blocks + socket_timeout
 

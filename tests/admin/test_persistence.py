@@ -100,6 +100,9 @@ def test_the_command_shows_every_server(server: LocalServer, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     [state] = json.loads(done.stdout).values()
     assert state["last_save_ok"]
+    done = CliRunner().invoke(app, ["persistence", "show", "-c", str(shard_map)])
+    assert done.exit_code == 0, done.output
+    assert re.search(r"^  snapshots: .*AOF.*; [0-9,]+ changes unsaved$", done.stdout, re.MULTILINE)
     done = CliRunner().invoke(app, ["persistence", "snapshot", "-c", str(shard_map)])
     assert done.exit_code == 0, done.output
     assert re.search(r"^  done in [0-9.]+ s$", done.stdout, re.MULTILINE)

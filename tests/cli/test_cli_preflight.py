@@ -170,6 +170,15 @@ def test_an_entry_that_cannot_be_used_is_refused(
     assert stored(servers) == before
 
 
+def test_every_entry_that_cannot_be_used_is_named(
+    cli: Cli, servers: LocalServers, edited: Edit
+) -> None:
+    edited("unique", 0, password="${NOT_SET}")
+    refused = cli("config", "push", edited("unique", 1, db=99)).error()
+    assert "${NOT_SET}" in refused
+    assert "the server has no database of this number" in refused
+
+
 def test_a_replica_is_refused_where_a_master_is_named_and_the_other_way_round(
     cli: Cli, servers: LocalServers, edited: Edit, stranger: LocalServer
 ) -> None:

@@ -116,6 +116,18 @@ def test_operations_go_to_the_successor_too(
     assert face.run(names.hget("0")) == b"x"
 
 
+def test_a_pipeline_over_shards_goes_to_the_successor_too(
+    connected: Callable[[ShardMap], Face], replaced: tuple[LocalServer, LocalServer]
+) -> None:
+    face = connected(described(replaced[0].port))
+    router = face.kit.key_sharded("one")
+    assert face.run(router.mset({"a": 1, "b": 2})) is True
+    fail_over(replaced)
+    assert face.run(router.pipeline().incr("a").incr("b").execute()) == [1, 1]
+    with replaced[1].client() as found:
+        assert found.mget("a", "b") == [b"1", b"1"]
+
+
 def test_a_server_that_loads_is_asked_again(connected: Callable[[ShardMap], Face]) -> None:
     answers = [LOADING, LOADING, b":7\r\n"] * 2
 

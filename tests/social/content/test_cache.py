@@ -359,6 +359,8 @@ def test_a_status_created_in_redis_expires_only_once_it_is_on_disk(
     assert len(kept) == 3
     assert all(0 < client_of(kit, component, n).ttl(f"status:{n}") <= 100 for n in kept)
     assert kit.driver.run(cached.persist(range(1, 7))) == 3  # again: no harm
+    kit.driver.run(cached.write({7: status(7)}))
+    assert 90 < client_of(kit, component, 7).ttl("status:7") <= 100
 
 
 def test_a_task_that_writes_again_what_was_deleted_long_ago_writes_nothing(
