@@ -16,7 +16,7 @@ from cli_helpers import COMMAND, SECRET, ends
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.cli.commands.up import _config_value
+from shardkit.cli.commands.up import _config_value, _signals_interrupt
 
 MAP = """
 config_server: {port: 7100}
@@ -86,6 +86,15 @@ def test_a_signal_stops_every_server(up: Callable[..., Running], number: signal.
     assert err.splitlines()[-1] == "stopped 3 servers"
     assert running.process.returncode == 0
     assert all(map(ends, running.pids))
+
+
+def test_a_program_that_brings_servers_up_gets_its_handlers_of_signals_back() -> None:
+    signals = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in signals]
+    for number in signals:
+        with pytest.raises(KeyboardInterrupt), _signals_interrupt():
+            signal.raise_signal(number)
+        assert [signal.getsignal(number) for number in signals] == before
 
 
 def test_a_killed_program_leaves_no_server_behind(up: Callable[..., Running]) -> None:

@@ -6,12 +6,12 @@ import asyncio
 import inspect
 import pydoc
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from operation_helpers import AwaitingScriptedLink, ScriptedLink, say
 
-from shardkit.errors import ShardErrors
+from shardkit.errors import InvalidArgumentError, ShardErrors
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import (
     Face,
@@ -23,6 +23,9 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 
 class Things(Structure[Face]):
@@ -174,3 +177,19 @@ def test_pages_cut_values_into_batches() -> None:
     taken = iter(range(10))
     first = next(pages(taken, 4))
     assert (first, next(taken)) == ([0, 1, 2, 3], 4)  # no more than is needed is taken
+
+
+def test_arguments_are_checked_though_some_names_are_imported_for_type_checkers_only() -> None:
+    class Lengths(Structure[Face]):
+        @operation
+        def put(self, word: str, length: Decimal, limit: int | None = None) -> Operation[Any]:
+            [reply] = yield [say(word, length)]
+            return reply
+
+    lengths: Any = Lengths(BlockingDriver(ScriptedLink()), "c", "lengths")
+    assert lengths.put("SET", 1) == 1
+    with pytest.raises(InvalidArgumentError, match=r"lengths: word=5; give"):
+        lengths.put(5, 1)
+    with pytest.raises(InvalidArgumentError, match="lengths: limit='9'; give"):
+        lengths.put("SET", 1, limit="9")
+    assert lengths.put("SET", 1, limit=None) == 1

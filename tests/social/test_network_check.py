@@ -158,6 +158,21 @@ def test_a_count_that_a_change_under_way_explains_is_no_damage(
     assert key not in [found.key for found in face.list(network.check())]
 
 
+def test_a_count_of_posts_that_a_post_under_way_explains_is_no_damage(
+    face: Face, kit: ShardKit, network: Any
+) -> None:
+    layout = network.layout
+    key, pending = layout.owned("user", network.ada), layout.near("pending", network.ada)
+    client = holder(kit, "many", key)
+    client.hset(key, "posts", 2)
+    assert [found.key for found in face.list(network.check())] == [key]
+    client.zadd(pending, {f"post:77:{network.ada}": 9})
+    assert key not in [found.key for found in face.list(network.check())]
+    client.delete(pending)
+    client.zadd(pending, {f"post:77:{network.friend}": 9})  # of somebody else
+    assert key in [found.key for found in face.list(network.check())]
+
+
 def test_a_time_or_version_that_cannot_be_is_named_and_does_not_spread(
     face: Face, kit: ShardKit, network: Any
 ) -> None:

@@ -122,6 +122,8 @@ def test_the_error_of_a_post_that_was_stored_has_its_id(
     timelines.kill()
     with pytest.raises(ShardErrors) as failed:
         run(network.post(ada, "Hello"))
+    with pytest.raises(ShardErrors, match="timelines"):
+        face.list(network.check())
     [status] = failed.value.ids
     assert f"; status {status} is stored: repair() delivers it" in str(failed.value)
     assert run(network.get_status(status)).message == "Hello"

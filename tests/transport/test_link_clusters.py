@@ -278,6 +278,23 @@ async def test_keys_that_are_half_moved_are_asked_for_until_they_are_whole(
     move.close()
 
 
+@pytest.mark.parametrize("block", [None, 0.1], ids=["a write", "a blocking command"])
+async def test_a_node_that_is_away_keeps_no_connection_of_its_client(block: float | None) -> None:
+    with LocalCluster() as own:
+        entry = {**own.entry.fields, "max_connections": 2, "retries": 0, "breaker": False}
+        async with opened("awaiting", mapped(entry)) as face:
+            with own.client() as client:
+                port = client.get_node_from_key("k").port
+            args = ("LPUSH", "k", "v") if block is None else ("BLPOP", "k", block)
+            wanted = Command("data", "k", args, block=block)
+            [node] = [each for each in own.nodes if each.port == port]
+            node.kill()
+            for _ in range(4):  # more than it may have connections
+                [lost] = await face.send(wanted)
+                assert isinstance(lost, ShardUnavailable)
+                assert "connections" not in str(lost.error)
+
+
 # ---- Sentinel
 
 
