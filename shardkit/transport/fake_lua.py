@@ -177,7 +177,7 @@ class _Lua:
             raise SimpleError(msgs.WRONG_ARGS_MSG7)
         return self.socket._convert_redis_result(self.runtime, reply)
 
-    def _call(self, op: bytes, *args: Any) -> Any:
+    def _call(self, op: bytes = b"", *args: Any) -> Any:
         socket = self.socket
         try:
             name, signature, read = self.commands[op]
@@ -209,7 +209,7 @@ class _Lua:
             raise SimpleError("ERR Unknown Redis command called from script")
         return signature.func_name, signature, args
 
-    def _pcall(self, op: bytes, *args: Any) -> Any:
+    def _pcall(self, op: bytes = b"", *args: Any) -> Any:
         try:
             return self._call(op, *args)
         except Exception as error:

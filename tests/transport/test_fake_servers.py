@@ -628,6 +628,71 @@ def test_a_script_unpacks_as_on_a_real_server(
     assert memory.server("a").client().eval(script, 0, form, packed, position) == expected
 
 
+MANY = [f"a{n}" for n in range(8_000)]
+
+
+@pytest.mark.parametrize(
+    ("script", "given"),
+    [
+        ("return nil", (0,)),
+        ("return true", (0,)),
+        ("return false", (0,)),
+        ("return 3.99", (0,)),
+        ("return -3.99", (0,)),
+        ("return 'text', 2", (0,)),
+        ("return 2, 'text'", (0,)),
+        ("return {1, 2.5, 'x', {3, {}}, true, false, 4}", (0,)),
+        ("return {1, nil, 3}", (0,)),
+        ("return {1, {ok = 'FINE'}, 2}", (0,)),
+        ("return {ok = 'FINE'}", (0,)),
+        ("return {err = 'MINE is wrong'}", (0,)),
+        ("return redis.error_reply('MINE is wrong')", (0,)),
+        ("local t = {}; for n = 1, 9000 do t[n] = n end; return t", (0,)),
+        ("return {#KEYS, #ARGV, KEYS[2], ARGV[1]}", (2, "k", "l", "a")),
+        ("return {#KEYS, #ARGV, KEYS[1], ARGV[7999]}", (1, *MANY)),
+        ("return function() end", (0,)),
+        ("return redis.call('GET', KEYS[1])", (1, "number")),
+        ("return redis.call('XGROUP', 'CREATE', KEYS[1], 'g', '$', 'MKSTREAM')", (1, "s")),
+        ("return redis.call('INCRBYFLOAT', KEYS[1], 0.5)", (1, "number")),
+        ("return {redis.pcall('INCR', KEYS[1]).err ~= nil, 1}", (1, "list")),
+        ("return redis.sha1hex('')", (0,)),
+        ("return cjson.decode(cjson.encode({1, 'x', {a = 2}}))[3].a", (0,)),
+        ("return (", (0,)),
+        ("return redis.call()", (0,)),
+        ("return redis.pcall().err ~= nil", (0,)),
+        ("return redis.call('NOSUCHCOMMAND', 1)", (0,)),
+        ("return redis.call('GET')", (0,)),
+        ("return redis.call('INCR', KEYS[1])", (1, "list")),
+        ("return redis.call('GET', {})", (0,)),
+        ("return redis.call('SUBSCRIBE', 'x')", (0,)),
+        ("return unknown_global", (0,)),
+        ("error('mine')", (0,)),
+        ("return 1", (2, "k")),
+        ("return 1", (-1,)),
+    ],
+)
+def test_a_script_ends_as_on_a_real_server(
+    memory: MemoryConnector, own_server: LocalServer, script: str, given: tuple[Any, ...]
+) -> None:
+    def ended(client: redis.Redis) -> Any:
+        client.set("number", 2.5)
+        client.rpush("list", "a")
+        try:
+            return shown(client.eval(script, *given))
+        except redis.ResponseError:
+            return "refused"
+
+    with own_server.client() as real:
+        assert ended(memory.server("a").client()) == ended(real)
+
+
+def shown(reply: Any) -> Any:
+    """A reply whose errors can be compared."""
+    if isinstance(reply, list):
+        return [shown(each) for each in reply]
+    return type(reply) if isinstance(reply, Exception) else reply
+
+
 def test_the_inside_of_a_server_is_beyond_its_faults(memory: MemoryConnector) -> None:
     server = memory.server("a")
     server.down()

@@ -106,6 +106,15 @@ async def test_a_get_of_another_type_is_none_where_it_was_joined(face: Face) -> 
     assert await send(face, gets) == [None, b"x"]
 
 
+async def test_a_command_without_its_key_is_refused_alone(face: Face) -> None:
+    assert await face.send(command("one", "k", "SET", "v")) == [b"OK"]
+    batch = [command("one", "k", "GET")] * 30
+    batch[15:15] = [Command("one", "k", ("GET",)), Command("one", "k", ("GET",))]
+    replies = await send(face, batch)
+    assert [reply for reply in replies if not isinstance(reply, CommandRefused)] == [b"v"] * 30
+    assert [isinstance(reply, CommandRefused) for reply in replies[14:18]] == [0, 1, 1, 0]
+
+
 async def test_an_error_of_what_was_joined_stands_in_every_slot(face: Face) -> None:
     await face.send(command("one", "text", "SET", "x"))
     fields = [command("one", "text", "HGET", f"f{n}") for n in range(3)]

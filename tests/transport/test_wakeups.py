@@ -12,13 +12,14 @@ from shardkit import ShardMap
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.operations.commands import AwaitWakeup, Subscribe
 from shardkit.routing.placement import slot_of
+from shardkit.transport import wakeups
 
 TOO_LONG = 20
 
 
-def on(server: LocalServer | LocalCluster, max_connections: int = 4) -> ShardMap:
+def on(server: LocalServer | LocalCluster, max_connections: int = 4, **more: Any) -> ShardMap:
     fields = server.entry.fields if isinstance(server, LocalCluster) else {"port": server.port}
-    entry = {**fields, "max_connections": max_connections}
+    entry = {**fields, "max_connections": max_connections, **more}
     return ShardMap.parse(str({"components": {"data": {"entry": entry}}}), source="test")
 
 
@@ -57,6 +58,30 @@ async def test_who_waits_on_a_connection_that_is_cut_looks_again_at_once(
                 assert await first == b"it is yours"
                 client.client_kill_filter(_type="pubsub")
                 assert await asyncio.gather(*others) == [None, None]
+
+
+@pytest.mark.parametrize("kind", FACES)
+async def test_who_may_not_subscribe_is_given_no_channel_and_keeps_no_connection(
+    kind: str, own_server: LocalServer
+) -> None:
+    with own_server.client() as client:
+        client.execute_command("ACL", "SETUSER", "deaf", "on", "nopass", "~*", "+@all")
+        client.execute_command("ACL", "SETUSER", "deaf", "resetchannels")
+        try:
+            fields = {"username": "deaf", "password": "any"}
+            async with opened(kind, on(own_server, 1, **fields)) as face:
+                for _ in range(3):
+                    assert await subscribed(face) == ""
+                assert client.execute_command("PUBSUB", "CHANNELS") == []
+        finally:
+            client.acl_deluser("deaf")
+
+
+def test_only_the_latest_wake_ups_that_nobody_waits_for_are_kept() -> None:
+    early = wakeups._Early()
+    for n in range(wakeups.MOST_EARLY + 2):
+        early.keep(b"%d" % n, b"it is yours")
+    assert list(early) == [b"%d" % n for n in range(2, wakeups.MOST_EARLY + 2)]
 
 
 @pytest.mark.parametrize("kind", FACES)
