@@ -322,6 +322,7 @@ def test_pushes_are_listed_compared_shown_and_taken_back(
     differs = cli("config", "diff", "1", "2", *where, "--exit-code")
     assert differs.code == 3
     assert "unique:0  socket_timeout  3" in differs.out
+    assert json.loads(cli("config", "diff", "1", "2", *where, "--json").out)["epoch"] == 1
     assert "those pushes changed nothing" in cli("config", "diff", "2", "2", *where).out
     assert "give two epochs" in cli("config", "diff", "map.yaml", "2", *where).error()
     assert "socket_timeout=3" in cli("config", "show", "unique", *where).out

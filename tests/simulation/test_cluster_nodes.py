@@ -21,6 +21,7 @@ STEPS: Sequence[tuple[int, str]] = [
     (0, f"SET {TAG}1 one"),
     (0, f"SET {TAG}2 two EX 1000"),
     (0, f"HSET {TAG}3 field value"),
+    (0, f"SET {TAG}4 four"),
     (1, f"GET {TAG}1"),
     (1, "ASKING"),
     (1, f"GET {TAG}1"),
@@ -67,6 +68,13 @@ STEPS: Sequence[tuple[int, str]] = [
     (0, f"CLUSTER SETSLOT {SLOT} NODE <1>"),
     (0, f"CLUSTER GETKEYSINSLOT {SLOT} 10"),
     (0, f"MIGRATE 127.0.0.1 9 {TAG}1 0 5000"),  # where nobody listens
+    (1, "ASKING"),
+    (1, f"SET {TAG}4 other"),
+    (0, f"MIGRATE 127.0.0.1 <port 1> {TAG}4 0 5000"),
+    (0, f"CLUSTER GETKEYSINSLOT {SLOT} 10"),
+    (0, f"MIGRATE 127.0.0.1 <port 1> {TAG}4 0 5000 REPLACE"),
+    (1, "ASKING"),
+    (1, f"GET {TAG}4"),
     (0, f"MIGRATE 127.0.0.1 <port 1> {TAG}1 0 5000"),
     (0, f"MIGRATE 127.0.0.1 <port 1> {TAG}1 0 5000"),
     (0, f"GET {TAG}1"),
@@ -80,6 +88,11 @@ STEPS: Sequence[tuple[int, str]] = [
     (1, f"HGETALL {TAG}3"),
     (1, f"EXPIRE {TAG}2 1000 LT"),
     (1, f"GET {TAG}n"),
+    (0, f"CLUSTER SETSLOT {SLOT} IMPORTING <1>"),
+    (0, f"CLUSTER SETSLOT {SLOT} STABLE"),
+    (0, "ASKING"),
+    (0, f"GET {TAG}1"),
+    (0, "CLUSTER NO-SUCH-THING"),
 ]
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
 from shardkit.simulation.choices import Choices
 from shardkit.simulation.replication import LAGS, Replication, replicate
 from shardkit.simulation.sentinels import SimulatedSentinels
@@ -69,3 +74,17 @@ def test_sentinels_choose_no_replica_that_is_down() -> None:
     sentinels.fail_over()
     assert sentinels.master is up
     assert (up.master, master.master) == (None, None), "the old one is told later"
+
+
+def test_who_connects_waits_while_cut_off_and_is_refused_by_a_server_that_is_down() -> None:
+    world = World(Choices(1, {}))
+    server = world.server("10.0.0.1:6379")
+    process: Any = SimpleNamespace(immediate=False, cut_off={server.address: 7.0}, deaf_to={})
+    assert world.connect_delay(process, server.address) == 7.0 - world.seconds
+    world.seconds = 7.0
+    assert world.connect_delay(process, server.address) == 0.0
+    server.up = False
+    with pytest.raises(ConnectionRefusedError, match="refused"):
+        world.connect_delay(process, server.address)
+    process.immediate = True  # an observer is never cut off
+    assert world.connect_delay(process, server.address) == 0.0
