@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import hiredis
 import pytest
+from redis.exceptions import ResponseError
 
 from shardkit.simulation.choices import Choices
 from shardkit.simulation.replication import LAGS, Replication, replicate
+from shardkit.simulation.replies import pack_reply
 from shardkit.simulation.sentinels import SimulatedSentinels
+from shardkit.simulation.servers import SimulatedServer
 from shardkit.simulation.world import World
 
 
@@ -88,3 +93,57 @@ def test_who_connects_waits_while_cut_off_and_is_refused_by_a_server_that_is_dow
         world.connect_delay(process, server.address)
     process.immediate = True  # an observer is never cut off
     assert world.connect_delay(process, server.address) == 0.0
+
+
+def asked(server: SimulatedServer, *args: str | int) -> Any:
+    """What a server answers."""
+    replies: list[bytes] = []
+    server.execute(server.connect(0, replies.append), [str(arg).encode() for arg in args])
+    reader = hiredis.Reader(replyError=ResponseError)
+    reader.feed(b"".join(replies))
+    return reader.gets()
+
+
+def test_a_failover_is_handed_to_a_replica_only_and_given_up_when_its_time_is_over() -> None:
+    world = World(Choices(1, {}))
+    master, replica, other = replicas_in(world, 3)
+    to = ("FAILOVER", "TO", "10.0.0.1", 6379, "TIMEOUT", 5000)
+    assert "not a replica" in str(asked(other.server, *to))
+    write(master, b"0")
+    assert asked(master.server, *to) == b"OK"
+    assert "already in progress" in str(asked(master.server, *to))
+    replica.server.up = False  # it never has all
+    assert asked(master.server, "SET", "k", "1") is False, "writers are held meanwhile"
+    pass_time(world, 5)
+    assert (master.master, replica.master) == (None, master)
+    assert asked(master.server, "SET", "k", "2") == b"OK"
+
+
+def test_sentinels_say_who_is_who_of_their_service_alone() -> None:
+    world = World(Choices(1, {}))
+    servers = replicas_in(world, 2)
+    SimulatedSentinels(world, ("10.0.1.0:26379",), servers)
+    ask = partial(asked, world.server("10.0.1.0:26379"))
+    assert ask("SENTINEL", "get-master-addr-by-name", "main") == [b"10.0.0.0", b"6379"]
+    [replica] = ask("SENTINEL", "REPLICAS", "main")
+    assert replica[:6] == [b"name", b"10.0.0.1:6379", b"ip", b"10.0.0.1", b"port", b"6379"]
+    assert "No such master" in str(ask("SENTINEL", "REPLICAS", "another"))
+    assert "Unknown subcommand" in str(ask("SENTINEL", "RESET", "main"))
+    assert ask("SET", "k", "v") == b"OK"  # as any server
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        (True, 1),
+        (1.5, b"1.5"),
+        ("é", "é".encode()),
+        ({"a": 1, "b": None}, [b"a", 1, b"b", None]),
+        ({7}, [7]),
+        ([1, (b"x", [])], [1, [b"x", []]]),
+    ],
+)
+def test_replies_are_packed_as_servers_do(value: Any, read: Any) -> None:
+    reader = hiredis.Reader()
+    reader.feed(pack_reply(value))
+    assert reader.gets() == read
