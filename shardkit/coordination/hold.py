@@ -110,10 +110,17 @@ class Hold(Generic[Face]):
                 "undo or repeat what was done under it; others may hold it now",
             )
 
-    def guard(self, component: str) -> Guard[Face]:
-        """Return what writes to a component only while no later holder has; see `Guard`."""
+    def guard(self, component: str, *, remember: float | None = None) -> Guard[Face]:
+        """Return what writes to a component only while no later holder has; see `Guard`.
+
+        Args:
+            component: where it writes.
+            remember: the seconds for which a server remembers a token after its latest use, longer
+                than any holder can be stopped for; None for ever, which costs one small key for
+                each lock and server, on a cluster each slot.
+        """
         owner = self._owner
-        return Guard(owner.driver, component, owner.kind, owner.name, self.token)
+        return Guard(owner.driver, component, owner.kind, owner.name, self.token, remember)
 
     @property
     def place(self) -> tuple[str, str]:

@@ -221,10 +221,10 @@ class QuorumHold:
                 "undo or repeat what was done under it; others may hold it now",
             )
 
-    def guard(self, component: str) -> Guard[Any]:
-        """Return what writes to a component only while no later holder has; see `Guard`."""
+    def guard(self, component: str, *, remember: float | None = None) -> Guard[Any]:
+        """Return what writes to a component only while no later holder has; see `Hold.guard`."""
         first = self.holds[0].guard(component)
-        return Guard(first._driver, component, "quorum", self.name, self.token)
+        return Guard(first._driver, component, "quorum", self.name, self.token, remember)
 
 
 class QuorumLock(Structure[Face]):

@@ -19,6 +19,7 @@ import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.coordination import Hold, Lock
 from shardkit.errors import (
+    CrossShardError,
     DamagedDataError,
     InvalidArgumentError,
     LockLostError,
@@ -148,6 +149,43 @@ def test_the_running_thread_is_the_owner_of_a_reentrant_lock(kit: ShardKit) -> N
                 assert pool.submit(other.acquire, wait=0).result() is None
         assert kit.lock("x", component="one").locked()
     assert not kit.lock("x", component="one").locked()
+
+
+async def test_the_running_task_is_the_owner_of_a_reentrant_lock(akit: AsyncShardKit) -> None:
+    async def token_of(wait: float) -> int | None:
+        hold = await akit.lock("x", component="one", reentrant=True).acquire(wait=wait)
+        return None if hold is None else hold.token
+
+    async with akit.lock("x", component="one", reentrant=True) as outer:
+        async with akit.lock("x", component="one", reentrant=True) as inner:
+            assert inner.token == outer.token
+            assert await asyncio.create_task(token_of(0)) is None
+            waiting = asyncio.create_task(token_of(20))
+        assert await akit.lock("x", component="one").locked()
+    later = await waiting
+    assert later is not None
+    assert later > outer.token
+
+
+async def test_a_block_that_ends_for_another_reason_gives_that_though_its_lock_is_released(
+    akit: AsyncShardKit, kit: ShardKit
+) -> None:
+    for error in (KeyError("x"), None):
+        expected: Any = NotHolderError if error is None else KeyError
+        lock = akit.lock("x", component="one")
+        with pytest.raises(expected, match="x"):  # noqa: PT012
+            async with lock:
+                await lock.release()
+                if error is not None:
+                    raise error
+        plain = kit.lock("x", component="one")
+        with pytest.raises(expected, match="x"), plain:  # noqa: PT012
+            plain.release()
+            if error is not None:
+                raise error
+    async with akit.lock("x", component="one"):
+        with pytest.raises(LockTimeoutError, match=r"in 0.01 s"):
+            await akit.lock("x", component="one", wait=0.01).__aenter__()
 
 
 # ---- in order of arrival
@@ -599,6 +637,31 @@ def test_commands_scripts_and_operations_are_guarded(face: Face, component: str)
         run(new.run(queues.deferred.take("empty", timeout=1)))
 
 
+def test_what_cannot_be_guarded_is_named(face: Face) -> None:
+    run, lock = face.run, face.kit.lock("x", component="many", renew=False)
+    hold = run(lock.acquire())
+    for remember in (0.5, 1e10):
+        with pytest.raises(InvalidArgumentError, match=r"remember=.*; give seconds, 1 to"):
+            hold.guard("many", remember=remember)
+    guard = hold.guard("many")
+    with pytest.raises(InvalidArgumentError, match="execute without a key"):
+        run(guard.execute(("PING",)))
+    with pytest.raises(CrossShardError, match="'a' and 'b' live apart; guard them by two calls"):
+        run(guard.execute(("SET", "a", 1), ("SET", "b", 1)))
+    assert run(face.kit.key_sharded("many").exists("a", "b")) == 0
+
+
+@pytest.mark.parametrize("remember", [None, 60])
+def test_a_token_is_remembered_for_as_long_as_was_said(
+    face: Face, kit: ShardKit, remember: float | None
+) -> None:
+    hold = face.run(face.kit.lock("x", component="many").acquire())
+    guard = hold.guard("one", remember=remember)
+    assert face.run(guard.execute(("SET", "a", 1))) == [b"OK"]
+    left = kit.client("one").pttl("lock:x:fence")
+    assert left == -1 if remember is None else 50_000 < left <= 60_000
+
+
 # ---- wherever it lives
 
 
@@ -622,6 +685,9 @@ def test_locks_and_guards_work_on_a_cluster_and_behind_sentinels(kind: str) -> N
                         assert face.run(lock.release(hold))
                     later = [each.result(1.5) for each in waiting]  # woken: sooner than they ask
                 guards = [hold.guard(component) for hold in holds]
+                if component == "cluster":
+                    with pytest.raises(InvalidArgumentError, match="give the key a hash tag"):
+                        face.run(guards[0].execute(("INCR", "a}b")))
                 for new in later:
                     assert new is not None
                     assert new.guard(component).execute(("INCR", f"{new.name}:value")) == [1]

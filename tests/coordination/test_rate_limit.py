@@ -136,5 +136,6 @@ def test_what_is_wrong_is_named(kit: ShardKit, arguments: dict[str, Any], messag
     with pytest.raises(InvalidArgumentError, match=message):
         kit.rate_limit("api", component="one", **arguments)
     limit = kit.rate_limit("api", component="one", limit=2)
+    assert limit.reset() == 0
     with pytest.raises(InvalidArgumentError, match="hits=0"):
         limit.hit("u", 0)

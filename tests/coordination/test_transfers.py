@@ -273,6 +273,12 @@ def test_what_is_wrong_is_named(kit: ShardKit, legs: list[Leg], message: str) ->
         kit.transfers("bank", component="many").transfer(*legs)
 
 
+@pytest.mark.parametrize("grace", [0, 0.001, 100_000])
+def test_a_grace_that_is_out_of_range_is_named(kit: ShardKit, grace: float) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"bank: grace={grace}; give 0.01 to 86,400 s"):
+        kit.transfers("bank", component="many", grace=grace)
+
+
 def test_what_is_stored_is_checked(kit: ShardKit) -> None:
     bank = kit.transfers("bank", component="many", grace=0.01)
     assert bank.issue(Leg("a", {"gold": 5}))
