@@ -266,6 +266,36 @@ async def test_an_async_worker_that_is_cancelled_gives_back_what_it_works_on(
     assert worker.summary.released == 3
 
 
+@pytest.mark.parametrize("answer", ["a task", "none", "an error"])
+async def test_an_async_worker_that_is_cancelled_as_an_answer_comes_gives_back_what_it_took(
+    akit: AsyncShardKit, answer: str
+) -> None:
+    tasks, worker = akit.queues(component="many"), AsyncWorker(akit.queues(component="many"), "q")
+    await tasks.enqueue("q", "work")
+    asked = asyncio.Event()
+
+    async def take(queues: Any, *, lease: float, timeout: float) -> Any:  # noqa: ASYNC109
+        if not timeout:
+            return None
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:  # the answer came at the same moment
+            if answer == "an error":
+                raise ConnectionError("away") from None
+            return await tasks.take("q", timeout=0) if answer == "a task" else None
+
+    worker.tasks.take = take  # type: ignore[method-assign, assignment]
+    running = asyncio.ensure_future(worker.run())
+    async with asyncio.timeout(30):
+        await asked.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert await tasks.counts("q") == QueueCounts(1, 0, 0, 0)
+    assert worker.summary.released == (answer == "a task")
+
+
 async def test_an_async_callback_that_cancels_itself_has_failed(akit: AsyncShardKit) -> None:
     tasks = akit.queues(component="many", attempts=1)
     worker = AsyncWorker(tasks, "q")
