@@ -30,6 +30,7 @@ from shardkit.errors import StructureError
 REGISTERS = 16_384
 _HEADER = 16
 _HIGHEST = 51  # what a register can hold: 64 - 14 bits, plus one
+_MOST = 2**64  # values that are hashed differ in no more ways
 _ALPHA = 0.5 / math.log(2)
 
 
@@ -43,7 +44,7 @@ def registers(stored: bytes, key: str = "") -> bytes:
         body = stored[_HEADER:]
         dense = stored[4] == 0 and len(body) == REGISTERS * 6 // 8
         found = bytes(_dense(body)) if dense else _sparse(body)
-        if len(found) == REGISTERS:
+        if len(found) == REGISTERS and max(found) <= _HIGHEST:
             return found
     raise StructureError(f"{key}: holds no HyperLogLog", "see what wrote to it, or delete it")
 
@@ -55,6 +56,8 @@ def estimate(values: bytes) -> int:
     for value in range(_HIGHEST - 1, 0, -1):
         z = (z + histogram[value]) / 2
     z += REGISTERS * _sigma(histogram[0] / REGISTERS)
+    if not z:  # no register has room left
+        return _MOST
     return math.floor(_ALPHA * REGISTERS * REGISTERS / z + 0.5)
 
 

@@ -54,6 +54,18 @@ def test_the_load_leaves_room_for_parts_that_wait_to_be_split() -> None:
         assert most + 6 * most**0.5 <= size + 1e-6 < most + 7 * most**0.5 + 3
 
 
+def test_more_members_of_one_part_than_a_script_takes_go_in_several(face: Face) -> None:
+    run, fields = face.run, {str(n): f"v{n}" for n in range(3000)}
+    ids = face.kit.set("ids", component="one", part_size=4096, groups=1)
+    assert run(ids.sadd(*fields)) == 3000
+    assert set(run(ids.smembers())) == set(fields)
+    assert run(ids.srem(*fields)) == 3000
+    names = face.kit.hash("names", component="one", part_size=4096, groups=1)
+    assert run(names.hset(mapping=fields)) == 3000
+    assert run(names.hmget(list(fields))) == [value.encode() for value in fields.values()]
+    assert run(names.hlen()) == 3000
+
+
 @pytest.mark.parametrize("component", ["many", "one"])
 def test_no_part_ever_outgrows_its_size(face: Face, kit: ShardKit, component: str) -> None:
     ids = face.kit.set("ids", component=component, members=int, part_size=64, groups=4)

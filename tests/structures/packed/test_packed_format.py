@@ -372,3 +372,19 @@ def test_the_bytes_of_the_page_are_those_that_were_measured() -> None:
         if layout.startswith("packed"):
             assert on_redis["bytes"] <= 2.3
             assert valkey[layout]["bytes"] <= 2.3
+
+
+@settings(max_examples=200)
+@given(st.lists(st.binary(min_size=18, max_size=18), max_size=5), st.data())
+def test_columns_of_bits_at_any_place_are_cut_as_numbers_are(
+    records: list[bytes], data: st.DataObject
+) -> None:
+    numpy = pytest.importorskip("numpy")
+    from shardkit.structures.packed.numpy_aggregates import _column
+
+    offset = data.draw(st.integers(0, 79))
+    bits = data.draw(st.integers(1, 64))
+    array = numpy.frombuffer(b"".join(records), "u1").reshape(len(records), 18)
+    left = 8 * 18 - offset - bits
+    expected = [int.from_bytes(r, "big") >> left & (1 << bits) - 1 for r in records]
+    assert _column(array, offset, bits).tolist() == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date, timedelta
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from shardkit.errors import StructureError
 from shardkit.local import LocalServer
 from shardkit.structures.unique.hyperloglog import REGISTERS, estimate, registers
 
+FULL = b"HYLL" + bytes(12) + b"\xff" * (REGISTERS * 6 // 8)  # each says 63
 DAY = date(2015, 5, 17)
 
 
@@ -31,12 +33,27 @@ def test_an_estimate_is_the_servers(any_server: LocalServer) -> None:
             assert estimate(found) == client.pfcount("hll")
 
 
+def test_an_estimate_is_the_servers_where_registers_are_full(any_server: LocalServer) -> None:
+    dice = Random(7)
+    with any_server.client() as client:
+        for full in (1, 100, REGISTERS // 2):  # beyond, servers' numbers overflow
+            values = [51] * full + [dice.randrange(30, 51) for _ in range(REGISTERS - full)]
+            packed = sum(value << 6 * n for n, value in enumerate(values))
+            body = packed.to_bytes(REGISTERS * 6 // 8, "little")
+            client.set("full", b"HYLL" + bytes(11) + b"\x80" + body)  # its count is to be made
+            assert registers(client.get("full")) == bytes(values)
+            assert estimate(bytes(values)) == client.pfcount("full")
+
+
 def test_registers_that_are_all_full_are_counted() -> None:
     assert estimate(bytes(REGISTERS)) == 0
     assert estimate(bytes([50]) * REGISTERS) > 10**18
+    assert estimate(bytes([51]) * REGISTERS) == 2**64
 
 
-@pytest.mark.parametrize("stored", [b"", b"5", b"HYLL", b"HYLL" + bytes(12), b"HYLL\1" + bytes(99)])
+@pytest.mark.parametrize(
+    "stored", [b"", b"5", b"HYLL", b"HYLL" + bytes(12), b"HYLL\1" + bytes(99), FULL]
+)
 def test_a_value_that_is_not_a_hyperloglog_is_refused(stored: bytes) -> None:
     with pytest.raises(StructureError, match="unique:1: holds no HyperLogLog"):
         registers(stored, "unique:1")
