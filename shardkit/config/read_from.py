@@ -52,10 +52,11 @@ class ReadFrom:
                 f"read_from={self.mode!r:.80} names no servers", f"give one of {', '.join(MODES)}"
             )
         lag = self.max_lag
-        if lag is not None and (isinstance(lag, bool) or not isinstance(lag, int | float)):
-            raise InvalidArgumentError(f"max_lag={lag!r:.80} is no time", "give seconds, or None")
-        if lag is not None and not lag > 0:
-            raise InvalidArgumentError(f"max_lag={lag!r:.80} is no time", "give seconds above 0")
+        is_time = isinstance(lag, int | float) and not isinstance(lag, bool) and lag > 0
+        if lag is not None and not is_time:
+            raise InvalidArgumentError(
+                f"max_lag={lag!r:.80} is no time", "give seconds above 0, or None"
+            )
 
 
 def as_read_from(given: object) -> ReadFrom:

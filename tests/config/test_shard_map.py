@@ -323,6 +323,8 @@ def test_no_list_of_shards_is_too_long_to_be_refused() -> None:
         ("components: {? [a] : {entry: {}}}", "is not a component's name"),
         ("components: {? {a: b} : {entry: {}}}", "is not a component's name"),
         ("components: {'a:0': {entry: {}}}", "a:0 would collide with a shard of 'a'"),
+        ("epoch: -1\ncomponents: {a: {entry: {}}}", "epoch = -1 is not an epoch"),
+        ("epoch: true\ncomponents: {a: {entry: {}}}", "epoch = true is not an epoch"),
         ("components: {a: {entry: {}}, a: {entry: {}}}", "map.yaml:1: components.a appears twice"),
         ("components: {a: {entry: {db: 1,\n db: 2}}}", "map.yaml:2: components.a.entry.db appears"),
         ("components: {a: {shards: [{db: 1, db: 1}]}}", "components.a.shards.0.db appears twice"),

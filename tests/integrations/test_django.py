@@ -15,11 +15,12 @@ from typing import Any
 
 import django
 import pytest
+import redis
 from django.conf import settings
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.errors import ShardErrors
+from shardkit.errors import ConfigError, ShardErrors
 from shardkit.local import LocalServer
 
 BACKEND = "shardkit.integrations.django.cache.ShardKitCache"
@@ -95,6 +96,14 @@ def test_single_values_behave_as_django_says() -> None:
     assert not found.touch("missing", None)
     found.set("text", "x", timeout=0)
     assert "text" not in found
+    assert found.add("text", "x", timeout=0)  # there was none, and there is none
+    assert "text" not in found
+    assert not found.add("a", "x", timeout=0)
+    assert found.touch("a", 100)
+    assert 90 < (found.ttl("a") or 0) <= 100
+    assert not found.touch("missing", 100)
+    assert found.get_many([]) == {}
+    assert found.touch("a", None)
     found.set("text", "x")
     with pytest.raises(ValueError, match="not an integer"):
         found.incr("text")
@@ -156,9 +165,13 @@ def test_a_dead_shard_is_an_error_or_a_miss_as_it_is_set(
     ):
         with pytest.raises(ShardErrors, match=r"1 shard failed \(half:1\)"):
             call()
+    with pytest.raises(redis.ConnectionError, match="refused"):
+        strict.clear()
     missing = cache("no such component", IGNORE_EXCEPTIONS=True)
     assert missing.get("x") is None
     assert missing.set_many({"x": 1}) == ["x"]
+    with pytest.raises(ConfigError, match="no such component"):
+        cache("no such component").get("x")
 
 
 @pytest.mark.usefixtures("_default_kit")
