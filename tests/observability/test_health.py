@@ -12,6 +12,7 @@ from faces import Face, faced
 
 import shardkit
 from shardkit import ShardMap
+from shardkit.config.store import push
 from shardkit.health import asgi, wsgi
 from shardkit.local import LocalServer
 
@@ -36,13 +37,29 @@ def test_every_shard_of_healthy_servers_is_described(face: Face) -> None:
 def test_a_server_that_is_down_is_unreachable_and_others_are_not(
     kind: str, own_server: LocalServer
 ) -> None:
-    shards = [{"port": own_server.port}, {"port": 1}]
+    shards = [{"port": own_server.port}, {"port": 1, "breaker": False}]
     shard_map = ShardMap.parse(str({"components": {"data": {"shards": shards}}}))
     with faced(kind, shard_map) as face:
         health = face.run(face.kit.health())
     assert not health.ok
     assert [shard.reachable for shard in health.shards] == [True, False]
+    assert [shard.breaker for shard in health.shards] == ["closed", "off"]
     assert "Error 111" in health.shards[1].error
+
+
+def test_a_component_that_is_broken_is_named_and_others_are_described(face: Face) -> None:
+    with LocalServer() as server, server.client() as config:
+        push(config, ShardMap.parse(f"components: {{a: {{entry: {{port: {server.port}}}}}}}"))
+        config.set("config:redis:b", "{ broken")
+        where = f"redis://{server.address}"
+        runner = face.runner
+        kit: Any = runner.run(shardkit.aconnect(where)) if runner else shardkit.connect(where)
+        health = face.run(kit.health())
+        face.run(kit.aclose() if runner else kit.close())
+    assert not health.ok
+    assert [shard.shard for shard in health.shards] == ["a"]
+    assert list(health.broken) == ["b"]
+    assert "config:redis:b" in health.broken["b"]
 
 
 async def probe(app: Any, path: str) -> tuple[int, Any]:
@@ -87,6 +104,7 @@ async def test_the_asgi_endpoint_starts_and_stops_with_its_server(shard_map: Sha
 
     with shardkit.connect(shard_map) as kit:
         await asgi(kit)({"type": "lifespan"}, receive, send)
+        await asgi(kit)({"type": "websocket", "path": "/live"}, receive, send)  # not answered
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 

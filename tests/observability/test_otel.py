@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry, generate_latest
+from redis.exceptions import ResponseError
 
 import shardkit
 from shardkit import ShardMap, otel, prometheus
@@ -103,6 +104,36 @@ def test_a_pipeline_says_its_size_and_a_failure_its_type(face: Face, telemetry: 
         "DeadlineExceeded",
         "ShardErrors",
     }
+
+
+def test_a_refused_command_is_marked_and_after_the_end_nothing_is_told(face: Face) -> None:
+    found = Telemetry()
+    stop = otel.instrument(tracer_provider=found.tracers, meter_provider=found.meters)
+    client: Any = face.run(face.kit.client("one"))
+    face.run(client.set("text", "x"))
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        face.run(client.hget("text", "f"))
+    assert [span.attributes.get("shardkit.refused") for span in found.spans()] == [None, True]
+    assert found.points("db.client.connection.count")
+    stop()
+    face.run(client.get("text"))
+    assert found.spans() == []
+    assert found.points("db.client.connection.count") == []
+    assert found.points("db.client.connection.pending_requests") == []
+
+
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [
+        ("a:6379/1", {"server.address": "a", "server.port": 6379, "db.namespace": "1"}),
+        ("[::1]:6379/0", {"server.address": "::1", "server.port": 6379, "db.namespace": "0"}),
+        ("cluster node a:7000", {"server.address": "a", "server.port": 7000, "db.namespace": "0"}),
+        ("/run/redis.sock/3", {"server.address": "/run/redis.sock", "db.namespace": "3"}),
+        ("main", {"server.address": "main"}),
+    ],
+)
+def test_a_place_is_told_by_its_parts(address: str, place: dict[str, Any]) -> None:
+    assert otel._place(address) == place
 
 
 def test_nothing_is_counted_twice_beside_the_instrumentation_of_redis_py(
