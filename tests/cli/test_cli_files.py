@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import fcntl
 import gzip
+import io
 import json
 import os
 import pty
@@ -16,6 +17,8 @@ from pathlib import Path
 
 import pytest
 from cli_helpers import Result
+
+import shardkit
 
 Cli = Callable[..., Result]
 AT = ("--component", "unique")
@@ -54,6 +57,22 @@ def test_files_are_published_read_and_gone(
         assert (tmp_path / "copy" / name).read_bytes() == (logs / name).read_bytes()
     found = json.loads(cli("files", "status", "day", "--json", *at).out)
     assert (found["held"], found["files"], found["open"]) == (0, [], {"x": 0, "y": 0})
+
+
+@pytest.mark.parametrize("name", ["../out", "/out", "sub/out", "..", "."])
+def test_no_published_name_leads_out_of_the_directory(
+    cli: Cli, town_map: Path, tmp_path: Path, name: str
+) -> None:
+    with shardkit.connect(town_map) as kit:
+        files = kit.files(component="unique")
+        files.create("day", ["x"])
+        files.publish("day", io.BytesIO(b"words"), name=name)
+        files.close("day")
+    into = tmp_path / "copy" / "here"
+    refused = cli("files", "read", "day", "x", "--into", into, *AT, "-c", town_map)
+    assert refused.code == 1
+    assert f"file {name!r} is no file name" in refused.out + refused.err
+    assert not [path for path in tmp_path.rglob("*") if path.name == "out"]
 
 
 def test_what_cannot_be_read_is_given_up_and_shown(

@@ -466,6 +466,19 @@ def test_records_and_raw_blocks_are_read_across_chunks(face: Face) -> None:
         face.list(files.records(file, 7))
 
 
+def test_a_line_that_is_too_long_is_refused_and_can_be_read_by_blocks(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.messaging.files.LONGEST_LINE", 5000)
+    files = face.kit.files(component="few")
+    face.run(files.create("logs", ["x"], chunk_size=1000))
+    publish(face, files, b"a" * 5000 + b"\n" + b"b" * 5001, "long")
+    file = face.run(files.take("logs", "x"))
+    with pytest.raises(UnreadableFileError, match="a line of more than 5,000 bytes; read it by"):
+        face.list(files.lines(file))
+    assert sum(map(len, face.list(files.read(file)))) > 5000
+
+
 def test_a_decoder_goes_on_at_the_start_of_the_member_that_it_is_in() -> None:
     first, second = gzip.compress(TEXT[:9000]), gzip.compress(TEXT[9000:18_000])
     decoder = FileDecoder("a", FilePosition(), raw=False)
