@@ -19,15 +19,19 @@ from datetime import date
 from functools import partial
 from typing import Any, Final
 
+import redis
+
 from shardkit.completion import fold
 from shardkit.config.component import Component
 from shardkit.doctor.scan import Progress, ScanResult
 from shardkit.doctor.summary import StoredStructure, structure_of
 from shardkit.doctor.targets import databases_of, distinct_shards
-from shardkit.errors import ShardKitError
+from shardkit.errors import ShardKitError, ShardUnavailable
 from shardkit.kit import ShardKit
 from shardkit.operations.commands import Shard
 from shardkit.search.stored_schema import analyzer_of, parameters_of
+from shardkit.server_errors import meaning
+from shardkit.server_queries import ServerErrors
 from shardkit.structures import Damage, codec
 from shardkit.structures.base.parameters import RENAMED, meta_key
 
@@ -35,6 +39,7 @@ _TYPES: Final[Mapping[str, type]] = {"int": int, "str": str, "bytes": bytes}
 _DAY: Final = re.compile(r"(.+):(\d{4}-\d\d-\d\d)\Z")
 _TOTALS: Final = re.compile(rb"(.+):done:\{\d{4}-\d\d-\d\d\}\Z", re.DOTALL)
 _SCAN: Final = 10_000
+_AWAY: Final = (redis.ConnectionError, redis.TimeoutError, OSError, ShardUnavailable)
 # Keys that structures have beside their parts, and the type of each.
 _SIGNS: Final = (("*:parts", "set"), ("*:ends", "hash"), ("*}", "hash"))
 # What always says how large its parts are; of a counter of visitors all but one precision.
@@ -97,14 +102,15 @@ def check_all(
     Args:
         kit: a kit on their topology.
         components: the components.
-        found: the result of a scan of these.
+        found: the result of a scan of these. Shards whose keys cannot be listed are added to its
+            failures; the structures on others are checked.
         names: the structures' names; none for all.
         progress: called with a structure's name, how many are done, and how many there are.
 
     Cost: all of it is read, in slices: see ``check()`` of each structure.
     """
     stored = [each for each in found.structures.values() if _counter_of(each, found) is None]
-    stored += [each for name in components for each in _unnamed(kit, components[name])]
+    stored += [each for name in components for each in _unnamed(kit, components[name], found)]
     chosen = sorted(
         (each for each in stored if not names or each.name in names),
         key=lambda each: (each.component, each.name),
@@ -116,7 +122,7 @@ def check_all(
     if not names:
         for component in components.values():
             known = {each.name.encode() for each in stored if each.component == component.name}
-            checked += _orphans(kit, component, known)
+            checked += _orphans(kit, component, known, found)
     progress("", len(chosen), len(chosen))
     return checked
 
@@ -146,6 +152,9 @@ def _check(
         )
     except ShardKitError as error:
         checked.unchecked = str(error)
+    except ServerErrors as error:
+        known = meaning(error)
+        checked.unchecked = known.text if known else str(error)
     return checked
 
 
@@ -289,24 +298,25 @@ def _counter_of(structure: StoredStructure, found: ScanResult) -> str | None:
     return counter.name if counter and counter.kind == "unique-visitors" else None
 
 
-def _unnamed(kit: ShardKit, component: Component) -> Iterator[StoredStructure]:
+def _unnamed(kit: ShardKit, component: Component, scanned: ScanResult) -> Iterator[StoredStructure]:
     """Yield what has no parameters: ranges of addresses, queues, and totals."""
     for pattern, kind in (("*:generations", "ip-to-city"), ("*:{*}:tasks", "queue")):
-        for _, key in _keys(kit, component, pattern, "hash"):
+        for _, key in _keys(kit, component, pattern, "hash", scanned.failures):
             name = key.decode(errors="backslashreplace").rpartition(":")[0]
             yield StoredStructure(component.name, name, {"kind": kind})
-    found = {_TOTALS.match(key) for _, key in _keys(kit, component, "*:done:{*}", "set")}
+    days = _keys(kit, component, "*:done:{*}", "set", scanned.failures)
+    found = {_TOTALS.match(key) for _, key in days}
     for name in sorted({match[1].decode(errors="backslashreplace") for match in found if match}):
         yield StoredStructure(component.name, name, {"kind": "city-totals"})
 
 
 def _orphans(
-    kit: ShardKit, component: Component, known: Collection[bytes]
+    kit: ShardKit, component: Component, known: Collection[bytes], scanned: ScanResult
 ) -> Iterator[CheckedStructure]:
     """Yield structures that have lost their parameters."""
     seen = set()
     for pattern, kind in _SIGNS:
-        for shard, key in _keys(kit, component, pattern, kind):
+        for shard, key in _keys(kit, component, pattern, kind, scanned.failures):
             name = key[: key.rfind(b":")]
             if name in seen or name in known or structure_of(key, known):
                 continue
@@ -329,9 +339,21 @@ def _orphans(
 
 
 def _keys(
-    kit: ShardKit, component: Component, pattern: str, kind: str
+    kit: ShardKit,
+    component: Component,
+    pattern: str,
+    kind: str,
+    failures: dict[str, Exception] | None = None,
 ) -> Iterator[tuple[Shard, bytes]]:
+    """Yield a component's keys of a type; with ``failures``, of the shards that answer."""
     for shard in distinct_shards(component):
-        for database in databases_of(kit, component, shard):
-            found = database.client.scan_iter(match=pattern, count=_SCAN, _type=kind.upper())
-            yield from ((shard, key) for key in found)
+        if failures is not None and isinstance(failures.get(str(shard)), _AWAY):
+            continue
+        try:
+            for database in databases_of(kit, component, shard):
+                found = database.client.scan_iter(match=pattern, count=_SCAN, _type=kind.upper())
+                yield from ((shard, key) for key in found)
+        except (ShardKitError, *ServerErrors) as error:
+            if failures is None:
+                raise
+            failures.setdefault(str(shard), error)

@@ -1,0 +1,158 @@
+"""What commands say of components and servers that cannot be used, beside others that can."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cli_helpers import Result
+
+import shardkit
+from shardkit.local import LocalServers
+
+Cli = Callable[..., Result]
+ReadJson = Callable[..., Any]
+
+
+@pytest.fixture
+def broken_url(cli: Cli, town: LocalServers, town_map: Path, town_url: str) -> str:
+    """The config server with the map, and a component `bad` whose entry is no JSON."""
+    assert cli("config", "push", town_map, "-c", town_url).code == 0
+    assert town.config_server is not None
+    with town.config_server.client() as client:
+        client.set("config:redis:bad", "{")
+    return town_url
+
+
+@pytest.fixture
+def half_dead_map(town_map: Path) -> Path:
+    """The map, with a component of two shards of which one has no server."""
+    described = yaml.safe_load(town_map.read_text())
+    [there, *_] = described["components"]["followers"]["shards"]
+    half = {"shards": [{**there, "db": 11}, {**there, "db": 11, "port": 1}]}
+    described["components"]["half"] = half
+    town_map.write_text(yaml.safe_dump(described))
+    return town_map
+
+
+@pytest.mark.parametrize("command", [("doctor",), ("doctor", "--check")])
+def test_doctor_goes_on_where_a_component_is_broken(
+    cli: Cli, broken_url: str, command: tuple[str, ...]
+) -> None:
+    result = cli(*command, "-c", broken_url)
+    assert result.code == 1
+    [line] = [line for line in result.lines if "bad" in line]
+    assert line.startswith("bad cannot be used: config:redis:bad: is not JSON")
+
+
+@pytest.mark.parametrize("command", [("doctor",), ("doctor", "--check")])
+def test_doctor_goes_on_where_a_shard_is_down(
+    cli: Cli, half_dead_map: Path, command: tuple[str, ...]
+) -> None:
+    result = cli(*command, "half", "-c", half_dead_map)
+    assert result.code == 1
+    [line] = [line for line in result.lines if "half:1" in line]
+    assert line.startswith("half:1 cannot be scanned: ")
+    assert "refused" in line
+
+
+def test_the_structures_on_the_shards_that_answer_are_checked(
+    read_json: ReadJson, half_dead_map: Path
+) -> None:
+    with shardkit.connect(half_dead_map) as kit:
+        client: Any = kit.client("half", 0)
+        client.hset("lost:parts", "a", "1")  # no structure's
+        client.hset("emails:{x}:tasks", "1", "{")
+    command = ("doctor", "--check", "-c", half_dead_map, "half")
+    found = read_json(*command, code=1)
+    assert not found["ok"]
+    assert list(found["failures"]) == ["half:1"]
+    assert [(each["structure"], each["kind"]) for each in found["structures"]] == [
+        ("emails:{x}", "queue")
+    ]
+    looked = read_json("check", "--structures", "half", "-c", half_dead_map, code=1)
+    assert looked["structures"] == 1
+    assert any("127.0.0.1:1" in finding["where"] for finding in looked["findings"]), looked
+
+
+def test_a_structure_that_may_have_keys_on_a_dead_server_is_not_checked(
+    cli: Cli, half_dead_map: Path
+) -> None:
+    with shardkit.connect(half_dead_map) as kit:
+        places = {"users": "unique", "timelines": "unique", "followers": "unique"}
+        kit.social(**places, parts=4, relation_shards=4).create_user("ada", "Ada")
+    result = cli("doctor", "--check", "-c", half_dead_map)
+    assert result.code == 1
+    [line] = [line for line in result.lines if "social" in line]
+    assert line.startswith("unique/social was not checked: ")
+    assert "refused" in line
+
+
+def test_doctor_names_parameters_that_describe_no_structure(
+    cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path
+) -> None:
+    with shardkit.connect(town_map) as kit:
+        client: Any = kit.client("sessions")
+        client.set("text:meta", "x")  # a string is none of ours, and is not even looked at
+        client.hset("odd:meta", "format", "1")
+    result = cli("doctor", "--check", "sessions", "-c", town_map)
+    assert result.code == 1
+    assert "sessions/odd:meta does not say the kind of its structure" in result.lines
+    found = read_json("doctor", "--check", "sessions", "-c", town_map, code=1)
+    assert found["parameters"]["sessions/odd:meta"] == "does not say the kind of its structure"
+
+
+def test_a_backup_and_an_upgrade_of_all_name_the_component_that_is_broken(
+    cli: Cli, broken_url: str, tmp_path: Path
+) -> None:
+    said = cli("backup", tmp_path / "taken", "-c", broken_url).error()
+    assert said.startswith("component 'bad' cannot be backed up: config:redis:bad: is not JSON")
+    assert not (tmp_path / "taken").exists()
+    assert cli("upgrade", "-c", broken_url).error().startswith("config:redis:bad: is not JSON")
+
+
+def test_locks_are_shown_of_the_components_that_can_be_used(
+    cli: Cli, town_map: Path, broken_url: str
+) -> None:
+    with shardkit.connect(town_map) as kit:
+        assert kit.lock("stock", component="unique", renew=False).acquire()
+    result = cli("locks", "show", "-c", broken_url)
+    assert result.code == 1
+    assert "stock" in result.out
+    assert "warning: bad: config:redis:bad: is not JSON" in result.err
+
+
+def test_a_command_that_a_server_refuses_is_an_error_for_programs(cli: Cli, town_map: Path) -> None:
+    result = cli("exec", "--on", "sessions", "--json", "-c", town_map, "--", "GET")
+    assert result.code == 1
+    found = json.loads(result.out)
+    assert list(found) == ["sessions"]
+    assert "wrong number of arguments" in found["sessions"]["error"]
+
+
+def test_whoever_retires_a_component_is_told_which_servers_could_not_be_asked(
+    cli: Cli, town_url: str, half_dead_map: Path
+) -> None:
+    pushed = cli("config", "push", half_dead_map, "-c", town_url, "--no-check")
+    assert pushed.code == 0, pushed
+    result = cli("retire", "half", "-c", town_url)
+    assert result.code == 0, result
+    [line] = [line for line in result.lines if "was not asked" in line]
+    assert "127.0.0.1:1 was not asked who uses it: " in line
+
+
+def test_structures_are_read_where_there_is_no_config_server(
+    read_json: ReadJson, town_map: Path, tmp_path: Path
+) -> None:
+    described = yaml.safe_load(town_map.read_text())
+    del described["config_server"]
+    alone = tmp_path / "alone.yaml"
+    alone.write_text(yaml.safe_dump(described))
+    with shardkit.connect(alone) as kit:
+        kit.set("ids", component="unique", total=100).sadd("a")
+    found = read_json("check", "--structures", "unique", "-c", alone)
+    assert found["structures"] == 1
