@@ -9,6 +9,7 @@ Exit codes: 0 all is well; 1 something is wrong; 2 invalid command line; 130 int
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -112,7 +113,7 @@ class Application(click.Group):
         )
         if not standalone_mode:
             return run()
-        _replace_unprintable()
+        _mend_streams()
         warnings = _WarningHandler(session)
         logging.getLogger("shardkit").addHandler(warnings)
         try:
@@ -121,8 +122,8 @@ class Application(click.Group):
         except BrokenPipeError:  # the reader of the output has gone
             sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115 - for the rest of it
             sys.exit(FAILED)
-        except BaseException as error:
-            if session.debug and not isinstance(error, SystemExit):
+        except (Exception, KeyboardInterrupt) as error:
+            if session.debug:
                 traceback.print_exc()
             sys.exit(_explain(error))
         finally:
@@ -140,10 +141,8 @@ def _broken(name: str, error: ImportError) -> click.Command:
     return click.Command(name, anything, fail, short_help="Cannot be used here.")
 
 
-def _explain(error: BaseException) -> int:
+def _explain(error: Exception | KeyboardInterrupt) -> int:
     """Write what went wrong, and return the exit code."""
-    if isinstance(error, SystemExit):
-        raise error
     if isinstance(error, KeyboardInterrupt | click.Abort):
         write_error("interrupted")
         return INTERRUPTED
@@ -165,11 +164,9 @@ def _explain(error: BaseException) -> int:
         write_error(f"{named}{error.strerror or error}")
     elif isinstance(error, ServerErrors):
         write_error(f"a server cannot be used: {reason(error)}", "see shardkit status")
-    elif isinstance(error, Exception):
+    else:
         name = type(error).__name__
         write_error(f"this should not happen: {name}: {error}", "--debug shows where; report it")
-    else:
-        raise error
     return FAILED
 
 
@@ -178,8 +175,10 @@ def _sentence(text: str) -> str:
     return text.rstrip(".")[:1].lower() + text.rstrip(".")[1:]
 
 
-def _replace_unprintable() -> None:
-    """Show a question mark for a character that the terminal lacks, instead of failing."""
+def _mend_streams() -> None:
+    """Write nothing to a stream that is closed, and ``?`` for what a terminal cannot show."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - for as long as it runs
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

@@ -36,7 +36,7 @@ from shardkit.local.server import (
     LocalServer,
     wait_until,
 )
-from shardkit.local.start_stop import start_all, stop_all
+from shardkit.local.start_stop import refuse_running, start_all, stop_all
 
 # Seconds without an answer after which a server counts as down. A Sentinel needs almost half a
 # second to connect to a server and get its first answer; with a shorter time failovers would never
@@ -242,6 +242,7 @@ class LocalSentinel(StartStopContext):
         Raises:
             LocalServerError: a server did not start, or the Sentinels did not agree in time.
         """
+        refuse_running(self.servers)
         deadline = time.monotonic() + timeout
         try:
             for wave in ([self.master], self.replicas, self.sentinels):

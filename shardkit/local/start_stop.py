@@ -25,9 +25,7 @@ def start_all(
     Raises:
         LocalServerError: one of them did not start.
     """
-    for server in servers:
-        if server.running:
-            raise LocalServerError(f"{server.name} runs already", "stop it first")
+    refuse_running(servers)
     deadline = time.monotonic() + timeout
     try:
         # Servers with a given port first, or another might take it as a free one.
@@ -41,6 +39,17 @@ def start_all(
     except BaseException:
         stop_all(servers, 0)
         raise
+
+
+def refuse_running(servers: Sequence[LocalServer]) -> None:
+    """Refuse to start servers of which one runs.
+
+    Raises:
+        LocalServerError: it names the first that runs.
+    """
+    for server in servers:
+        if server.running:
+            raise LocalServerError(f"{server.name} runs already", "stop it first")
 
 
 def stop_all(servers: Sequence[LocalServer], timeout: float = STOP_TIMEOUT) -> None:

@@ -13,6 +13,7 @@ import click
 import pytest
 from cli_helpers import COMMAND, SECRET, Result
 from click.testing import CliRunner
+from redis.exceptions import ConnectionError
 
 import shardkit
 from shardkit.cli.app import COMMANDS, app
@@ -185,6 +186,11 @@ def test_a_command_whose_own_import_fails_is_not_hidden(
             ),
             "2 shards failed: a is away; b is",
         ),
+        (click.ClickException("It cannot be."), "it cannot be"),
+        (
+            ConnectionError("Error 111 connecting to a:1. Connection refused."),
+            "a server cannot be used: connection refused; see shardkit status",
+        ),
         (ConfigError("of redis://:pw1@h:1/0 \x1b[31m", ""), "of redis://:***@h:1/0 \\x1b[31m"),
     ],
 )
@@ -203,6 +209,25 @@ def test_a_fault_of_ours_is_one_line_too(
 ) -> None:
     failing(ZeroDivisionError("division by zero"))
     assert cli("demo").error().startswith("this should not happen: ZeroDivisionError")
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_without_its_streams_a_command_still_runs(
+    monkeypatch: pytest.MonkeyPatch, failing: Callable[[BaseException], None], code: int
+) -> None:
+    @click.command()
+    def demo() -> int:
+        click.echo("done")
+        click.echo("done", err=True)
+        return code
+
+    failing(ConfigError("unused"))
+    monkeypatch.setattr(sys.modules["shardkit.demo.command"], "demo", demo)
+    monkeypatch.setattr(sys, "stdout", None)  # as Python has it where they were closed: >&- 2>&-
+    monkeypatch.setattr(sys, "stderr", None)
+    with pytest.raises(SystemExit) as ended:
+        app(["demo"])
+    assert ended.value.code == code
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])

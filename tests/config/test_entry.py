@@ -93,6 +93,8 @@ def test_fields_of_a_later_release_are_logged_once_ignored_and_kept(
             Entry(written)
     with pytest.raises(InvalidEntryError, match="port"):
         Entry.from_json('{"host": "a", "colour": 1, "port": "x"}', "config:redis:later")
+    with pytest.raises(InvalidEntryError, match=r"later replicas\[0\]: is a int, not an object"):
+        Entry.from_json('{"host": "a", "colour": 1, "replicas": [3]}', "config:redis:later")
 
 
 @pytest.mark.parametrize("later", ["999", "0.1.1", "0.2", "1.0.0"])
@@ -640,6 +642,7 @@ def test_an_entry_shows_no_secret(fields: dict[str, Any]) -> None:
 def test_references_are_shown() -> None:
     entry = Entry({"url": "redis://u:${PW}@h?ssl_password=${KEY}", "password": "${OTHER}"})
     assert entry.masked() == entry.fields
+    assert Entry({"url": "${URL}"}).masked() == {"url": "${URL}"}
 
 
 @pytest.mark.parametrize(
@@ -774,6 +777,7 @@ def test_any_text_is_a_url_or_an_error_that_can_be_printed(url: str) -> None:
         {"host": "::1", "username": "ü", "password": "p@/:#?% "},
         {"host": "a", "username": "app"},
         {"unix_socket_path": "/run/my redis.sock", "db": 2, "password": "p"},
+        {"unix_socket_path": "/run/redis.sock"},
         {"host": "a", "ssl": True, "ssl_cert_reqs": "none", "ssl_check_hostname": False},
         {"url": "rediss://u:%24p@h/1?ssl_ca_certs=/ca.pem"},
     ],

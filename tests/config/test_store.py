@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import fakeredis
@@ -150,6 +151,8 @@ def test_a_pulled_map_names_the_config_server_that_it_is_told(plain: redis.Redis
     assert pull(plain, entry).config_server == entry
     assert ShardMap.parse(pull(plain, entry).to_yaml()).config_server == entry
     assert pull(plain).config_server is None
+    whole = Entry({"url": "${CONFIG_SERVER}"})  # nobody knows here whether it names a user
+    assert pull(plain, whole).config_server == whole
 
 
 def test_a_pulled_map_warns_like_one_that_is_loaded(plain: redis.Redis) -> None:
@@ -893,6 +896,34 @@ def test_a_push_gives_up_when_others_always_come_first(
     with pytest.raises(ConfigError, match="again and again"):
         push(client, unique(8), has_data=has_data)
     assert len(read_components(client)["unique"].shards) == 4
+
+
+@pytest.mark.parametrize(
+    "read", [read_components, partial(store.components_at, epoch=1)], ids=["now", "then"]
+)
+def test_a_read_gives_up_when_pushes_always_come_in_between(
+    plain: redis.Redis, monkeypatch: pytest.MonkeyPatch, read: Callable[[redis.Redis], Any]
+) -> None:
+    scan = store._scan
+    reads: list[int] = []
+
+    def meanwhile(client: redis.Redis) -> Any:
+        found = scan(client)
+        reads.append(len(found))
+        if len(reads) < 3 or always:
+            client.incr(EPOCH_KEY)
+        return found
+
+    always = False
+    push(plain, unique(4))
+    monkeypatch.setattr(store, "_scan", meanwhile)
+    assert list(read(plain)) == ["unique"]
+    assert len(reads) == 3
+    always = True
+    monkeypatch.setattr(store, "_READS", 5)
+    with pytest.raises(ConfigServerError, match="the entries on the config server keep changing"):
+        read(plain)
+    assert len(reads) == 8
 
 
 def test_a_connection_that_breaks_while_pushing_is_no_success(

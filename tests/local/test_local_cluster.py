@@ -88,6 +88,10 @@ def test_the_first_node_can_have_a_given_port() -> None:
         with pytest.raises(LocalServerError, match=f"port {other.port} .* is taken"):
             cluster.start()
     assert not any(node.running for node in cluster.nodes)
+    with cluster.nodes[1]:
+        with pytest.raises(LocalServerError, match=f"{cluster.nodes[1].name} runs already"):
+            cluster.start()
+        assert [node.running for node in cluster.nodes] == [False, True, False]
 
 
 def test_a_cluster_has_at_least_one_master() -> None:

@@ -56,6 +56,16 @@ def test_replicas_copy_the_master_of_their_entry() -> None:
     assert [replica.databases for replica in replicas] == [21, 21]
 
 
+def test_entries_of_one_server_may_name_the_same_replica() -> None:
+    planned = plan(
+        "  a: {entry: {host: a, password: p, replicas: [{host: b}]}}\n"
+        "  b: {entry: {host: a, db: 30, password: p, replicas: [{host: b}]}}"
+    )
+    master, replica = planned.servers.values()
+    assert (replica.label, replica.replica_of) == ("a replica 0", master)
+    assert replica.databases == master.databases == 31
+
+
 def test_users_and_passwords_are_those_of_all_entries() -> None:
     planned = plan(
         "  a: {entry: {host: a, password: one}}\n"

@@ -52,6 +52,9 @@ def test_sentinels_ask_for_the_password_that_they_were_given() -> None:
     with LocalSentinel(sentinels=1, replicas=0, sentinel_password="other") as watched:
         assert watched.entry.is_sentinel
         client = watched.sentinel().master_for(watched.service)
+        with pytest.raises(LocalServerError, match="main master runs already; stop it first"):
+            watched.start()
+        assert all(server.running for server in watched.servers)
         assert client.get_retry().get_retries() == 0  # what may have been done is not done again
         with (
             watched.sentinels[0].client(password=None) as stranger,
