@@ -11,9 +11,9 @@ from pathlib import Path
 
 import click
 import pytest
+import redis
 from cli_helpers import COMMAND, SECRET, Result
 from click.testing import CliRunner
-from redis.exceptions import ConnectionError
 
 import shardkit
 from shardkit.cli.app import COMMANDS, app
@@ -188,7 +188,7 @@ def test_a_command_whose_own_import_fails_is_not_hidden(
         ),
         (click.ClickException("It cannot be."), "it cannot be"),
         (
-            ConnectionError("Error 111 connecting to a:1. Connection refused."),
+            redis.ConnectionError("Error 111 connecting to a:1. Connection refused."),
             "a server cannot be used: connection refused; see shardkit status",
         ),
         (ConfigError("of redis://:pw1@h:1/0 \x1b[31m", ""), "of redis://:***@h:1/0 \\x1b[31m"),
