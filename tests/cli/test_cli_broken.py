@@ -50,6 +50,20 @@ def test_doctor_goes_on_where_a_component_is_broken(
 
 
 @pytest.mark.parametrize("command", [("doctor",), ("doctor", "--check")])
+def test_doctor_names_the_shard_whose_entry_lacks_its_password(
+    cli: Cli, half_dead_map: Path, command: tuple[str, ...]
+) -> None:
+    described = yaml.safe_load(half_dead_map.read_text())
+    described["components"]["half"]["shards"][1]["password"] = "${NOT_SET_HERE}"
+    half_dead_map.write_text(yaml.safe_dump(described))
+    result = cli(*command, "half", "-c", half_dead_map)
+    assert result.code == 1
+    [line] = [line for line in result.lines if "half:1" in line]
+    assert line.startswith("half:1 cannot be scanned: ")
+    assert "${NOT_SET_HERE}" in line
+
+
+@pytest.mark.parametrize("command", [("doctor",), ("doctor", "--check")])
 def test_doctor_goes_on_where_a_shard_is_down(
     cli: Cli, half_dead_map: Path, command: tuple[str, ...]
 ) -> None:

@@ -114,10 +114,24 @@ def test_cities_in_a_file_of_their_own(read_json: ReadJson, tmp_path: Path) -> N
     assert (found["city"], found["id"]) == ("Bonn", "x1")
 
 
+def test_the_legacy_pair_is_known_by_its_name(read_json: ReadJson, tmp_path: Path) -> None:
+    blocks, cities = tmp_path / "GeoLiteCity-Blocks.csv", tmp_path / "GeoLiteCity-Location.csv"
+    blocks.write_text('Copyright\nstartIpNum,endIpNum,locId\n"16777216","16777471","12"\n')
+    cities.write_text(
+        "Copyright\nlocId,country,region,city,postalCode,latitude,longitude,metroCode,areaCode\n"
+        '12,"DE","07","Bonn","",50.9,6.9,,\n'
+    )
+    read_json("geo", "import", blocks, "--cities", cities, *TO)
+    [found] = read_json("geo", "find", "1.0.0.9", *TO)
+    assert (found["city"], found["region"], found["id"]) == ("Bonn", "07", 12)
+
+
 def test_what_cannot_be_imported_is_one_line_of_error(
     cli: Cli, read_json: ReadJson, tmp_path: Path, geolite2: tuple[Path, ...]
 ) -> None:
     cli("geo", "import", *geolite2[:2], "--cities", geolite2[2], *TO)
+    by_name = tmp_path / "City.mmdb"
+    by_name.write_text("no database")
     before = read_json("geo", "info", *TO)
     path = tmp_path / "a.csv"
     path.write_text("nothing,of,the,kind\n")
@@ -138,6 +152,7 @@ def test_what_cannot_be_imported_is_one_line_of_error(
     )
     assert "no range could be read, 1 lines" in cli("geo", "import", path, *columns, *TO).error()
     assert "not a MaxMind database" in cli("geo", "import", path, "--format", "mmdb", *TO).error()
+    assert "not a MaxMind database" in cli("geo", "import", by_name, *TO).error()
     assert "does not exist" in cli("geo", "import", tmp_path / "missing", *TO).error()
     assert read_json("geo", "info", *TO) == before
 

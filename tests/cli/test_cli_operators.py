@@ -172,6 +172,12 @@ def test_another_user_may_run_it(
     monkeypatch.setenv("SHARDKIT_EXEC_PASSWORD", f"{SECRET}2")
     found = replies(cli, "--user", "admin", "--", "ACL", "WHOAMI", on="all", url=town_url)
     assert list(found.values()) == ["admin", "admin"]
+    monkeypatch.delenv("SHARDKIT_EXEC_PASSWORD")
+    words = ("exec", "-c", town_url, "--on", "all", "--user", "admin", "--", "ACL", "WHOAMI")
+    asked = cli(*words, input=f"{SECRET}2\n")
+    assert asked.code == 0, asked
+    assert asked.err.startswith("Password: ")
+    assert asked.out.count("admin") == 2
 
 
 def test_a_check_gives_one_verdict(

@@ -6,8 +6,9 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import distribution
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,25 @@ def test_lines_that_cannot_be_indexed_are_skipped_with_the_reason(
         "is not JSON",
     ]
     assert ids(read_json("search", "query", "fine", *TO)) == ["1"]
+    path.write_text("no JSON\n" * 25)
+    done = read_json("search", "index", path, *WITH_FIELDS, *TO, code=1)
+    assert (done["skipped"], len(done["first_skipped"])) == (25, 10)
+
+
+def test_a_folder_that_cannot_be_listed_is_skipped_with_the_reason(
+    read_json: ReadJson, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = Path.iterdir
+
+    def iterdir(path: Path) -> Iterator[Path]:
+        if path.name == "deep":
+            raise PermissionError(13, "Permission denied")
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    done = read_json("search", "index", folder, *TO)
+    assert (done["indexed"], done["skipped"]) == (2, 1)
+    assert done["first_skipped"] == [{"path": str(folder / "deep"), "why": "Permission denied"}]
 
 
 def test_unusual_files_do_not_stop_it(read_json: ReadJson, tmp_path: Path) -> None:
@@ -207,6 +227,9 @@ def test_the_options_of_an_index(cli: Cli, read_json: ReadJson, posts: Path) -> 
     assert len(read_json("search", "info", "--name", "plain", *ONE_SERVER)["parts"]) == 4
     error = cli("search", "index", posts, "--shards", "3", *TO).error()
     assert "unique" in error
+    for wrong in ("votes", "votes:", "votes:integer"):
+        error = cli("search", "index", posts, "--attribute", wrong, *TO).error()
+        assert f"'{wrong}' is not NAME:number, NAME:date or NAME:text" in error
 
 
 def test_a_query_that_cannot_be_read_is_shown_with_the_place(cli: Cli, posts: Path) -> None:
@@ -223,7 +246,11 @@ def test_a_query_that_cannot_be_read_is_shown_with_the_place(cli: Cli, posts: Pa
 
 
 def test_export_writes_the_bulk_form(
-    cli: Cli, read_json: ReadJson, posts: Path, tmp_path: Path
+    cli: Cli,
+    read_json: ReadJson,
+    posts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cli("search", "index", posts, *WITH_FIELDS, *TO)
     lines = [json.loads(line) for line in cli("search", "export", *TO).lines]
@@ -240,6 +267,11 @@ def test_export_writes_the_bulk_form(
     assert written == {"written": 2, "file": str(target)}
     assert json.loads(target.read_text().splitlines()[0])["index"]["_index"] == "posts"
     assert not list(tmp_path.glob("*.part"))
+    module = import_module("shardkit.cli.commands.search_query")
+    monkeypatch.setattr(module, "_AT_ONCE", 2)  # documents are read in pages
+    everything = cli("search", "export", "-o", target, *TO)
+    assert (everything.out, everything.err) == ("", f"3 documents written to {target}\n")
+    assert target.read_text().splitlines() == cli("search", "export", *TO).lines
     types = json.loads(cli("search", "export", "--mappings", *TO).out)["mappings"]["properties"]
     assert types["born"] == {"type": "date"}
 
@@ -391,6 +423,7 @@ def test_a_damaged_index_is_verified_rebuilt_and_dropped(
     kinds = ("--attribute", "votes:number", "--attribute", "tags:text", "--attribute", "born:date")
     assert cli("search", "index", posts, *kinds, *TO).code == 0
     assert read_json("search", "verify", *TO) == {"documents": 3, "damaged": []}
+    assert cli("search", "verify", *TO).lines == ["3 documents, all of it as it was written"]
     before = cli("search", "export", *TO).out
     with shardkit.connect(town_map) as kit:
         for number in range(8):

@@ -288,6 +288,10 @@ def test_in_a_terminal_the_table_is_drawn_again(
     shown = cli("status", "-c", town_map, "--watch", "1")
     assert shown.code == 0, shown
     assert "unique:0" in plain(shown.out)
+    monkeypatch.setattr("shardkit.cli.output._is_terminal", lambda stream: False)
+    into_a_file = cli("status", "-c", town_map, "--watch", "1")
+    assert into_a_file.out.splitlines()[0].startswith("shard")
+    assert len(into_a_file.lines) == len(cli("status", "-c", town_map).lines)
 
 
 def written(path: Path, components: str) -> Path:

@@ -7,6 +7,7 @@ import os
 import signal
 import stat
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from cli_helpers import COMMAND, SECRET, ends
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.cli.commands.up import _config_value, _signals_interrupt
+from shardkit.cli.commands.up import _config_value, _signals_interrupt, _StartProgress
 
 MAP = """
 config_server: {port: 7100}
@@ -95,6 +96,36 @@ def test_a_program_that_brings_servers_up_gets_its_handlers_of_signals_back() ->
         with pytest.raises(KeyboardInterrupt), _signals_interrupt():
             signal.raise_signal(number)
         assert [signal.getsignal(number) for number in signals] == before
+    in_a_thread: list[Any] = []  # where Python lets nobody set them
+
+    def run() -> None:
+        with _signals_interrupt():
+            in_a_thread.extend(signal.getsignal(number) for number in signals)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert in_a_thread == before
+
+
+def test_what_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with _signals_interrupt():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_terminal_sees_which_servers_have_started() -> None:
+    shown: list[str] = []
+    progress = _StartProgress()
+    progress("unique:0", 1, 2)  # there is none
+    progress.show = shown.append
+    progress("unique:1", 2, 2)
+    assert shown == ["started 2 of 2 servers: unique:1"]
 
 
 def test_a_killed_program_leaves_no_server_behind(up: Callable[..., Running]) -> None:

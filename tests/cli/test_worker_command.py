@@ -65,6 +65,13 @@ async def amake(kit):
 def mixed(kit):
     return AsyncWorker(kit.queues(component="unique"), ["q"])
 
+async def amixed(kit):
+    blocking = shardkit.connect(os.environ["TOWN"])
+    try:
+        return Worker(blocking.queues(component="unique"), ["q"])
+    finally:
+        blocking.close()
+
 def wrong(kit):
     return 7
 
@@ -207,11 +214,19 @@ def test_a_terminal_shows_how_it_goes(module: Path, kit: ShardKit, town_map: Pat
         ("town_tasks:number", 1, "is not a Worker, nor a function"),
         ("town_tasks:wrong", 1, "is a int"),
         ("town_tasks:mixed", 1, "not async"),
+        ("town_tasks:amixed", 1, "an async function returned a Worker; return an AsyncWorker"),
     ],
 )
 def test_what_is_no_worker_is_said_in_one_line(
-    cli: Callable[..., Result], module: Path, town_map: Path, spec: str, code: int, said: str
+    cli: Callable[..., Result],
+    module: Path,
+    town_map: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spec: str,
+    code: int,
+    said: str,
 ) -> None:
+    monkeypatch.setenv("TOWN", str(town_map))
     result = cli("worker", spec, "-c", town_map, "--burst")
     assert result.code == code
     assert said in result.error()

@@ -189,10 +189,8 @@ def _show(
         output.document(_document(output, rows, broken))
     else:
         output.table(_table(output, rows, servers))
-        summary = list(_summary(rows, broken))
-        if summary:
-            output.line()
-        for line in summary:
+        output.line()
+        for line in _summary(rows, broken):
             output.line(*line)
     return _code(rows, broken)
 
