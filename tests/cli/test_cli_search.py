@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from importlib.metadata import distribution
 from importlib import import_module
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
