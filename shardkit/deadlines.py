@@ -96,8 +96,8 @@ class DeadlineBlock:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        if self._token is not None:
-            _reset(self._token)
+        assert self._token is not None
+        _reset(self._token)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()

@@ -136,11 +136,8 @@ def _check(
     checked = CheckedStructure(structure.component, structure.name, structure.kind)
     try:
         opened = _open(kit, structure, found, components)
-        if opened is None:
-            checked.unchecked = f"a {structure.kind} has no check from the command line"
-        else:
-            checked.rebuild = opened.rebuild
-            checked.damages = list(opened.check())
+        checked.rebuild = opened.rebuild
+        checked.damages = list(opened.check())
     except _UncheckedError as error:
         checked.unchecked = str(error)
     except (KeyError, ValueError) as error:  # parameters that nobody of ours wrote
@@ -163,8 +160,8 @@ def _open(
     structure: StoredStructure,
     found: ScanResult,
     components: Mapping[str, Component],
-) -> _Checkable | None:
-    """Return a structure as its parameters say; None for what cannot be opened so."""
+) -> _Checkable:
+    """Return a structure as its parameters say."""
     name, component = structure.name, structure.component
     stored = {RENAMED.get(word, word): said for word, said in structure.parameters.items()}
     opened: Any
@@ -271,12 +268,11 @@ def _open(
         return _Checkable(lambda: (each for day in dates for each in totals.check(day)))
     elif structure.kind == "ip-to-city":
         return _Checkable(kit.ip_to_city(name, component=component).check)
-    elif structure.kind == "queue":
+    else:
+        assert structure.kind == "queue", structure.kind
         prefix, _, queue = name.rpartition(":")
         queues = kit.queues(prefix, component=component)
         return _Checkable(lambda: queues.check(queue.strip("{}")))
-    else:
-        return None
     return _Checkable(opened.check, opened.rebuild)
 
 

@@ -16,6 +16,7 @@ from cli_helpers import COMMAND, SECRET, Result
 from click.testing import CliRunner
 
 import shardkit
+from shardkit.__main__ import main
 from shardkit.cli.app import COMMANDS, app
 from shardkit.errors import ConfigError, LocalServerError, ShardErrors, ShardUnavailable
 
@@ -267,6 +268,14 @@ def test_another_program_may_call_it_and_get_its_errors() -> None:
     with pytest.raises(click.UsageError, match="No such command 'nonsense'"):
         app(["nonsense"], standalone_mode=False)
     assert CliRunner().invoke(app, ["--version"], standalone_mode=False).exit_code == 0
+
+
+def test_a_fault_of_its_own_modules_is_not_told_as_a_missing_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "shardkit.cli.app", None)
+    with pytest.raises(ModuleNotFoundError, match=r"shardkit\.cli\.app"):
+        main()
 
 
 def test_it_runs_as_a_module() -> None:

@@ -111,13 +111,29 @@ def test_doctor_names_parameters_that_describe_no_structure(
 ) -> None:
     with shardkit.connect(town_map) as kit:
         client: Any = kit.client("sessions")
-        client.set("text:meta", "x")  # a string is none of ours, and is not even looked at
+        client.set("text:meta", "x")
         client.hset("odd:meta", "format", "1")
     result = cli("doctor", "--check", "sessions", "-c", town_map)
     assert result.code == 1
+    assert "sessions/text:meta is not a HASH" in result.lines
     assert "sessions/odd:meta does not say the kind of its structure" in result.lines
     found = read_json("doctor", "--check", "sessions", "-c", town_map, code=1)
     assert found["parameters"]["sessions/odd:meta"] == "does not say the kind of its structure"
+
+
+def test_a_book_whose_names_an_application_compares_is_not_checked(
+    cli: Cli, town_map: Path
+) -> None:
+    def backwards(name: str) -> str:
+        return name[::-1]
+
+    with shardkit.connect(town_map) as kit:
+        kit.address_book(component="unique", parts=2, fold=backwards).join("elves", "Arwen")
+    result = cli("doctor", "--check", "unique", "-c", town_map)
+    assert result.code == 0, result
+    why = "its names are compared by the application's backwards"
+    assert f"unique/{{members}} was not checked: {why}" in result.lines
+    assert result.lines[-1] == "checked 0 structures: no damage"
 
 
 def test_a_backup_and_an_upgrade_of_all_name_the_component_that_is_broken(

@@ -3,9 +3,11 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import fakeredis
 import pytest
 import yaml
 from cli_helpers import SECRET, Result
@@ -92,6 +94,16 @@ def test_warnings_fail_only_if_it_is_strict(cli: Cli, tmp_path: Path) -> None:
     assert "warning: a:0, a:1 share localhost:1/0" in result.out
     assert "1 warning" in result.lines[-1]
     assert cli("config", "validate", "--strict", path).code == 1
+
+
+def test_a_replica_that_is_no_entry_is_named_with_the_line_of_its_list(
+    read_json: ReadJson, tmp_path: Path
+) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text("components:\n  a:\n    entry:\n      host: b\n      replicas: [5]\n")
+    [problem] = read_json("config", "validate", path, code=1)["maps"][0]["problems"]
+    assert problem["line"] == 5
+    assert problem["problem"] == "is a int, not an object"
 
 
 # ---- push and diff
@@ -212,6 +224,60 @@ def test_servers_that_cannot_be_asked_count_as_holding_data(
     assert "cannot tell whether component 'unique' holds data: unique:1" in refused.error()
     assert "connection refused" in refused.error()
     assert cli("config", "push", smaller, *others, "--force", "unique").code == 0
+
+
+def test_a_component_whose_data_nobody_can_look_for_is_not_removed(
+    cli: Cli, town_map: Path, tmp_path: Path
+) -> None:
+    more = yaml.safe_load(town_map.read_text())
+    entry = {**more["components"]["sessions"]["entry"], "db": 12, "password": "${NOT_SET_HERE}"}
+    more["components"]["locked"] = {"entry": {**entry, "replicas": []}}
+    bigger = tmp_path / "more.yaml"
+    bigger.write_text(yaml.safe_dump(more))
+    assert cli("config", "push", bigger, "--no-check").code == 0
+    refused = cli("config", "push", town_map, "--prune").error()
+    assert "config:redis:locked: password refers to ${NOT_SET_HERE}" in refused
+    assert cli("config", "push", town_map, "--prune", "--force", "locked").code == 0
+
+
+def test_a_database_of_many_keys_holds_data_without_a_look_at_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = import_module("shardkit.cli.commands.config_diff")
+    monkeypatch.setattr(module, "_PAGE", 2)
+    with fakeredis.FakeRedis(server=fakeredis.FakeServer()) as client:
+        client.mset({f"config:redis:{n}": "{}" for n in range(20)})
+        assert module.has_keys(client) is False
+        client.set("config:redis:20", "{}")  # more than a push would ever look through
+        assert module.has_keys(client) is True
+
+
+def test_a_config_server_is_not_led_on_where_no_server_knows_from_which_epoch(
+    cli: Cli, town_map: Path
+) -> None:
+    refused = cli("config", "push", town_map, "--restored").error()
+    assert "no server of the map's components has witnessed an epoch; say --above" in refused
+
+
+def test_a_diff_counts_the_keys_of_a_component_that_is_divided(
+    cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path, tmp_path: Path
+) -> None:
+    cli("config", "push", town_map)
+    with shardkit.connect(town.shard_map) as kit:
+        client: Any = kit.client("sessions")
+        client.mset({f"k{n}": n for n in range(30)})
+    described = yaml.safe_load(town_map.read_text())
+    entry = described["components"]["sessions"].pop("entry")
+    del entry["replicas"]
+    described["components"]["sessions"]["shards"] = [entry, {**entry, "db": 13}]
+    divided = tmp_path / "divided.yaml"
+    divided.write_text(yaml.safe_dump(described))
+    [found] = [
+        change
+        for change in read_json("config", "diff", divided)["changes"]
+        if change["component"] == "sessions"
+    ]
+    assert found["sample"] == {"keys": 30, "moved": 30, "real": True}
 
 
 def test_what_the_map_does_not_describe_stays_unless_it_is_pruned(

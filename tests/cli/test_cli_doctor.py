@@ -342,6 +342,49 @@ def test_a_server_that_does_not_tell_its_limits_is_said_to(
     assert cli("doctor", "-c", ward.path, "--fix").code == 1
 
 
+def test_only_servers_that_tell_their_limits_are_given_others(cli: Cli, ward: Ward) -> None:
+    fill(ward, "big", 6_000, 1024, 5_600)
+    silent, other = ward.servers
+    with silent.client() as client:
+        client.execute_command("ACL", "SETUSER", "default", "-config")
+    result = cli("doctor", "-c", ward.path, "--fix")
+    rows = [line.split() for line in result.lines if "set-max-intset-entries" in line]
+    assert [row for row in rows if "yes" in row] == [
+        [f"localhost:{other.port}", "set-max-intset-entries", "512", "1,024", "yes"]
+    ]
+
+
+def test_what_fix_leaves_to_the_operator_is_said(cli: Cli, ward: Ward) -> None:
+    fill(ward, "big", 6_000, 1024, 5_600)
+    first, second = ward.servers
+    kept_by, lost_by = (f"localhost:{server.port}" for server in ward.servers)
+    file = second.directory / "server.conf"
+    kept = file.rename(second.directory / "kept.conf")
+    file.mkdir()
+    try:
+        with LocalServer(replica_of=first, binary=first._binary):
+            result = cli("doctor", "-c", ward.path, "--fix", "--rewrite")
+    finally:
+        file.rmdir()
+        kept.rename(file)
+    assert "Replicas have limits of their own: set them there too." in result.lines
+    assert f"{kept_by} has saved its settings in its file" in result.lines
+    [line] = [line for line in result.lines if line.startswith(lost_by) and "file" in line]
+    assert line.startswith(f"{lost_by} could not write its file: ")
+    assert not any("--rewrite saves them" in line for line in result.lines)
+
+
+def test_shards_that_share_a_database_are_inspected_once(
+    cli: Cli, ward: Ward, tmp_path: Path
+) -> None:
+    path = tmp_path / "twice.yaml"
+    shard = {"port": ward.servers[0].port, "db": 9}
+    path.write_text(json.dumps({"components": {"twice": {"shards": [shard, shard]}}}))
+    with ward.servers[0].client(db=9) as client:
+        client.mset({"a": 1, "b": 2, "c": 3})
+    assert cli("doctor", "-c", path).lines[-1].startswith("inspected 3 keys on 1 server: ")
+
+
 def test_a_change_that_is_refused_is_an_error(cli: Cli, ward: Ward) -> None:
     fill(ward, "big", 6_000, 1024, 5_600)
     for server in ward.servers:

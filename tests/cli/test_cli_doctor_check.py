@@ -151,7 +151,9 @@ def test_options_that_do_not_go_together_are_refused(
 
 
 def test_a_server_that_evicts_keys_of_structures_is_found(
-    read_json: Callable[..., Any], stored: tuple[ShardKit, Path]
+    cli: Callable[..., Result],
+    read_json: Callable[..., Any],
+    stored: tuple[ShardKit, Path],
 ) -> None:
     kit, path = stored
     client: Any = kit.client("plain")
@@ -160,3 +162,5 @@ def test_a_server_that_evicts_keys_of_structures_is_found(
     found = [each for each in found["findings"] if each["problem"] == "eviction"]
     assert [each["component"] for each in found] == ["geo", "plain"]
     assert found[0]["remedy"] == "CONFIG SET maxmemory-policy noeviction"
+    rows = [line.split() for line in cli("doctor", "-c", path).lines if "noeviction" in line]
+    assert [row[0] for row in rows] == ["geo", "plain"]

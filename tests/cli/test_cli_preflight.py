@@ -174,9 +174,37 @@ def test_every_entry_that_cannot_be_used_is_named(
     cli: Cli, servers: LocalServers, edited: Edit
 ) -> None:
     edited("unique", 0, password="${NOT_SET}")
-    refused = cli("config", "push", edited("unique", 1, db=99)).error()
+    path = edited("unique", 1, db=99)
+    refused = cli("config", "push", path).error()
     assert "${NOT_SET}" in refused
     assert "the server has no database of this number" in refused
+    more = yaml.safe_load(path.read_text())
+    away = [{"host": "127.0.0.1", "port": 1, "db": n} for n in range(6)]
+    more["components"]["away"] = {"shards": away}
+    path.write_text(yaml.safe_dump(more))
+    refused = cli("config", "push", path).error()
+    assert "; and 3 more; " in refused
+    assert refused.endswith("or push with --force away --force unique")
+
+
+def test_keys_of_other_shards_are_a_remark_of_a_new_shard_and_stop_one_that_moves(
+    cli: Cli, servers: LocalServers, stranger: LocalServer, pushed: Path, edited: Edit
+) -> None:
+    more = yaml.safe_load(pushed.read_text())
+    first, second = more["components"]["unique"]["shards"]
+    more["components"]["newcomer"] = {"shards": [second, first]}
+    pushed.write_text(yaml.safe_dump(more))
+    done = cli("config", "push", pushed)
+    assert done.code == 0, done
+    where = f"config:redis:newcomer:0 ({servers.server_of('unique', 1).address}/1)"
+    assert f"warning: {where} holds keys that are not this shard's" in done.err
+    with servers.server_of("unique", 1).client(db=1) as own, stranger.client(db=1) as new:
+        copy(own, new)
+    with servers.server_of("unique", 0).client(db=1) as old:
+        old.flushdb()
+    refused = cli("config", "push", edited("unique", 0, port=stranger.port)).error()
+    assert "config:redis:unique:0" in refused
+    assert "holds keys that are not this shard's: crc32 places " in refused
 
 
 def test_a_replica_is_refused_where_a_master_is_named_and_the_other_way_round(

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from redis.exceptions import ResponseError
 
 import shardkit
-from shardkit import ShardMap, otel, prometheus
+from shardkit import ShardMap, events, otel, prometheus
 from shardkit.errors import ShardErrors
 from shardkit.transport.fake_servers import MemoryConnector
 
@@ -120,6 +120,29 @@ def test_a_refused_command_is_marked_and_after_the_end_nothing_is_told(face: Fac
     assert found.spans() == []
     assert found.points("db.client.connection.count") == []
     assert found.points("db.client.connection.pending_requests") == []
+
+
+def test_a_call_that_began_before_is_no_span() -> None:
+    found = Telemetry()
+    stop = events.subscribe(lambda event: None)
+    with events.observed("call"):
+        stop_spans = otel.instrument(tracer_provider=found.tracers, meter_provider=found.meters)
+        with events.observed("inner"):
+            pass
+    stop_spans()
+    stop()
+    stop()  # once more changes nothing
+    assert [span.name for span in found.spans()] == ["inner"]
+
+
+def test_prometheus_counts_what_was_sent_again() -> None:
+    registry = CollectorRegistry()
+    stop = prometheus.instrument(registry)
+    events.emit(events.CommandsRetried(3, 1))
+    events.emit(events.CommandsRetried(2, 2))
+    found = registry.get_sample_value("shardkit_commands_retried_total")
+    stop()
+    assert found == 5
 
 
 @pytest.mark.parametrize(
