@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +63,16 @@ def test_data_is_the_same_every_time(name: str) -> None:
     assert len(once) == 50
 
 
+def test_larger_cities_have_more_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = [("Ulm", "01", "DE"), ("Lima", "15", "PE")]
+    monkeypatch.setattr(data, "_known_places", lambda: (places, [1, 10_000]))
+    found = list(data.cities(1_000))
+    assert [id_ for id_, _ in found] == [str(n) for n in range(1_000)]
+    names = Counter(name for _, (name, *_) in found)
+    assert 1 <= names["Ulm"] < 10
+    assert names["Lima"] == 1_000 - names["Ulm"]
+
+
 def test_cities_are_about_as_long_as_real_ones() -> None:
     records = [record for _, record in data.cities(500)]
     assert all(len(record) == 3 and all(record) for record in records)
@@ -116,6 +127,17 @@ def test_an_own_server_that_holds_data_is_refused(cli: Cli, own: LocalServer) ->
             assert result.exit_code == 1
             assert "the server holds data (db9: 1 keys)" in result.stderr
         assert client.get("precious") == b"data"
+
+
+def test_a_server_that_others_use_is_not_measured(
+    cli: Cli, own: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.bench.servers._CLOSE_TIMEOUT", 0.0)
+    with own.client() as other:
+        other.ping()
+        result = cli("memory", "ids", "--url", f"redis://{own.address}")
+    assert result.exit_code == 1
+    assert "the server has other clients, whose memory would be measured too" in result.stderr
 
 
 def test_what_a_failed_case_made_is_removed(own: LocalServer) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from shardkit.bench.throughput.contestants import RedisPyAsyncClient
+from shardkit.bench.throughput.limits import RawAsyncSockets
 from shardkit.bench.throughput.measuring import SERVERS, comparison
+from shardkit.bench.throughput.rounds import LIMIT, aratios
 from shardkit.bench.throughput.works import WORKS, columns_of, gets, sets
 from shardkit.cli.app import app
 
@@ -26,6 +31,37 @@ def test_everybody_gets_the_same_replies() -> None:
                 assert replies[0] == [b"v" * 16] * 60
             else:
                 assert {len(call()) for call in calls.values()} == {60}  # type: ignore[arg-type]
+
+
+async def test_awaited_contestants_get_the_same_replies() -> None:
+    with comparison(shards=SERVERS + 2) as here:
+        commands = gets(60)
+        here.limit.batch(sets(60))
+        expected = here.limit.batch(commands)
+        pools = [client.connection_pool.connection_kwargs for client in here.redis_py.clients]
+        addresses = [(pool["host"], pool["port"], pool["db"]) for pool in pools]
+        raw, theirs = await RawAsyncSockets.open(addresses), RedisPyAsyncClient(addresses)
+        try:
+            assert await raw.batch(commands) == await theirs.batch(commands) == expected
+            assert await raw.batch(commands[:1]) == expected[:1]
+            for one in (raw.one, theirs.one):
+                assert await asyncio.gather(*(one(*args) for args in commands)) == expected
+            batches = {LIMIT: raw.batch, "redis-py": theirs.batch}
+            calls = {name: partial(batch, commands) for name, batch in batches.items()}
+            found = await aratios(calls, repeats=2, least=0.001)
+        finally:
+            raw.close()
+            await theirs.aclose()
+    assert found.keys() == {"limit, us", "redis-py"}
+    assert min(found.values()) > 0
+
+
+def test_a_reply_may_come_in_pieces() -> None:
+    value = b"v" * 500_000
+    with comparison() as here:
+        assert here.limit.one("SET", "user:0:name", value) == b"OK"
+        assert here.limit.one("GET", "user:0:name") == value
+        assert here.limit.batch(gets(1)) == [value]
 
 
 def test_commands_by_column_are_the_same_commands() -> None:
