@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from click import unstyle
 from click.testing import CliRunner, Result
 from demo_helpers import awk_figures, chance_log
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from shardkit.demo import sample
-from shardkit.demo.command import demo
+from shardkit.demo import command, sample
+from shardkit.demo.access_log import AccessLog
+from shardkit.demo.command import _progress, demo
+from shardkit.demo.logs import LogCounts
+from shardkit.demo.replay import ReplayResult
 
 COMMAND = [sys.executable, "-m", "shardkit", "demo"]
 
@@ -139,6 +144,47 @@ def test_years_of_days_are_shown_in_part_and_counted_in_full(url: str) -> None:
     assert len(found["days"]) == 100
 
 
+def test_a_terminal_sees_bars_and_how_far_it_is(
+    url: str, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.cli.output._is_terminal", lambda stream: True)
+    monkeypatch.setattr("shardkit.demo.report._ROWS", 6)
+    shown = unstyle(run("-c", url, "--log", str(log)).stdout).splitlines()
+    assert any(line.startswith("unique:0 ") and "█" in line for line in shown)
+    assert any(line.split()[:2] == ["10", "more"] for line in shown)
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with AccessLog.open(log) as opened, _progress(opened) as progress:
+        assert progress is not None
+        progress(ReplayResult(lines=1_234, seconds=2.0))
+    assert "1,234 lines" in unstyle(terminal.getvalue())
+    assert "617 a second" in unstyle(terminal.getvalue())
+
+
+def test_people_get_the_counts_of_logs_in_a_table(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days = {"2025-03-03": {("country", "Peru"): 1_200, ("city", "Lima"): 1_200}}
+    found = LogCounts(2, 1_200, 1, 0.5, days, days)
+    monkeypatch.setattr(command, "started", lambda output, servers: nullcontext(url))
+    monkeypatch.setattr(command, "count_logs", lambda *given: found)
+    shown = run("logs", str(tmp_path), "--workers", "3")
+    assert shown.return_value == 0
+    first, *lines = shown.stdout.splitlines()
+    assert first == "2 files, 1,200 lines, 0.5 s with 3 processes at a time, 1 killed"
+    assert ["Peru", "1,200"] in [line.split() for line in lines]
+    assert shown.stdout.splitlines()[-1] == "one process counts the same"
+    monkeypatch.setattr(command, "count_logs", lambda *given: found._replace(expected={}))
+    other = run("logs", str(tmp_path))
+    assert other.return_value == 1
+    assert other.stdout.splitlines()[-1] == "ONE PROCESS COUNTS OTHERWISE"
+
+
 # ---- logs that are not as they should be
 
 
@@ -157,6 +203,8 @@ def test_malformed_lines_are_shown_so_that_no_terminal_obeys_them(url: str) -> N
         "  and 2 more",
     ]
     assert len(result.stdout.splitlines()) == 8  # and no tables
+    few = run("-c", url, "--log", "-", stdin=b"odd\n").stdout.splitlines()
+    assert few[1:] == ["1 line is malformed and not counted:", "  line 1: odd"]
 
 
 def test_an_agent_is_shown_so_that_no_terminal_obeys_it(url: str) -> None:

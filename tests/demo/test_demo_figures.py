@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -11,12 +12,14 @@ import pytest
 from demo_helpers import awk_figures, chance_log
 
 from shardkit import ShardKit
-from shardkit.demo import sample
+from shardkit.demo import memory_use, sample
 from shardkit.demo.access_log import AccessLog, LogBatch
 from shardkit.demo.counting import VISITORS, VisitCounter, session_of
 from shardkit.demo.load import loads
 from shardkit.demo.memory_use import measure_memory
 from shardkit.demo.replay import ReplayResult, replay
+from shardkit.errors import LocalServerError
+from shardkit.local import LocalServer
 
 
 def replayed(counting: VisitCounter, path: Path, batch_size: int = 10_000) -> ReplayResult:
@@ -126,6 +129,23 @@ def test_a_second_ctrl_c_does_not_wait_for_the_batch(demo_kit: ShardKit, tmp_pat
     assert (result.interrupted, result.lines) == (True, 20)
 
 
+def test_a_log_is_replayed_in_a_thread_too_and_tells_how_far_it_is(
+    demo_kit: ShardKit, tmp_path: Path
+) -> None:
+    counting, told = VisitCounter(demo_kit), []
+    path = log_of(tmp_path / "log", (date(2025, 3, 3), 100))
+
+    def run() -> ReplayResult:
+        with AccessLog.open(path) as log:
+            return replay(log, counting, 40, lambda result: told.append(result.lines))
+
+    with ThreadPoolExecutor(1) as threads:  # where Python lets nobody handle signals
+        result = threads.submit(run).result()
+    assert told == [40, 80, 100]
+    assert (result.lines, result.interrupted) == (100, False)
+    assert counted(counting) == {"2025-03-03": (100, 100)}
+
+
 # ---- how days are planned
 
 
@@ -199,6 +219,30 @@ def test_visitors_in_parts_weigh_a_fraction_of_a_plain_set(
     # What the shards say of their keys, with the counts and plans beside them, is about the same.
     shares = sum(share.size for share in loads(demo_kit, "unique", VISITORS))
     assert 0.8 * memory.parts < shares < 1.1 * memory.parts
+
+
+def test_the_busiest_days_are_weighed_as_far_as_there_is_time(
+    demo_kit: ShardKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.demo.memory_use.MOST", 100)
+    counting = VisitCounter(demo_kit)
+    first = date(2025, 3, 3)
+    days = [(first + timedelta(days=n), visitors) for n, visitors in enumerate((30, 60, 40))]
+    replayed(counting, log_of(tmp_path / "log", *days))
+    memory = measure_memory(counting, counting.days())
+    assert memory is not None
+    assert (memory.days, memory.visitors) == (2, 100)
+
+
+def test_a_server_with_other_clients_is_not_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with LocalServer() as server:
+        measured = memory_use._MeasuredServer(server)
+        monkeypatch.setattr(memory_use, "_CLOSE_TIMEOUT", 0.05)
+        assert measured.bytes_added() < 10_000
+        with server.client() as other:
+            other.ping()
+            with pytest.raises(LocalServerError, match="has other clients; disconnect them"):
+                measured.bytes_added()
 
 
 def test_nothing_weighs_nothing(demo_kit: ShardKit) -> None:
