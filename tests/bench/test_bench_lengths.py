@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from shardkit.bench import packed_lengths, part_sizes
+from shardkit.bench import packed_lengths, part_sizes, plots
 from shardkit.bench.servers import BenchServer, ServerSource
 from shardkit.cli.app import app
 from shardkit.local import LocalServer, find_server
@@ -91,6 +91,18 @@ def test_commands_write_tables_and_json(tmp_path: Path) -> None:
     assert [each["part_size"] for each in kind["points"]] == [64, 128]
     result = call(app, ["bench", "packed-lengths", "--lengths", "1,0"])
     assert result.exit_code == 2
+
+
+def test_a_plot_of_several_series_names_them_and_marks_limits(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    values = {"a": {"ours": 1.0, "theirs": 2.0}, "b": {"ours": 3.0}}
+    plots.bars(tmp_path / "two.svg", "Bars", values, "bytes", limits={"a": 1.5})
+    one = {label: {"ours": series["ours"]} for label, series in values.items()}
+    plots.bars(tmp_path / "one.svg", "Bars", one, "bytes")
+    two, plain = ((tmp_path / name).read_text() for name in ("two.svg", "one.svg"))
+    for mark in ('id="legend_1"', plots._LIMIT):
+        assert mark in two
+        assert mark not in plain
 
 
 def test_plots_are_drawn(tmp_path: Path) -> None:

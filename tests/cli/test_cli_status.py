@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import socketserver
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -9,12 +10,15 @@ from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import redis
 from cli_helpers import COMMAND, SECRET, Result, in_terminal, plain
 
 import shardkit
 from shardkit import ShardMap
+from shardkit.cli.commands import status_survey
 from shardkit.local import LocalServer, LocalServers
 from shardkit.server_queries import query_all
 
@@ -317,6 +321,47 @@ def test_a_database_that_does_not_exist_is_named(
     assert remarks(cli("status", "-c", path)) == [
         f"{sick.address} lacks a database: there is no database 99 (a)"
     ]
+
+
+@pytest.fixture
+def loading() -> Iterator[int]:
+    """The port of a server that still loads its data: it says so to every command."""
+
+    class Loads(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while line := self.rfile.readline():
+                for _ in range(int(line[1:])):
+                    self.rfile.read(int(self.rfile.readline()[1:]) + 2)
+                self.wfile.write(b"-LOADING it is loading the dataset in memory\r\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Loads) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+def test_a_server_that_loads_its_data_is_told_from_one_that_is_away(
+    cli: Cli, read_json: ReadJson, loading: int, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "map.yaml", f"{{a: {{entry: {{port: {loading}}}}}}}")
+    [found] = read_json("status", "-c", path, code=1)["shards"]
+    assert found["state"] == "loading"
+    assert remarks(cli("status", "-c", path)) == [f"127.0.0.1:{loading} is loading its data (a)"]
+
+
+def test_a_server_that_refuses_its_databases_is_not_one_that_lacks_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused = redis.ResponseError("SELECT is not allowed in cluster mode")
+    client = SimpleNamespace(select=Mock(side_effect=refused))
+    with pytest.raises(redis.ResponseError, match="not allowed") as raised:
+        status_survey._has_database(client, 1)  # type: ignore[arg-type]
+    assert status_survey._failed(raised.value).state == "refused"
+    with pytest.raises(ZeroDivisionError, match="by zero"):  # a fault of ours is no state
+        status_survey._failed(ZeroDivisionError("division by zero"))
 
 
 def test_an_entry_that_names_a_replica_is_not_well(

@@ -17,7 +17,17 @@ from cli_helpers import COMMAND, SECRET, ends
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.cli.commands.up import _config_value, _signals_interrupt, _StartProgress
+from shardkit.cli.commands.up import (
+    _config_value,
+    _hold_data,
+    _show,
+    _signals_interrupt,
+    _start,
+    _StartProgress,
+)
+from shardkit.cli.output import Output
+from shardkit.errors import LocalServerError
+from shardkit.local import LocalServers
 
 MAP = """
 config_server: {port: 7100}
@@ -117,6 +127,32 @@ def test_what_nohup_ignores_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_only_keys_beside_the_configuration_are_data_that_a_push_could_strand(
+    cli: Callable[..., Any], town: LocalServers, town_map: Path
+) -> None:
+    assert cli("config", "push", town_map).code == 0
+    assert not _hold_data(town)
+    with shardkit.connect(town.shard_map) as kit:
+        client: Any = kit.client("unique", 5)
+        client.set("key", 1)
+    assert _hold_data(town)
+
+
+@pytest.mark.parametrize("free_ports", [True, False])
+def test_servers_that_run_are_not_started_again(town: LocalServers, free_ports: bool) -> None:
+    with pytest.raises(LocalServerError, match="run already; stop them first"):
+        _start(Output(), town, _StartProgress(), free_ports)
+    assert all(server.running for server in town.servers)
+
+
+def test_without_a_map_that_leads_to_them_people_are_told_to_write_one(
+    town: LocalServers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _show(Output(), town, pushed=False, written=None, config=None)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2] == "To connect, write the map with the real ports: --write FILE"
 
 
 def test_a_terminal_sees_which_servers_have_started() -> None:

@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -22,6 +24,8 @@ from demo_helpers import awk_figures, chance_log
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from shardkit import ShardKit
+from shardkit.cli.output import Output
 from shardkit.demo import command, sample
 from shardkit.demo.access_log import AccessLog
 from shardkit.demo.command import _progress, demo
@@ -183,6 +187,24 @@ def test_people_get_the_counts_of_logs_in_a_table(
     other = run("logs", str(tmp_path))
     assert other.return_value == 1
     assert other.stdout.splitlines()[-1] == "ONE PROCESS COUNTS OTHERWISE"
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_servers_that_are_kept_have_an_example_if_there_is_a_visitor(
+    demo_kit: ShardKit,
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    as_json: bool,
+) -> None:
+    interrupted = SimpleNamespace(wait=Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(command, "threading", SimpleNamespace(Event=lambda: interrupted))
+    servers, nobody = command._DemoServers(demo_kit, url), SimpleNamespace(example=None)
+    command._keep(Output(as_json), servers, nobody)  # type: ignore[arg-type]
+    out, err = capsys.readouterr()
+    expected = [] if as_json else ["", f"export SHARDKIT_CONFIG={url}", "shardkit status"]
+    assert out.splitlines() == expected
+    assert err.splitlines() == ["Ctrl-C stops the servers.", "stopped the servers"]
 
 
 # ---- logs that are not as they should be

@@ -17,6 +17,7 @@ import django
 import pytest
 import redis
 from django.conf import settings
+from django.core.cache import caches
 
 import shardkit
 from shardkit import ShardMap
@@ -179,6 +180,16 @@ def test_sessions_are_kept_in_the_cache() -> None:
     session = SessionStore()
     session["user"] = 7
     session.save()
+    assert SessionStore(session.session_key)["user"] == 7
+    other = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(caches.settings, "other", other)
+        patch.setattr(settings, "SESSION_CACHE_ALIAS", "other")
+        assert SessionStore(session.session_key).load() == {}
+        elsewhere = SessionStore()
+        elsewhere["user"] = 8
+        elsewhere.save()
+        assert SessionStore(elsewhere.session_key)["user"] == 8
     assert SessionStore(session.session_key)["user"] == 7
     assert SessionStore().exists(session.session_key)
     old = session.session_key
