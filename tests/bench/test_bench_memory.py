@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from shardkit.bench import data
+from shardkit.bench import data, memory
 from shardkit.bench.cases import CASES
 from shardkit.bench.memory import run
+from shardkit.bench.report import memory_document
 from shardkit.bench.servers import BenchServer, NotEmptyError, ServerSource
 from shardkit.cli.app import app
 from shardkit.local import LocalServer
@@ -54,6 +55,29 @@ def test_every_layout_of_a_case_is_measured(name: str) -> None:
     assert outcome.layouts[0].bytes > 0  # of so few, what others take is lost in the noise
     assert told[0] == (name, case.layouts[0].name, 0, 400 // case.layouts[0].share)
     assert told[-1][2] == told[-1][3]
+
+
+def test_calls_are_timed_in_rounds_on_one_structure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_ROUNDS", 3)
+    layout, made, read = CASES["ids"].layouts[0], [], []
+
+    def make(server: BenchServer, entries: int) -> Any:
+        made.append(entries)
+        return layout.make(server, entries)
+
+    def get(handle: Any, one: Any) -> object:
+        read.append(one)
+        assert layout.get is not None
+        return layout.get(handle, one)
+
+    case = replace(CASES["ids"], layouts=[replace(layout, make=make, get=get, put=None)])
+    outcome = run(case, ServerSource(), 300)
+    assert made == [300, 300]  # to load it, and to time it
+    sample = len(set(read))
+    assert len(read) == (1 + 3) * sample  # a warm-up first
+    [document] = memory_document(outcome)["layouts"]
+    assert document["put"] is None
+    assert document["get"]["a_second"] > 0
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import logging
 import os
 import re
@@ -229,6 +230,11 @@ def test_without_its_streams_a_command_still_runs(
     with pytest.raises(SystemExit) as ended:
         app(["demo"])
     assert ended.value.code == code
+    collected = io.StringIO()  # as a program puts it there that collects what is written
+    monkeypatch.setattr(sys, "stdout", collected)
+    with pytest.raises(SystemExit) as ended:
+        app(["demo"])
+    assert (ended.value.code, collected.getvalue()) == (code, "done\n")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])

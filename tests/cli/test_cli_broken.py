@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import yaml
 from cli_helpers import Result
 
 import shardkit
+from shardkit.doctor.scan import pages
 from shardkit.local import LocalServers
 
 Cli = Callable[..., Result]
@@ -119,6 +120,27 @@ def test_doctor_names_parameters_that_describe_no_structure(
     assert "sessions/odd:meta does not say the kind of its structure" in result.lines
     found = read_json("doctor", "--check", "sessions", "-c", town_map, code=1)
     assert found["parameters"]["sessions/odd:meta"] == "does not say the kind of its structure"
+
+
+def test_a_structure_that_is_deleted_meanwhile_is_not_broken(
+    cli: Cli, town_map: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[bytes] = []
+    with shardkit.connect(town_map) as kit:
+        client: Any = kit.client("sessions")
+        client.hset("ids:meta", "kind", "set")
+
+        def deleted_meanwhile(names: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
+            for page in pages(names, size):
+                listed.extend(page)
+                client.delete("ids:meta")
+                yield page
+
+        monkeypatch.setattr("shardkit.doctor.scan.pages", deleted_meanwhile)
+        result = cli("doctor", "sessions", "-c", town_map)
+    assert listed == [b"ids:meta"]
+    assert result.code == 0, result
+    assert "ids" not in result.out
 
 
 def test_a_book_whose_names_an_application_compares_is_not_checked(

@@ -100,6 +100,12 @@ def test_a_backup_that_holds_no_writes_says_so_and_comes_back_with_its_objects(
     back = document("restore", taken, town_map, "--to-origin", "--objects", town_url)
     assert sum(back["keys"].values()) >= 20  # and what witnesses the epoch
     assert back["objects"] == 1
+    for server in town.servers[:-1]:
+        with server.client() as client:
+            client.flushall()
+    again = cli("restore", taken, town_map, "--to-origin", "--objects", town_url)
+    assert again.code == 0, again
+    assert "1 object written to the config server" in again.lines
     with shardkit.connect(town_map) as kit:
         assert kit.key_sharded("unique").mget(["k0", "k19"]) == [b"0", b"19"]
 

@@ -231,7 +231,12 @@ def kinds() -> Iterator[LocalServers]:
 
 
 def test_a_cluster_has_a_row_a_node_and_sentinels_name_the_master(
-    cli: Cli, read_json: ReadJson, kinds: LocalServers, tmp_path: Path
+    cli: Cli,
+    read_json: ReadJson,
+    kinds: LocalServers,
+    town_map: Path,
+    town_url: str,
+    tmp_path: Path,
 ) -> None:
     path = tmp_path / "map.yaml"
     path.write_text(kinds.shard_map.to_yaml())
@@ -246,6 +251,8 @@ def test_a_cluster_has_a_row_a_node_and_sentinels_name_the_master(
     shown = cli("status", "-c", path)
     assert f"main{' ' * 2}" in shown.out
     assert f"{master}/2" in shown.out
+    pushed = cli("config", "push", path, "-c", town_url, "--dry-run")
+    assert (pushed.code, pushed.err) == (0, "")  # nothing speaks against any of them
     kinds.clusters["cart"].nodes[2].kill()
     result = cli("status", "-c", path, "--timeout", "0.5")
     assert result.code == 1

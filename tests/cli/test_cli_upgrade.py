@@ -50,6 +50,7 @@ def test_what_earlier_releases_stored_gets_todays_names(
 ) -> None:
     kit, path = stored
     ids = an_earlier_set(kit)
+    at(kit, "app:meta").hset("app:meta", "shard_size", 64)  # an application's own
     changes = ("shard_size is called part_size", "groups name their parameters")
     wanted = [Upgrade("data", "ids", "set", changes)]
     assert kit.upgrade("data", dry_run=True) == wanted
@@ -62,6 +63,7 @@ def test_what_earlier_releases_stored_gets_todays_names(
     assert cli("upgrade", "-c", path).lines == ["everything is in the newest form"]
     assert at(kit, "ids:meta").hget("ids:meta", "part_size") == b"64"
     assert at(kit, "ids:meta").hget("ids:meta", "shard_size") is None
+    assert at(kit, "app:meta").hgetall("app:meta") == {b"shard_size": b"64"}
     assert {at(kit, key).hget(key, "of").decode() for key in ids.layout.data_keys()} == {
         ids.meta.fingerprint
     }
