@@ -302,7 +302,7 @@ def _push(
     [epoch] = _mget(pipe, [EPOCH_KEY])
     found = _scan(pipe)
     written = [key for component in wanted.values() for key in _texts(component, 1)]
-    pipe.watch(*{*found, *written})
+    pipe.watch(EPOCH_KEY, *{*found, *written})  # which may be none at all
     values = _get(pipe, found)
     if _mget(pipe, [EPOCH_KEY]) != [epoch]:
         raise WatchError("another push came in between")

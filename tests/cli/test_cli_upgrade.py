@@ -73,6 +73,28 @@ def test_what_earlier_releases_stored_gets_todays_names(
     assert list(fresh.check()) == []
 
 
+def test_of_two_upgrades_at_once_one_finds_it_done(
+    stored: tuple[ShardKit, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit, _ = stored
+    ids = an_earlier_set(kit)
+    of_clients = type(at(kit, "ids:meta"))
+    transaction = of_clients.transaction
+
+    def meanwhile(client: Any, *given: Any) -> Any:
+        monkeypatch.setattr(of_clients, "transaction", transaction)
+        assert kit.upgrade("data")[0].changes[0] == "shard_size is called part_size"
+        return transaction(client, *given)
+
+    monkeypatch.setattr(of_clients, "transaction", meanwhile)
+    kit.upgrade("data")
+    assert of_clients.transaction is transaction  # the other one ran in between
+    assert at(kit, "ids:meta").hget("ids:meta", "part_size") == b"64"
+    assert not at(kit, "ids:meta").hexists("ids:meta", "shard_size")
+    assert kit.upgrade("data") == []
+    assert ids.smembers() == set(range(300))
+
+
 WRITES: dict[str, tuple[Callable[[ShardKit], Any], Callable[[Any], Any]]] = {
     "set": (
         lambda kit: kit.set("it", component="data", members=int, groups=2, part_size=16),

@@ -377,6 +377,20 @@ def test_a_push_says_of_all_that_it_leaves_as_it_was_that_no_hand_wrote_it(
     assert plain.get("config:pushed:unique") == b"1"
 
 
+def test_a_map_of_nothing_changes_nothing_and_leads_the_epoch_on(plain: redis.Redis) -> None:
+    nothing = ShardMap({})
+    assert push(plain, nothing) == []
+    assert stored(plain) == {}
+    push(plain, TWO)
+    assert push(plain, nothing) == []
+    assert plain.get(EPOCH_KEY) == b"1"
+    assert push(plain, nothing, above=7) == []
+    assert plain.get(EPOCH_KEY) == b"8"
+    assert read_components(plain).keys() == TWO.components.keys()
+    gone = push(plain, nothing, prune=True, has_data=no)
+    assert kinds(gone) == {"hits": "removed", "unique": "removed"}
+
+
 def test_other_components_are_removed_if_asked_and_empty(client: redis.Redis) -> None:
     push(client, TWO)
     new = shard_map("{new: {entry: {}}}")
