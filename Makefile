@@ -36,6 +36,7 @@ browser: setup  ## the chat page in Debian's chromium, in windows of three sizes
 INTERRUPTS = tests/transport/test_link_hygiene.py::test_an_interrupt_in_the_middle_of_an_exchange_leaves_no_replies_behind
 
 coverage: setup  ## the tests, and which branches of shardkit/ none of them takes
+	$(BIN)/pip install -q -e '.[bench]'  # plots have tests
 	$(BIN)/python -m pytest -n 4 --cov --cov-context=test \
 	  --cov-report=term-missing:skip-covered \
 	  --deselect $(INTERRUPTS)
