@@ -26,12 +26,10 @@ class Codec(Protocol[V]):
     @property
     def name(self) -> str:
         """Its name in a structure's stored parameters, which determines the format."""
-        raise NotImplementedError
 
     @property
     def integers(self) -> bool:
         """Whether numbers are stored as text, on which HINCRBY and HINCRBYFLOAT work."""
-        raise NotImplementedError
 
     def encode(self, value: Any) -> bytes:
         """Return the bytes to store.
@@ -39,7 +37,6 @@ class Codec(Protocol[V]):
         Raises:
             InvalidArgumentError: the value does not fit the codec.
         """
-        raise NotImplementedError
 
     def decode(self, stored: bytes) -> V:
         """Return the value.
@@ -47,7 +44,6 @@ class Codec(Protocol[V]):
         Raises:
             StructureError: the bytes were not written by this codec.
         """
-        raise NotImplementedError
 
 
 class Raw:

@@ -236,8 +236,6 @@ def write_parts(
         for at in range(0, len(members), MEMBERS_PER_SCRIPT):
             some, its = members[at : at + MEMBERS_PER_SCRIPT], owned[at : at + MEMBERS_PER_SCRIPT]
             writes.append((key, its, build(some, its)))
-    if not writes:
-        return []
     lua = script(WRITE_PART)
     begun = None
     if len(writes) == 1 and (registry is None or not registry.unseen((numbers or {}).values())):

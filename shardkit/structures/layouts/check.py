@@ -119,10 +119,6 @@ def _refreshed(layout: NumberedLayout) -> Operation[Suspicions]:
     return (yield from suspected(layout.refresh_numbers(), f"{REBUILD} removes what is no range"))
 
 
-def _check_first(layout: NumberedLayout) -> Operation[Suspicions]:
-    return (yield from check_registered(layout.registry, *_first_parts(layout)))
-
-
 def _first_parts(layout: NumberedLayout) -> tuple[list[int], list[str]]:
     """Return those of the first parts of numbers that are not registered, and their keys."""
     parts = layout.first_unregistered()

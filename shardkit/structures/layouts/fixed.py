@@ -74,7 +74,12 @@ class FixedLayout(Layout):
         self, members: Iterable[tuple[bytes, T]], build: Build[T]
     ) -> Operation[list[tuple[list[T], Reply]]]:
         """See `Layout.read`."""
-        return self._send(members, build, idempotent=True)
+        groups = grouped(members, self._parts_of)
+        replies = yield [
+            self.command(part, *build(stored, owned), idempotent=True)  # type: ignore[arg-type]
+            for part, (stored, owned) in groups.items()
+        ]
+        return [(owned, r) for (_, owned), r in zip(groups.values(), replies, strict=True)]
 
     def bind(self, meta: Metadata) -> None:
         """See `Layout.bind`."""
@@ -85,23 +90,10 @@ class FixedLayout(Layout):
         self, members: Iterable[tuple[bytes, T]], build: Build[T], *, adds: bool = True
     ) -> Operation[list[tuple[list[T], Reply]]]:
         """See `Layout.write`."""
-        if self.meta is None:
-            return (yield from self._send(members, build, idempotent=False))
+        assert self.meta is not None
         groups = grouped(members, self._parts_of).items()
         sent = ((self.key(part), stored, owned) for part, (stored, owned) in groups)
         return (yield from write_parts(self.meta, self.component, sent, build))
-
-    def _send(
-        self, members: Iterable[tuple[bytes, T]], build: Build[T], *, idempotent: bool
-    ) -> Operation[list[tuple[list[T], Reply]]]:
-        groups = grouped(members, self._parts_of)
-        if not groups:
-            return []
-        replies = yield [
-            self.command(part, *build(stored, owned), idempotent=idempotent)  # type: ignore[arg-type]
-            for part, (stored, owned) in groups.items()
-        ]
-        return [(owned, r) for (_, owned), r in zip(groups.values(), replies, strict=True)]
 
     def part_count(self) -> int:
         """See `Layout.part_count`."""

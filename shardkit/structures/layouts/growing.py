@@ -963,8 +963,8 @@ def remove_groups(component: str, name: str) -> Operation[int]:
 def tags(groups: int) -> tuple[int, ...]:
     """Return the tag of each group: numbers that CRC-32 spreads evenly."""
     found: dict[int, int] = {}
-    for number in count():
+    numbers = count()
+    while len(found) < groups:
+        number = next(numbers)
         found.setdefault(crc32(b"%d" % number) % groups, number)
-        if len(found) == groups:
-            return tuple(found[group] for group in range(groups))
-    raise AssertionError
+    return tuple(found[group] for group in range(groups))

@@ -93,7 +93,13 @@ class NumberedLayout(Layout):
     ) -> Operation[list[tuple[list[T], Reply]]]:
         """See `Layout.read`."""
         numbers, others = self._sorted(members)
-        results = yield from self._send(numbers, build, idempotent=True)
+        results: list[tuple[list[T], Reply]] = []
+        if numbers:
+            groups = _by_part(numbers)
+            replies = yield [
+                self._read_command(part, *build(*group)) for part, group in groups.items()
+            ]
+            results += ((owned, r) for (_, owned), r in zip(groups.values(), replies, strict=True))
         if others:
             results += yield from self.rest.read(others, build)
         return results
@@ -104,7 +110,8 @@ class NumberedLayout(Layout):
         """See `Layout.write`."""
         numbers, others = self._sorted(members)
         results: list[tuple[list[T], Reply]] = []
-        if numbers and self.meta is not None:
+        if numbers:
+            assert self.meta is not None
             groups = _by_part(numbers)
             sent = ((self.key(part), stored, owned) for part, (stored, owned) in groups.items())
             parts = {self.key(part): part for part in groups}
@@ -112,8 +119,6 @@ class NumberedLayout(Layout):
             results = yield from write_parts(
                 self.meta, self.component, sent, build, registry, parts
             )
-        elif numbers:
-            results = yield from self._send(numbers, build, idempotent=False)
         if others:
             results += yield from self.rest.write(others, build, adds=adds)
         return results
@@ -129,17 +134,6 @@ class NumberedLayout(Layout):
             else:
                 numbers.append((place, owned))
         return numbers, others
-
-    def _send(
-        self, numbers: list[tuple[tuple[int, bytes], T]], build: Build[T], *, idempotent: bool
-    ) -> Operation[list[tuple[list[T], Reply]]]:
-        if not numbers:
-            return []
-        groups = _by_part(numbers)
-        replies = yield [
-            self._command(part, idempotent, *build(*group)) for part, group in groups.items()
-        ]
-        return [(owned, r) for (_, owned), r in zip(groups.values(), replies, strict=True)]
 
     def part_count(self) -> int:
         """See `Layout.part_count`."""
@@ -224,9 +218,9 @@ class NumberedLayout(Layout):
         self.registry.reset()
         self.rest.reset()
 
-    def _command(self, part: int, idempotent: bool, name: Any, *args: Argument) -> Command:
+    def _read_command(self, part: int, name: Any, *args: Argument) -> Command:
         key = self.key(part)
-        return Command(self.component, key, (name, key, *args), None, idempotent)
+        return Command(self.component, key, (name, key, *args), None, True)
 
     def key(self, part: int) -> str:
         """Return the key of a part."""

@@ -30,6 +30,7 @@ import math
 import operator
 import re
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
@@ -42,7 +43,7 @@ MAX_BYTES = 1024
 _SPEC = re.compile(r"(u|i|f|bytes|lat|lon)([1-9][0-9]{0,3})")
 
 
-class FieldType:
+class FieldType(ABC):
     """What a field holds.
 
     Args:
@@ -67,17 +68,17 @@ class FieldType:
         self.bits = bits
         self.expects = expects
 
+    @abstractmethod
     def encode(self, value: Any) -> int:
         """Return a value's bits as an unsigned integer.
 
         Raises:
             TypeError, ValueError: it does not fit.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def decode(self, code: int) -> Any:
         """Return the value of so many bits."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.spec!r})"

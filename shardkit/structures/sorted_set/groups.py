@@ -463,8 +463,7 @@ def _batches(calls: Iterable[Command], size: Callable[[Command], int]) -> Iterat
             batch, held = [], 0
         batch.append(call)
         held += size(call)
-    if batch:
-        yield batch
+    yield batch
 
 
 def _reaches(last: Row, worst: Row, reverse: bool) -> bool:

@@ -699,8 +699,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     def _zadd(
         self, pairs: Sequence[tuple[bytes, str]], options: Sequence[Argument]
     ) -> Operation[int]:
-        if not pairs:
-            return 0
         yield from self._open(create=True)
         added = 0
         for some in _one_each(pairs, last=not options):

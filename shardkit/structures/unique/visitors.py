@@ -492,8 +492,8 @@ class UniqueVisitors(Structure[Face]):
         """
         self._refuse_hyperloglog("stores no ids", "count with another precision")
         data = yield from self._day(day)
-        if not isinstance(data, HyperLogLogDay):
-            yield from data.ids()
+        assert not isinstance(data, HyperLogLogDay)
+        yield from data.ids()
 
     @operation
     def visitors(self, day: date | None = None) -> Operation[ShardedSet[Face, int]]:
