@@ -216,6 +216,12 @@ def test_stored_bytes_that_cannot_be_read_are_named(made: Codec[Any], stored: by
         made.decode(stored)
 
 
+@pytest.mark.parametrize("stored", [b"NaN", b"[Infinity]", b'{"a": -Infinity}'])
+def test_numbers_that_json_does_not_have_are_not_read(json_codec: Json, stored: bytes) -> None:
+    with pytest.raises(StructureError, match="cannot be read as JSON"):
+        json_codec.decode(stored)
+
+
 @pytest.mark.parametrize("name", ["tokens", "zstd", "tokens-msgpack", "zstd-msgpack"])
 def test_damaged_values_are_refused_or_read_as_another_value_but_nothing_else(name: str) -> None:
     made = trained(name)

@@ -203,3 +203,21 @@ def test_code_lengths_are_bounded_however_unequal_the_counts() -> None:
         fibonacci.append(fibonacci[-1] + fibonacci[-2])
     lengths = code_lengths({str(n): count for n, count in enumerate(fibonacci)})
     assert max(lengths.values()) <= 24
+
+
+def test_a_table_with_more_short_codes_than_there_are_is_refused() -> None:
+    raw = bytearray(zlib.decompress(TABLE.dump()))
+    lengths = [int.from_bytes(raw[at : at + 4]) for at in range(1, 129, 4)]
+    raw[1:129] = sum(lengths).to_bytes(4) + bytes(124)  # one bit for each of the first tokens
+    with pytest.raises(StructureError, match="stored table of tokens is damaged"):
+        TokenTable.load(zlib.compress(bytes(raw)))
+
+
+def test_a_table_remembers_only_so_many_beginnings_of_texts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shardkit.structures.codecs.token_table._MOST_WINDOWS", 7)
+    table = TokenTable.load(TABLE.dump())
+    for record in RECORDS:
+        assert table.pack(record) == TABLE.pack(record)
+        assert len(table._matcher._ways) <= 7
