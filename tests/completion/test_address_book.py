@@ -229,6 +229,14 @@ def test_many_names_of_many_parts_are_read_in_bounded_exchanges(kit: ShardKit) -
     assert {command.args[-1] for command in batch} == {33}  # type: ignore[union-attr]
 
 
+def test_names_that_are_all_in_one_part_are_read_until_there_are_enough(kit: ShardKit) -> None:
+    book = kit.address_book("large", component="few", parts=300)
+    book.join("g", "z")  # stores the parameters
+    client: Any = holder(kit, "few", "large:g:7")
+    client.zadd("large:g:7", {f"{n:04}": 0 for n in range(200)})
+    assert book.complete("g", "", 100) == [f"{n:04}" for n in range(100)]
+
+
 def test_completing_is_one_exchange_and_writes_nothing(kit: ShardKit) -> None:
     book = kit.address_book(component="few", parts=5)
     book.join_many("elves", ["Elrond", "Elros", "Arwen"])
@@ -315,3 +323,13 @@ def test_a_check_of_a_group_names_what_is_damaged_and_rebuild_mends_it(
     holder(kit, "few", "{members}:meta").delete("{members}:meta")
     assert face.run(fresh.remove_group("elves")) is True
     assert keys_of(kit, "few") == set()
+
+
+def test_a_name_that_is_no_text_is_named_by_who_reads_it(face: Face, kit: ShardKit) -> None:
+    book = face.kit.address_book(component="one")
+    face.run(book.join("elves", "Elrond"))
+    client: Any = kit.client("one")
+    client.zadd("members:elves", {b"Elr\xff": 0})
+    for read in (lambda: face.run(book.complete("elves")), lambda: face.list(book.names("elves"))):
+        with pytest.raises(DamagedDataError, match=r"name b'Elr\\xff', where UTF-8 was expected"):
+            read()

@@ -233,3 +233,27 @@ def test_a_check_names_what_is_no_contact(face: Face, kit: ShardKit, order: str)
     assert found.loses == "the contacts"
     face.run(known.remove_all(1))
     assert face.list(known.check(1)) == []
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_contact_that_is_no_text_is_named_by_who_reads_it(
+    face: Face, kit: ShardKit, order: str
+) -> None:
+    known = face.kit.recent_contacts(component="one", order=order)
+    face.run(known.touch(1, "Ada"))
+    client: Any = kit.client("one")
+    if order == "list":
+        client.lpush("recent:1", b"\xff")
+    else:
+        client.zadd("recent:1", {b"\xff": 2**40})
+    for read in (known.complete, lambda user: known.oldest(user, 5)):
+        with pytest.raises(DamagedDataError, match=r"contact b'\\xff', where UTF-8 was expected"):
+            face.run(read(1))
+
+
+def test_contacts_that_fill_their_last_page_are_all_read(face: Face) -> None:
+    known = face.kit.recent_contacts(component="one", order="time", limit=1000)
+    names = [f"name {n:04}" for n in range(1000)]
+    face.run(known.touch_many((1, name) for name in names))
+    assert face.run(known.complete(1)) == names[::-1]
+    assert face.run(known.complete(1, "name 00")) == names[99::-1]

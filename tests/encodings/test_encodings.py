@@ -88,6 +88,14 @@ def test_where_a_server_has_no_such_form_nothing_is_recommended() -> None:
     assert recommend("list", 1024) == {}
 
 
+def test_limits_are_equal_if_their_settings_are_and_show_them() -> None:
+    same = Limits({**OLD.settings})
+    assert same == OLD
+    assert hash(same) == hash(OLD)
+    assert OLD not in (NEW, OLD.settings)
+    assert repr(OLD) == "Limits({'hash-max-ziplist-entries': 512, 'hash-max-ziplist-value': 64})"
+
+
 def test_an_unknown_form_is_refused_by_name() -> None:
     with pytest.raises(InvalidArgumentError, match="type='stream' has no compact form"):
         recommend("stream", 1)
@@ -253,6 +261,16 @@ def test_a_server_that_may_not_be_asked_tells_no_limits(
     assert seen.bytes is None
     verdict = check(seen, None)
     assert (verdict.compact, verdict.excesses) == (False, ())
+
+
+def test_entries_that_may_not_be_read_are_not_measured(own: Face, own_server: LocalServer) -> None:
+    with own_server.client() as client:
+        client.hset("h", mapping=dict.fromkeys(range(600), "v"))
+        client.sadd("s", *range(1000))
+        client.execute_command("ACL", "SETUSER", "default", "-hscan")
+    found = seen_by_key(own, "h", "s")
+    assert (found["h"].length, found["h"].longest) == (600, None)
+    assert (found["s"].length, found["s"].longest) == (1000, 3)
 
 
 def test_a_shard_that_is_away_is_an_error() -> None:

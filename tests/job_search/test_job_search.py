@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import shardkit
 from shardkit import ShardMap
 from shardkit.errors import (
+    DamagedDataError,
     InvalidArgumentError,
     ParameterMismatchError,
     ShardCountError,
@@ -86,6 +87,18 @@ def test_the_last_of_a_job_given_twice_in_a_batch_counts(face: Face) -> None:
     assert ids(face.run(jobs.find(["b"]))) == ["job", "other"]
     assert ids(face.run(jobs.find(["a"]))) == ["other"]
     assert face.run(jobs.remove_many(["job", "job", "nowhere"])) == 1
+
+
+@pytest.mark.parametrize("most", ["JOBS_PER_BATCH", "SKILLS_PER_BATCH"])
+def test_many_jobs_are_written_in_several_batches(
+    face: Face, monkeypatch: pytest.MonkeyPatch, most: str
+) -> None:
+    monkeypatch.setattr(f"shardkit.job_search.job_search.{most}", 10)
+    jobs = face.kit.job_search(component="many")
+    every = [(f"{n:02}", ["a", "b"]) for n in range(33)]
+    assert face.run(jobs.index_many(every)) == 33
+    assert face.run(jobs.index_many(every)) == 0
+    assert ids(face.run(jobs.find(["a", "b"], limit=50))) == [job for job, _ in every]
 
 
 def test_levels_are_met_by_the_same_level_and_above(face: Face) -> None:
@@ -302,6 +315,19 @@ def job_cluster() -> Iterator[ShardMap]:
     with LocalCluster() as cluster:
         entries = {"components": {"cluster": {"entry": dict(cluster.entry.fields)}}}
         yield ShardMap.parse(json.dumps(entries))
+
+
+def test_requirements_that_are_no_numbers_are_named(face: Face, kit: ShardKit) -> None:
+    jobs = face.kit.job_search(component="one", measure="years")
+    face.run(jobs.index("web", {"python": 0.12}))
+    client: Any = kit.client("one")
+    [key] = client.scan_iter("*d:web")
+    stored = client.get(key)
+    for damaged in (b'""', b"{}", b"xx"):
+        client.set(key, stored.replace(b":12}", b":" + damaged + b"}"))
+        with pytest.raises(DamagedDataError, match="requirements that cannot be read") as raised:
+            face.run(jobs.get("web"))
+        assert raised.value.key == key.decode()
 
 
 # ---- against a model

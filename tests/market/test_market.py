@@ -112,3 +112,20 @@ def test_an_offer_that_lost_its_price_is_named_and_where_it_is(face: Face, kit: 
     with pytest.raises(DamagedDataError, match="an item without a price") as raised:
         face.run(market.price("x", "a"))
     assert (raised.value.shard, raised.value.key) == ("one", key.decode())
+
+
+def test_calls_go_together(kit: ShardKit) -> None:
+    market = kit.market(component="many")
+    calls = (market.deferred.deposit(f"u{n}", n) for n in range(5))
+    assert kit.together(*calls) == [None] * 5
+    users = kit.together(*(market.deferred.user(f"u{n}") for n in range(5)))
+    assert [user.balances.get("money", 0) for user in users] == [0, 1, 2, 3, 4]
+
+
+def test_nobody_has_more_money_than_can_be_counted(face: Face) -> None:
+    market = face.kit.market(component="one")
+    for _ in range(4):
+        face.run(market.deposit("midas", 10**18))
+    with pytest.raises(InvalidArgumentError, match="'midas' would have more than can be counted"):
+        face.run(market.deposit("midas", 10**18, ["ring"]))
+    assert face.run(market.user("midas")).balances == {"money": 4 * 10**18}
