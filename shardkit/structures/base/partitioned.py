@@ -120,6 +120,10 @@ def restore_parameters(meta: Metadata) -> Operation[None]:
     if (yield from _removed_if_damaged(meta)):
         meta.looked = True
         yield from open_all([meta], create=True)
+    elif meta.checked:
+        # When the structure expires, only the script says that creates it, if need be.
+        [reply] = yield [meta.opening(create=True)]
+        meta.compare(reply, create=True)
 
 
 def open_to_delete(meta: Metadata, force: bool = False) -> Operation[bool]:

@@ -137,8 +137,11 @@ def restore_ends(scripts: ListScripts) -> Operation[dict[int, int]]:
         "right",
         held.get(highest, 0),
     ]
-    if isinstance(due, bytes) and due.isdigit() and len(due) < 16:
-        fields += ["due", due]
+    meta = scripts.meta
+    if not meta.due and isinstance(due, bytes) and due.isdigit() and len(due) < 16:
+        meta.due = int(due)  # as the parts that are left expire then
+    if meta.due:
+        fields += ["due", meta.due]
     signal = scripts.signal
     yield [
         Transaction(
@@ -150,6 +153,7 @@ def restore_ends(scripts: ListScripts) -> Operation[dict[int, int]]:
                 Command(to, key, _expiry(scripts, key)),
                 Command(to, signal, ("DEL", signal)),
                 *([Command(to, signal, ("RPUSH", signal, "1"))] if held else []),
+                Command(to, signal, _expiry(scripts, signal)),
             ),
         )
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from datetime import date
 from typing import Any
@@ -11,6 +12,7 @@ from faces import Face, holder, keys_of, sessions
 
 from shardkit import DamagedDataError, ShardKit
 from shardkit.errors import ParameterMismatchError
+from shardkit.operations.operation import Page
 from shardkit.structures import Damage
 from shardkit.structures.base import parameters
 from shardkit.structures.base.damage import damage
@@ -194,6 +196,96 @@ def test_a_lost_registry_of_numbers_is_made_of_the_parts_that_exist(
     [found] = found_in(face, "numbers")
     assert found.key == "it:parts"
     assert face.run(numbers(face.kit).rebuild()) == 300
+
+
+@pytest.mark.parametrize("name", ["set", "numbers"])
+def test_parts_with_many_entries_are_read_in_pieces(face: Face, kit: ShardKit, name: str) -> None:
+    client: Any = holder(kit, "many", "it:0")
+    if name == "set":
+        it = a_set(face.kit, total=6000, part_size=16_384)
+        face.run(it.sadd_many(range(6000)))
+        client.sadd("it:0", "x")
+        wrong = "member b'x'"
+    else:
+        it = numbers(face.kit, part_size=8192)
+        face.run(it.hset_many((n, n) for n in range(6000)))
+        client.hset("it:0", "9000", "x")
+        wrong = "b'9000' of another part"
+    client.config_resetstat()
+    [found] = face.list(it.check())
+    assert (found.key, found.found) == ("it:0", wrong)
+    calls = client.info("commandstats")["cmdstat_sscan" if name == "set" else "cmdstat_hscan"]
+    assert calls["calls"] >= 2 * 6  # what looks wrong is read twice
+    assert str(found) == f"{found.shard}: it:0 is damaged: {wrong}, not {found.expected}"
+
+
+def test_a_registry_with_what_is_no_range_is_found_and_repaired(face: Face, kit: ShardKit) -> None:
+    face.run(numbers(face.kit).hset(mapping=dict.fromkeys(range(300), "v")))
+    holder(kit, "many", "it:parts").sadd("it:parts", "x")
+    [found] = found_in(face, "numbers")
+    assert (found.key, found.found) == ("it:parts", "a member=b'x'")
+    assert found.repair == "rebuild() removes what is no range"
+    assert face.run(numbers(face.kit).rebuild()) == 300
+    assert found_in(face, "numbers") == []
+
+
+@pytest.mark.parametrize("name", ["set", "sorted set"])
+def test_parts_that_split_while_they_are_checked_are_no_damage(kit: ShardKit, name: str) -> None:
+    make, fill, _ = KINDS[name]
+    it = make(kit)
+    it.sadd(1) if name == "set" else it.zadd({"a": 1})
+    steps, given, found = it.deferred.check(), None, []
+    with contextlib.suppress(StopIteration):
+        while True:
+            step = steps.send(given)
+            if isinstance(step, Page):
+                found += step
+                given = None
+                continue
+            given = kit.driver._run_step(step)
+            if step[0].args[0] == "EXISTS":
+                fill(make(kit))
+    assert found == []
+    assert it.scard() == 300 if name == "set" else it.zcard() == 301
+
+
+def test_what_many_parts_hold_is_counted_by_the_check_itself(
+    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.structures.layouts.check.KEYS_LOOKED_FOR", 2)
+    face.run(a_set(face.kit).sadd_many(range(300)))
+    assert found_in(face, "set") == []
+    key = next(k for k in keys_of(kit, "many") if k.endswith("}"))
+    client: Any = holder(kit, "many", key)
+    stored = int(client.hget(key, "count"))
+    client.hincrby(key, "count", 7)
+    [found] = found_in(face, "set")
+    assert (found.key, found.found) == (key, f"count={stored + 7}")
+    assert found.expected == f"the {stored} members there are"
+    assert found.loses == "7 members, lost already"
+    client.hset(key, "count", stored - 1)
+    [found] = found_in(face, "set")
+    assert found.loses == ""
+
+
+def test_a_part_that_appears_while_a_group_is_rebuilt_is_taken_in(kit: ShardKit) -> None:
+    it = a_set(kit)
+    it.sadd_many(range(300))
+    states = sorted(key for key in keys_of(kit, "many") if key.endswith("}"))
+    steps, given, added = it.deferred.rebuild(), None, 0
+    try:
+        while True:
+            step = steps.send(given)
+            if getattr(step[0], "name", "") == "structures/layouts/rebuild_group" and not added:
+                key = step[0].args[-5]
+                added = holder(kit, "many", key).sadd(key, "1000000")
+            given = kit.driver._run_step(step)
+    except StopIteration as end:
+        assert end.value == 301
+    assert added == 1
+    assert a_set(kit).sismember(1_000_000)
+    assert found_in(Face(kit, None), "set") == []
+    assert sorted(key for key in keys_of(kit, "many") if key.endswith("}")) == states
 
 
 # ---- data without parameters
@@ -396,6 +488,42 @@ def test_a_structure_whose_parameters_were_changed_is_deleted_by_force(
     assert keys_of(kit, "many") == set()
     face.run(fill(make(face.kit)))
     assert face.list(make(face.kit).check()) == []
+
+
+@pytest.mark.parametrize("name", ["set", "hash", "numbers", "sorted set", "list", "packed"])
+def test_what_is_rebuilt_expires_with_its_structure(face: Face, kit: ShardKit, name: str) -> None:
+    made: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+        **MADE,
+        "list": (a_list, lambda it: it.rpush(*range(100))),
+    }
+    make, fill = made[name]
+    face.run(fill(make(face.kit)))
+    face.run(make(face.kit).expire(1000))
+    lost = ("}", ":parts", ":top", "}:ends", "{jobs}:2")
+    for key in (key for key in keys_of(kit, "many") if key.endswith(lost)):
+        holder(kit, "many", key).delete(key)
+    assert face.list(make(face.kit).check()) != []
+    face.run(make(face.kit).rebuild())
+    assert face.list(make(face.kit).check()) == []
+    face.run(fill(make(face.kit)))
+    ends = {key: holder(kit, "many", key).ttl(key) for key in keys_of(kit, "many")}
+    assert {key for key, left in ends.items() if not 900 < left <= 1000} == set()
+
+
+def test_a_list_that_lost_its_parameters_expires_with_its_parts(
+    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parameters, "_LOOKED_AFTER", 0)
+    face.run(a_list(face.kit).rpush(*range(100)))
+    face.run(a_list(face.kit).expire(1000))
+    client: Any = holder(kit, "many", "jobs")
+    client.delete("{jobs}:meta")
+    client.lpop("{jobs}:2")
+    assert face.run(a_list(face.kit).rebuild()) == 99
+    assert face.list(a_list(face.kit).check()) == []
+    face.run(a_list(face.kit).rpush(*range(100)))
+    forever = {key for key in keys_of(kit, "many") if client.ttl(key) == -1}
+    assert forever == {"{jobs}:meta"}
 
 
 OTHERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
