@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from datetime import date
 from typing import Any
@@ -229,22 +228,37 @@ def test_a_registry_with_what_is_no_range_is_found_and_repaired(face: Face, kit:
     assert found_in(face, "numbers") == []
 
 
+def run_with(kit: ShardKit, steps: Any, before: Callable[[Any], Any]) -> tuple[Any, list[Any]]:
+    """Run an operation, or a stream, by hand; act before each batch.
+
+    Returns:
+        What it returns, and what it gives out.
+    """
+    given, found = None, list[Any]()
+    while True:
+        try:
+            step = steps.send(given)
+        except StopIteration as end:
+            return end.value, found
+        given = None
+        if isinstance(step, Page):
+            found += step
+            continue
+        before(step)
+        given = kit.driver._run_step(step)
+
+
 @pytest.mark.parametrize("name", ["set", "sorted set"])
 def test_parts_that_split_while_they_are_checked_are_no_damage(kit: ShardKit, name: str) -> None:
     make, fill, _ = KINDS[name]
     it = make(kit)
     it.sadd(1) if name == "set" else it.zadd({"a": 1})
-    steps, given, found = it.deferred.check(), None, []
-    with contextlib.suppress(StopIteration):
-        while True:
-            step = steps.send(given)
-            if isinstance(step, Page):
-                found += step
-                given = None
-                continue
-            given = kit.driver._run_step(step)
-            if step[0].args[0] == "EXISTS":
-                fill(make(kit))
+
+    def split(step: Any) -> None:
+        if step[0].args[0] == "EXISTS":
+            fill(make(kit))
+
+    _, found = run_with(kit, it.deferred.check(), split)
     assert found == []
     assert it.scard() == 300 if name == "set" else it.zcard() == 301
 
@@ -272,17 +286,15 @@ def test_a_part_that_appears_while_a_group_is_rebuilt_is_taken_in(kit: ShardKit)
     it = a_set(kit)
     it.sadd_many(range(300))
     states = sorted(key for key in keys_of(kit, "many") if key.endswith("}"))
-    steps, given, added = it.deferred.rebuild(), None, 0
-    try:
-        while True:
-            step = steps.send(given)
-            if getattr(step[0], "name", "") == "structures/layouts/rebuild_group" and not added:
-                key = step[0].args[-5]
-                added = holder(kit, "many", key).sadd(key, "1000000")
-            given = kit.driver._run_step(step)
-    except StopIteration as end:
-        assert end.value == 301
-    assert added == 1
+    added: list[Any] = []
+
+    def add(step: Any) -> None:
+        if getattr(step[0], "name", "") == "structures/layouts/rebuild_group" and not added:
+            key = step[0].args[-5]  # of the part that would be next
+            added.append(holder(kit, "many", key).sadd(key, "1000000"))
+
+    assert run_with(kit, it.deferred.rebuild(), add)[0] == 301
+    assert added == [1]
     assert a_set(kit).sismember(1_000_000)
     assert found_in(Face(kit, None), "set") == []
     assert sorted(key for key in keys_of(kit, "many") if key.endswith("}")) == states

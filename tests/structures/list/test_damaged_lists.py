@@ -77,3 +77,61 @@ def test_a_lost_part_is_named_before_anything_is_popped(
     with pytest.raises(DamagedDataError, match="was expected; restore it, or delete it"):
         face.list(jobs.items())
     assert {key: client.dump(key) for key in client.scan_iter()} == before
+
+
+def test_a_list_with_one_part_has_one_number_of_values(face: Face, kit: ShardKit) -> None:
+    client = holder(kit, "many", "jobs")
+    face.run(face.kit.list("jobs", component="many", part_size=3).rpush(1, 2))
+    client.hset("{jobs}:ends", "right", 1)
+    for call in CALLS.values():
+        with pytest.raises(DamagedDataError, match="left=2 right=1, where the same number twice"):
+            face.run(call(face.kit.list("jobs", component="many", part_size=3)))
+
+
+@pytest.mark.parametrize("end", ["{jobs}:0", "{jobs}:3"])
+def test_an_end_that_grew_behind_the_back_of_who_knows_the_ends_is_named(
+    face: Face, kit: ShardKit, end: str
+) -> None:
+    jobs = face.kit.list("jobs", component="many", part_size=3)
+    face.run(jobs.rpush(*range(11)))
+    assert face.run(jobs.lindex(4)) == "4"
+    holder(kit, "many", "jobs").rpush(end, "x")
+    with pytest.raises(DamagedDataError, match=f"{end}".replace("{", r"\{").replace("}", r"\}")):
+        face.run(jobs.lindex(4))
+
+
+def test_a_check_of_a_list_whose_last_part_is_far_away_ends(face: Face, kit: ShardKit) -> None:
+    jobs = face.kit.list("jobs", component="many", part_size=1)
+    face.run(jobs.rpush(*range(100)))
+    client = holder(kit, "many", "jobs")
+    client.rename("{jobs}:99", "{jobs}:1000000000000")
+    client.hset("{jobs}:ends", "last", 10**12)
+    found = face.list(jobs.check())
+    assert {each.found for each in found} == {"0 values"}
+    assert len(found) == 64 - 99 % 64 + 64
+    assert face.run(jobs.rebuild()) == 100
+
+
+def test_a_list_that_lost_all_its_parts_is_rebuilt_as_an_empty_one(
+    face: Face, kit: ShardKit
+) -> None:
+    jobs = face.kit.list("jobs", component="many", part_size=3)
+    face.run(jobs.rpush(*range(5)))
+    holder(kit, "many", "jobs").delete("{jobs}:0", "{jobs}:1")
+    [found] = face.list(jobs.check())
+    assert found.loses == "values of lost parts, lost already"
+    assert face.run(jobs.rebuild()) == 0
+    assert face.list(jobs.check()) == []
+    assert face.run(jobs.rpush("new")) == 1
+    assert face.run(jobs.blpop(1)) == "new"
+
+
+def test_the_parts_of_a_list_are_found_among_many_other_keys(face: Face, kit: ShardKit) -> None:
+    jobs = face.kit.list("jobs", component="one", part_size=3)
+    face.run(jobs.rpush(*range(11)))
+    client: Any = kit.client("one")
+    client.mset({f"other:{n}": n for n in range(4000)})
+    client.hset("{jobs}:ends", "first", "x")
+    assert face.run(jobs.rebuild()) == 11
+    assert face.run(jobs.lrange(0, -1)) == list(map(str, range(11)))
+    assert client.dbsize() == 4000 + 4 + 3

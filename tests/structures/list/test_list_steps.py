@@ -11,6 +11,7 @@ import pytest
 from faces import Face, holder
 
 from shardkit import AsyncShardKit, DamagedDataError, ShardKit
+from shardkit.errors import ParameterMismatchError
 from shardkit.structures.list import scripts
 
 VALUES = [*"axbxcxdxexfxgxhx", "y", *"ixjxkxlx"]  # 25, in parts of 2
@@ -285,3 +286,41 @@ def test_the_parts_of_a_list_are_found_however_far_its_ends_are_from_them(
         jobs.llen()
     assert jobs.rebuild() == 200
     assert jobs.lrange(0, -1) == VALUES * 8
+
+
+def test_who_knows_the_ends_of_a_list_ends_a_change_of_it_all_the_same(kit: ShardKit) -> None:
+    jobs = made(kit, "jobs", "lrem all")
+    other = kit.list("jobs", component="many", part_size=2)
+    assert other.lindex(2) == "b"
+    assert run_until(kit, jobs.deferred.lrem(0, "x"), 1)
+    assert other.lindex(2) == "c"
+    assert holder(kit, "many", jobs.meta_key).hget("{jobs}:ends", "unfinished") is None
+
+
+def test_a_list_that_is_being_changed_otherwise_tells_its_own_time_to_live(kit: ShardKit) -> None:
+    for expires in (False, True):
+        jobs = made(kit, f"jobs{expires}", "lrem all")
+        if expires:
+            jobs.expire(1000)
+        assert run_until(kit, jobs.deferred.lrem(0, "x"), 1)
+        assert (jobs.ttl() == -1) is not expires
+
+
+def test_a_list_in_which_others_begin_a_change_at_every_look_is_named(kit: ShardKit) -> None:
+    jobs = made(kit, "jobs", "expire")
+    steps: Any = kit.list("jobs", component="many", part_size=2).deferred.lindex(0)
+    looks: list[Any] = []
+
+    def look() -> None:
+        given = None
+        while True:
+            step = steps.send(given)
+            if step[0].args[:2] == ("HMGET", "{jobs}:ends"):
+                looks.append(step)
+                assert run_until(kit, jobs.deferred.expire(100 + len(looks)), 1)
+            given = kit.driver.link.send(step)
+
+    with pytest.raises(ParameterMismatchError, match="is being deleted and created over and over"):
+        look()
+    assert len(looks) == scripts.ATTEMPTS
+    assert jobs.lrange(0, -1) == VALUES

@@ -51,7 +51,7 @@ def test_a_value_that_is_there_is_given_at_once(face: Face) -> None:
     assert face.run(jobs.blpop()) == "a"
     assert face.run(jobs.brpop(timeout=0.5)) == "d"
     assert face.run(jobs.blpop(1)) == "b"
-    assert face.run(jobs.brpop()) == "c"
+    assert face.run(jobs.brpop(None)) == "c"
     assert face.run(jobs.blpop(0.001)) is None
 
 
