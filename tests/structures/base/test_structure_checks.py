@@ -325,6 +325,30 @@ def test_data_without_parameters_is_refused_and_taken_by_a_rebuild(
     assert keys_of(kit, "many") == set()
 
 
+@pytest.mark.parametrize("damaged", ["a string", "a format"])
+def test_parameters_that_cannot_be_read_are_found_and_stored_anew(
+    face: Face, kit: ShardKit, damaged: str
+) -> None:
+    client: Any = holder(kit, "many", "it:meta")
+
+    def damage_it() -> None:
+        if damaged == "a string":
+            client.set("it:meta", "x")
+        else:
+            client.hset("it:meta", "format", "x")
+
+    face.run(a_set(face.kit).sadd_many(range(300)))
+    damage_it()
+    [found] = found_in(face, "set")
+    assert (found.key, found.loses) == ("it:meta", "what the key holds")
+    assert found.found == ("a value of another type" if damaged == "a string" else "format='x'")
+    assert face.run(a_set(face.kit).rebuild()) == 300
+    assert found_in(face, "set") == []
+    damage_it()
+    assert face.run(a_set(face.kit).delete()) is True
+    assert keys_of(kit, "many") == set()
+
+
 def test_what_another_program_wrote_under_the_name_is_refused(face: Face, kit: ShardKit) -> None:
     holder(kit, "many", "h:0").hset("h:0", mapping={"5": "v5"})  # a numeric hash of the book's
     hash_ = face.kit.hash("h", component="many", total=4096, part_size=1024)
