@@ -113,8 +113,6 @@ class PartStore:
 
         Cost: one exchange; another one if parts are missing or have been cut.
         """
-        if not ranges:
-            return []
         replies = yield [
             Command(self.component, key, ("GETRANGE", key, first, last), None, True)
             for part, first, last, _ in ranges

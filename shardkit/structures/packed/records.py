@@ -210,8 +210,7 @@ class PackedRecords(ExpirableStructure[Face]):
             fields = {record_id: [*changes.values()] for record_id, changes in some}
             by_part = self.store.layout.write_commands(whole, fields)
             whole = {}
-            if by_part:
-                yield from self.store.write(by_part)
+            yield from self.store.write(by_part)
 
     @operation
     def get(self, record_id: int) -> Operation[dict[str, Any]]:

@@ -27,6 +27,7 @@ def records(packed: Any) -> set[int]:
     return {n for n in range(64) if packed.get(n)["n"]}
 
 
+OPENING = "structures/base/open_structure"
 FIELDS: dict[int, dict[str, str]] = {1: {"n": "u8", "more": "u8"}, 2: {"n": "u16"}}
 
 KINDS = {
@@ -223,3 +224,30 @@ def test_a_late_visit_of_a_day_that_was_removed_and_planned_anew_is_counted_ther
     go_on(kit, batch, steps)
     assert other.count(day) == other.recount(day) == 41
     assert sum(1 for _ in other.ids(day)) == 41
+
+
+def test_a_visit_waits_until_the_deletion_of_its_day_as_a_set_has_ended(kit: ShardKit) -> None:
+    day = date(2015, 5, 17)
+    came = [f"{n:08x}-0000-4000-8000-000000000000" for n in range(40)]
+    visitors = kit.unique_visitors("unique", component="many", first_day=100)
+    visitors.visit_many(came, day)
+    batch, deletion = sent(
+        kit, visitors.visitors(day).deferred.delete(), "structures/base/mark_deleting"
+    )
+    batch = deletion.send(kit.driver._run_step(batch))
+    steps: Any = kit.unique_visitors("unique", component="many", first_day=100).deferred.visit(
+        came[0], day
+    )
+    looks, new, step = 0, None, next(steps)
+    while new is None:
+        if getattr(step[0], "name", "") == OPENING and f"unique:{day}:meta" in step[0].args:
+            looks += 1
+            if looks == 3:
+                assert go_on(kit, batch, deletion) is True
+        replies = kit.driver._run_step(step)
+        try:
+            step = steps.send(replies)
+        except StopIteration as end:
+            new = end.value
+    assert (looks > 3, new) == (True, True)
+    assert visitors.recount(day) == 1

@@ -420,6 +420,9 @@ def test_damaged_packed_records_are_found_and_repaired(face: Face, kit: ShardKit
         "p:2": "67 bytes",
         "p:3": "a value of another type",
     }
+    holder(kit, "many", "p:parts").sadd("p:parts", "x")
+    [no_part] = face.list(records().check())
+    assert (no_part.key, no_part.found) == ("p:parts", "a member=b'x'")
     holder(kit, "many", "p:parts").delete("p:parts")
     assert [each.key for each in face.list(records().check())] == ["p:parts"]
     assert face.run(records().rebuild()) == 5

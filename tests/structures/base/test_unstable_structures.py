@@ -9,6 +9,7 @@ import pytest
 from faces import Face
 
 from shardkit.errors import ParameterMismatchError
+from shardkit.structures.base.writes import settle
 
 ID = "550e8400-e29b-41d4-a716-446655440000"
 # Where attempts are counted, and what makes one.
@@ -16,6 +17,12 @@ CALLS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "a write to parts": (
         "base.writes",
         lambda kit: kit.hash("h", component="few", total=1000).hset("a", "b"),
+    ),
+    "parts that were created": (
+        "base.writes",
+        lambda kit: kit.driver.run(
+            settle(kit.set("x", component="few", total=1000).meta, {"x:0": -1})
+        ),
     ),
     "a change of when parts expire": (
         "base.writes",

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from faces import Face, faced
+from faces import Face, faced, holder, keys_of
 
-from shardkit import ShardMap
+from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, StructureError
 from shardkit.operations.operation import Operation, Structure, operation
 from shardkit.structures.codecs.compression import Compressed, Tokens, dictionary_of
@@ -195,3 +195,17 @@ def test_the_codec_given_is_not_changed(shard_map: ShardMap) -> None:
     with faced("blocking", shard_map) as face:
         face.run(Records(face, mine).train(CITIES))
     assert mine.coders == {}
+
+
+def test_dictionaries_without_parameters_are_deleted_with_their_hash(
+    face: Face, kit: ShardKit
+) -> None:
+    def cities() -> Any:
+        return face.kit.hash("cities", component="many", codec="tokens", groups=4)
+
+    face.run(cities().train(CITIES))
+    face.run(cities().hset(mapping=dict(enumerate(CITIES[:9]))))
+    holder(kit, "many", "cities:meta").delete("cities:meta")
+    assert "cities:dictionary" in keys_of(kit, "many")
+    assert face.run(cities().delete()) is True
+    assert keys_of(kit, "many") == set()

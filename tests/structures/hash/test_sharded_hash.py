@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -449,6 +450,23 @@ def test_a_server_that_cannot_expire_fields_is_named(
                 sessions.hexpire(10, field)
             with pytest.raises(StructureError, match="no HPTTL"):
                 sessions.hpttl(field)
+
+
+def test_a_server_that_does_not_answer_is_not_taken_for_one_that_cannot_expire_fields() -> None:
+    with LocalServer() as server:
+        component = {"entry": {"port": server.port}}
+        shard_map = ShardMap.parse(json.dumps({"components": {"own": component}}))
+        with shardkit.connect(shard_map) as kit:
+            sessions = kit.hash("sessions", component="own")
+            sessions.hset(mapping={1: "x", "a": "x"})
+            server.stop()
+            for call in (
+                lambda: sessions.hsetex(1, "y", ex=10),
+                lambda: sessions.hexpire(10, "a"),
+                lambda: sessions.hpttl(1),
+            ):
+                with pytest.raises(ShardErrors, match="own"):
+                    call()
 
 
 def test_invalid_times_and_conditions_are_named(kit: ShardKit) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import sys
 import threading
 from collections import Counter
 from random import Random
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
+from shardkit.structures.layouts import growing
 from shardkit.structures.layouts.growing import address, max_load, parts_after_splits, tags
 
 NUMBERS = st.integers(0, 2**32 - 1)
@@ -212,3 +215,80 @@ def test_sets_that_grew_differently_are_combined(face: Face, kit: ShardKit) -> N
     assert face.run(small.smembers()) == set()
     left = {key for key in keys_of(kit, "many") if ":storing:" in key}
     assert left == set()
+
+
+@pytest.mark.parametrize("openssl", ["usual", "strict"])
+def test_members_are_hashed_alike_whichever_sha1_there_is(
+    monkeypatch: pytest.MonkeyPatch, openssl: str
+) -> None:
+    def missing(name: str) -> Any:
+        raise ImportError(name)
+
+    def approved(*args: Any, usedforsecurity: bool = True) -> Any:
+        if usedforsecurity and openssl == "strict":
+            raise ValueError("disabled for FIPS")
+        return hashlib.sha1(*args, usedforsecurity=False)
+
+    expected = growing._hashes([(b"a", 1), (b"b", 2)])
+    monkeypatch.setattr(growing, "import_module", missing)
+    monkeypatch.setattr(growing, "sha1", approved)
+    quickest = growing._quickest_sha1()
+    assert quickest(b"a").digest() == hashlib.sha1(b"a").digest()
+    monkeypatch.setattr(growing, "_sha1", quickest)
+    assert growing._hashes([(b"a", 1), (b"b", 2)]) == expected
+
+
+def test_hashes_are_the_first_bytes_whatever_order_the_machine_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    members = [b"a", b"b", b"c"]
+    first = [hashlib.sha1(member).digest()[:4] for member in members]
+    hashes = growing._hashes([(member, None) for member in members])
+    assert list(hashes) == [int.from_bytes(each, "big") for each in first]
+    other = "big" if sys.byteorder == "little" else "little"
+    monkeypatch.setattr(sys, "byteorder", other)  # of which this machine's bytes are not
+    hashes = growing._hashes([(member, None) for member in members])
+    monkeypatch.undo()
+    assert list(hashes) == [int.from_bytes(each, "little") for each in first]
+
+
+def test_members_are_drawn_while_parts_split(kit: ShardKit) -> None:
+    def opened() -> Any:
+        return kit.set("ids", component="many", members=int, part_size=16, groups=4)
+
+    opened().sadd(*range(20))
+    steps: Any = opened().deferred.srandmember(-50)
+    step, reads, drawn = next(steps), 0, None
+    while drawn is None:
+        if step[0].args[0] == "SCARD":
+            reads += 1
+            if reads == 1:
+                opened().sadd(*range(20, 500))
+        replies = kit.driver.link.send(step)
+        try:
+            step = steps.send(replies)
+        except StopIteration as end:
+            drawn = end.value
+    assert reads >= 2
+    assert len(drawn) == 50
+    assert max(drawn) >= 20
+    assert set(drawn) <= set(range(500))
+
+
+def test_a_set_that_is_made_anew_while_others_are_stored_in_it_is_not_replaced(
+    kit: ShardKit,
+) -> None:
+    source, target = (kit.set(name, component="one", part_size=16, groups=1) for name in "st")
+    source.sadd(*range(50))
+    target.sadd("old")
+    steps: Any = target.deferred.sunionstore(source)
+    step = next(steps)
+    while getattr(step[0], "name", "") != "structures/layouts/replace_growing":
+        step = steps.send(kit.driver.link.send(step))
+    assert kit.set("t", component="one", part_size=16, groups=1).delete()
+    other = kit.set("t", component="one", part_size=32, groups=1)
+    other.sadd("new")
+    step = steps.send(kit.driver.link.send(step))
+    with pytest.raises(ParameterMismatchError, match="'t' was created with other parameters"):
+        steps.send(kit.driver.link.send(step))
+    assert other.smembers() == {"new"}

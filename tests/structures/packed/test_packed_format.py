@@ -338,6 +338,15 @@ def test_without_numpy_it_is_counted_in_python(monkeypatch: pytest.MonkeyPatch) 
     assert found.groups() == {(byte,): RecordGroup(n, {}) for byte, n in counts.items()}
 
 
+def test_a_broken_installation_is_not_taken_for_one_without_numpy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "shardkit.structures.packed.numpy_aggregates"
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ModuleNotFoundError, match=name):
+        aggregator_class()
+
+
 @pytest.mark.parametrize(
     ("by", "of", "said"),
     [

@@ -19,7 +19,7 @@ from shardkit.errors import InvalidArgumentError, ShardCountError
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.lua import script
 from shardkit.operations.commands import Command, Key, Shard, ShardOf, To
-from shardkit.structures.sorted_set.merged_ranges import part_key, range_over
+from shardkit.structures.sorted_set.merged_ranges import MOST_PLACES, part_key, range_over
 
 Row = tuple[bytes, float]
 
@@ -296,6 +296,13 @@ def test_invalid_arguments_are_refused(
     with pytest.raises(InvalidArgumentError) as error:
         kit.driver.run(range_over(parts("one", 1), *arguments))
     assert said in str(error.value)
+
+
+def test_too_many_sorted_sets_are_refused(kit: ShardKit) -> None:
+    most = parts("one", 1) * MOST_PLACES
+    assert kit.driver.run(range_over(most, "-inf", "inf", 0)) == []
+    with pytest.raises(InvalidArgumentError, match=rf"over {MOST_PLACES + 1:,} sorted sets; give"):
+        kit.driver.run(range_over([*most, *parts("one", 1)], "-inf", "inf", 0))
 
 
 def test_another_number_of_shards_is_refused(kit: ShardKit) -> None:

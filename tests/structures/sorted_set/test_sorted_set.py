@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -482,3 +482,100 @@ def test_the_first_of_equal_scores_are_found_though_one_part_has_them_all(kit: S
     for num in range(50, 130, 8):
         found = each.zrange(1, 1, byscore=True, offset=0, num=num)
         assert found == sorted(kept)[:num]
+
+
+def test_more_of_the_first_in_one_group_than_in_its_share_are_found(face: Face) -> None:
+    each = face.kit.sorted_set("s", component="many", groups=16, bound=0)
+    names = [f"m{n}" for n in range(3000)]
+    of_one = [name for name in names if each.layout.place(name.encode())[0] == 3][:100]
+    scores = {name: float(name in of_one) for name in names}
+    face.run(each.zadd(scores))
+    assert face.run(each.top(90)) == [(name, 1.0) for name in sorted(of_one)[:-91:-1]]
+    with_bound = face.kit.sorted_set("t", component="many", groups=16, bound=90)
+    face.run(with_bound.zadd(scores))
+    assert face.run(with_bound.top(90)) == face.run(each.top(90))
+
+
+def test_a_bound_that_lost_members_is_named_by_who_reads_it(face: Face, kit: ShardKit) -> None:
+    each = face.kit.sorted_set("s", component="one", part_size=16, groups=1, bound=4)
+    face.run(each.zadd(scored(50)))
+    client: Any = kit.client("one")
+    client.zremrangebyrank("s:{0}:top", 0, -2)
+    with pytest.raises(DamagedDataError, match=r"s:\{0\}:top is damaged: 1 members, where 4 of 50"):
+        face.run(each.top(3))
+    assert face.run(each.rebuild()) == 50
+    assert face.run(each.top(3)) == in_order(scored(50))[:-4:-1]
+
+
+@pytest.mark.parametrize(
+    ("act", "key", "found"),
+    [
+        (lambda client: client.set("s:{0}:top", "x"), "s:{0}:top", "a value of another type"),
+        (
+            lambda client: client.hset("s:{0}", "bottom", "4 x"),
+            "s:{0}:bottom",
+            "4 members, noted as b'4 x'",
+        ),
+    ],
+)
+def test_a_bound_that_is_none_is_found_and_rebuilt(
+    face: Face, kit: ShardKit, act: Callable[[Any], Any], key: str, found: str
+) -> None:
+    each = face.kit.sorted_set("s", component="one", part_size=16, groups=1, bound=4)
+    face.run(each.zadd(scored(4)))
+    assert face.list(each.check()) == []
+    act(kit.client("one"))
+    [damage] = face.list(each.check())
+    assert (damage.key, damage.found, damage.repair) == (key, found, "rebuild() makes it anew")
+    assert face.run(each.rebuild()) == 4
+    assert face.list(each.check()) == []
+
+
+def test_without_bounds_a_check_finds_what_parts_have_lost(face: Face, kit: ShardKit) -> None:
+    each = face.kit.sorted_set("s", component="one", part_size=16, groups=1, bound=0)
+    face.run(each.zadd(scored(50)))
+    assert face.list(each.check()) == []
+    client: Any = kit.client("one")
+    lost = client.zcard("s:{0}:1")
+    client.delete("s:{0}:1")
+    [damage] = face.list(each.check())
+    assert (damage.key, damage.loses) == ("s:{0}", f"{lost} members, lost already")
+
+
+def test_scripts_with_many_keys_go_in_several_exchanges(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each = kit.sorted_set("s", component="one", part_size=16, groups=4, bound=4)
+    each.zadd(scored(500))
+    monkeypatch.setattr("shardkit.structures.sorted_set.groups.KEYS_PER_EXCHANGE", 2)
+    steps: Any = each.deferred.zcount("-inf", "inf")
+    sizes: list[int] = []
+    given = None
+    for _ in range(4):
+        step = steps.send(given)
+        sizes.append(len(step))
+        given = kit.driver.link.send(step)
+    with pytest.raises(StopIteration) as ended:
+        steps.send(given)
+    assert (sizes, ended.value.value) == ([1, 1, 1, 1], 500)
+    assert each.rebuild() == 500
+
+
+@pytest.mark.parametrize("act", ["zremrangebyscore", "rebuild"])
+def test_what_visits_all_groups_leaves_those_of_other_parameters_alone(
+    kit: ShardKit, act: str
+) -> None:
+    each = kit.sorted_set("s", component="one", part_size=16, groups=4, bound=4)
+    each.zadd(scored(100))
+    steps: Any = each.deferred.zremrangebyscore(0, 1) if act != "rebuild" else each.layout.rebuild()
+    step = next(steps)
+    while not getattr(step[0], "name", "").startswith("structures/sorted_set/re"):
+        step = steps.send(kit.driver.link.send(step))
+    assert kit.sorted_set("s", component="one", part_size=16, groups=4, bound=4).delete()
+    other = kit.sorted_set("s", component="one", part_size=32, groups=4, bound=4)
+    other.zadd(scored(100))
+    step = steps.send(kit.driver.link.send(step))
+    with pytest.raises(ParameterMismatchError, match="'s' was created with other parameters"):
+        steps.send(kit.driver.link.send(step))
+    assert other.zcard() == 100
+    assert list(other.check()) == []

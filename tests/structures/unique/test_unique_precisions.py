@@ -23,6 +23,7 @@ from shardkit.structures.unique import days, set_operations
 
 DAY = date(2015, 5, 17)
 NEXT = DAY + timedelta(days=1)
+KEY = f"unique:{DAY}"
 COMPONENTS = ("one", "many", "both")
 # Each with parameters that make several parts of few visitors.
 SMALL: dict[str, dict[str, Any]] = {
@@ -578,3 +579,84 @@ def test_parts_of_signed_ids_are_as_compact_as_others(kit: ShardKit) -> None:
     assert {client.object("encoding", key) for key in parts if ":2015-05-17:" in key} == {b"intset"}
     assert found.odds(10**6).missed == pytest.approx(2.7e-8, rel=0.02)
     assert found.odds(10**6, uuid4=True).bits == 60
+
+
+def test_a_plan_or_a_size_for_too_many_parts_is_named(face: Face, kit: ShardKit) -> None:
+    options = {**SMALL["60-bit"], "part_size": 1}
+    visitors = face.kit.unique_visitors(component="many", precision="60-bit", **options)
+    face.run(visitors.visit_many(some("60-bit", 20), DAY))
+    plan, meta = f"unique:{DAY}:expected", f"unique:{DAY}:meta"
+    for key, damage_it in (
+        (plan, lambda client: client.set(plan, 2**40)),
+        (meta, lambda client: client.hset(meta, "total", 2**40)),
+    ):
+        client: Any = holder(kit, "many", key)
+        before = client.dump(key)
+        damage_it(client)
+        other = face.kit.unique_visitors(component="many", precision="60-bit", **options)
+        found = face.list(other.check(DAY))
+        assert [(each.key, each.expected) for each in found] == [(key, "2**32 parts at most")]
+        assert (found[0].repair, found[0].loses) == ("restore it, or remove(day)", "the day's ids")
+        with pytest.raises(DamagedDataError, match=r"2\*\*32 parts at most was expected"):
+            face.run(other.visit(some("60-bit", 1)[0], DAY))
+        client.restore(key, 0, before, replace=True)
+    assert face.list(visitors.check(DAY)) == []
+
+
+def test_a_plan_that_is_no_number_is_found(face: Face, kit: ShardKit) -> None:
+    visitors = counter(face.kit, "60-bit", "many")
+    face.run(visitors.visit_many(some("60-bit", 20), DAY))
+    plan = f"unique:{DAY}:expected"
+    holder(kit, "many", plan).set(plan, "x")
+    [found] = face.list(visitors.check(DAY))
+    assert (found.key, found.found) == (plan, "expected=b'x'")
+
+
+def test_a_list_of_parts_with_what_is_no_part_is_found(face: Face, kit: ShardKit) -> None:
+    visitors = counter(face.kit, "bitmap", "many")
+    face.run(visitors.visit_many(some("bitmap", 20), DAY))
+    parts = f"unique:{DAY}:parts"
+    holder(kit, "many", parts).sadd(parts, "x")
+    [found] = face.list(visitors.check(DAY))
+    assert (found.key, found.found) == (parts, "a member=b'x'")
+
+
+def test_a_count_of_a_bitmap_is_not_repaired_from_half_of_its_parts(
+    face: Face, kit: ShardKit
+) -> None:
+    visitors = counter(face.kit, "bitmap", "many")
+    face.run(visitors.visit_many(range(300), DAY))
+    parts = f"unique:{DAY}:parts"
+    client = holder(kit, "many", parts)
+    client.srem(parts, 0, 1)
+    with pytest.raises(DamagedDataError, match="count=300, where the 100 ids that its parts have"):
+        face.run(visitors.recount(DAY))
+    assert face.run(visitors.count(DAY)) == 300
+    client.sadd(parts, 1)
+    assert face.run(visitors.recount(DAY)) == 200  # as if some had been counted twice
+
+
+@pytest.mark.parametrize("precision", ["60-bit", "bitmap"])
+@pytest.mark.parametrize("component", ["many", "both"])
+def test_a_count_that_is_no_number_is_named_by_visits(
+    face: Face, kit: ShardKit, component: str, precision: str
+) -> None:
+    visitors = counter(face.kit, precision, component)
+    face.run(visitors.visit_many(some(precision, 20), DAY))
+    client: Any = kit.client("both") if component == "both" else holder(kit, component, KEY)
+    client.set(KEY, "x")
+    with pytest.raises(DamagedDataError, match=f"{KEY} is damaged: .*where a count was expected"):
+        face.run(visitors.visit_many(some(precision, 20, seed=1), DAY))
+
+
+def test_a_part_of_a_bitmap_that_comes_later_expires_with_its_day(
+    face: Face, kit: ShardKit
+) -> None:
+    visitors = counter(face.kit, "bitmap", "many")
+    face.run(visitors.visit(1, DAY))
+    assert face.run(visitors.expire(DAY, 1000))
+    face.run(visitors.visit(1234, DAY))
+    keys = keys_of(kit, "many")
+    assert f"{KEY}:12" in keys
+    forever = {key for key in keys if holder(kit, "many", key).ttl(key) == -1}
+    assert forever == {"unique:meta"}

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import (
+    DamagedDataError,
     InvalidArgumentError,
     ParameterMismatchError,
     ShardCountError,
@@ -617,3 +618,22 @@ def test_gathering_is_refused_where_there_are_no_sets(face: Face, kit: ShardKit)
         visitors = face.kit.unique_visitors(component="both", precision=precision)
         with pytest.raises(InvalidArgumentError, match="has no SETs of ids"):
             face.run(visitors.gather(date(2009, 1, 1), shards=4))
+
+
+def test_a_shard_that_forgets_what_was_just_written_is_named(kit: ShardKit) -> None:
+    day, sessions = date(2009, 1, 1), [str(UUID(int=n << 68)) for n in range(2**59, 2**59 + 60)]
+    write_as_the_book_does(kit, sessions)
+    visitors = kit.unique_visitors(component="both", partition="redis-in-action")
+    steps: Any = visitors.deferred.gather(day, 4)
+
+    def run() -> None:
+        given = None
+        while True:
+            step = steps.send(given)
+            if isinstance(step, list) and step[0].args[0] == "GET" and "gather" in step[0].args[1]:
+                kit.client("both", 2).delete(step[0].args[1])
+            given = kit.driver._run_step(step)
+
+    with pytest.raises(DamagedDataError, match=r":gather:\w+ is damaged: nothing"):
+        run()
+    assert visitors.gather(day, 4) == 60
