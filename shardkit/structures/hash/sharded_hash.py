@@ -48,7 +48,6 @@ from shardkit.operations.operation import (
 )
 from shardkit.structures.base.arguments import (
     check_integer,
-    check_name,
     check_some,
     duration,
     expiry_condition,
@@ -129,7 +128,6 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         rule: str = "digits",
         groups: int = GROUPS,
     ) -> None:
-        check_name(name)
         self._fields: Members[F] = Members(fields, name, "field")
         self._values: CodedValues[V] = CodedValues(component, name, codec_named(codec))
         self.codec: Codec[V] = self._values.codec

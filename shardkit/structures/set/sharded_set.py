@@ -50,7 +50,7 @@ from shardkit.operations.operation import (
     operation,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer, check_name, check_some, list_or_args
+from shardkit.structures.base.arguments import check_integer, check_some, list_or_args
 from shardkit.structures.base.glob import glob_filter
 from shardkit.structures.base.members import M, Members
 from shardkit.structures.base.parameters import differences, open_all
@@ -112,7 +112,6 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         rule: str = "crc32",
         groups: int = GROUPS,
     ) -> None:
-        check_name(name)
         self._members: Members[M] = Members(members, name)
         if part_size is None:
             part_size = FORMS[_FORMS[members]].usual[0]

@@ -302,15 +302,17 @@ class ScoredGroups(GrowingLayout):
         counts = yield [self._read(self._keys[group], "HGET", "count") for group in groups]
         for group, count in zip(groups, counts, strict=True):
             state = self._keys[group]
-            stored = stored_integer(self.component, state, "count", count) if count else 0
-            if stored > len(found[group]):
+            if self._stored_count(group, count) > len(found[group]):
                 # Members may have been added since.
                 pair = (self._read(keys[group], "ZCARD"), self._read(state, "HGET", "count"))
                 [[cached, count]] = yield [Transaction(self.component, state, pair)]
-                stored = stored_integer(self.component, state, "count", count) if count else 0
+                stored = self._stored_count(group, count)
                 if cached < min(self.bound_size, stored):
                     what = f"{self.bound_size} of {stored}"
                     raise damage(self.component, keys[group], f"{cached} members", what)
+
+    def _stored_count(self, group: int, count: bytes | None) -> int:
+        return stored_integer(self.component, self._keys[group], "count", count) if count else 0
 
     def _first_of_parts(
         self, groups: Sequence[int], wanted: OrderedRange, size: int

@@ -53,7 +53,7 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer, check_name, check_some
+from shardkit.structures.base.arguments import check_integer, check_some
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.members import M, Members
 from shardkit.structures.base.partition import MOST_MEMBERS
@@ -141,7 +141,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         members: type[M] = str,  # type: ignore[assignment]  # kit.sorted_set has exact overloads
         groups: int = GROUPS,
     ) -> None:
-        check_name(name)
         self._members = Members(members, name)
         if part_size is None:
             part_size = DEFAULT_PART_SIZE

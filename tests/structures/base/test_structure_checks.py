@@ -156,6 +156,8 @@ def test_a_part_of_another_type_and_a_value_that_no_codec_wrote_are_found(
     assert set(found) == {one, two}
     assert found[one].repair == "rebuild() removes it"
     assert found[two].repair == ""
+    assert found[two].found.startswith("b'word")
+    assert found[two].expected == "what was stored"
     face.run(a_hash(face.kit).rebuild())
     assert [each.key for each in found_in(face, "hash")] == [two]
 

@@ -21,6 +21,7 @@ from shardkit.errors import (
     StructureError,
 )
 from shardkit.local import LocalServer
+from shardkit.structures.hash import sharded_hash
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "numbers and growing": {"part_size": 16, "groups": 4},
@@ -250,6 +251,23 @@ def test_parameters_out_of_range_are_refused_at_once(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=named):
         kit.hash("cities", component="many", **arguments)
+
+
+def test_parts_are_as_large_as_what_they_hold_and_how_they_grow_allows(kit: ShardKit) -> None:
+    sizes = {
+        (rule, total): kit.hash("it", component="few", partition=rule, total=total).part_size
+        for rule in ("digits", "crc32")
+        for total in (None, 10_000)
+    }
+    fixed = sharded_hash.DEFAULT_PART_SIZE
+    growing = sharded_hash.DEFAULT_PART_SIZE_OF_HASHED
+    assert fixed != growing
+    assert sizes == {
+        ("digits", None): fixed,
+        ("digits", 10_000): fixed,
+        ("crc32", None): growing,
+        ("crc32", 10_000): fixed,
+    }
 
 
 @pytest.mark.parametrize(

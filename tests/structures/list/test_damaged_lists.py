@@ -9,6 +9,7 @@ import pytest
 from faces import Face, holder
 
 from shardkit import DamagedDataError, ShardKit
+from shardkit.structures.list.ends import Ends
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "lpop": lambda jobs: jobs.lpop(5),
@@ -122,6 +123,7 @@ def test_a_list_that_lost_all_its_parts_is_rebuilt_as_an_empty_one(
     assert found.loses == "values of lost parts, lost already"
     assert face.run(jobs.rebuild()) == 0
     assert face.list(jobs.check()) == []
+    assert not holder(kit, "many", "jobs").exists("{jobs}:signal")
     assert face.run(jobs.rpush("new")) == 1
     assert face.run(jobs.blpop(1)) == "new"
 
@@ -133,5 +135,24 @@ def test_the_parts_of_a_list_are_found_among_many_other_keys(face: Face, kit: Sh
     client.mset({f"other:{n}": n for n in range(4000)})
     client.hset("{jobs}:ends", "first", "x")
     assert face.run(jobs.rebuild()) == 11
+    assert client.lrange("{jobs}:signal", 0, -1) == [b"1"]  # there are values to wake for
     assert face.run(jobs.lrange(0, -1)) == list(map(str, range(11)))
     assert client.dbsize() == 4000 + 4 + 3
+
+
+@pytest.mark.parametrize("beyond", ["{jobs}:-1", "{jobs}:4"])
+def test_a_full_part_beyond_an_end_is_taken_for_one_within(
+    face: Face, kit: ShardKit, beyond: str
+) -> None:
+    jobs = face.kit.list("jobs", component="many", part_size=3)
+    face.run(jobs.rpush(*range(11)))
+    holder(kit, "many", "jobs").rpush(beyond, *"xyz")
+    for call in (lambda: face.run(jobs.rpush("new")), lambda: face.run(jobs.llen())):
+        with pytest.raises(DamagedDataError, match=f"first=0 last=3, where {beyond} within"):
+            call()
+    assert face.run(jobs.rebuild()) == 14
+
+
+def test_a_list_that_does_not_exist_ends_where_it_begins() -> None:
+    ends = Ends.parse("many", "{jobs}:ends", [None] * 5)
+    assert (ends.length, ends.part_size, ends.find(0)) == (0, 0, None)

@@ -211,6 +211,8 @@ def test_an_unfinished_change_that_makes_no_sense_is_named(kit: ShardKit, stored
             call()
     [damage] = jobs.check()
     assert damage.key == "{jobs}:ends"
+    if stored in ("", "2", "2 dance 1 2"):
+        assert (damage.found, damage.expected) == (f"unfinished={stored}", "a task")
     assert jobs.rebuild() == len(VALUES)
     assert jobs.lrange(0, -1) == VALUES
     client.hset("{jobs}:ends", mapping={"part_size": 0, "unfinished": stored})

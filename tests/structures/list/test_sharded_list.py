@@ -308,6 +308,17 @@ def test_trimming_leaves_no_part_behind(face: Face, kit: ShardKit) -> None:
     assert keys_of(kit, "many") == {"{jobs}:meta", "{jobs}:ends"}
 
 
+def test_an_end_that_is_not_full_is_trimmed_to_what_is_left_of_it(face: Face) -> None:
+    jobs = face.kit.list("jobs", component="many", part_size=4)
+    face.run(jobs.rpush(*range(10)))
+    assert face.run(jobs.lpop()) == "0"
+    assert face.run(jobs.ltrim(1, -2)) is True  # the first part had three, the last has two
+    assert face.run(jobs.lrange(0, -1)) == [str(n) for n in range(2, 9)]
+    assert face.run(jobs.ltrim(3, -1)) is True  # from a full part on
+    assert face.run(jobs.lrange(0, -1)) == [str(n) for n in range(5, 9)]
+    assert face.list(jobs.check()) == []
+
+
 # ---- moving
 
 

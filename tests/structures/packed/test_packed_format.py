@@ -186,6 +186,7 @@ def test_invalid_choices_are_refused(args: Any, said: str) -> None:
         ("bytes3", b"ab", "3 bytes"),
         ("bytes3", "abc", "3 bytes"),
         ("lat16", 90.1, "-90 to 90"),
+        ("lat16", True, "-90 to 90"),
         ("lon16", float("nan"), "-180 to 180"),
         ("lon16", "13.4", "-180 to 180"),
         (SIZES, "XL", "one of ('S', 'M', 'L')"),

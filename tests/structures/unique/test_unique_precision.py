@@ -203,6 +203,10 @@ def test_the_odds_of_each_precision() -> None:
 
     assert of("60-bit", 25_000_000).bits == 60
     assert of("60-bit", 25_000_000, uuid4=True).bits == 56
+    for digits, bits in ((12, 48), (13, 48), (15, 56)):  # the thirteenth digit is the version
+        settings = CounterSettings("d", digits=digits)
+        assert settings.odds(1000, uuid4=True).bits == bits
+        assert settings.odds(1000).bits == 4 * digits
     assert of("compact", 1_000_000).bits == 32 + math.log2(5120)
     assert of("compact", 1_000_000).missed == pytest.approx(1e12 / 2**33 / 5120)
     assert of("exact", 10**9) == of("bitmap", 10**9) == (math.inf, 0, 0)

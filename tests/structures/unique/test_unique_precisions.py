@@ -255,6 +255,9 @@ def test_a_hyperloglog_estimates_in_one_key(face: Face, component: str, kit: Sha
     assert face.run(visitors.visit_many(sessions(12_000), DAY)) == pytest.approx(12_000, rel=0.03)
     assert face.run(visitors.visit_many(sessions(12_000), DAY)) == 0
     assert keys_of(kit, component) == {"unique:meta", "unique:2015-05-17"}
+    [session] = sessions(1)
+    place = face.run(visitors.locate(session, DAY))
+    assert (place.id, place.part, place.key) == (session, 0, "unique:2015-05-17")
 
 
 def test_what_a_precision_cannot_do_is_refused_by_its_name(face: Face, kit: ShardKit) -> None:
