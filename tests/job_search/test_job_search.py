@@ -154,6 +154,12 @@ def test_pages_by_offset_and_by_cursor_are_the_same(face: Face) -> None:
     assert face.run(jobs.find(["a"], limit=0)).hits == []
 
 
+def test_a_page_far_from_the_first_comes_whole_from_one_part(face: Face) -> None:
+    jobs = face.kit.job_search(component="one", shards=1)
+    face.run(jobs.index_many((f"{n:02}", ["a"]) for n in range(40)))
+    assert ids(face.run(jobs.find(["a"], limit=5, offset=20))) == ["20", "21", "22", "23", "24"]
+
+
 def test_all_jobs_are_iterated_page_by_page(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardkit.job_search.job_search.PAGE_SIZE", 3)
     for component, shards in (("one", 1), ("few", 4)):

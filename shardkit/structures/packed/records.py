@@ -48,7 +48,7 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.parameters import Life
@@ -114,6 +114,7 @@ class PackedRecords(ExpirableStructure[Face]):
         fields: Fields,
         part_size: int | None = None,
     ) -> None:
+        check_name(name)
         self.format = RecordFormat(fields, name)
         bits = self.format.bits
         if part_size is None:

@@ -253,6 +253,16 @@ def test_parameters_out_of_range_are_refused_at_once(
         kit.hash("cities", component="many", **arguments)
 
 
+@pytest.mark.parametrize("codec", [None, "text", "json", "tokens"])
+def test_a_field_that_is_not_there_has_no_value_whatever_the_codec(
+    face: Face, codec: str | None
+) -> None:
+    it = face.kit.hash("it", component="few", codec=codec)
+    face.run(it.hset("a", "x"))
+    assert face.run(it.hget("b")) is None
+    assert face.run(it.hget("a")) == ("x" if codec else b"x")
+
+
 def test_parts_are_as_large_as_what_they_hold_and_how_they_grow_allows(kit: ShardKit) -> None:
     sizes = {
         (rule, total): kit.hash("it", component="few", partition=rule, total=total).part_size

@@ -20,6 +20,7 @@ from shardkit import ShardKit, ShardMap, connect
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
 from shardkit.local import LocalServer
 from shardkit.structures.unique import days, set_operations
+from shardkit.structures.unique.precision import MAX_VISITORS
 
 DAY = date(2015, 5, 17)
 NEXT = DAY + timedelta(days=1)
@@ -663,3 +664,10 @@ def test_a_part_of_a_bitmap_that_comes_later_expires_with_its_day(
     assert f"{KEY}:12" in keys
     forever = {key for key in keys if holder(kit, "many", key).ttl(key) == -1}
     assert forever == {"unique:meta"}
+
+
+def test_so_many_visitors_are_planned_for_at_most(kit: ShardKit) -> None:
+    visitors = kit.unique_visitors(component="many", precision="60-bit", part_size=1024)
+    assert visitors.parts(2 * MAX_VISITORS) <= 2**32
+    with pytest.raises(InvalidArgumentError, match="expected=2199023255553"):
+        visitors.parts(2 * MAX_VISITORS + 1)
