@@ -36,7 +36,6 @@ from redis.exceptions import (
 )
 
 from shardkit.deadlines import LONG_ENOUGH, DeadlineExceeded
-from shardkit.errors import ClosedError
 from shardkit.events import BreakerClosed, BreakerOpened, emit
 from shardkit.forks import ForkSafeLock, renewed_in_children
 
@@ -147,10 +146,9 @@ class Breaker:
     def close(self) -> None:
         """Let calls through again."""
         with self._lock:
-            was_open, self.opened, self._count = self.opened, False, 0
-        if was_open:
-            logger.info("%s is asked again", self.address)
-            emit(BreakerClosed(self.address, time.time() - self._since))
+            self.opened, self._count = False, 0
+        logger.info("%s is asked again", self.address)
+        emit(BreakerClosed(self.address, time.time() - self._since))
 
     def stop(self) -> None:
         """End the trials: the kit is closed."""
@@ -213,9 +211,7 @@ def _counts(error: BaseException) -> bool:
         BreakerOpenError | AuthenticationError | BusyLoadingError | MaxConnectionsError,
     ):
         return False
-    return isinstance(error, ConnectionError | TimeoutError | OSError) and not isinstance(
-        error, ClosedError
-    )
+    return isinstance(error, ConnectionError | TimeoutError | OSError)
 
 
 class Breakers:
@@ -227,16 +223,12 @@ class Breakers:
             weakref.WeakValueDictionary()
         )
 
-    def of(
-        self, fields: Mapping[str, Any], address: str, probe: Callable[[], object]
-    ) -> Breaker | None:
-        """Return the breaker of an entry's server; None if the entry wants none.
+    def of(self, fields: Mapping[str, Any], address: str, probe: Callable[[], object]) -> Breaker:
+        """Return the breaker of an entry's server.
 
         Of several entries for one server the first one's settings hold.
         """
-        asked = fields.get("breaker", True)
-        if asked is False:
-            return None
+        asked = fields.get("breaker")
         settings = BreakerSettings(**asked) if isinstance(asked, Mapping) else BreakerSettings()
         names = ("host", "port", "unix_socket_path", "sentinel")
         server = tuple(repr(fields.get(name)) for name in names)

@@ -419,13 +419,13 @@ class Clients:
     ) -> CallPolicy:
         """Return what bounds the calls to a server."""
         breakers, connector = self._breakers, self._connector
-        if breakers is None or not fields.get("breaker", connector.breaks):
+        if breakers is None or fields.get("breaker", connector.breaks) is False:
             return CallPolicy.of(fields, shard, address, deadline=deadline)
 
-        def breaker(fields: dict[str, Any], address: str) -> Breaker | None:
+        def breaker(fields: dict[str, Any], address: str) -> Breaker:
             return breakers.of(fields, address, partial(_probe, connector, fields))
 
-        def of_node(host: str, port: int) -> Breaker | None:
+        def of_node(host: str, port: int) -> Breaker:
             alone = {n: v for n, v in fields.items() if n not in ("cluster", "policy")}
             return breaker({**alone, "host": host, "port": port}, f"{host}:{port}")
 

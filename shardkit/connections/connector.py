@@ -300,9 +300,7 @@ def _cluster(
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             where = self.connection_kwargs
-            if "host" in where:
-                own_policy = policy.of_node(where["host"], where.get("port", DEFAULT_PORT))
-                _bound(self, {"policy": own_policy})
+            _bound(self, {"policy": policy.of_node(where["host"], where["port"])})
 
         def drain(self) -> None:
             type(self).draining = True

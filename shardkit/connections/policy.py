@@ -54,7 +54,7 @@ class CallPolicy:
     retries: int = 0
     backoff: Any = None
     max_waiting: int = MAX_WAITING
-    node: Callable[[str, int], Breaker | None] | None = None
+    node: Callable[[str, int], Breaker] | None = None
     _nodes: dict[tuple[str, int], CallPolicy] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

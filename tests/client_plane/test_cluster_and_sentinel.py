@@ -48,6 +48,13 @@ async def akit(kit: ShardKit, local: LocalServers) -> AsyncIterator[AsyncShardKi
         yield opened
 
 
+def test_a_kit_shows_the_nodes_of_its_clusters(kit: ShardKit) -> None:
+    client: Any = kit.client("archive")
+    nodes = sorted(node.name for node in client.get_nodes())
+    assert len(nodes) == 3
+    assert f"archive <cluster of {', '.join(nodes)}>" in repr(kit)
+
+
 COMPONENTS = pytest.mark.parametrize("component", ["archive", "watched"])
 
 

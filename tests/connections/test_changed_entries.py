@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from sockets import connections
 from shardkit import AsyncShardKit, ClosedError, Entry, ShardKit, ShardMap
 from shardkit.config.component import Component
 from shardkit.connections import clients
-from shardkit.connections.clients import Clients
+from shardkit.connections.clients import Clients, ReplicaOf
 from shardkit.connections.pool import AsyncPool
 from shardkit.local import LocalServer, LocalServers
 from shardkit.topology import FixedMap
@@ -204,6 +205,47 @@ async def test_a_client_that_is_built_while_its_kit_closes_is_closed(
     await held.aclose()
 
 
+@pytest.mark.parametrize(
+    ("after", "stays"),
+    [
+        ({"port": 7001, "replicas": [{"port": 7003}, {"port": 7002}]}, True),
+        ({"port": 7001, "replicas": [{"port": 7003}]}, False),
+        (None, False),
+    ],
+    ids=["one more replica", "another replica", "no entry"],
+)
+def test_the_client_of_a_replica_goes_when_its_entry_does(
+    after: dict[str, Any] | None, stays: bool
+) -> None:
+    held = Clients()
+    master = Entry({"port": 7001, "replicas": [{"port": 7002}]})
+    client = held.get(Component("c", master), ReplicaOf(None, master.replicas[0]), False)
+    assert repr(held).startswith("<Clients: c replica <Pool localhost:7002/0: ")
+    held.changed(Component("c", Entry(after) if after else None, epoch=2))
+    assert client.connection_pool.draining is not stays
+    held.close()
+
+
+def test_the_client_that_reads_while_a_move_holds_its_shard_is_shown_as_such() -> None:
+    held = Clients()
+    entry = Entry({"port": 7001, "held": "by a move"})
+    held.get(Component("c", shards=(entry,)), ReplicaOf(0, entry), False)
+    assert repr(held).startswith("<Clients: c:0 reader <Pool localhost:7001/0: ")
+    held.close()
+
+
+async def test_the_client_that_reads_from_a_clusters_replicas_goes_with_the_entry() -> None:
+    held, number = Clients(), ReplicaOf(None)
+    entries = [Entry({"cluster": True, "port": port}) for port in (7001, 7001, 7002)]
+    first, same, other = (Component("c", each, epoch=n) for n, each in enumerate(entries))
+    client: Any = held.aget(first, number)
+    assert held.aget(same, number) is client
+    assert not client.draining
+    assert held.aget(other, number) is not client
+    assert client.draining
+    await held.aclose()
+
+
 def alive(*kinds: type) -> int:
     """How many objects of some kinds the process has, those of other tests included."""
     gc.collect()
@@ -293,6 +335,49 @@ def test_loops_closed_without_shutting_down_their_generators_leave_nothing(
     gc.collect()
     assert clients_of(here) == 0
     assert alive(asyncio.SelectorEventLoop) <= before
+
+
+async def complaints() -> list[Any]:
+    """What the running loop complains of from now on."""
+    said: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    return said
+
+
+async def test_a_loop_closes_its_clients_once_though_a_thread_has_just_done_so(
+    here: LocalServer,
+) -> None:
+    said, held = await complaints(), Clients()
+    client: Any = held.aget(Component("c", entry(here)), None)
+    assert await client.ping()
+    thread = threading.Thread(target=held.close)
+    thread.start()
+    thread.join()
+    await held.aclose()
+    await asyncio.sleep(0)  # a turn, in which the loop hears of the thread
+    with pytest.raises(ClosedError, match="the kit is closed"):
+        await client.ping()
+    assert await eventually(lambda: clients_of(here) == 0)
+    assert not said
+
+
+def test_clients_that_nobody_has_any_more_when_their_loop_ends_trouble_nobody(
+    here: LocalServer,
+) -> None:
+    async def use() -> list[Any]:
+        said, held = await complaints(), Clients()
+        client: Any = held.aget(Component("c", entry(here)), None, False)
+        assert await client.ping()
+        await client.connection_pool.disconnect()
+        left = weakref.ref(held)
+        del held, client
+        gc.collect()
+        assert left() is None
+        await asyncio.sleep(0)  # the turn in which the loop ends what waited for its end
+        return said
+
+    assert asyncio.run(use()) == []
+    assert clients_of(here) == 0
 
 
 def test_a_closed_kit_is_let_go_at_once(here: LocalServer) -> None:

@@ -171,6 +171,40 @@ def test_closing_twice_and_from_several_threads_is_closing_once(kit: ShardKit) -
         kit.client("c")
 
 
+CLOSED = pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\.")
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+async def test_a_client_whose_kit_nobody_has_serves_on_but_follows_no_entry(
+    server: LocalServer, blocks: bool
+) -> None:
+    async def of(value: Any) -> Any:
+        return await value if inspect.isawaitable(value) else value
+
+    shard_map = ShardMap.parse(f"components: {{c: {{entry: {{port: {server.port}}}}}}}")
+    kit: Any = shardkit.connect(shard_map) if blocks else await shardkit.aconnect(shard_map)
+    client = await of(kit.client("c"))
+    left = weakref.ref(kit)
+    del kit
+    gc.collect()
+    assert left() is None
+    assert await of(client.set("k", 1))
+    with server.client() as asking:
+        asking.set("config:fence", "{}")  # its shards move, to where nobody can tell it any more
+        await of(client.connection_pool.disconnect())
+        with CLOSED:
+            await of(client.get("k"))
+        asking.delete("config:fence")
+        client.connection_pool.drain()  # as if another client were in its place
+        assert await of(client.get("k")) == b"1"
+        asking.replicaof("127.0.0.1", "1")
+        with CLOSED:
+            await of(client.set("k", 2))
+        asking.replicaof("NO", "ONE")
+        asking.delete("k")
+    await of(client.close() if blocks else client.aclose())
+
+
 # ---- forks while a thread holds a lock
 
 

@@ -6,17 +6,28 @@ import asyncio
 import logging
 import os
 import signal
+import threading
 import time
 from typing import Any
 
 import pytest
 from link_helpers import FACES, command, eventually, opened
-from redis.exceptions import ConnectionError, TimeoutError  # noqa: A004 - redis-py's own
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ConnectionError,  # noqa: A004 - redis-py's own
+    MaxConnectionsError,
+    ResponseError,
+    TimeoutError,  # noqa: A004 - redis-py's own
+)
 from scripted_server import scripted
 
 import shardkit
 from shardkit import ShardMap, ShardUnavailable
-from shardkit.errors import InvalidEntryError
+from shardkit.connections.breaker import Breaker, BreakerOpenError, BreakerSettings
+from shardkit.connections.policy import CallPolicy
+from shardkit.deadlines import LONG_ENOUGH, DeadlineExceeded
+from shardkit.errors import ClosedError, InvalidEntryError
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.operations.commands import Command, Shard
 
@@ -186,7 +197,97 @@ async def test_each_node_of_a_cluster_has_its_own(kind: str) -> None:
                 os.kill(hung.pid, signal.SIGCONT)
 
 
+@pytest.mark.parametrize("asked", [{}, True, {"failures": 3}])
+def test_an_entry_that_says_little_of_its_breaker_has_the_usual_one(
+    own_server: LocalServer, asked: Any
+) -> None:
+    shard_map = two(own_server.port, own_server.port, breaker=asked)
+    with shardkit.connect(shard_map) as kit:
+        kit.client("one")
+        [breaker] = kit.breakers.all()
+        assert breaker._settings == BreakerSettings()
+
+
+def quick(probe: Any = lambda: None) -> Breaker:
+    """A breaker that opens at the first failure."""
+    return Breaker("s:1", BreakerSettings(failures=1, min_seconds=0, interval=0.01), probe)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AuthenticationError("WRONGPASS"),
+        BusyLoadingError("is loading"),
+        MaxConnectionsError("Too many connections"),
+        BreakerOpenError("it was open"),
+        DeadlineExceeded("hasty", LONG_ENOUGH / 2),
+        ClosedError("the kit is closed"),
+        ResponseError("ERR"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_does_not_say_that_a_server_is_away_opens_no_breaker(error: Exception) -> None:
+    breaker = quick()
+    breaker.failed(error, 9.0)
+    assert not breaker.opened
+    assert breaker._count == 0
+
+
+@pytest.mark.parametrize("error", [AuthenticationError, BusyLoadingError, ResponseError])
+async def test_a_server_that_answers_the_trial_with_an_error_is_asked_again(
+    error: type[Exception],
+) -> None:
+    answers: list[Exception] = [error("as it said"), OSError("not yet")]
+
+    def probe() -> None:
+        raise answers.pop()
+
+    breaker = quick(probe)
+    breaker.failed(TimeoutError("silent"), 9.0)
+    assert await eventually(lambda: not breaker.opened)
+    assert answers == []
+    assert repr(breaker) == "<Breaker of s:1: closed>"
+
+
+def test_without_a_thread_to_try_the_server_its_callers_try_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "shardkit")
+    states: list[str] = []
+    breaker = quick()
+
+    def refuses(thread: threading.Thread) -> None:
+        states.append(repr(breaker))
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuses)
+    breaker.failed(TimeoutError("silent"), 9.0)
+    assert states == ["<Breaker of s:1: open>"]
+    assert not breaker.opened
+    assert caplog.messages[-1] == "s:1 is asked again"
+
+
 # ---- retries
+
+
+@pytest.mark.parametrize(
+    ("asked", "pauses"),
+    [
+        ({"backoff": "NoBackoff"}, [0.0, 0.0, None]),
+        ({"backoff": "ConstantBackoff", "base": 0.3}, [0.3, 0.3, None]),
+        ({"backoff": "ExponentialBackoff", "base": 0.1, "cap": 0.3}, [0.2, 0.3, None]),
+    ],
+)
+def test_the_pauses_between_attempts_are_those_that_the_entry_names(
+    asked: dict[str, Any], pauses: list[float | None]
+) -> None:
+    fields = {"retry": {"retries": 2, **asked}}
+    breaker = quick()
+    policy = CallPolicy.of(fields, Shard("data", 0), "s:1", breaker=breaker)
+    lost = ConnectionError("lost")
+    assert [policy.pause_before_retry(n, lost) for n in (1, 2, 3)] == pauses
+    breaker.opened = True
+    assert policy.pause_before_retry(1, lost) is None  # the kit tries, and no caller
 
 
 async def test_a_connection_that_cannot_be_made_is_tried_again_as_the_entry_says(
