@@ -15,13 +15,17 @@ from shardkit.local.server import free_port
 class SecureServer:
     """A running server with TLS; how entries reach it.
 
+    Args:
+        directory: where its certificate and its socket are.
+        config: further settings.
+
     Attributes:
         tls: the entry's fields for TLS.
         mutual: the same with a client's certificate.
         unix: those for its Unix socket.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, config: dict[str, str]) -> None:
         self.certificate, self.key = directory / "cert.pem", directory / "key.pem"
         make_certificate(self.certificate, self.key)
         port, path = free_port(), str(directory / "server.sock")
@@ -34,6 +38,7 @@ class SecureServer:
                 "tls-ca-cert-file": str(self.certificate),
                 "tls-auth-clients": "optional",
                 "unixsocket": path,
+                **config,
             },
             name="TLS server",
         )
@@ -61,11 +66,11 @@ def make_certificate(certificate: Path, key: Path) -> None:
     subprocess.run(command.split(), check=True, capture_output=True)
 
 
-def secure_server(directory: Path) -> SecureServer | None:
+def secure_server(directory: Path, **config: str) -> SecureServer | None:
     """Start one; None if there is no server with TLS on PATH, or no openssl."""
     if not shutil.which("openssl"):
         return None
     try:
-        return SecureServer(directory)
+        return SecureServer(directory, config)
     except LocalServerError:
         return None

@@ -290,6 +290,23 @@ async def test_draining_a_cluster_breaks_no_call_under_way(others: LocalServers)
     await held.aclose()
 
 
+def test_a_clusters_blocking_client_closes_its_connections_when_its_entry_changes(
+    others: LocalServers,
+) -> None:
+    component = others.shard_map.components["cluster"]
+    assert component.entry is not None
+    ports = [server.port for server in others.servers]
+    held = Clients()
+    before = sum(connections()[port] for port in ports)
+    client = held.get(component, None)
+    assert client.set("k", 4)
+    held.changed(Component("cluster", Entry({**component.entry.fields, "client_name": "new"})))
+    assert sum(connections()[port] for port in ports) == before
+    assert client.get("k") == b"4"  # a holder's call: its connection goes with it
+    assert sum(connections()[port] for port in ports) == before
+    held.close()
+
+
 @pytest.mark.parametrize("blocks", [True, False])
 async def test_connections_to_sentinels_go_with_their_entry(
     others: LocalServers, here: LocalServer, blocks: bool

@@ -7,7 +7,7 @@ import inspect
 import json
 import ssl
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,31 @@ def test_the_least_version_of_tls_is_the_entrys(server: SecureServer) -> None:
         assert isinstance(connection._sock, ssl.SSLSocket)
         assert connection._sock.version() == "TLSv1.3"
         pool.release(connection)
+
+
+async def test_the_nodes_of_a_cluster_are_reached_by_tls(tmp_path: Path) -> None:
+    node = secure_server(tmp_path, **{"cluster-enabled": "yes", "tls-cluster": "yes"})
+    if node is None:
+        pytest.skip("no server on PATH speaks TLS, or there is no openssl")
+    with ExitStack() as stack:
+        stack.callback(node.stop)
+        asking = stack.enter_context(node.server.client())
+        asking.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
+        # redis-py takes the address of a node for its name, which the certificate does not have.
+        entry = Entry({**node.tls, "ssl_check_hostname": False, "cluster": True})
+        shard_map = ShardMap({"c": Component("c", entry)})
+        with shardkit.connect(shard_map) as kit:
+            client: Any = kit.client("c")
+            assert client.ping(target_nodes="all") is True  # keys are served only after seconds
+            pool: Any = client.get_redis_connection(client.get_nodes()[0]).connection_pool
+            connection = pool.get_connection()
+            assert isinstance(connection._sock, ssl.SSLSocket)
+            pool.release(connection)
+        async with await shardkit.aconnect(shard_map) as akit:
+            aclient: Any = await akit.client("c")
+            assert await aclient.ping(target_nodes="all") is True
+            [found] = aclient.get_nodes()
+            assert found.port == node.tls["port"]  # where it speaks nothing but TLS
 
 
 @pytest.mark.parametrize("blocks", [True, False])
