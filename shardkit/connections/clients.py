@@ -248,8 +248,8 @@ class Clients:
         """
         with self._lock:
             self._closed = True
+            built = list(self._blocking.built)  # some are in the tables alone
             self._blocking.tables = {}
-            built = list(self._blocking.built)
             loops = list(self._by_loop)
             for held in self._by_loop.values():
                 for each in held.built:

@@ -19,7 +19,6 @@ from builtins import TimeoutError as BuiltinTimeoutError
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from itertools import count
 from typing import Any
 
 import hiredis
@@ -220,16 +219,17 @@ class Closable(ReplyLimits):
         """
         if self.is_connected:  # type: ignore[attr-defined]
             return
-        for retry in count(1):
+        retry = 0
+        while True:
+            retry += 1
             try:
                 self._connect_once(*args, **kwargs)
+                return
             except _LOST as error:
                 pause = self.policy.pause_before_retry(retry, error)
                 if pause is None:
                     raise
-                time.sleep(pause)
-            else:
-                return
+            time.sleep(pause)
 
     def _connect_once(self, *args: Any, **kwargs: Any) -> None:
         require_open(self)
@@ -421,16 +421,17 @@ class AsyncClosable(ReplyLimits):
         """Connect, unless the kit is closed, or was meanwhile; again, as ``retry`` says."""
         if self.is_connected:  # type: ignore[attr-defined]
             return
-        for retry in count(1):
+        retry = 0
+        while True:
+            retry += 1
             try:
                 await self._connect_once(*args, **kwargs)
+                return
             except _LOST as error:
                 pause = self.policy.pause_before_retry(retry, error)
                 if pause is None:
                     raise
-                await asyncio.sleep(pause)
-            else:
-                return
+            await asyncio.sleep(pause)
 
     async def _connect_once(self, *args: Any, **kwargs: Any) -> None:
         require_open(self)

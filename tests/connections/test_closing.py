@@ -13,7 +13,7 @@ import pytest
 from link_helpers import eventually
 
 import shardkit
-from shardkit import ClosedError, ShardKit, ShardMap
+from shardkit import ClosedError, ShardKit, ShardMap, events
 from shardkit.connections import connection as connections
 from shardkit.connections.pool import Pool
 from shardkit.local import LocalServer, LocalServers
@@ -167,6 +167,69 @@ def test_a_connection_in_use_that_connects_while_its_kit_closes_is_closed_again(
     assert connection._sock is None
 
 
+def test_a_connection_in_use_whose_pool_only_the_kit_has_is_closed_with_it(
+    kit: ShardKit, own: LocalServers
+) -> None:
+    connection: Any = kit.client("c").connection_pool.get_connection()
+    kit.close()
+    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
+        connection.send_command("PING")
+    assert asyncio.run(eventually(lambda: clients_of(own.servers[0]) == 0))
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+async def test_what_cannot_connect_because_its_kit_closes_says_that_it_is_closed(
+    own: LocalServers, monkeypatch: pytest.MonkeyPatch, blocks: bool
+) -> None:
+    kit: Any
+    if blocks:
+        kit = shardkit.connect(own.shard_map)
+        connection = kit.client("c").connection_pool.get_connection()
+        connection.disconnect()
+    else:
+        kit = await shardkit.aconnect(own.shard_map)
+        connection = await (await kit.client("c")).connection_pool.get_connection()
+        await connection.disconnect()
+
+    def close_and_fail(self: Any) -> None:
+        kit.close()
+        raise OSError("the socket was closed under it")
+
+    async def aclose_and_fail(self: Any) -> None:
+        await kit.aclose()
+        raise OSError("the socket was closed under it")
+
+    monkeypatch.setattr(type(connection), "_connect", close_and_fail if blocks else aclose_and_fail)
+    expected = pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\.")
+    if blocks:
+        with expected:
+            connection.connect()
+    else:
+        with expected:
+            await connection.connect()
+    assert not connection.is_connected
+
+
+async def test_a_connection_is_not_used_whose_opening_has_somebody_close_the_kit(
+    own: LocalServers,
+) -> None:
+    kit = await shardkit.aconnect(own.shard_map)
+    client: Any = await kit.client("c")
+
+    def close(event: events.Event) -> None:
+        if isinstance(event, events.ConnectionOpened):
+            kit.clients.close()
+
+    stop = events.subscribe(close)
+    try:
+        with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
+            await client.get("k")
+    finally:
+        stop()
+    assert await eventually(lambda: clients_of(own.servers[0]) == 0)
+    await kit.aclose()
+
+
 def test_a_held_client_and_a_pub_sub_of_a_closed_kit_stay_closed(
     kit: ShardKit, own: LocalServers
 ) -> None:
@@ -189,9 +252,12 @@ async def test_awaiting_calls_under_way_end_when_their_kit_is_closed(own: LocalS
     assert await channel.get_message(timeout=5)
     words = kit.hash("h", component="c")
     await words.hget("f")
+    alone: Any = await kit.client("c", private=True)
+    await alone.ping()
     server = own.servers[0]
     server.pause()
     calls: list[Any] = [words.hget("f"), words.hset("f", "v"), client.get("k")]
+    calls.append(alone.set("large", bytes(2**24)))  # more than fits on its way
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         for _ in range(10):  # turns of the loop: by then they have been sent
@@ -200,7 +266,7 @@ async def test_awaiting_calls_under_way_end_when_their_kit_is_closed(own: LocalS
     finally:
         server.resume()
     found = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(error) for error in found] == [ClosedError] * 3
+    assert [type(error) for error in found] == [ClosedError] * len(calls)
     for use in (client.ping, channel.ping, lambda: channel.get_message(timeout=5)):
         with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
             await use()

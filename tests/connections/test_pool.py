@@ -182,6 +182,29 @@ async def test_the_limit_of_connections_holds_also_after_a_reset(face: Pooled) -
     await face.of(pool.disconnect())
 
 
+async def test_what_is_connected_connects_no_second_time(face: Pooled) -> None:
+    pool = face.pool()
+    connection = await face.of(pool.get_connection())
+    number = await face.ask(connection, "CLIENT", "ID")
+    await face.of(connection.connect())
+    assert await face.ask(connection, "CLIENT", "ID") == number
+    await face.of(pool.release(connection))
+    await face.of(pool.disconnect())
+
+
+@BLOCKING
+def test_what_sent_nothing_and_what_is_not_connected_have_no_replies(face: Pooled) -> None:
+    pool = face.pool()
+    connection = pool.get_connection()
+    assert connection.pack_commands([]) == []
+    assert connection.due == 0  # else its release would close it
+    connection.disconnect()
+    with pytest.raises(redis.ConnectionError, match="the server closed the connection"):
+        connection.read_replies([], 1, True)
+    pool.release(connection)
+    pool.disconnect()
+
+
 async def test_idle_connections_are_counted_as_idle(face: Pooled) -> None:
     client = face.client()
     pool = client.connection_pool
@@ -502,6 +525,14 @@ def test_a_blocking_pool_contradicts_other_limits_and_clusters() -> None:
     for wrong in ({"size": 0}, {"timeout": -1}, {"wait": 1}, 3):
         with pytest.raises(InvalidEntryError, match="blocking_pool"):
             Entry({"blocking_pool": wrong})
+
+
+async def test_a_blocking_command_without_a_time_is_refused_by_the_server(face: Pooled) -> None:
+    client = face.client()
+    with pytest.raises(redis.ResponseError, match="timeout is not a float"):
+        await face.of(client.execute_command("BLPOP", "k", "soon"))
+    assert await face.of(client.ping())
+    await face.of(client.connection_pool.disconnect())
 
 
 async def test_a_blocking_command_ends_after_the_socket_timeout_if_the_entry_wants_it(

@@ -258,6 +258,54 @@ async def test_a_subscriber_reconnects_to_the_new_place(
     await moving.of(listener.close() if moving.blocks else listener.aclose())
 
 
+async def test_a_subscriber_whose_connection_was_lost_goes_straight_to_the_new_place(
+    moving: Moving, here: LocalServer, there: LocalServer
+) -> None:
+    client = await moving.client(private=True)
+    listener = client.pubsub()
+    await moving.of(listener.subscribe("news"))
+    assert (await moving.of(listener.get_message(timeout=10)))["type"] == "subscribe"
+    await moving.of(listener.connection.disconnect())
+    moving.move(there)
+    await moving.of(client.ping())
+    assert (await moving.of(listener.get_message(timeout=10)))["type"] == "subscribe"
+    await moving.of(client.publish("news", "moved"))
+    assert (await moving.of(listener.get_message(timeout=10)))["data"] == b"moved"
+    await moving.of(listener.close() if moving.blocks else listener.aclose())
+    assert connections(here) == 0
+
+
+async def test_a_connection_whose_entry_moves_while_it_connects_again_is_to_the_new_place(
+    moving: Moving, there: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await moving.client(private=True)
+    pool = client.connection_pool
+    connection = await moving.of(pool.get_connection())
+    await moving.of(connection.disconnect())
+    plain = type(connection)._connect
+
+    def then_move(self: Any) -> Any:
+        found = plain(self)
+        monkeypatch.undo()
+        moving.move(there)
+        client.ping()
+        return found
+
+    async def athen_move(self: Any) -> None:
+        await plain(self)
+        monkeypatch.undo()
+        moving.move(there)
+        await client.ping()
+
+    monkeypatch.setattr(type(connection), "_connect", then_move if moving.blocks else athen_move)
+    await moving.of(connection.connect())
+    assert connection.port == there.port
+    await moving.of(connection.send_command("INFO", "server"))
+    said = await moving.of(connection.read_response())
+    assert f"tcp_port:{there.port}" in said.decode()
+    await moving.of(pool.release(connection))
+
+
 async def test_an_idle_kit_moves_what_waits_and_closes_what_nobody_uses(
     moving: Moving, here: LocalServer, there: LocalServer
 ) -> None:

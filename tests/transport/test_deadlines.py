@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -94,6 +95,35 @@ async def test_it_covers_connecting(kind: str, own_server: LocalServer) -> None:
                 failure, good = await face.send(on(0, "GET"), on(1, "INCR"))
             assert not failure.maybe_executed
             assert good == 1
+
+
+async def test_it_covers_the_handshake_of_tls(kind: str, own_server: LocalServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # the system accepts, and nobody answers
+        port = mute.getsockname()[1]
+        shard_map = two(port, own_server.port, ssl=True, ssl_cert_reqs="none")
+        async with opened(kind, shard_map) as face:
+            with at_most(0.1), face.kit.deadline(0.1):
+                [failure] = await face.send(on(0, "GET"))
+            assert "the deadline of 0.1 s has passed" in str(failure)
+            assert not failure.maybe_executed
+
+
+async def test_what_a_server_does_not_take_in_time_is_no_matter_of_a_later_deadline(
+    own_server: LocalServer,
+) -> None:
+    shard_map = two(own_server.port, own_server.port, socket_timeout=0.1)
+    async with opened("awaiting", shard_map) as face:
+        client: Any = await face.kit.client("one", private=True)
+        await client.ping()
+        own_server.pause()
+        try:
+            with (
+                face.kit.deadline(PATIENT),
+                pytest.raises(TimeoutError, match="^Timeout writing to socket$"),
+            ):
+                await client.set("large", bytes(2**24))  # more than fits on its way
+        finally:
+            own_server.resume()
 
 
 async def test_a_byte_now_and_then_does_not_extend_it(kind: str, own_server: LocalServer) -> None:
