@@ -80,6 +80,7 @@ class _Shown:
     origin: Any = None  # of a shared pool: the kit's own
     connection_class: type[Any]
     connection_kwargs: dict[str, Any]
+    pending: Callable[[], int]
 
     def share(self) -> Self:
         """Return a pool of the same connections; its own once somebody changes it."""
@@ -146,10 +147,6 @@ class _Shown:
         if left <= 0:
             raise too_many(self.max_connections, waited)
         return min(left, POLL_SECONDS)
-
-    def pending(self) -> int:
-        """Return how many callers wait for a connection."""
-        return 0
 
     def _require_few(self) -> None:
         """Refuse a caller for whom a server has too many already.

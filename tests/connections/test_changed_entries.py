@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import json
 import threading
 import weakref
@@ -324,6 +325,57 @@ async def test_connections_to_sentinels_go_with_their_entry(
     found = client.ping()  # a holder's
     assert found if blocks else await found
     assert await eventually(lambda: not connections()[port])
+    held.close()
+    await held.aclose()
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+async def test_a_pool_that_asks_sentinels_disconnects_from_them_too_if_it_is_its_own(
+    others: LocalServers, blocks: bool
+) -> None:
+    async def of(value: Any) -> Any:
+        return await value if inspect.isawaitable(value) else value
+
+    component = others.shard_map.components["watched"]
+    assert component.entry is not None
+    [[_, port]] = component.entry.fields["sentinel"]["sentinels"]
+    held = Clients()
+    get: Any = held.get if blocks else held.aget
+    own, shared = get(component, None, False), get(component, None)
+    assert await of(own.ping())
+    assert connections()[port]
+    await of(own.connection_pool.disconnect(inuse_connections=False))
+    await of(shared.connection_pool.disconnect())  # of what is the kit's, it says nothing
+    assert connections()[port]
+    await of(own.connection_pool.disconnect())
+    assert await eventually(lambda: not connections()[port])
+    held.close()
+    await held.aclose()
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+async def test_a_connection_to_a_master_that_sentinels_replaced_is_not_used_again(
+    others: LocalServers, blocks: bool
+) -> None:
+    async def of(value: Any) -> Any:
+        return await value if inspect.isawaitable(value) else value
+
+    held = Clients()
+    get: Any = held.get if blocks else held.aget
+    client = get(others.shard_map.components["watched"], None, False)
+    pool = client.connection_pool
+    connection = await of(pool.get_connection())
+    await of(pool.release(connection))
+    assert await of(pool.get_connection()) is connection
+    # As a Sentinel has answered another caller:
+    getattr(pool, "proxy", pool).master_address = ("127.0.0.1", 1)
+    for _ in range(2):  # the second time it is not there to be released
+        await of(pool.release(connection))
+    assert pool.connection_counts() == (1, 0)
+    other = await of(pool.get_connection())
+    assert other is not connection
+    assert not connection.is_connected
+    await of(pool.release(other))
     held.close()
     await held.aclose()
 

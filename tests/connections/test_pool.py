@@ -24,6 +24,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shardkit import Entry
 from shardkit.connections import pool as pool_module
+from shardkit.connections.breaker import Breaker, BreakerOpenError, BreakerSettings
 from shardkit.connections.connector import Connector
 from shardkit.connections.policy import CallPolicy, OverloadError
 from shardkit.connections.private_pool import AsyncPrivatePool, PrivatePool
@@ -516,6 +517,74 @@ async def test_a_task_that_is_cancelled_while_it_waits_takes_no_turn(server: Loc
     assert await second is held
     assert not pool._waiting
     await pool.disconnect()
+
+
+async def test_a_task_that_is_cancelled_before_its_turn_leaves_it_to_the_next(
+    server: LocalServer,
+) -> None:
+    face = Pooled(server.port, "awaiting")
+    pool = face.pool(blocking_pool={"size": 1, "timeout": None})
+    held = await pool.get_connection()
+    first, second = taking(face, pool), taking(face, pool)
+    await asyncio.sleep(0)
+    first.cancel()
+    pool.release_nowait(held)  # before the first one has noticed
+    assert await second is held
+    assert first.cancelled()
+    await pool.disconnect()
+
+
+@BLOCKING
+def test_what_comes_back_just_before_a_caller_waits_is_lent_at_once(
+    face: Pooled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = face.pool(blocking_pool={"size": 1, "timeout": None})
+    held = pool.get_connection()
+    kits = face.owners[0] if face.kind == "private" else pool
+
+    def find_none() -> Any:
+        monkeypatch.undo()
+        pool.release(held)
+        raise pool_module.too_many(1)
+
+    monkeypatch.setattr(kits, "make_connection", find_none)
+    assert pool.get_connection() is held
+    pool.disconnect()
+
+
+@AWAITING
+async def test_an_idle_connection_to_a_server_whose_breaker_is_open_is_not_lent(
+    face: Pooled,
+) -> None:
+    breaker = Breaker("s:1", BreakerSettings(), lambda: None)
+    pool = face.pool(policy=CallPolicy(breaker=breaker))
+    idle = await pool.get_connection()
+    await pool.release(idle)
+    breaker.opened = True
+    with pytest.raises(BreakerOpenError, match="its breaker has been open since"):
+        await pool.get_connection()
+    assert not idle.is_connected
+    breaker.close()
+    assert await face.ask(await pool.get_connection(), "PING") == b"PONG"
+    await pool.disconnect()
+
+
+async def test_who_watches_is_told_of_what_was_lent_since(
+    face: Pooled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[CallPolicy, float, float]] = []
+    policy = CallPolicy(address="s:1")
+    pool = face.pool(policy=policy)
+    before = await face.of(pool.get_connection())
+    monkeypatch.setattr(pool_module, "watchers", [lambda *use: told.append(use)])
+    await face.of(pool.release(before))
+    assert told == []
+    await face.of(pool.release(await face.of(pool.get_connection())))
+    [(whose, waited, used)] = told
+    assert whose is policy
+    assert waited >= 0
+    assert used >= 0
+    await face.of(pool.disconnect())
 
 
 def test_a_blocking_pool_contradicts_other_limits_and_clusters() -> None:
