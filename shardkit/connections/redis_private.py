@@ -57,8 +57,7 @@ def set_timeout(connection: Any, seconds: float | None) -> None:
     sock = connection._sock
     if sock is not None and hasattr(sock, "settimeout"):  # not a fake one
         sock.settimeout(seconds)
-        if hasattr(connection._parser, "_socket_timeout"):
-            connection._parser._socket_timeout = seconds
+        connection._parser._socket_timeout = seconds
 
 
 # ---- connections of both kinds

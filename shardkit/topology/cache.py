@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 from redis.exceptions import RedisError
@@ -609,12 +610,7 @@ class Topology:
         """Wait until whoever reads is done; that may be another thread's loop."""
         loop = asyncio.get_running_loop()
         free = loop.create_future()
-
-        def wake() -> None:
-            if not free.done():
-                free.set_result(None)
-
-        cached.waiting.append(lambda: loop.call_soon_threadsafe(wake))
+        cached.waiting.append(partial(loop.call_soon_threadsafe, free.set_result, None))
         if cached.lock.locked():
             await asyncio.wait([free], timeout=LOOK_AGAIN)  # his loop may be stopped meanwhile
 

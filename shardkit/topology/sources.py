@@ -113,6 +113,7 @@ class ConfigServer:
 
     def __init__(self, entry: Entry, client: Callable[[], Any], aclient: Callable[[], Any]) -> None:
         self.entry = entry
+        self._is_named = bool(entry.resolved("config server").get("client_name"))
         self.client = client
         self.aclient = aclient
         self._last: dict[str, tuple[Stored, Component]] = {}
@@ -209,7 +210,7 @@ class ConfigServer:
 
     def note_epoch(self, feed: ChangeFeed) -> None:
         """Have both connections say in their names which epoch is in use."""
-        if not self.entry.fields.get("client_name"):
+        if not self._is_named:
             feed.rename(connection_name(self.described(Shard("config-server"))))
         values = self.fetch([EPOCH_KEY])
         newest = max(self.epoch, epoch_number(values[0]))
@@ -219,7 +220,7 @@ class ConfigServer:
 
     def _new_name(self) -> str | None:
         """Return the connection's new name, with the epoch in use; None if it has not changed."""
-        if self._named == self.epoch or self.entry.fields.get("client_name"):
+        if self._named == self.epoch or self._is_named:
             return None
         self._named = self.epoch
         return connection_name(self.described(Shard("config-server")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import inspect
 import os
@@ -19,6 +20,9 @@ import yaml
 
 import shardkit
 from shardkit import ClosedError, ConfigError
+from shardkit.connections.connector import Connector
+from shardkit.connections.private_pool import PrivatePool
+from shardkit.deadlines import DeadlineExceeded
 from shardkit.local import LocalCluster, LocalServer, LocalServers
 
 
@@ -432,6 +436,67 @@ async def test_a_replica_that_the_entry_goes_on_naming_refuses_in_the_end(
         with pytest.raises(redis.ReadOnlyError, match="can't write against a read only replica"):
             await moving.of(client.set("k", 1))
         assert await moving.of(client.get("k")) is None  # the connection is as good as before
+
+
+async def test_who_is_refused_by_a_replica_waits_for_its_master_as_long_as_the_deadline_allows(
+    moving: Moving, here: LocalServer, there: LocalServer
+) -> None:
+    client = await moving.client(private=True)
+    await moving.of(client.ping())
+    with (
+        demoted(here, there),
+        moving.kit.deadline(0.1),
+        pytest.raises(DeadlineExceeded, match=r"the deadline of 0\.1 s has passed"),
+    ):
+        await moving.of(client.set("k", 1))
+
+
+def test_who_finds_an_older_entry_than_another_thread_goes_where_that_one_went(
+    here: LocalServer, there: LocalServer
+) -> None:
+    first, second = (
+        Connector().blocking({"host": "127.0.0.1", "port": server.port}) for server in (here, there)
+    )
+    found = [first]
+    client = redis.Redis(connection_pool=PrivatePool(lambda anew: found[-1], first))
+    assert client.info("server")["tcp_port"] == here.port
+    first.connection_pool.drain()  # its entry has changed
+    found.append(second)
+    assert client.info("server")["tcp_port"] == there.port
+    found.append(first)  # as of a thread that looked the entry up before it changed
+    assert client.info("server")["tcp_port"] == there.port
+    client.connection_pool.disconnect()
+
+
+async def test_what_its_holder_sets_is_set_in_the_pool_of_the_present_entry(
+    moving: Moving,
+) -> None:
+    client = await moving.client(private=True)
+    pool = client.connection_pool
+    pool.max_connections = 1
+    held = await moving.of(pool.get_connection())
+    with pytest.raises(redis.exceptions.MaxConnectionsError, match="1 are in use"):
+        await moving.of(client.ping())
+    await moving.of(pool.release(held))
+    assert copy.copy(pool).max_connections == 1
+    assert repr(pool).startswith(f"<{type(pool).__name__} now at <")
+
+
+async def test_a_private_pool_after_a_fork_has_nothing_of_its_parents(moving: Moving) -> None:
+    client = await moving.client(private=True)
+    pool = client.connection_pool
+    lent = await moving.of(pool.get_connection())
+    switch = pool._switch
+    pool.after_fork()  # in the child, whose lines nobody counts
+    assert pool._switch is not switch
+    await moving.of(pool.release(lent))
+    assert pool.connection_counts() == (0, 1)  # that was another's
+    pool.follow()  # of its loop in the child it learns when it is asked next
+    if not moving.blocks:
+        assert pool._loop is None
+        assert pool._following is None
+    assert await moving.of(client.set("k", 1))
+    await moving.of(lent.disconnect())
 
 
 async def test_a_move_to_a_cluster_says_what_to_do(moving: Moving, tmp_path: Path) -> None:

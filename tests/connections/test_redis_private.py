@@ -265,6 +265,30 @@ def test_the_sockets_of_a_closed_loop_can_be_closed(server: LocalServer) -> None
         gc.collect()  # warns of nothing
 
 
+def test_a_connection_can_be_closed_after_its_loop(server: LocalServer) -> None:
+    with contract("close_connection_now", "what does a transport do when it is closed?"):
+        pool = aioredis.ConnectionPool(host="127.0.0.1", port=server.port)
+        loop = asyncio.new_event_loop()
+        connection = loop.run_until_complete(pool.get_connection())
+        sock = redis_private.transport_of(connection).get_extra_info("socket")
+        loop.close()
+        redis_private.close_connection_now(connection)
+        assert sock.fileno() == -1
+        assert redis_private.transport_of(connection) is None
+        gc.collect()  # warns of nothing
+
+
+def test_a_parser_without_a_socket_says_that_the_connection_is_closed(server: LocalServer) -> None:
+    kind = redis_private.LimitedParser
+    limited = redis.Connection(host="127.0.0.1", port=server.port, parser_class=kind)
+    limited.connect()
+    with contract("LimitedParser", "what does its parser do after on_disconnect()?"):
+        parser = limited._parser
+        limited.disconnect()
+        with pytest.raises(redis.ConnectionError, match="Connection closed by server"):
+            parser.read_from_socket()
+
+
 @pytest.mark.parametrize(
     ("line", "unready"),
     [

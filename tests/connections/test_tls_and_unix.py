@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import json
 import ssl
@@ -17,9 +18,10 @@ from faces import Face, faced
 from secure_server import SecureServer, make_certificate, secure_server
 
 import shardkit
-from shardkit import ShardMap
+from shardkit import AsyncShardKit, ShardMap
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
+from shardkit.topology import FixedMap
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +129,23 @@ def test_the_least_version_of_tls_is_the_entrys(server: SecureServer) -> None:
         assert isinstance(connection._sock, ssl.SSLSocket)
         assert connection._sock.version() == "TLSv1.3"
         pool.release(connection)
+
+
+def test_a_loop_that_was_closed_with_connections_by_tls_leaves_none(server: SecureServer) -> None:
+    kit = AsyncShardKit(FixedMap(described(server.tls)))
+
+    async def use() -> None:
+        assert await (await kit.client("c")).ping()
+
+    for _ in range(3):
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(use())
+        loop.close()
+    with server.server.client() as asking:
+        ours = [each for each in asking.client_list() if each["name"].startswith("shardkit:c")]
+    assert len(ours) <= 1  # the last one's
+    asyncio.run(kit.aclose())
+    gc.collect()  # warns of nothing
 
 
 async def test_the_nodes_of_a_cluster_are_reached_by_tls(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+import redis
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.local import LocalServer
 from shardkit.topology import cache
-from shardkit.topology.feed import BEAT
+from shardkit.topology.feed import BEAT, ChangeFeed
 
 
 @pytest.fixture
@@ -148,6 +149,53 @@ def test_what_a_client_was_not_told_it_learns_when_it_is_told_again(
         until(lambda: kit.topology._feed is not None)
         push(client, entries(config_server, 3, 7))
         until(lambda: database_of(kit) == 7)
+
+
+@pytest.fixture
+def feed(own_server: LocalServer) -> Iterator[ChangeFeed]:
+    """A feed that is told of changes on a server of each kind."""
+    found = ChangeFeed(redis.Connection(host="127.0.0.1", port=own_server.port, protocol=3))
+    yield found
+    found.release()
+
+
+def test_a_server_that_says_nothing_for_two_beats_is_away(
+    feed: ChangeFeed, own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.topology.feed.BEAT", 0.05)
+    assert feed.wait() == (set(), 0)
+    own_server.pause()
+    try:
+        with pytest.raises(redis.ConnectionError, match="config server does not answer"):
+            feed.wait()
+    finally:
+        own_server.resume()
+
+
+def test_who_flushes_the_config_server_may_have_changed_everything(
+    feed: ChangeFeed, own_server: LocalServer
+) -> None:
+    with own_server.client() as client:
+        assert feed.wait() == (set(), 0)
+        client.set("config:redis:users:0", "{}")
+        assert feed.wait()[0] == {"users"}
+        transaction = client.pipeline().set("config:redis:c", "{}").flushall()
+        transaction.set("config:redis:d", "{}").execute()  # all that is told at once
+    assert feed.wait()[0] is None
+
+
+def test_the_name_that_the_config_servers_entry_gives_stays(config_server: LocalServer) -> None:
+    with (
+        config_server.client() as client,
+        shardkit.connect(f"redis://{config_server.address}?client_name=mine") as kit,
+    ):
+        push(client, entries(config_server, 3))
+        told(kit)
+        push(client, entries(config_server, 3, 4))
+        until(lambda: database_of(kit) == 4)
+        names = [each["name"] for each in client.client_list()]
+        assert not [name for name in names if name.startswith("shardkit:config-server")]
+        assert names.count("mine") == 2  # that of the feed, and that of what reads
 
 
 def test_a_server_that_may_not_tell_is_read_every_second(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import threading
 import time
@@ -16,8 +17,10 @@ from redis.exceptions import ConnectionError  # noqa: A004
 from topology_helpers import Clock, Directory, aeventually, component, eventually, look, settle
 
 from shardkit.config.component import Component
+from shardkit.deadlines import DeadlineExceeded
 from shardkit.errors import ClosedError, ConfigServerError, InvalidEntryError, MissingEntryError
-from shardkit.topology import LONGEST_PAUSE, Topology, Values
+from shardkit.topology import LONGEST_PAUSE, Topology, Values, cache
+from shardkit.topology.cache import CacheEntry
 
 THREADS = 32
 TASKS = 200
@@ -278,6 +281,19 @@ async def test_who_loads_together_reads_once(topology: Topology, directory: Dire
     assert sorted(directory.asked) == ["c", "d"]
 
 
+async def test_who_loads_what_another_finds_missing_is_told_so_too(
+    topology: Topology, directory: Directory
+) -> None:
+    directory.open.clear()
+    loading = [asyncio.create_task(topology.aload(["c", "nope"])) for _ in range(3)]
+    await aeventually(lambda: directory.hanging == 1)
+    directory.open.set()
+    for outcomes in await asyncio.gather(*loading):
+        assert isinstance(outcomes.pop("nope"), MissingEntryError)
+        assert list(outcomes) == ["c"]
+    assert directory.asked == ["c", "nope"]
+
+
 async def test_a_cancelled_reader_leaves_its_place_to_the_next(
     topology: Topology, directory: Directory
 ) -> None:
@@ -327,6 +343,39 @@ def test_a_first_failure_is_shared_by_all_who_wait_and_known_for_a_second(
     clock.now += 1.01
     directory.error = None
     assert topology.component("c").name == "c"
+
+
+def test_a_caller_without_time_gets_what_is_known_and_the_next_one_reads(
+    topology: Topology, directory: Directory
+) -> None:
+    known = topology.component("c")
+    topology.expire()
+    directory.error = DeadlineExceeded("the caller's")
+    assert topology.component("c") is known
+    with pytest.raises(ConfigServerError, match="the directory cannot be read: the caller's"):
+        topology.component("d")
+    directory.error = None
+    directory.components["c"] = component(epoch=2)
+    assert topology.component("c").epoch == 2
+    assert topology.component("d").name == "d"
+
+
+def test_two_who_find_the_source_away_at_once_count_as_one(
+    topology: Topology, directory: Directory, clock: Clock
+) -> None:
+    known = {name: topology.component(name) for name in ("c", "d")}
+    topology.expire()
+    directory.open.clear()
+    directory.error = ConnectionError("refused")
+    with ThreadPoolExecutor(2) as pool:
+        futures = {name: pool.submit(topology.component, name) for name in known}
+        assert eventually(lambda: directory.hanging == 2)
+        directory.open.set()
+        assert {name: future.result(20) for name, future in futures.items()} == known
+    directory.asked.clear()
+    clock.now += 1.21  # the first pause, at most; the second is longer
+    assert look(topology, "c") is known["c"]
+    assert directory.asked == ["c"]
 
 
 def test_a_missing_component_is_looked_for_once_a_second(
@@ -427,6 +476,60 @@ def test_expiring_makes_the_next_call_read(topology: Topology, directory: Direct
     topology.expire()
     topology.component("c")
     assert directory.asked == ["c", "c"]
+
+
+def test_a_limited_age_has_what_is_older_read_again_in_the_background(
+    topology: Topology, directory: Directory, clock: Clock
+) -> None:
+    topology.limit_age("c", 0.5)  # it was never read: the first caller does
+    topology.component("c")
+    for passed, asked in ((0.4, ["c"]), (0.2, ["c", "c"])):
+        clock.now += passed
+        topology.limit_age("c", 0.5)
+        settle(topology)
+        assert directory.asked == asked
+    clock.now += 0.6
+    topology.expire()
+    topology.limit_age("c", 0.5)  # the next caller reads it, and waits
+    settle(topology)
+    assert directory.asked == ["c", "c"]
+
+
+def test_a_limited_age_has_the_next_caller_look_at_a_map_again(clock: Clock) -> None:
+    directory = Directory(component())
+    directory.local = True
+    topology = Topology(directory, clock=clock)
+    topology.component("c")
+    clock.now += 0.6
+    topology.limit_age("c", 0.5)
+    assert directory.asked == ["c"]
+    topology.component("c")
+    assert directory.asked == ["c", "c"]
+
+
+async def test_rereading_reads_what_is_fresh_and_what_was_never_read(
+    topology: Topology, directory: Directory
+) -> None:
+    assert topology.reread("c").name == "c"
+    assert (await topology.areread("d")).name == "d"
+    for epoch in (2, 3):
+        directory.components = {name: component(name, epoch=epoch) for name in ("c", "d")}
+        assert topology.reread("c").epoch == epoch
+        assert (await topology.areread("d")).epoch == epoch
+    assert directory.asked == ["c", "d"] * 3
+
+
+def test_the_age_of_what_is_known_counts_from_its_last_reading(
+    topology: Topology, clock: Clock
+) -> None:
+    assert topology.age("c") == math.inf
+    with pytest.raises(MissingEntryError, match="was not read yet"):
+        topology.last_known("c")
+    assert topology.age("c") == math.inf
+    topology.component("c")
+    assert topology.age("c") == 0
+    clock.now += 0.7
+    assert topology.age("c") == pytest.approx(0.7)
 
 
 def test_what_was_never_read_is_not_known(topology: Topology) -> None:
@@ -532,6 +635,106 @@ def test_a_forked_child_reads_although_a_thread_of_the_parent_was_reading(
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+async def test_a_task_that_finds_the_reader_just_done_does_not_wait(
+    topology: Topology, directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, waits = topology._claim, topology._wait
+    waited: list[bool] = []
+
+    def too_late(cached: CacheEntry, wait: float = 0.0) -> None:
+        monkeypatch.setattr(topology, "_claim", claim)
+
+    async def counted(cached: CacheEntry) -> None:
+        await waits(cached)
+        waited.append(cached.waiting == [])
+
+    monkeypatch.setattr(topology, "_claim", too_late)
+    monkeypatch.setattr(topology, "_wait", counted)
+    assert (await topology.acomponent("c")).name == "c"
+    assert waited == [False]  # nobody has woken it
+    assert topology._cache["c"].waiting == []
+
+
+def test_a_lock_that_was_replaced_while_somebody_waited_for_it_is_left(
+    topology: Topology, directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, find = threading.Lock(), topology._lock_of
+    found = [old]
+    monkeypatch.setattr(topology, "_lock_of", lambda cached: found.pop() if found else find(cached))
+    assert topology.component("c").name == "c"
+    assert not found
+    assert not old.locked()
+    assert not topology._cache["c"].lock.locked()
+
+
+def test_what_is_known_no_more_is_not_read_in_the_background(
+    topology: Topology, directory: Directory
+) -> None:
+    topology.component("c")
+    assert topology._read_again(["c", "d"]) == []
+    assert directory.asked == ["c", "c"]
+
+
+# ---- watching
+
+
+class Silent(Directory):
+    """A config server that tells nobody of changes."""
+
+    error_of_feed: Exception | None = None
+
+    def feed(self) -> None:
+        if self.error_of_feed is not None:
+            raise self.error_of_feed
+
+
+def test_what_has_changed_is_read_though_nobody_calls_and_nobody_tells() -> None:
+    directory = Silent(component())
+    topology = Topology(directory, interval=0.01)
+    topology.component("c")
+    topology.watch()
+    directory.components["c"] = component(epoch=2)
+    assert eventually(lambda: len(directory.asked) > 2)
+    assert eventually(lambda: topology._cache["c"].component.epoch == 2)  # type: ignore[union-attr]
+    topology.close()
+
+
+def test_without_a_thread_nothing_is_watched_until_there_can_be_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    directory = Silent(component())
+    topology = Topology(directory, interval=0.01)
+    topology.component("c")
+
+    def refuses(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuses)
+        topology.watch()
+    assert directory.asked == ["c"]
+    topology.watch()
+    assert eventually(lambda: len(directory.asked) > 1)
+    topology.close()
+
+
+def test_whoever_watches_ends_with_the_topology_and_goes_on_after_an_unforeseen_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    directory = Silent(component())
+    topology = Topology(directory, interval=0.01)
+    topology.component("c")
+    cache._watch(lambda: None, threading.Event(), 0.01)
+    assert directory.asked == ["c"]
+    directory.error_of_feed = ZeroDivisionError("a mistake")
+    topology.watch()
+    assert eventually(lambda: "ZeroDivisionError: a mistake" in caplog.text)
+    assert "the directory cannot be read" in caplog.text
+    directory.error_of_feed = None
+    assert eventually(lambda: len(directory.asked) > 1)
+    topology.close()
+
+
 # ---- readers that do not go on
 
 
@@ -584,6 +787,36 @@ def test_tasks_that_wait_for_a_reader_in_a_stopped_loop_read_themselves() -> Non
     left.cancel()
     with suppress(asyncio.CancelledError):
         stopped.run_until_complete(left)
+    stopped.close()
+
+
+class Slow(Directory):
+    """A config server that answers tasks only when the test says so."""
+
+    answers = False
+
+    async def afetch(self, keys: list[str]) -> Values:
+        self.asked += keys
+        while not self.answers:  # noqa: ASYNC110 - the test sets it
+            await asyncio.sleep(0)
+        return [None]
+
+
+def test_a_reader_whose_loop_goes_on_when_others_have_read_gets_what_they_read() -> None:
+    directory = Slow(component())
+    topology = Topology(directory)
+    stopped = asyncio.new_event_loop()
+    left = stopped.create_task(topology.acomponent("c"))
+    loading = stopped.create_task(topology.aload(["d"]))
+    while len(directory.asked) < 2:
+        stopped.run_until_complete(asyncio.sleep(0))
+    directory.components = {name: component(name, epoch=2) for name in ("c", "d")}
+    for name in ("c", "d"):
+        assert topology.component(name).epoch == 2
+    directory.components = {name: component(name, epoch=3) for name in ("c", "d")}
+    directory.answers = True
+    assert stopped.run_until_complete(left).epoch == 2
+    assert stopped.run_until_complete(loading)["d"].epoch == 2  # type: ignore[union-attr]
     stopped.close()
 
 

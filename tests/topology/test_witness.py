@@ -134,6 +134,35 @@ def test_a_client_that_knows_the_newest_entries_goes_on(
     assert incr(face) == 1  # connects only now
 
 
+def test_while_the_config_server_is_away_the_known_entries_stay_in_use(
+    server: LocalServer,
+    config: redis.Redis,
+    connect: Callable[[], Face],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store.push(config, described(server, 1))
+    face = connect()
+    face.run(face.kit.load("data")) if face.runner else face.kit.component("data")
+    witness(server, 2, 1)
+
+    def away(keys: list[str]) -> None:
+        raise redis.ConnectionError("nobody there")
+
+    async def aaway(keys: list[str]) -> None:
+        away(keys)
+
+    monkeypatch.setattr(face.kit.topology.source, "fetch", away)
+    monkeypatch.setattr(face.kit.topology.source, "afetch", aaway)
+    assert incr(face) == 1
+    monkeypatch.undo()
+    with server.client(db=1) as client:
+        client.client_kill_filter(_type="normal", skipme=True)
+    with pytest.raises((ShardErrors, ConfigServerError)) as refused:
+        incr(face)  # the next connection asks again
+    failures = getattr(refused.value, "exceptions", [refused.value])
+    assert "went back in time" in str(failures[0])
+
+
 def test_what_is_no_witness_is_ignored(
     server: LocalServer, config: redis.Redis, connect: Callable[[], Face]
 ) -> None:

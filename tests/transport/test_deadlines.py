@@ -119,7 +119,7 @@ async def test_what_a_server_does_not_take_in_time_is_no_matter_of_a_later_deadl
         try:
             with (
                 face.kit.deadline(PATIENT),
-                pytest.raises(TimeoutError, match="^Timeout writing to socket$"),
+                pytest.raises(TimeoutError, match=r"^Timeout writing to socket$"),
             ):
                 await client.set("large", bytes(2**24))  # more than fits on its way
         finally:
