@@ -87,22 +87,18 @@ class Blocking(Protocol):
 
     def send(self, batch: Batch, /) -> Replies:
         """Carry a batch."""
-        raise NotImplementedError
 
     def locate(self, request: Locate, /) -> list[tuple[Shard, int | None]]:
         """Say where keys live."""
-        raise NotImplementedError
 
     def pause(self, seconds: float, /) -> None:
         """Wait."""
 
     def subscribe(self, request: Subscribe, /) -> str:
         """Be woken by a server; return the channel."""
-        raise NotImplementedError
 
     def await_wakeup(self, request: AwaitWakeup, /) -> bytes | None:
         """Wait to be woken."""
-        raise NotImplementedError
 
     def abandon(self, command: Command, /) -> None:
         """Send what undoes a wait."""
@@ -113,29 +109,24 @@ class Awaiting(Protocol):
 
     async def send(self, batch: Batch, /) -> Replies:
         """Carry a batch."""
-        raise NotImplementedError
 
     def start(self, batch: Batch, /) -> Any:
         """Send a batch at once; None if that is not possible."""
 
     async def finish(self, batch: Batch, started: Any, /) -> Replies:
         """Return the replies to a batch that was started."""
-        raise NotImplementedError
 
     async def locate(self, request: Locate, /) -> list[tuple[Shard, int | None]]:
         """Say where keys live."""
-        raise NotImplementedError
 
     async def pause(self, seconds: float, /) -> None:
         """Wait."""
 
     async def subscribe(self, request: Subscribe, /) -> str:
         """Be woken by a server; return the channel."""
-        raise NotImplementedError
 
     async def await_wakeup(self, request: AwaitWakeup, /) -> bytes | None:
         """Wait to be woken."""
-        raise NotImplementedError
 
     async def abandon(self, command: Command, /) -> None:
         """Send what undoes a wait."""

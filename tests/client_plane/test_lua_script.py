@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import pytest
@@ -79,6 +80,11 @@ def test_keys_and_args_are_any_sequence(kit: ShardKit, keys: Any, args: Any) -> 
 def test_a_single_text_is_no_list_of_its_letters(kit: ShardKit, wrong: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="single text"):
         SHOW(kit.client("one"), **wrong)
+
+
+def test_a_script_shows_its_name_and_the_beginning_of_its_hash() -> None:
+    assert repr(BUMP) == f"LuaScript('bump', sha={BUMP.script.sha[:8]})"
+    assert re.fullmatch(r"LuaScript\('bump', sha=[0-9a-f]{8}\)", repr(BUMP))
 
 
 def test_an_error_of_the_script_is_raised_and_not_taken_for_a_missing_one(kit: ShardKit) -> None:

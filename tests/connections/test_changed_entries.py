@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from link_helpers import eventually
+from link_helpers import count_of, eventually
 from places import at_place
 from sockets import connections
 
@@ -233,6 +233,23 @@ def test_the_client_that_reads_while_a_move_holds_its_shard_is_shown_as_such() -
     held.get(Component("c", shards=(entry,)), ReplicaOf(0, entry), False)
     assert repr(held).startswith("<Clients: c:0 reader <Pool localhost:7001/0: ")
     held.close()
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+async def test_connections_that_have_a_name_and_nobody_to_ask_say_nothing_more(
+    here: LocalServer, blocks: bool
+) -> None:
+    async def of(value: Any) -> Any:
+        return await value if inspect.isawaitable(value) else value
+
+    asked = count_of(here, "exists")
+    held = Clients()  # of no kit, whose connections would ask for a fence
+    get: Any = held.get if blocks else held.aget
+    client = get(Component("c", entry(here, client_name="mine")), None, False)
+    assert await of(client.client_getname()) in ("mine", b"mine")
+    assert count_of(here, "exists") == asked
+    held.close()
+    await held.aclose()
 
 
 async def test_the_client_that_reads_from_a_clusters_replicas_goes_with_the_entry() -> None:

@@ -17,7 +17,13 @@ from operation_helpers import (
     tolerant,
 )
 
-from shardkit.errors import ConfigError, InvalidArgumentError, ShardErrors, ShardUnavailable
+from shardkit.errors import (
+    ConfigError,
+    DamagedDataError,
+    InvalidArgumentError,
+    ShardErrors,
+    ShardUnavailable,
+)
 from shardkit.operations.commands import Locate, Partial, Pause, Replies, Transaction
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Operation, Page, Stream
@@ -159,6 +165,32 @@ async def test_a_stream_raises_where_it_fails_after_what_it_had() -> None:
     assert await anext(awaited) == 1
     with pytest.raises(ShardErrors, match=r"1 shard failed \(c:1\)"):
         await anext(awaited)
+
+
+@pytest.mark.parametrize("shard", ["", "c:7"])
+async def test_whoever_runs_what_finds_damage_says_where_it_is(run: Run, shard: str) -> None:
+    def damage() -> DamagedDataError:
+        return DamagedDataError("k", "text", "a number", component="c", shard=shard)
+
+    def operation() -> Operation[None]:
+        yield [say("GET", 1)]
+        raise damage()
+
+    def stream() -> Stream[int]:
+        yield Page((yield [say("GET", 1)]))
+        raise damage()
+
+    found: list[Any] = []
+    for way in (run.one(operation()), run.listed(stream())):
+        with pytest.raises(DamagedDataError, match="k is damaged: text, where a number was") as one:
+            await way
+        found.append(one.value)
+    with pytest.raises(ExceptionGroup, match="1 of 2 operations failed") as several:
+        await run.together(operation(), steps("b", [say("GET", 2)]))
+    found += several.value.exceptions
+    assert [error.shard for error in found] == 3 * [shard or "c"]
+    looked = [step for step in run.record if isinstance(step, Locate)]
+    assert looked == ([] if shard else 3 * [Locate([("c", "k")])])
 
 
 # ---- together

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import pydoc
-from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Generator, Iterator
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, Required, TypedDict, Unpack
 
 import pytest
 from operation_helpers import AwaitingScriptedLink, ScriptedLink, say
 
 from shardkit.errors import InvalidArgumentError, ShardErrors
+from shardkit.operations.arguments import kind_of
+from shardkit.operations.commands import Command, PlainCommands
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import (
     Face,
@@ -193,3 +195,80 @@ def test_arguments_are_checked_though_some_names_are_imported_for_type_checkers_
     with pytest.raises(InvalidArgumentError, match="lengths: limit='9'; give"):
         lengths.put("SET", 1, limit="9")
     assert lengths.put("SET", 1, limit=None) == 1
+
+
+class Odd(int):
+    """A number that cannot be compared."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ArithmeticError
+
+    __hash__ = int.__hash__
+
+
+class Options(TypedDict, total=False):
+    limit: Required[int]
+    order: NotRequired[Literal["up", "down"]]
+    extra: Any
+
+
+def test_arguments_that_are_options_are_checked_one_by_one() -> None:
+    class Ordered(Structure[Face]):
+        @operation
+        def get(self, word: str = None, **options: Unpack[Options]) -> Operation[Any]:  # type: ignore[assignment]  # noqa: RUF013 - as some write it
+            [reply] = yield [say("GET", word, *options.values())]
+            return reply
+
+    ordered: Any = Ordered(BlockingDriver(ScriptedLink()), "c", "ordered")
+    extra = object()
+    assert ordered.get("k", limit=1, order="up", extra=str(extra)) == str(extra)
+    assert ordered.get(None, limit=2) == 2
+    with pytest.raises(InvalidArgumentError, match=r"ordered: word=5; give text or None"):
+        ordered.get(5, limit=1)
+    with pytest.raises(InvalidArgumentError, match=r"ordered: limit='1'; give an integer"):
+        ordered.get(limit="1")
+    with pytest.raises(InvalidArgumentError, match=r"ordered: order='left'; give one of 'up', 'd"):
+        ordered.get(limit=1, order="left")
+    with pytest.raises(InvalidArgumentError, match=r"ordered: order=.*; give one of 'up', 'd"):
+        ordered.get(limit=1, order=Odd(1))  # what cannot be compared is none of them
+
+
+def test_only_what_an_annotation_names_is_accepted_and_an_object_is_anything() -> None:
+    kind = kind_of(Options.__class__)
+    assert kind is not None
+    assert kind.accepts(Options)
+    assert not kind.accepts("a text")
+    assert kind_of(object) is None
+    assert kind_of(Any) is None
+
+
+def test_what_a_method_returns_is_shown_as_its_steps_say_it() -> None:
+    Alias = Operation[int]  # noqa: N806 - a type
+
+    class Shown(Structure[Face]):
+        @operation
+        def named(self) -> Alias:
+            return 1
+            yield
+
+        @stream
+        def long(self) -> Generator[Any, Any, None]:
+            yield Page([1])
+
+    def returned(method: Any) -> object:
+        return inspect.signature(method).return_annotation
+
+    blocks: Any = Shown(BlockingDriver(ScriptedLink()), "c", "shown")
+    awaits: Any = Shown(AwaitingDriver(AwaitingScriptedLink()), "c", "shown")
+    assert returned(blocks.named) == returned(awaits.named) == "Alias"
+    assert blocks.named() == 1
+    assert returned(blocks.long) == "Iterator[Any]"
+    assert returned(awaits.long) == "AsyncIterator[Any]"
+
+
+def test_plain_commands_are_built_when_they_are_looked_at() -> None:
+    plain = PlainCommands("c", ["a", "b", "c"], [("GET", key) for key in "abc"])
+    assert repr(plain) == "PlainCommands('c', 3 commands)"
+    assert plain[1] == Command("c", "b", ("GET", "b"))
+    assert plain[::2] == [plain[0], plain[2]]
+    assert list(plain) == plain[:]

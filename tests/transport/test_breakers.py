@@ -119,6 +119,18 @@ async def test_a_server_that_was_stopped_is_found_again_when_it_is_back(
                 assert await face.send(on(0, "INCR")) == [1]
 
 
+async def test_an_attempt_to_connect_is_one_failure_whatever_it_takes(
+    kind: str, own_server: LocalServer
+) -> None:
+    with scripted(CLIENT=b"") as mute:  # does not answer to the connection's name
+        fields = {"socket_timeout": 0.05, "breaker": {**NEVER_TRIED, "failures": 3}}
+        async with opened(kind, two(mute.port, own_server.port, **fields)) as face:
+            for opens in (False, False, True):
+                await face.send(on(0, "GET"))
+                [breaker] = [each for each in face.kit.breakers.all() if each._count]
+                assert breaker.opened is opens
+
+
 async def test_only_the_kit_tries_an_open_server_and_one_at_a_time(
     kind: str, own_server: LocalServer
 ) -> None:
