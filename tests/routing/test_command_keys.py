@@ -412,6 +412,7 @@ def test_a_stream_called_streams_is_told_from_the_option() -> None:
         ("PFMERGE a", "a"),
         ("STRALGO LCS KEYS a b", "a b"),
         ("STRALGO LCS STRINGS a b", ""),
+        ("STRALGO KEYS KEYS a b", "a b"),  # the first word is that of an algorithm
     ],
 )
 def test_commands_that_the_server_lacks_or_cannot_describe_have_their_documented_keys(
