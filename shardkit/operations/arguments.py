@@ -233,7 +233,7 @@ def argument_check(function: Callable[..., Any]) -> Callable[[Any, Any, Any], No
             if typing.get_origin(annotation) is typing.Unpack:
                 options = typing.get_args(annotation)[0]
                 for name, option in annotations_of(typing.get_origin(options) or options).items():
-                    if found := kind_of(_unwrapped(option)):
+                    if found := kind_of(option):
                         named[name] = found
             continue
         kind = kind_of(annotation)
@@ -268,12 +268,6 @@ def argument_check(function: Callable[..., Any]) -> Callable[[Any, Any, Any], No
             raise refused(owner, name, value, given)
 
     return check
-
-
-def _unwrapped(annotation: Any) -> Any:
-    while typing.get_origin(annotation) in (typing.Required, typing.NotRequired):
-        [annotation] = typing.get_args(annotation)
-    return annotation
 
 
 def _accepts(kind: Kind, value: object) -> bool:

@@ -210,6 +210,22 @@ async def test_what_cannot_connect_because_its_kit_closes_says_that_it_is_closed
     assert not connection.is_connected
 
 
+async def test_what_cannot_be_written_because_its_kit_closes_says_that_it_is_closed(
+    own: LocalServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit = await shardkit.aconnect(own.shard_map)
+    client: Any = await kit.client("c")
+    connection = await client.connection_pool.get_connection()
+
+    async def close_and_fail() -> None:
+        await kit.aclose()
+        raise ConnectionResetError("the socket was closed under it")
+
+    monkeypatch.setattr(connection._writer, "drain", close_and_fail)
+    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
+        await connection.send_command("PING")
+
+
 async def test_a_connection_is_not_used_whose_opening_has_somebody_close_the_kit(
     own: LocalServers,
 ) -> None:
@@ -252,12 +268,9 @@ async def test_awaiting_calls_under_way_end_when_their_kit_is_closed(own: LocalS
     assert await channel.get_message(timeout=5)
     words = kit.hash("h", component="c")
     await words.hget("f")
-    alone: Any = await kit.client("c", private=True)
-    await alone.ping()
     server = own.servers[0]
     server.pause()
     calls: list[Any] = [words.hget("f"), words.hset("f", "v"), client.get("k")]
-    calls.append(alone.set("large", bytes(2**24)))  # more than fits on its way
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         for _ in range(10):  # turns of the loop: by then they have been sent
@@ -266,7 +279,7 @@ async def test_awaiting_calls_under_way_end_when_their_kit_is_closed(own: LocalS
     finally:
         server.resume()
     found = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(error) for error in found] == [ClosedError] * len(calls)
+    assert [type(error) for error in found] == [ClosedError] * 3
     for use in (client.ping, channel.ping, lambda: channel.get_message(timeout=5)):
         with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
             await use()

@@ -7,12 +7,14 @@ import inspect
 import itertools
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -294,6 +296,34 @@ def test_an_interrupt_between_lending_and_use_costs_no_room(face: Pooled) -> Non
     idle.is_reusable = interrupt
     with pytest.raises(Interrupted):
         client.ping()
+    assert counts(pool) == [0, 0]
+    assert client.ping()
+    pool.disconnect()
+
+
+@BLOCKING
+def test_an_error_of_a_signals_handler_is_not_taken_for_one_of_an_idle_connection(
+    face: Pooled,
+) -> None:
+    client = face.client(max_connections=1)
+    client.ping()
+    pool = client.connection_pool
+    [idle] = pool._get_free_connections()
+
+    def handler(signum: int, frame: FrameType | None) -> None:
+        raise TimeoutError("of my own")
+
+    def look() -> bool:
+        signal.raise_signal(signal.SIGUSR1)
+        return True
+
+    idle.is_reusable = look
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(TimeoutError, match=r"^of my own$"):
+            client.ping()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
     assert counts(pool) == [0, 0]
     assert client.ping()
     pool.disconnect()

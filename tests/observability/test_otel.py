@@ -293,6 +293,23 @@ def test_prometheus_has_labels_by_component_and_shard_and_not_too_many(face: Fac
     assert generate_latest(registry) == b""
 
 
+def test_prometheus_has_how_long_servers_took_for_what_was_sent(face: Face) -> None:
+    registry = CollectorRegistry()
+    stop = prometheus.instrument(registry)
+    labels = {"component": "one", "shard": ""}
+    try:
+        for n in range(3):
+            face.run(face.kit.hash("h", component="one").hset(n, "v"))
+        count = registry.get_sample_value("shardkit_request_duration_seconds_count", labels)
+        took = registry.get_sample_value("shardkit_request_duration_seconds_sum", labels)
+    finally:
+        stop()
+    assert count is not None
+    assert count >= 3
+    assert took is not None
+    assert 0 < took < 30
+
+
 def test_prometheus_has_how_long_callers_waited_for_a_connection(
     shard_map: ShardMap,
 ) -> None:

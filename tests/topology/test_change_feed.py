@@ -159,6 +159,15 @@ def feed(own_server: LocalServer) -> Iterator[ChangeFeed]:
     found.release()
 
 
+def test_a_feed_that_is_released_leaves_no_connection(
+    feed: ChangeFeed, own_server: LocalServer
+) -> None:
+    with own_server.client() as client:
+        before = len(client.client_list())
+        feed.release()
+        until(lambda: len(client.client_list()) == before - 1)
+
+
 def test_a_server_that_says_nothing_for_two_beats_is_away(
     feed: ChangeFeed, own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,13 @@ async def test_it_covers_the_handshake_of_tls(kind: str, own_server: LocalServer
                 [failure] = await face.send(on(0, "GET"))
             assert "the deadline of 0.1 s has passed" in str(failure)
             assert not failure.maybe_executed
+            client = await face._value(face.kit.client("one", private=True))  # redis-py's own way
+            with (
+                at_most(0.1),
+                face.kit.deadline(0.1),
+                pytest.raises(TimeoutError, match=r"the deadline of 0\.1 s has passed"),
+            ):
+                await face._value(client.get("k"))
 
 
 async def test_what_a_server_does_not_take_in_time_is_no_matter_of_a_later_deadline(
