@@ -330,6 +330,22 @@ def test_an_error_of_a_signals_handler_is_not_taken_for_one_of_an_idle_connectio
 
 
 @BLOCKING
+def test_a_timeout_before_the_deadline_is_no_matter_of_the_deadline(face: Pooled) -> None:
+    pool = face.pool()
+    connection = pool.get_connection()
+    deadline = Deadline(time.monotonic() + 0.9, 0.9)
+    with (
+        within(deadline),
+        pytest.raises(RedisTimeoutError, match=r"^of the socket$"),
+        connection._kept_to_deadline(),
+    ):
+        raise RedisTimeoutError("of the socket")
+    assert connection.is_connected
+    pool.release(connection)
+    pool.disconnect()
+
+
+@BLOCKING
 def test_a_forked_child_has_connections_of_its_own_though_a_thread_held_the_lock(
     face: Pooled,
 ) -> None:
