@@ -31,6 +31,8 @@ from shardkit.transport.fake_reads import OTHERWISE, SHORT_READS, ShortRead
 from shardkit.transport.fake_struct import pack, size, unpack
 
 _LUA = scripting_mixin.LUA_MODULE
+# Lua's own, and those of its libraries, which are Python here.
+_FAILURES = (_LUA.LuaError, ValueError, TypeError, ArithmeticError)
 # Lua hands out no more values at once than its stack has room for.
 _MOST_AT_ONCE: Final = 2000
 _SETUP: Final = """
@@ -63,8 +65,8 @@ function(call, pcall_, sha1hex, log, encode, decode, null, pack, unpack_, size)
     end
     local most = %d
     local function open(value)  -- of a table: its kind, and its values
-        if value.ok ~= nil then return "ok", value.ok end
-        if value.err ~= nil then return "err", value.err end
+        if type(value.err) == "string" then return "err", value.err end
+        if type(value.ok) == "string" then return "ok", value.ok end
         local count = 0
         while value[count + 1] ~= nil do count = count + 1 end
         if count > most then return "long", count end
@@ -134,8 +136,6 @@ class _Lua:
             return 1 if value else None
         if kind is float:
             return int(value)
-        if kind is str:
-            return value.encode()
         if _LUA.lua_type(value) != "table":
             return None
         opened = self.open(value)
@@ -149,8 +149,6 @@ class _Lua:
             ]
         if what == b"long":
             return [self.to_reply(value[n], True) for n in range(1, opened[1] + 1)]
-        if not isinstance(opened[1], bytes):
-            raise SimpleError(msgs.LUA_WRONG_NUMBER_ARGS_MSG)
         if what == b"ok":
             return SimpleString(opened[1])
         error = SimpleError(_text(opened[1]))
@@ -303,7 +301,7 @@ class _CompiledScripts:
                 if type(found) is tuple:  # a script returns one value: further ones are dropped
                     found = found[0]
                 return lua.to_reply(found, False)
-            except _LUA.LuaError as error:
+            except _FAILURES as error:
                 raise SimpleError(msgs.SCRIPT_ERROR_MSG.format(sha.decode(), error)) from None
             finally:
                 lua.socket = caller

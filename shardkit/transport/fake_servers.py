@@ -65,7 +65,7 @@ from redis.exceptions import (
 
 from shardkit.config.entry import DEFAULT_PORT, Entry
 from shardkit.connections import Connector, is_reusable, round_trip
-from shardkit.connections.connection import AsyncClosable, Closable
+from shardkit.connections.connection import AsyncClosable, Closable, closed_error
 from shardkit.connections.redis_private import parse_error
 from shardkit.deadlines import Deadline
 from shardkit.errors import LocalServerError, RoutingError
@@ -339,7 +339,7 @@ class _OneNode:
         """Return the node of a key's slot."""
         return self
 
-    def get_node(self, node_name: str) -> Any:
+    def get_node(self, host: str, port: int) -> Any:
         """Return a node."""
         return self
 
@@ -411,6 +411,10 @@ class _Faulty:
         due = self._due.popleft() if self._due else None
         return due, not self._broken and (due is None or isinstance(due, ResponseError))
 
+    def _lost(self: Any) -> Exception:
+        """Return the error of a connection that was broken."""
+        return closed_error() if self.closed else _closed()
+
     def _spoiled(self) -> bool:
         """Whether reading would raise."""
         return self._broken or bool(self._due and self._due[0] is not None)
@@ -420,6 +424,9 @@ class _BlockingFaulty(_Faulty):
     def shut_down(self) -> None:
         super().shut_down()  # type: ignore[misc]
         self.break_off()
+        sock: Any = getattr(self, "_sock", None)
+        if sock is not None:
+            self._memory.unblock(sock._client_info["id"])
 
     def _connect(self) -> Any:
         self._begin()
@@ -457,7 +464,7 @@ class _BlockingFaulty(_Faulty):
                 answer = super().read_response(**options)  # type: ignore[misc]
             except ResponseError as error:
                 refusal = error
-        instead = _closed() if self._broken else due or refusal
+        instead = self._lost() if self._broken else due or refusal
         if instead is None:
             return answer
         if not isinstance(instead, ResponseError):
@@ -478,6 +485,11 @@ class _AwaitingFaulty(_Faulty):
         await super().on_connect_check_health(check_health=check_health)  # type: ignore[misc]
         await self.send_command("CLIENT", "ID", check_health=False)
         self._id = await self.read_response()
+
+    def tell_closed(self: Any) -> None:
+        super().tell_closed()  # type: ignore[misc]
+        if self.closed:  # by the kit: there is no transport that would wake who waits
+            self.break_off()
 
     async def disconnect(self: Any, nowait: bool = False, **options: Any) -> None:
         # A command that still blocks on the server would take elements meant for others.
@@ -509,7 +521,7 @@ class _AwaitingFaulty(_Faulty):
                 answer = await super().read_response(**options)  # type: ignore[misc]
             except ResponseError as error:
                 refusal = error
-        instead = _closed() if self._broken else due or refusal
+        instead = self._lost() if self._broken else due or refusal
         if instead is None:
             return answer
         if not isinstance(instead, ResponseError):

@@ -23,7 +23,11 @@ _CODES = {
 
 
 def pack(form: bytes, *values: object) -> bytes:
-    """Return values as bytes, as ``struct.pack`` of servers does."""
+    """Return values as bytes, as ``struct.pack`` of servers does.
+
+    Raises:
+        ValueError: there are too few values, one is of another kind, or a text is too short.
+    """
     items, numbers = _parsed(form)
     if numbers is not None:
         with suppress(struct.error):  # out of range, or a fraction: one by one
@@ -33,14 +37,19 @@ def pack(form: bytes, *values: object) -> bytes:
         if kind == "x":
             packed += b"\0"
             continue
-        value = next(left)
+        value = next(left, None)
+        if value is None:
+            raise ValueError("too few values")
         match kind:
             case "s":
                 packed += _text(value) + b"\0"
             case "c":
-                packed += _text(value)[: width or None]
+                text = _text(value)
+                if len(text) < width:
+                    raise ValueError("string too short")
+                packed += text[: width or None]
             case "f" | "d":
-                packed += struct.pack(order + kind, value)
+                packed += struct.pack(order + kind, float(value))  # type: ignore[arg-type]
             case _:
                 number = int(value) % (1 << 8 * width)  # type: ignore[call-overload]
                 packed += number.to_bytes(width, "little" if order == "<" else "big")

@@ -22,7 +22,13 @@ import shardkit
 from shardkit import AsyncShardKit, Entry, ShardKit, ShardMap, ShardUnavailable
 from shardkit.config.component import Component
 from shardkit.connections.clients import Clients
-from shardkit.errors import CommandRefused, InvalidEntryError, LocalServerError, ShardErrors
+from shardkit.errors import (
+    ClosedError,
+    CommandRefused,
+    InvalidEntryError,
+    LocalServerError,
+    ShardErrors,
+)
 from shardkit.local import LocalServer
 from shardkit.operations.commands import Command, Locate, Replies, Shard, Transaction
 from shardkit.transport import fake_servers
@@ -195,6 +201,8 @@ async def test_a_cluster_refuses_keys_of_several_slots(kit: ShardKit, akit: Asyn
     kit.client("slots").mset({"{t}a": 1, "{t}b": 2})
     [refused] = kit.driver.link.send([Command("slots", "a", ("MGET", "a", "b"))])
     assert isinstance(refused.error, ClusterCrossSlotError)
+    with pytest.raises(redis.ResponseError, match="unknown command"):
+        kit.client("slots").execute_command("NOSUCHCOMMAND", "a", "b")
     pipe = akit.key_sharded("slots").pipeline()
     assert await pipe.set("a", 1).set("b", 2).mget("a", "b").execute() == [True, True, [b"1", b"2"]]
 
@@ -206,6 +214,9 @@ async def test_a_cluster_that_failed_is_asked_again(memory: MemoryConnector, sen
     memory.server("f").lose_command()
     [lost] = await send(Command("slots", "a", ("SET", "a", 1)))
     assert isinstance(lost, ShardUnavailable)
+    for redirection in ("ASK 15495 f:6379", "MOVED 15495 f:6379"):
+        memory.server("f").answer(redirection, "GET")
+        assert await send(Command("slots", "a", ("GET", "a"))) == [b"1"]
 
 
 def test_a_changed_entrys_pool_retires(memory: MemoryConnector) -> None:
@@ -335,6 +346,45 @@ async def test_an_awaiting_client_that_waits_is_thrown_out_when_the_server_goes_
         await waiting
     memory.server("a").up()
     assert await client.lpush("queue", "x") == 1
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+async def test_a_client_that_waits_is_thrown_out_when_its_kit_is_closed(
+    memory: MemoryConnector, blocks: bool
+) -> None:
+    if blocks:
+        opened = shardkit.connect(MAP, connector=memory)
+        waiting = asyncio.create_task(asyncio.to_thread(opened.client("one").blpop, "queue", 30))
+    else:
+        aopened = await shardkit.aconnect(MAP, connector=memory)
+        waiting = asyncio.create_task((await aopened.client("one")).blpop("queue", 30))
+    async with asyncio.timeout(10):
+        while not somebody_waits(memory):  # noqa: ASYNC110 - the task above makes it so
+            await asyncio.sleep(0.001)
+        opened.close() if blocks else await aopened.aclose()
+        with pytest.raises(ClosedError, match="the kit is closed"):
+            await waiting
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+async def test_a_connection_that_was_broken_says_so_once_and_connects_again(
+    memory: MemoryConnector, kit: ShardKit, akit: AsyncShardKit, blocks: bool
+) -> None:
+    async def value(found: Any) -> Any:
+        return found if blocks else await found
+
+    client: Any = kit.client("one") if blocks else await akit.client("one")
+    pool = client.connection_pool
+    connection = await value(pool.get_connection())
+    memory.server("a").down()
+    memory.server("a").up()
+    with pytest.raises(redis.ConnectionError, match="Connection closed by server"):
+        await value(connection.send_command("PING"))
+    for _ in range(2):
+        await value(connection.send_command("PING"))
+        assert await value(connection.read_response()) == b"PONG"
+        await value(connection.disconnect())
+    await value(pool.release(connection))
 
 
 async def test_a_listener_hears_that_the_server_went_down(
@@ -628,6 +678,32 @@ def test_a_script_unpacks_as_on_a_real_server(
     assert memory.server("a").client().eval(script, 0, form, packed, position) == expected
 
 
+@pytest.mark.parametrize(
+    "packing",
+    [
+        "struct.pack('<I2xBc3', 1, 2, 'abcdef')",
+        "struct.pack('>c0 h', 'abc', -2)",
+        "struct.pack('<c3', 'ab')",
+        "struct.pack('<I4', 7, 8)",
+        "struct.pack('<I4I4', 7)",
+        "struct.pack('q', 1)",
+        "struct.pack('<d', 'x')",
+        "struct.pack('<i4c1', {}, 'x')",
+        "struct.size('< I2 d')",
+        "{struct.unpack('<fs', '\\0\\0\\192\\63abc\\0')}",
+        "{struct.unpack('<I4', 'abc')}",
+        "{struct.unpack('<s', 'abc')}",
+        "{struct.unpack('c4', 'abc')}",
+    ],
+)
+def test_a_script_packs_or_is_refused_as_on_a_real_server(
+    memory: MemoryConnector, own_server: LocalServer, packing: str
+) -> None:
+    script = f"return {packing}"
+    with own_server.client() as real:
+        assert ended(memory.server("a").client(), script) == ended(real, script)
+
+
 MANY = [f"a{n}" for n in range(8_000)]
 
 
@@ -645,6 +721,11 @@ MANY = [f"a{n}" for n in range(8_000)]
         ("return {1, nil, 3}", (0,)),
         ("return {1, {ok = 'FINE'}, 2}", (0,)),
         ("return {ok = 'FINE'}", (0,)),
+        ("return {ok = 1}", (0,)),
+        ("return {err = {}, 1}", (0,)),
+        ("return {err = 'MINE is wrong', ok = 'FINE'}", (0,)),
+        ("return {1, {err = 'MINE is wrong'}}", (0,)),
+        ("return {1, redis.pcall('INCR', KEYS[1])}", (1, "list")),
         ("return {err = 'MINE is wrong'}", (0,)),
         ("return redis.error_reply('MINE is wrong')", (0,)),
         ("local t = {}; for n = 1, 9000 do t[n] = n end; return t", (0,)),
@@ -657,10 +738,19 @@ MANY = [f"a{n}" for n in range(8_000)]
         ("return {redis.pcall('INCR', KEYS[1]).err ~= nil, 1}", (1, "list")),
         ("return redis.sha1hex('')", (0,)),
         ("return cjson.decode(cjson.encode({1, 'x', {a = 2}}))[3].a", (0,)),
+        ("return cjson.decode('{')", (0,)),
+        ("return cjson.encode(function() end)", (0,)),
+        ("return pcall(cjson.decode, '{') and 1 or 2", (0,)),
         ("return (", (0,)),
         ("return redis.call()", (0,)),
         ("return redis.pcall().err ~= nil", (0,)),
         ("return redis.call('NOSUCHCOMMAND', 1)", (0,)),
+        ("return redis.call(7, 'x')", (0,)),
+        ("return redis.call({}, 'x')", (0,)),
+        ("return redis.call('TIME', 'x')", (0,)),
+        ("return #redis.call('TIME')", (0,)),
+        ("redis.log(redis.LOG_DEBUG, 'said'); return 1", (0,)),
+        ("return {redis.pcall('CONFIG', 'NOSUCH').err ~= nil}", (0,)),
         ("return redis.call('GET')", (0,)),
         ("return redis.call('INCR', KEYS[1])", (1, "list")),
         ("return redis.call('GET', {})", (0,)),
@@ -674,16 +764,18 @@ MANY = [f"a{n}" for n in range(8_000)]
 def test_a_script_ends_as_on_a_real_server(
     memory: MemoryConnector, own_server: LocalServer, script: str, given: tuple[Any, ...]
 ) -> None:
-    def ended(client: redis.Redis) -> Any:
-        client.set("number", 2.5)
-        client.rpush("list", "a")
-        try:
-            return shown(client.eval(script, *given))
-        except redis.ResponseError:
-            return "refused"
-
     with own_server.client() as real:
-        assert ended(memory.server("a").client()) == ended(real)
+        assert ended(memory.server("a").client(), script, *given) == ended(real, script, *given)
+
+
+def ended(client: redis.Redis, script: str, *given: Any) -> Any:
+    """What a script returned."""
+    client.set("number", 2.5)
+    client.rpush("list", "a")
+    try:
+        return shown(client.eval(script, *(given or (0,))))
+    except redis.ResponseError:
+        return "refused"
 
 
 def shown(reply: Any) -> Any:
