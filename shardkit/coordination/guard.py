@@ -35,13 +35,18 @@ from shardkit.errors import (
 from shardkit.lua import script
 from shardkit.operations.arguments import check_calls, shown
 from shardkit.operations.commands import (
+    Abandon,
     Argument,
+    AwaitWakeup,
+    Call,
     Command,
     Key,
     Locate,
     Partial,
+    Pause,
     Script,
     Shard,
+    Subscribe,
     Transaction,
 )
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
@@ -162,7 +167,7 @@ class Guard(Structure[Face]):
                 step = resume(answer)
                 resume = steps.send
                 try:
-                    if isinstance(step, Sequence):
+                    if not isinstance(step, _SENDS_NOTHING):
                         step = yield from self._guarded(step)
                     answer = yield step
                 except ShardErrors as errors:
@@ -286,6 +291,8 @@ class Guard(Structure[Face]):
 check_calls(Guard, "__init__")  # a hold, which makes it, checks nothing
 
 
+# Steps that are no batch; what some of them send undoes a wait, for which nobody comes too late.
+_SENDS_NOTHING = (Pause, Locate, Call, Subscribe, AwaitWakeup, Abandon)
 _NOTHING = Script("coordination/claim", "return 1")
 _ONE = Script("coordination/one", "return redis.call(unpack(ARGV))")
 
@@ -299,12 +306,10 @@ def _fenced(text: Script) -> Script:
 def _stale(errors: ShardErrors) -> StaleTokenError | None:
     """Return the refusal that is among failures, if there is one."""
     for failure in errors.exceptions:
-        if not isinstance(failure, ShardFailure):
-            continue
-        text = str(failure.error)
-        if text.startswith("STALETOKEN"):
+        if isinstance(failure, ShardFailure) and str(failure.error).startswith("STALETOKEN"):
+            token = str(failure.error).partition(" ")[2]
             error = StaleTokenError(
-                f"{failure.shard}: token {text.partition(' ')[2]}: a later holder has written here",
+                f"{failure.shard}: token {token}: a later holder has written here",
                 "give up what was being done under the lock, or acquire it again and begin anew",
             )
             error.__cause__ = errors

@@ -266,9 +266,7 @@ class Renewals:
             with self._changed:
                 due: list[Hold[Any]] = []
                 while not due and not self._closed:
-                    seconds = self._schedule.sleep(self._monotonic())
-                    if seconds != 0:
-                        self._changed.wait(seconds)
+                    self._changed.wait(self._schedule.sleep(self._monotonic()))
                     due = self._schedule.due(self._monotonic())
                 if self._closed:
                     return

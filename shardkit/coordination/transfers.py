@@ -295,7 +295,7 @@ class Transfers(Structure[Face]):
                 [reply] = yield [script_call(self.component, call, keys, texts.values())]
                 if reply[0]:
                     return TransferResult(True)
-                if reply[2] != b"busy" or attempt == ATTEMPTS - 1:
+                if reply[2] != b"busy":
                     break
                 yield from self._make_way(names[reply[1] - 1], attempt)
             return TransferResult(False, names[reply[1] - 1], reply[2].decode(), reply[3].decode())

@@ -111,3 +111,20 @@ def test_a_leader_that_is_killed_is_followed_in_a_later_term(
     later.guard("many").claim("data")
     with pytest.raises(StaleTokenError, match="give up what was being done under the lock, or"):
         leadership.guard("many").execute(("SET", "data", 1))
+
+
+def test_steps_of_all_that_coordinates_go_in_one_exchange(face: Face) -> None:
+    kit = face.kit
+    lock = kit.lock("a", component="many", renew=False)
+    found = kit.together(
+        lock.deferred.locked(),
+        kit.semaphore("b", component="many", limit=2, renew=False).deferred.acquire(),
+        kit.countdown_latch("c", component="many").deferred.set(3),
+        kit.barrier("d", component="many", parties=1).deferred.wait(),
+        kit.election("e", component="many", renew=False).deferred.campaign(),
+        kit.rate_limit("f", component="many", limit=5, per=60).deferred.hit("key"),
+    )
+    locked, semaphore, was_open, passed, elected, hit = face.run(found)
+    assert (locked, was_open, passed, hit.allowed) == (False, True, True, True)
+    assert [hold.name for hold in (semaphore, elected)] == ["b", "e"]
+    assert face.run(kit.countdown_latch("c", component="many").count()) == 3

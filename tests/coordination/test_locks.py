@@ -17,8 +17,9 @@ from faces import Face, faced, holder
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
-from shardkit.coordination import Hold, Lock
+from shardkit.coordination import Hold, Leg, Lock
 from shardkit.errors import (
+    ClosedError,
     CrossShardError,
     DamagedDataError,
     InvalidArgumentError,
@@ -267,6 +268,28 @@ def test_all_have_what_is_not_fair_one_at_a_time(face: Face) -> None:
     assert not face.run(lock.inspect()).waiters
 
 
+def test_a_hold_for_a_shorter_time_is_renewed_before_the_longer_ones(face: Face) -> None:
+    first = face.run(face.kit.lock("x", component="one", ttl=600).acquire())
+    short = face.run(face.kit.lock("y", component="one", ttl=0.3).acquire())
+    until = short._until
+    if face.runner:
+        assert face.run(asyncio.to_thread(eventually, lambda: short._until > until))
+    else:
+        assert eventually(lambda: short._until > until)
+    assert not first.lost
+
+
+def test_a_kit_whose_loop_has_ended_with_a_lock_is_closed_in_another(shard_map: ShardMap) -> None:
+    with asyncio.Runner() as ended, asyncio.Runner() as other:
+        akit = ended.run(shardkit.aconnect(shard_map))
+        hold = ended.run(akit.lock("x", component="one", ttl=60).acquire())
+        ended.close()
+        other.run(akit.aclose())
+    assert akit.topology.closed
+    assert hold is not None
+    assert hold.remaining > 0  # nobody renews it: it expires
+
+
 def test_holds_of_a_moment_wake_the_renewing_thread_once(
     kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -480,6 +503,39 @@ def test_a_lost_lock_is_told_by_callback_check_and_the_end_of_the_block(kit: Sha
     assert told == [held]
 
 
+def test_a_lock_is_lost_though_who_is_told_fails(
+    kit: ShardKit, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(hold: Hold[Any]) -> None:
+        raise RuntimeError(f"not heard: {hold.token}")
+
+    lock = kit.lock("x", component="one", renew=False, on_lost=fail)
+    hold = lock.acquire()
+    assert hold is not None
+    hold.lose("for a test")
+    with pytest.raises(LockLostError, match="for a test"):
+        lock.check()
+    assert "on_lost failed" in caplog.text
+    assert caplog.text.count(f"not heard: {hold.token}") == 1
+
+
+def test_what_has_ended_is_renewed_no_more(face: Face) -> None:
+    told: list[Hold[Any]] = []
+    lock = face.kit.lock("x", component="one", renew=False, on_lost=told.append)
+    assert face.run(lock.held()) is False
+    hold = face.run(lock.acquire())
+    assert face.run(lock.held(hold)) is True
+    closing = hold.renew()
+    assert next(closing)
+    with pytest.raises(StopIteration) as stopped:  # its kit is closed: it is left to expire
+        closing.throw(ClosedError("the kit is closed", ""))
+    assert stopped.value.value is None
+    assert face.run(lock.release(hold))
+    assert face.run(face.kit.driver.run(hold.renew())) is None
+    assert not face.run(lock.locked())
+    assert not told
+
+
 async def test_a_task_is_told_too(akit: AsyncShardKit) -> None:
     told: list[Hold[Any]] = []
     lock = akit.lock("x", component="one", ttl=0.2, on_lost=told.append)
@@ -613,6 +669,8 @@ def test_commands_scripts_and_operations_are_guarded(face: Face, component: str)
     run(old.execute(("SET", "{a}1", 1), ("INCR", "{a}1"), ("GET", "{a}1")))
     run(old.run(numbers.deferred.hset_many([(key, b"1") for key in keys])))
     run(old.run(queues.deferred.enqueue("q", "task")))
+    bank = face.kit.transfers(component=component)
+    assert run(old.run(bank.deferred.issue(Leg("a", {"gold": 1}))))  # it asks where keys live
     assert run(new.eval("return {KEYS[1], #KEYS, ARGV[1], #ARGV}", 1, "{a}1", "b")) == [
         b"{a}1",
         1,

@@ -169,6 +169,24 @@ def test_a_majority_is_enough_and_tokens_increase(three: list[LocalServer], kind
             three[1].resume()
 
 
+async def test_a_block_has_a_lock_of_a_majority_or_is_told_that_it_was_not_to_be_had(
+    three: list[LocalServer],
+) -> None:
+    places = ["q0", "q1", "q2"]
+    with shardkit.connect(map_of(three)) as kit:
+        async with await shardkit.aconnect(map_of(three)) as akit:
+            lock = akit.quorum_lock("w", components=places, wait=0)
+            said = r"quorum:\{w\} was not to be had in 0 s; wait longer, or see which servers are"
+            async with lock as held:
+                held.check()
+                with pytest.raises(LockTimeoutError, match=said):
+                    await akit.quorum_lock("w", components=places, wait=0).__aenter__()
+                with pytest.raises(LockTimeoutError, match=said):
+                    kit.quorum_lock("w", components=places, wait=0).__enter__()
+            with kit.quorum_lock("w", components=places, wait=0) as again:
+                assert again.token > held.token
+
+
 @pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_what_is_damaged_on_a_minority_does_no_harm_and_on_a_majority_is_named(
     three: list[LocalServer], kind: str

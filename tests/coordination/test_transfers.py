@@ -19,8 +19,8 @@ from faces import Face, holder
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.coordination import Account, Leg, TransferResult
-from shardkit.errors import DamagedDataError, InvalidArgumentError
-from shardkit.operations import Operation
+from shardkit.errors import DamagedDataError, InvalidArgumentError, ShardKitError
+from shardkit.operations import Operation, Pause
 
 KILLS = int(os.environ.get("SHARDKIT_KILLS", "24"))
 NAMES = [f"a{n}" for n in range(8)]
@@ -118,6 +118,19 @@ def test_who_was_stopped_and_undone_by_others_changes_nothing(kit: ShardKit) -> 
         assert late.reason == "undone"
         assert bank.total(["a", "b"]) == {"gold": 10}
         assert bank.read("a")[0].balances == {"gold": 10}
+
+
+def test_of_two_who_recover_at_once_one_counts_what_was_undone(kit: ShardKit) -> None:
+    bank = kit.transfers("bank", component="many", grace=0.01)
+    assert bank.issue(Leg("a", {"gold": 10}))
+    assert not stop_after(bank.deferred.transfer(*move("a", "b", 1)), kit, 3)
+    assert eventually(lambda: bank.read("a")[0].in_flight)
+    time.sleep(0.02)  # until the grace is over, in which it is not disturbed
+    steps = bank.deferred.recover()
+    step = steps.send(kit.driver._run_step(next(steps)))  # it knows what is old
+    assert bank.recover() == (0, 1)
+    assert kit.driver.run(resumed(steps, step)) == (0, 0)
+    assert bank.read("a")[0].balances == {"gold": 10}
 
 
 def test_a_note_that_is_in_no_log_is_undone(kit: ShardKit) -> None:
@@ -287,6 +300,58 @@ def test_what_is_stored_is_checked(kit: ShardKit) -> None:
         bank.read("a")
     with pytest.raises(DamagedDataError, match=r"bank:\{a\}"):
         bank.transfer(*move("a", "b", 1))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        (b"f:\xff", "x", r"bank:\{a\} is damaged: 'utf-8' codec can't decode"),
+        ("lock", "t", r"bank:\{a\} is damaged: lock=.*t.* a transfer in flight"),
+    ],
+)
+def test_what_is_stored_of_an_account_is_checked(
+    kit: ShardKit, field: Any, value: str, message: str
+) -> None:
+    bank = kit.transfers("bank", component="many")
+    assert bank.issue(Leg("a", {"gold": 5}))
+    holder(kit, "many", "bank:{a}").hset("bank:{a}", field, value)
+    with pytest.raises(DamagedDataError, match=message):
+        bank.read("a")
+
+
+@pytest.mark.parametrize("component", ["one", "many"])
+def test_an_account_that_another_transfer_changes_for_long_is_busy(
+    face: Face, kit: ShardKit, component: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.coordination.transfers.ATTEMPTS", 3)
+    bank = face.kit.transfers("bank", component=component, grace=3600)
+    legs = {each: bank._leg_text(Leg(each, {}, set={"level": "2"})) for each in "ab"}
+    assert not stop_after(kit.transfers("bank", component=component)._in_steps("t", legs), kit, 2)
+    given = Leg("a", {"gold": -1}, set={"level": "3"}), Leg("c", {"gold": 1})
+    refused = face.run(bank.transfer(*given))
+    assert (refused.done, refused.account, refused.reason) == (False, "a", "busy")
+    a, c = face.run(bank.read("a", "c"))
+    assert (list(a.in_flight), c.balances, c.in_flight) == (["t"], {}, {})
+
+
+def test_accounts_that_change_all_the_time_are_not_added_up(kit: ShardKit) -> None:
+    bank = kit.transfers("bank", component="many")
+    assert bank.issue(Leg("a", {"gold": 5}), Leg("b", {"gold": 5}))
+    pauses = []
+
+    def disturbed(steps: Operation[Any]) -> Operation[Any]:
+        answer = None
+        while True:
+            step = steps.send(answer)
+            assert bank.issue(Leg("a", {"gold": 1}))
+            if isinstance(step, Pause):
+                pauses.append(step.seconds)
+            answer = None if isinstance(step, Pause) else (yield step)
+
+    with pytest.raises(ShardKitError, match="the 2 accounts changed all the time; add up fewer"):
+        kit.driver.run(disturbed(bank.deferred.total(["a", "b"])))
+    assert len(pauses) > 9
+    assert pauses == sorted(pauses), "each longer than the one before"
 
 
 def test_what_is_damaged_of_a_transfer_is_named_and_nothing_is_moved(
