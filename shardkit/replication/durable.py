@@ -77,7 +77,7 @@ class DurableBlock:
         self._replicas = replicas
         self._fsync = fsync
         self._timeout = timeout
-        self._token: Token[DurableBlock | None] | None = None
+        self._token: Token[DurableBlock | None]
         self._unsubscribe: Callable[[], None] = lambda: None
         self._forget()
 
@@ -105,12 +105,8 @@ class DurableBlock:
         elif isinstance(event, CommandsFinished) and event.sent.shard in self._written:
             self._answered.add(event.sent.shard)
 
-    def _leave(self) -> None:
-        if self._token is not None:
-            _current.reset(self._token)
-
     def __exit__(self, kind: object, *_: object) -> None:
-        self._leave()
+        _current.reset(self._token)
         try:
             if kind is None and self._written:
                 self._run(self._steps(self._written))
@@ -121,7 +117,7 @@ class DurableBlock:
         return self.__enter__()
 
     async def __aexit__(self, kind: object, *_: object) -> None:
-        self._leave()
+        _current.reset(self._token)
         try:
             if kind is None and self._written:
                 await self._run(self._steps(self._written))

@@ -369,13 +369,13 @@ class _ClientReads:
             self.replicas.wrote(self.component, self.number)
 
     def attempts(self) -> Generator[Pause | _Ask | Any, Exception | None, None]:
-        """Yield what is needed, and clients to try; be sent why one failed, None if it did not."""
+        """Yield what is needed, and clients to try; be sent why one failed."""
         if self._read_from is not _MASTER and not self.replicas.is_known(
             self.component, self.number
         ):
             yield _Ask(self.component, self.number)
         avoid: set[Entry] = set()
-        for attempt in range(ATTEMPTS):
+        for _ in range(ATTEMPTS):
             while True:
                 choice = self.replicas.begin(
                     self.component, self.number, self._read_from, avoid=avoid
@@ -390,13 +390,13 @@ class _ClientReads:
                 error = yield self._get(self.component, which, False)
             finally:
                 self.replicas.end([choice])
-            if error is None:
-                return
+            assert error is not None
             entry = choice.which.entry if isinstance(choice.which, ReplicaOf) else None
-            if entry is None or attempt == ATTEMPTS - 1:
-                raise error
+            if entry is None:
+                break
             avoid.add(entry)
             yield _Ask(self.component, self.number)
+        raise error
 
 
 class ReaderClient(DirectClient):

@@ -83,3 +83,4 @@ def replicated(running: Replicated) -> Iterator[Replicated]:
         with server.client() as client:
             client.replicaof("127.0.0.1", str(running.master.port))
             client.config_set("replica-read-only", "yes")
+            client.config_set("replica-serve-stale-data", "yes")

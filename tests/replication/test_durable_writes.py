@@ -94,7 +94,11 @@ class Clock:
 
 
 def steps_of(
-    replies: list[Any], info: str, monkeypatch: pytest.MonkeyPatch, **options: Any
+    replies: list[Any],
+    info: str | ShardFailure,
+    monkeypatch: pytest.MonkeyPatch,
+    doubtful: bool = False,
+    **options: Any,
 ) -> tuple[float, int]:
     """Run a block's end against given replies; return how long it paused, and how often it asked.
 
@@ -102,7 +106,9 @@ def steps_of(
     """
     clock = Clock()
     monkeypatch.setattr(durable, "time", clock)
-    steps = DurableBlock(lambda operation: None, timeout=5.0, **options)._steps({"users:0"})
+    block = DurableBlock(lambda operation: None, timeout=5.0, **options)
+    block._doubtful |= {"users:0"} if doubtful else set()
+    steps = block._steps({"users:0"})
     asked, paused, reply = 0, 0.0, None
     while True:
         try:
@@ -115,8 +121,8 @@ def steps_of(
             reply = None
         elif yielded[0].args[0] == "INFO":
             asked += 1
-            pending = int(clock.now < 1.2)
-            reply = [f"{info}\r\naof_enabled:1\r\naof_pending_bio_fsync:{pending}\r\n".encode()]
+            usual = f"aof_enabled:1\r\naof_pending_bio_fsync:{int(clock.now < 1.2)}"
+            reply = [info if isinstance(info, ShardFailure) else f"{usual}\r\n{info}".encode()]
         else:
             reply = replies
 
@@ -143,6 +149,40 @@ def test_replicas_count_where_there_is_no_waitaof(monkeypatch: pytest.MonkeyPatc
     replies = [b"OK", 0, unknown, [b"appendfsync", b"always"]]
     with pytest.raises(NotDurableError, match="0 of 1 replicas"):
         steps_of(replies, "redis_version:7.0.15", monkeypatch, replicas=1, fsync=True)
+
+
+EVERY_SECOND = [b"appendfsync", b"everysec"]
+SILENT = ShardFailure("it does not answer")
+
+
+@pytest.mark.parametrize(
+    ("options", "replies", "info", "why"),
+    [
+        ({"replicas": 1}, [SILENT, 1], "", "it does not answer"),
+        ({"replicas": 1}, [b"OK", SILENT], "", "it does not answer"),
+        ({"replicas": 1, "doubtful": True}, [b"OK", 1], SILENT, "it does not answer"),
+        ({"fsync": True}, [b"OK", [0, 0], EVERY_SECOND], "", "not on disk yet"),
+        ({"fsync": True}, [b"OK", SILENT, EVERY_SECOND], "", "it does not answer"),
+        ({"fsync": True}, [b"OK", [1, 0], EVERY_SECOND], SILENT, "it does not answer"),
+        ({"fsync": True}, [b"OK", [1, 0], EVERY_SECOND], "aof_enabled:0", "it has no AOF"),
+        (
+            {"fsync": True},
+            [b"OK", [1, 0], EVERY_SECOND],
+            "aof_pending_bio_fsync:1",
+            "not on disk yet",
+        ),
+    ],
+)
+def test_why_a_block_is_not_durable_in_time_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    replies: list[Any],
+    info: str | ShardFailure,
+    why: str,
+) -> None:
+    given = {"replicas": 0, "fsync": False, **options}
+    with pytest.raises(NotDurableError, match=rf"not durable within 5 s \(users:0: {why}"):
+        steps_of(replies, info, monkeypatch, **given)
 
 
 def test_blocks_that_only_read_and_wrong_arguments(opened: Face) -> None:

@@ -8,17 +8,27 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
+import yaml
 from faces import Face, faced
+from redis.exceptions import MasterDownError
 from replication_helpers import Replicated
 
 import shardkit
 from shardkit import Entry, ShardMap
 from shardkit.admin import push
-from shardkit.errors import InvalidArgumentError, InvalidEntryError, ShardUnavailable
+from shardkit.errors import (
+    InvalidArgumentError,
+    InvalidEntryError,
+    ShardErrors,
+    ShardUnavailable,
+)
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
+from shardkit.operations.commands import Shard
 from shardkit.replication import ReadFrom, replicas, session
 from shardkit.replication.replicas import Replicas, ReplicaState
 
@@ -342,6 +352,205 @@ def test_reads_under_way_go_elsewhere_when_their_replica_dies(
             assert read() == b"1"
             with pytest.raises(ShardUnavailable, match="it does not answer"):
                 on(face, strict, "k", "get", "k")
+            master.kill()
+            with pytest.raises((redis.ConnectionError, ShardErrors)) as raised:
+                read()
+            failure = getattr(raised.value, "exceptions", [raised.value])[0]
+            assert f"connecting to localhost:{master.port}" in str(failure)
+
+
+def test_a_read_is_tried_so_often_and_then_its_failure_is_told(
+    opened: Face, replicated: Replicated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.replication.replicas.INTERVAL", 3600)  # only the read learns it
+    router = opened.kit.key_sharded("users", read_from="replica")
+    hashes = opened.kit.hash("h", component="one", read_from="replica")
+
+    def read() -> tuple[Any, Any]:
+        return on(opened, router, "k", "get", "k"), opened.run(hashes.hget("a"))
+
+    assert read() == (None, None)
+    for server in replicated.replicas:
+        with server.client() as client:
+            client.config_set("replica-serve-stale-data", "no")
+            client.replicaof("127.0.0.1", "1")  # nobody is there
+    monkeypatch.setattr("shardkit.replication.reading.ATTEMPTS", 1)
+    with pytest.raises(MasterDownError, match="Link with MASTER is down"):
+        on(opened, router, "k", "get", "k")
+    with pytest.raises(ShardErrors) as raised:
+        opened.run(hashes.hget("a"))
+    assert "is a replica that has lost its master" in str(raised.value.exceptions[0])
+
+
+def test_a_read_that_its_replica_refuses_is_not_tried_elsewhere(
+    opened: Face, replicated: Replicated
+) -> None:
+    router = opened.kit.key_sharded("one", read_from="replica")
+    with replicated.master.client() as client:
+        client.set("k", 1)
+    replicated.settle()
+    with pytest.raises(ShardErrors) as raised:
+        opened.run(router.pipeline().hget("k", "a").execute())
+    assert "HGET was refused: WRONGTYPE" in str(raised.value.exceptions[0])
+    assert sorted(replicated.counts("hget")) == [0, 0, 1]
+
+
+def state_of(face: Face) -> tuple[Replicas, Any]:
+    """The replicas of a kit, and what is known of those of ``one`` after a read."""
+    router = face.kit.key_sharded("one", read_from="replica")
+    assert on(face, router, "k", "get", "k") is None
+    found = face.kit.plane.replicas
+    return found, found._shards[Shard("one", None)]
+
+
+def test_while_reads_are_held_none_is_begun(opened: Face) -> None:
+    replicas, state = state_of(opened)
+    where = state.component, None, ReadFrom("replica")
+    state.held = True
+    assert replicas.begin(*where) is None
+    assert state.reading == 0
+    state.held = False
+    found = replicas.begin(*where)
+    assert found is not None
+    assert state.reading == 1
+    replicas.end([found])
+    assert state.reading == 0
+
+
+@pytest.mark.parametrize("what", ["reads for long", "wants no replica", "wants a late one"])
+def test_a_session_goes_to_another_replica_when_that_has_all_it_read(
+    opened: Face, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr("shardkit.replication.replicas.INTERVAL", 3600)
+    replicas, state = state_of(opened)
+    first = state.last[""]
+    [other] = [each.entry for each in state.replicas if each.entry != first]
+    wanted = Entry({"port": 1}) if what == "wants no replica" else other
+    state.wanted = {"": wanted}
+    state.reading = int(what == "reads for long")
+    ask, asked = Replicas._ask, []
+
+    def late_at_first(asking: Replicas, state: Any, entry: Entry | None) -> Any:
+        answer = ask(asking, state, entry)
+        if entry is not None:
+            asked.append(entry)
+            if len(asked) < 3:
+                return answer._replace(said={**answer.said, "slave_repl_offset": 0})
+        return answer
+
+    monkeypatch.setattr(Replicas, "_ask", late_at_first)
+    monkeypatch.setattr("shardkit.replication.replicas.CATCH_UP", 0.05 if state.reading else 20)
+    replicas._switch(state)
+    assert not state.held
+    changed = what == "wants a late one"
+    assert state.last[""] == (other if changed else first)
+    assert state.wanted == ({} if changed else {"": wanted})
+    assert asked == ([other] * 3 if changed else [])
+    state.reading = 0
+
+
+def test_so_many_sessions_are_remembered(opened: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardkit.replication.replicas._MOST_SESSIONS", 2)
+    _, state = state_of(opened)
+    router = opened.kit.key_sharded("one", read_from="replica")
+    for name, remembered in (("a", ["", "a"]), ("b", ["b"]), ("a", ["b", "a"]), ("b", ["b", "a"])):
+        read_in_session(opened, router, name)
+        assert list(state.last) == remembered
+
+
+def test_what_is_known_of_replicas_stays_while_the_entry_does(
+    opened: Face, replicated: Replicated
+) -> None:
+    replicas, state = state_of(opened)
+    before = state.component
+    newer = replicated.map().components["one"]
+    assert newer.version > before.version
+    assert replicas._state(newer, state.shard) is state
+    assert state.component is newer
+    assert replicas._state(before, state.shard) is state
+    assert state.component is newer
+
+
+def test_a_kit_that_is_closed_asks_no_replicas_any_more(replicated: Replicated) -> None:
+    threads = set(threading.enumerate())
+    component = replicated.map().components["one"]
+    replicas = Replicas(SimpleNamespace(get=None))  # type: ignore[arg-type]
+    replicas.close()
+    assert replicas._state(component, Shard("one", None)).replicas
+    assert set(threading.enumerate()) <= threads
+
+
+def test_replicas_of_a_service_whose_sentinels_cannot_be_asked_are_not_known() -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise redis.ConnectionError("nobody is there")
+
+    entry = {"sentinel": {"service": "main", "sentinels": [["127.0.0.1", 1]]}}
+    component = ShardMap.parse(json.dumps({"components": {"one": {"entry": entry}}}))
+    replicas = Replicas(SimpleNamespace(get=refuse))  # type: ignore[arg-type]
+    replicas.ask(component.components["one"], None)
+    replicas.close()
+    [state] = replicas._shards.values()
+    assert state.master.problem == "it does not answer (nobody is there)"
+    assert state.replicas == []
+
+
+SEEN = [("a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("said", "known"),
+    [
+        ([[], SEEN], SEEN),
+        ([SEEN, [("b", 2)]], SEEN),
+        ([redis.ConnectionError("gone"), []], []),
+        ([redis.ConnectionError("gone"), OSError("gone")], None),
+        ([], None),
+    ],
+)
+def test_one_sentinel_after_another_is_asked_until_one_knows_replicas(
+    said: list[Any], known: list[tuple[str, int]] | None
+) -> None:
+    def sentinel(answer: Any) -> Any:
+        def seen(service: str) -> Any:
+            assert service == "main"
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return SimpleNamespace(sentinel_slaves=seen)
+
+    manager = SimpleNamespace(sentinels=[*map(sentinel, said)], filter_slaves=lambda found: found)
+    entry = Entry({"sentinel": {"service": "main", "sentinels": [["127.0.0.1", 1]]}}, "one")
+    assert replicas._known_to(manager, entry) == known
+
+
+@pytest.mark.parametrize(
+    ("said", "problem", "complete_at"),
+    [
+        ({"slave_repl_offset": 300}, "", 3.0),
+        ({"slave_repl_offset": 200}, "", 2.0),
+        ({"slave_repl_offset": 199}, "", 1.0),
+        ({"slave_repl_offset": 99}, "", float("-inf")),
+        ({}, "", float("-inf")),
+        ({"role": "master"}, "it is a master", float("-inf")),
+        ({"master_sync_in_progress": 1}, "it is being filled", float("-inf")),
+        ({"master_replid": "h2"}, "it is no replica of this master", float("-inf")),
+    ],
+)
+def test_a_replica_has_all_up_to_the_latest_sample_that_its_offset_has_reached(
+    replicated: Replicated, said: dict[str, Any], problem: str, complete_at: float
+) -> None:
+    component = replicated.map().components["one"]
+    state = replicas._new_state(component, Shard("one", None))
+    for at in (1, 2, 3):
+        master = {"role": "master", "master_replid": "h1", "master_repl_offset": 100 * at}
+        replicas._settle_master(state, replicas._Answer(master, float(at), 0.25))
+    usual = {"role": "slave", "master_replid": "h1", "master_link_status": "up"}
+    [replica, _] = state.replicas
+    replicas._settle_replica(state, replica, replicas._Answer({**usual, **said}, 4.0, 0.5))
+    assert (replica.problem, replica.complete_at) == (problem, complete_at)
+    assert (replica.linked, replica.asked_at, replica.latency) == (True, 4.0, 0.5)
+    assert state.master.latency == 0.25
 
 
 def test_why_no_replica_can_be_read_is_said_of_each(opened: Face, replicated: Replicated) -> None:
@@ -434,6 +643,27 @@ def test_replicas_are_those_of_the_entry_as_it_is_now(kind: str, replicated: Rep
             assert replicated.counts("get")[1:] == [0, 1]
 
 
+def test_reads_go_on_from_the_same_replica_when_another_shard_has_moved(
+    kind: str, replicated: Replicated
+) -> None:
+    described = yaml.safe_load(replicated.map().to_yaml())
+    with LocalServer() as server, server.client() as config:
+        push(config, replicated.map())
+        with faced(kind, f"redis://{server.address}") as face:
+            router = face.kit.key_sharded("users", read_from="replica")
+            known = face.kit.plane.replicas._shards
+            assert on(face, router, "k", "get", "k") is None
+            [shard] = known
+            before = known[shard].component.version
+            described["components"]["users"]["shards"][1 - shard.number]["db"] = 3
+            push(config, ShardMap.parse(json.dumps(described)))
+            face.kit.topology.expire()
+            for _ in range(2):
+                assert on(face, router, "k", "get", "k") is None
+            assert known[shard].component.version > before
+            assert sorted(replicated.counts("get")) == [0, 0, 3]
+
+
 def test_own_writes_are_read_though_replicas_lag(opened: Face, replicated: Replicated) -> None:
     router = opened.kit.key_sharded("users", read_from="replica")
     assert on(opened, router, "k", "get", "k") is None
@@ -495,7 +725,7 @@ def test_sentinels_tell_the_replicas(kind: str) -> None:
                 assert "cmdstat_get" not in client.info("commandstats")
 
 
-def test_a_cluster_is_read_from_its_replicas(kind: str) -> None:
+def test_a_cluster_is_read_from_its_replicas(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with LocalCluster(masters=3, replicas_per_master=1) as cluster:
         text = json.dumps({"components": {"c": {"entry": cluster.entry.fields}}})
         with faced(kind, ShardMap.parse(text)) as face:
@@ -520,6 +750,13 @@ def test_a_cluster_is_read_from_its_replicas(kind: str) -> None:
                         assert "cmdstat_get" not in stats
             face.run(router.mset(dict.fromkeys(keys, "mine")))
             assert face.run(router.mget(keys)) == [b"mine"] * 30, "masters answer for a while"
+            monkeypatch.setattr("shardkit.replication.replicas.CLUSTER_WRITES", -1.0)
+            for server in cluster.nodes:
+                with server.client() as client:
+                    role = client.info("replication")["role"]
+                if role == "slave":
+                    server.kill()
+            assert face.run(router.mget(keys)) == [b"mine"] * 30, "masters answer in their place"
             with pytest.raises(InvalidArgumentError, match="which is a cluster"):
                 face.run(face.kit.key_sharded("c", read_from="nearest").mget(keys))
 
