@@ -375,6 +375,7 @@ class _ClientReads:
         ):
             yield _Ask(self.component, self.number)
         avoid: set[Entry] = set()
+        error: Exception | None = None
         for _ in range(ATTEMPTS):
             while True:
                 choice = self.replicas.begin(
@@ -390,12 +391,12 @@ class _ClientReads:
                 error = yield self._get(self.component, which, False)
             finally:
                 self.replicas.end([choice])
-            assert error is not None
             entry = choice.which.entry if isinstance(choice.which, ReplicaOf) else None
             if entry is None:
                 break
             avoid.add(entry)
             yield _Ask(self.component, self.number)
+        assert error is not None
         raise error
 
 
