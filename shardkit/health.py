@@ -90,7 +90,7 @@ class Health:
 
 def health_of(kit: Any, seconds: float) -> Health:
     """Look at every server of a blocking kit, in threads."""
-    components, broken = _components(kit, kit.components(), kit.topology.component)
+    components, broken = _components(kit.components(), kit.topology.component)
     looks = _looks(components)
 
     def look(where: tuple[Component, Shard]) -> ShardHealth:
@@ -123,7 +123,7 @@ async def ahealth_of(kit: Any, seconds: float) -> Health:
         found: Component = outcome
         return found
 
-    components, broken = _components(kit, names, component_of)
+    components, broken = _components(names, component_of)
     looks = _looks(components)
 
     async def look(where: tuple[Component, Shard]) -> ShardHealth:
@@ -145,7 +145,7 @@ async def ahealth_of(kit: Any, seconds: float) -> Health:
 
 
 def _components(
-    kit: Any, names: Iterable[str], find: Callable[[str], Component]
+    names: Iterable[str], find: Callable[[str], Component]
 ) -> tuple[list[Component], dict[str, str]]:
     components, broken = [], {}
     for name in names:

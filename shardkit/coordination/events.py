@@ -178,7 +178,7 @@ class Barrier(Structure[Face]):
             return self._call("arrive", waiter, channel or "-", in_round)
 
         def withdraw(channel: str) -> Command:
-            return self._call("withdraw", waiter, channel or "-", in_round)
+            return self._call("withdraw", waiter, "-", in_round)
 
         def opened(reply: Any) -> bool:
             nonlocal in_round

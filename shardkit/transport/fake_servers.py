@@ -147,7 +147,6 @@ class MemoryServer:
         with self._lock:
             self._down = True
             broken = list(self._connections)
-            self._connections.clear()
         for connection in broken:
             connection.break_off()
         for client in self._inside.client_list():

@@ -18,7 +18,7 @@ import reprlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, filterfalse, pairwise
 from operator import add
 from typing import Any, TypeAlias
 
@@ -58,21 +58,24 @@ def pack(args: Sequence[Argument]) -> bytes:
     """
     try:
         return pack_command(tuple(args))
-    except (TypeError, UnicodeEncodeError) as error:
+    except (TypeError, UnicodeEncodeError):
         given: Sequence[Any] = args
         if any(isinstance(argument, bytearray | memoryview) for argument in given):
             return pack([bytes(a) if isinstance(a, bytearray | memoryview) else a for a in given])
-        for argument in args:
-            try:
-                pack_command((argument,))
-            except (TypeError, UnicodeEncodeError):
-                shown = reprlib.repr(argument)
-                raise InvalidArgumentError(
-                    f"{args[0]!r}: argument {shown} is a {type(argument).__name__} that cannot "
-                    "be sent",
-                    "give text, bytes or a number",
-                ) from None
-        raise InvalidArgumentError(f"{args!r} cannot be sent: {error}") from None
+        wrong = next(filterfalse(_can_be_sent, given))
+        raise InvalidArgumentError(
+            f"{args[0]!r}: argument {reprlib.repr(wrong)} is a {type(wrong).__name__} that cannot "
+            "be sent",
+            "give text, bytes or a number",
+        ) from None
+
+
+def _can_be_sent(argument: Any) -> bool:
+    try:
+        pack_command((argument,))
+    except (TypeError, UnicodeEncodeError):
+        return False
+    return True
 
 
 def pack_all(commands: Sequence[Arguments]) -> list[Chunk]:
@@ -232,7 +235,11 @@ def _prefixes(lengths: list[int]) -> list[bytes]:
 
 
 def _encoded(values: Sequence[Any]) -> Sequence[bytes] | None:
-    """Return values as they are sent; None if that is left to hiredis."""
+    """Return values as they are sent; None if that is left to hiredis.
+
+    Raises:
+        InvalidArgumentError: an integer has too many digits, at which hiredis would crash.
+    """
     kinds = set(map(type, values))
     try:
         if kinds == {bytes}:
@@ -241,8 +248,10 @@ def _encoded(values: Sequence[Any]) -> Sequence[bytes] | None:
             return list(map(str.encode, values))
         if kinds == {int}:
             return list(map(b"%d".__mod__, values))
-    except ValueError:  # lone surrogates, or an integer of too many digits
+    except UnicodeEncodeError:  # lone surrogates
         pass
+    except ValueError as error:
+        raise InvalidArgumentError(f"an integer cannot be sent: {error}", "give text") from None
     return None
 
 

@@ -536,6 +536,16 @@ def test_what_has_ended_is_renewed_no_more(face: Face) -> None:
     assert not told
 
 
+def test_of_a_hold_that_is_broken_nothing_is_kept(face: Face, kit: ShardKit) -> None:
+    lock = face.kit.lock("x", component="one", renew=False)
+    assert face.run(lock.acquire())
+    client: Any = kit.client("one")
+    [details] = [key for key in client.scan_iter() if client.type(key) == b"hash" and b"x}:" in key]
+    assert client.hlen(details) == 1
+    assert face.run(lock.break_holds("for a test")) == 1
+    assert not client.exists(details)
+
+
 async def test_a_task_is_told_too(akit: AsyncShardKit) -> None:
     told: list[Hold[Any]] = []
     lock = akit.lock("x", component="one", ttl=0.2, on_lost=told.append)

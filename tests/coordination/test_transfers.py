@@ -19,6 +19,7 @@ from faces import Face, holder
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.coordination import Account, Leg, TransferResult
+from shardkit.coordination.transfers import _log_of
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ShardKitError
 from shardkit.operations import Operation, Pause
 
@@ -118,6 +119,35 @@ def test_who_was_stopped_and_undone_by_others_changes_nothing(kit: ShardKit) -> 
         assert late.reason == "undone"
         assert bank.total(["a", "b"]) == {"gold": 10}
         assert bank.read("a")[0].balances == {"gold": 10}
+
+
+def test_what_is_sent_again_of_a_transfer_takes_nothing_twice(kit: ShardKit) -> None:
+    bank = kit.transfers("bank", component="many")
+    assert bank.issue(Leg("a", {"gold": 10}))
+    steps = bank.deferred.transfer(*move("a", "b", 1))
+    step, answer = next(steps), None
+    with pytest.raises(StopIteration) as ended:  # noqa: PT012
+        while True:
+            for _ in range(2):  # as after an answer that was lost
+                answer = kit.driver._run_step(step)
+            step = steps.send(answer)
+    assert ended.value.value == TransferResult(True)
+    a, b = bank.read("a", "b")
+    assert (a.balances, b.balances, a.in_flight, b.in_flight) == ({"gold": 9}, {"gold": 1}, {}, {})
+
+
+def test_what_cannot_be_finished_does_not_keep_others_from_it(kit: ShardKit) -> None:
+    bank = kit.transfers("bank", component="many", grace=0.01)
+    assert bank.issue(Leg("a", {"gold": 10}))
+    legs = {leg.account: bank._leg_text(leg) for leg in move("a", "b", 1)}
+    for id_ in ("t0", "t1", "t2"):
+        assert not stop_after(bank._in_steps(id_, legs), kit, 2)
+    log = f"bank:log:{{{_log_of('t1')}}}"
+    holder(kit, "many", log).hset(log, "t1", "pending nonsense")
+    time.sleep(0.02)  # until the grace is over, in which they are not disturbed
+    with pytest.raises(DamagedDataError, match="t1=pending nonsense"):
+        bank.recover()
+    assert list(bank.read("a")[0].in_flight) == ["t1"]
 
 
 def test_of_two_who_recover_at_once_one_counts_what_was_undone(kit: ShardKit) -> None:

@@ -13,6 +13,7 @@ from faces import Face, faced
 import shardkit
 from shardkit import ShardMap
 from shardkit.config.store import push
+from shardkit.errors import ClosedError
 from shardkit.health import asgi, wsgi
 from shardkit.local import LocalServer
 
@@ -119,3 +120,28 @@ def test_the_wsgi_endpoint_answers_probes(own_server: LocalServer) -> None:
         assert [shard["reachable"] for shard in json.loads(body)["shards"]] == [True, False]
         assert app({"PATH_INFO": "/live"}, lambda *args: said.append(args)) == [b'{"ok": true}']
         assert said[1][0] == "200 OK"
+        kit.close()
+        assert app({"PATH_INFO": "/live"}, lambda *args: said.append(args)) == [b'{"ok": false}']
+        [body] = app({"PATH_INFO": "/ready"}, lambda *args: said.append(args))
+    assert [line for line, _ in said[2:]] == ["503 Service Unavailable"] * 2
+    assert json.loads(body) == {
+        "ok": False,
+        "error": "the kit is closed; open a new one with shardkit.connect",
+    }
+
+
+def test_a_kit_that_is_closed_while_its_health_is_asked_is_closed_and_not_broken(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = ClosedError("the kit is closed", "open a new one with shardkit.connect")
+
+    def closed(name: str) -> Any:
+        raise error
+
+    async def loaded(names: list[str]) -> dict[str, Any]:
+        return dict.fromkeys(names, error)
+
+    monkeypatch.setattr(face.kit.topology, "component", closed)
+    monkeypatch.setattr(face.kit.topology, "aload", loaded, raising=face.runner is not None)
+    with pytest.raises(ClosedError, match="the kit is closed"):
+        face.run(face.kit.health())

@@ -19,8 +19,10 @@ from redis.exceptions import MasterDownError
 from replication_helpers import Replicated
 
 import shardkit
-from shardkit import Entry, ShardMap
+from shardkit import Entry, ShardKit, ShardMap
 from shardkit.admin import push
+from shardkit.connections import redis_private
+from shardkit.connections.clients import ReplicaOf
 from shardkit.errors import (
     InvalidArgumentError,
     InvalidEntryError,
@@ -31,6 +33,7 @@ from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 from shardkit.operations.commands import Shard
 from shardkit.replication import ReadFrom, replicas, session
 from shardkit.replication.replicas import Replicas, ReplicaState
+from shardkit.routing.placement import slot_of
 
 
 def on(face: Face, router: Any, key: str, method: str, *args: Any) -> Any:
@@ -725,6 +728,18 @@ def test_sentinels_tell_the_replicas(kind: str) -> None:
                 assert "cmdstat_get" not in client.info("commandstats")
 
 
+def client_of(kit: Any, number: Any) -> Any:
+    """The client of component ``c`` by which pipelines go."""
+    component = kit.topology.last_known("c")
+    if isinstance(kit, ShardKit):
+        return kit.clients.get(component, number, raw=False)
+
+    async def found() -> Any:
+        return kit.clients.aget(component, number, raw=False)
+
+    return found()
+
+
 def test_a_cluster_is_read_from_its_replicas(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with LocalCluster(masters=3, replicas_per_master=1) as cluster:
         text = json.dumps({"components": {"c": {"entry": cluster.entry.fields}}})
@@ -748,6 +763,24 @@ def test_a_cluster_is_read_from_its_replicas(kind: str, monkeypatch: pytest.Monk
                     if client.info("replication")["role"] == "master":
                         assert "cmdstat_mget" not in stats
                         assert "cmdstat_get" not in stats
+            # Of a slot whose replicas are not known the master answers, of the others they do.
+            number: Any = ReplicaOf(None)
+            owners = redis_private.slot_owners(face.run(client_of(face.kit, number)))
+            del owners[slot_of("k7")]  # type: ignore[attr-defined]
+            pipe = router.pipeline()
+            for key in keys:
+                pipe.get(key)
+            assert face.run(pipe.execute()) == [b"v"] * 30
+            asked = 0
+            for server in cluster.nodes:
+                with server.client() as client:
+                    stats = client.info("commandstats")
+                    if client.info("replication")["role"] == "master":
+                        asked += sum(
+                            stats.get(f"cmdstat_{name}", {"calls": 0})["calls"]
+                            for name in ("get", "mget")
+                        )
+            assert asked == 1
             face.run(router.mset(dict.fromkeys(keys, "mine")))
             assert face.run(router.mget(keys)) == [b"mine"] * 30, "masters answer for a while"
             monkeypatch.setattr("shardkit.replication.replicas.CLUSTER_WRITES", -1.0)

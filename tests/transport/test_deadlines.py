@@ -12,11 +12,16 @@ from typing import Any
 
 import pytest
 from link_helpers import FACES, Face, command, opened
-from redis.exceptions import InvalidResponse, TimeoutError  # noqa: A004 - redis-py's own
+from redis.exceptions import (
+    InvalidResponse,
+    ResponseError,
+    TimeoutError,  # noqa: A004 - redis-py's own
+)
 from scripted_server import ScriptedServer, bulk, scripted
 
 import shardkit
 from shardkit import ShardErrors, ShardFailure, ShardMap, ShardUnavailable
+from shardkit.deadlines import current, earliest, within
 from shardkit.errors import ConfigServerError, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.operations.commands import Batch, Pause, Replies, Shard
@@ -253,6 +258,8 @@ async def test_a_blocking_command_may_block_on_top_of_its_entry_but_not_of_a_blo
         with at_most(0.2), face.kit.deadline(0.2):
             [failure] = await face.send(on(0, "BLPOP", PATIENT, block=PATIENT))
         assert failure.maybe_executed
+        with pytest.raises(ResponseError, match="timeout is not"):  # no number of seconds: as it is
+            await face.client_call("one", "execute_command", "BLPOP", "none", "long")
         for call in (
             ("blpop", "none", PATIENT),
             ("blpop", "none", 0),
@@ -260,6 +267,18 @@ async def test_a_blocking_command_may_block_on_top_of_its_entry_but_not_of_a_blo
         ):
             with at_most(0.2), face.kit.deadline(0.2), pytest.raises(TimeoutError, match="deadl"):
                 await face.client_call("one", *call)
+
+
+def test_what_holds_inside_ends_with_it_and_the_one_outside_holds_again() -> None:
+    with within(earliest(60)) as outer:
+        assert current.get() is outer is not None
+        with within(None):
+            assert current.get() is None
+        with suppress(KeyError), within(earliest(1)) as inner:
+            assert current.get() is inner is not outer
+            raise KeyError
+        assert current.get() is outer
+    assert current.get() is None
 
 
 def test_the_earliest_of_nested_ones_holds_and_it_ends_with_its_block(

@@ -15,7 +15,7 @@ from scripted_server import scripted
 import shardkit
 from shardkit import ShardMap, events
 from shardkit.local import LocalServer
-from shardkit.operations.commands import Script, Shard, script_call
+from shardkit.operations.commands import Script, Shard, Transaction, script_call
 
 
 @pytest.fixture(params=FACES)
@@ -84,6 +84,17 @@ async def test_a_batch_is_told_once_for_each_server(
         opened_for = {event.shard for event in of(told, events.ConnectionOpened)}
     closed_for = {event.shard for event in of(told, events.ConnectionClosed)}
     assert opened_for == closed_for == {f"own_shards:{n}" for n in range(4)}
+
+
+async def test_the_commands_of_a_transaction_are_told_one_by_one(
+    kind: str, own_map: ShardMap, told: list[Any]
+) -> None:
+    async with opened(kind, own_map) as face:
+        inner = (command("own", "k", "INCR"), command("own", "k", "GET"))
+        batch = [Transaction("own", "k", inner), command("own", "k", "STRLEN")]
+        assert await face.send(*batch) == [[1, b"1"], 1]
+        [sent] = of(told, events.CommandsSent)
+    assert list(sent.commands_of()) == [("INCR", "k"), ("GET", "k"), ("STRLEN", "k")]
 
 
 @pytest.mark.parametrize("which", ["shared", "private", "not multiplexed"])

@@ -23,7 +23,7 @@ from shardkit.local import LocalServers
 from shardkit.operations.commands import Command, Home, Locate, Shard, ShardOf, Transaction
 from shardkit.operations.operation import Operation
 from shardkit.transport.resp import CHUNK_BYTES, CHUNK_REQUESTS
-from shardkit.transport.server_request import ServerRequest
+from shardkit.transport.server_request import ServerRequest, settle
 
 MANY_SHARDS = """
 components:
@@ -279,6 +279,17 @@ async def test_what_cannot_be_sent_is_named_and_nothing_is_sent(face: Face, bad:
     assert await face.send(command("many", "k1", "GET")) == [None]
 
 
+@pytest.mark.parametrize("bad", ["\ud800", 10**5_000], ids=["surrogate", "too many digits"])
+async def test_what_cannot_be_sent_in_bulk_is_refused_and_nothing_is_sent(
+    face: Face, bad: Any
+) -> None:
+    other = bad if isinstance(bad, int) else "v"
+    batch = [command("one", f"k{n}", "SET", value) for n, value in enumerate([other] * 9 + [bad])]
+    with pytest.raises(InvalidArgumentError, match="cannot be sent"):
+        await face.send(*batch)
+    assert await face.send(command("one", "k1", "GET")) == [None]
+
+
 async def test_a_bad_key_or_shard_is_an_error_and_nothing_is_sent(face: Face) -> None:
     good = command("few", "k", "SET", 1)
     with pytest.raises(InvalidKeyError, match="5 is a float; a key is a str, bytes or an int"):
@@ -340,3 +351,13 @@ def test_chunks_are_bounded_and_hold_everything_in_order() -> None:
     for chunk in chunks:
         assert chunk.replies <= CHUNK_REQUESTS
         assert len(chunk.data) <= CHUNK_BYTES or chunk.replies == 1
+
+
+def test_a_transaction_that_was_aborted_has_no_replies_and_one_that_failed_has_errors() -> None:
+    inner = (Command("c", "k", ("INCR", "k")), Command("c", "k", ("GET", "k")))
+    transaction = Transaction("c", "k", inner)
+    parcel = ServerRequest(Shard("c"), "somewhere", [0], [transaction])
+    assert settle(parcel, transaction, None) == (None, False)
+    assert settle(parcel, transaction, [1, b"1"]) == ([1, b"1"], False)
+    [refused, value], failed = settle(parcel, transaction, [ResponseError("no"), b"1"])  # type: ignore[misc]
+    assert (refused.command, value, failed) == ("INCR", b"1", True)

@@ -18,7 +18,7 @@ from shardkit.connections import Connector
 from shardkit.connections.clients import Clients
 from shardkit.errors import ConfigError, MissingEntryError
 from shardkit.local import LocalServer, LocalServers
-from shardkit.operations.commands import Command, Replies
+from shardkit.operations.commands import Command, Replies, Subscribe
 from shardkit.transport.awaiting import AwaitingLink
 from shardkit.transport.blocking import BlockingLink
 
@@ -252,6 +252,29 @@ async def test_a_reference_to_the_environment_is_resolved_when_the_client_is_bui
     monkeypatch.setenv("SK_TEST_NAME", "somebody")
     assert held.get(component, None).client_getname() in (b"somebody", "somebody")
     held.close()
+
+
+class Refusing(Connector):
+    """Makes no client."""
+
+    def blocking(self, fields: Any) -> Any:
+        raise OSError("too many open files")
+
+    def awaiting(self, fields: Any) -> Any:
+        raise OSError("too many open files")
+
+
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_client_that_cannot_be_made_is_a_shard_unavailable(
+    kind: str, shard_map: ShardMap
+) -> None:
+    async with opened(kind, shard_map, connector=Refusing()) as face:
+        for _ in range(2):  # the component is known from then on
+            [reply] = await face.send(command("one", "k", "GET"))
+            assert isinstance(reply, ShardUnavailable)
+            assert "cannot be reached: too many open files" in str(reply)
+        subscribing = face.kit.driver.link.subscribe(Subscribe("one", "k"))
+        assert await face._value(subscribing) == ""  # who waits polls
 
 
 async def test_a_cluster_that_is_away_is_a_shard_unavailable(linked: Linked) -> None:

@@ -220,6 +220,30 @@ def test_what_is_sent_for_joined_commands_is_one_command() -> None:
     assert (chunk.replies, runs) == (2, [JoinedRun(2)])
 
 
+LARGE = b"v" * (CHUNK_BYTES // 8)
+
+
+@pytest.mark.parametrize(
+    ("commands", "in_slots", "joined"),
+    [
+        ([("GET", "a")] * 20 + [("GET", "a", "x")] * 15, False, [(20, True), (15, False)]),
+        ([("GET", 1.5)] * 20 + [("GET", "a", "b")], True, [(21, False)]),
+        ([("HGET", 1.0, "f")] * 8 + [("HGET", 1, "f")] * 8, False, [(16, False)]),
+        ([("SET", "{a}", LARGE)] * 20, True, [(7, True), (7, True), (6, True)]),
+        ([("SET", "{a}", LARGE)] * 12 + [("SET", "{a}", 1)], True, [(13, False)]),
+    ],
+    ids=["nonsense", "no key", "another key", "large", "large and mixed"],
+)
+def test_only_what_can_be_one_command_is_joined_in_chunks(
+    commands: list[Any], in_slots: bool, joined: list[tuple[int, bool]]
+) -> None:
+    chunks, runs = pack_joined(commands, in_slots)
+    assert [tuple(run) for run in runs] == joined
+    assert all(len(chunk.data) <= CHUNK_BYTES for chunk in chunks)
+    expected = [1 if joins else size for size, joins in joined]
+    assert sum(chunk.replies for chunk in chunks) == sum(expected)
+
+
 def test_replies_are_split_again() -> None:
     error = ShardFailure("no", shard="c")
     runs = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import pickle
 import threading
 import time
@@ -307,6 +308,18 @@ async def test_shards_that_do_not_answer_cost_the_time_of_one(
         assert time.monotonic() - started < 4  # eighteen times 0.4 would be 7.2
         assert replies[::4] == [None] * 6
         assert sum(isinstance(reply, ShardUnavailable) for reply in replies) == 18
+
+
+@pytest.mark.parametrize("face_name", FACES)
+async def test_shards_without_a_socket_timeout_are_waited_for(
+    face_name: str, all_servers: LocalServers
+) -> None:
+    ports = [server.port for server in all_servers.servers[:2]]
+    shards = [{"port": port, "socket_timeout": None} for port in ports]
+    shard_map = ShardMap.parse(json.dumps({"components": {"data": {"shards": shards}}}))
+    async with opened(face_name, shard_map) as face:
+        batch = [Command(Shard("data", n), "k", ("EVAL", "return 1", 0)) for n in range(2)]
+        assert await face.send(*batch) == [1, 1]
 
 
 async def test_a_shard_with_more_patience_keeps_it_when_another_times_out(

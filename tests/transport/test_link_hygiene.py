@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 import redis
 from link_helpers import command, eventually
+from scripted_server import bulk, scripted
 
 import shardkit
-from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit import AsyncShardKit, ShardKit, ShardMap, ShardUnavailable
 from shardkit.local import LocalServers
 from shardkit.operations.commands import Command, Partial
 from shardkit.operations.operation import Operation
+from shardkit.transport import multiplexer
 
 # Python 3.12 and later warn of what these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
@@ -132,6 +134,81 @@ async def test_tasks_of_one_turn_share_a_write(akit: AsyncShardKit, servers: Loc
         after = client.info("stats")
     assert after["total_connections_received"] == before
     assert after["total_reads_processed"] - reads < 20
+
+
+async def test_what_has_not_left_when_its_connection_breaks_goes_over_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(multiplexer, "MAX_REPLIES", 1)  # the others wait until it is answered
+    broken: list[list[bytes]] = []
+
+    def answer(args: list[bytes]) -> bytes | None:
+        if args[1] != b"k0":
+            return bulk(args[1])
+        broken.append(args)
+        return None
+
+    with scripted(INCR=answer) as server:
+        text = str({"components": {"data": {"entry": {"port": server.port}}}})
+        async with await shardkit.aconnect(ShardMap.parse(text)) as kit:
+            link: Any = kit.driver.link
+            await link.send([Command("data", "k", ("PING",))])
+            sending = [
+                asyncio.create_task(link.send([command("data", f"k{n}", "INCR")])) for n in range(4)
+            ]
+            [first], *others = await asyncio.gather(*sending)
+    assert isinstance(first, ShardUnavailable)
+    assert "may have been executed" in first.remedy
+    assert others == [[b"k1"], [b"k2"], [b"k3"]]
+    assert len(broken) == 1
+
+
+async def test_a_repr_says_what_a_connection_is_doing(akit: AsyncShardKit) -> None:
+    link: Any = akit.driver.link
+    first = asyncio.create_task(link.send([command("one", "k", "GET")]))
+    while "connecting" not in repr(link):  # noqa: ASYNC110 - the task above makes it so
+        await asyncio.sleep(0)
+    assert "connecting, 1 waiting, 0 replies outstanding" in repr(link)
+    assert await first == [None]
+    assert "idle, 0 waiting, 0 replies outstanding" in repr(link)
+
+
+async def test_a_connection_has_one_timer_however_much_it_is_used(
+    akit: AsyncShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link: Any = akit.driver.link
+    await link.send([command("one", "k", "INCR")])
+    [connection] = [each for found in link._connections.values() for each in found.values()]
+    begun: list[float] = []
+    monkeypatch.setattr(connection, "_call_later", begun.append)
+    assert [await link.send([command("one", "k", "INCR")]) for _ in range(3)] == [[2], [3], [4]]
+    assert connection._timer is not None
+    assert begun == []
+
+
+async def test_a_connection_that_is_written_to_is_not_given_up_until_that_stops(
+    akit: AsyncShardKit,
+) -> None:
+    link: Any = akit.driver.link
+    await link.send([command("one", "k", "GET")])
+    [connection] = [each for found in link._connections.values() for each in found.values()]
+    waiting = asyncio.create_task(link.send([Command("one", "l", ("BLPOP", "l", 0))]))
+    while connection._transport is None:  # noqa: ASYNC110 - the task above makes it so
+        await asyncio.sleep(0)
+    connection._timer.cancel()
+    connection._last_read, connection._unwritten = -1e9, 100  # it was still to be written
+    connection._check_timeout()
+    assert not waiting.done()
+    assert connection._transport is not None
+    connection._timer.cancel()
+    connection._last_read = -1e9
+    connection._check_timeout()
+    [lost] = await waiting
+    assert isinstance(lost, ShardUnavailable)
+    assert "no reply for" in str(lost)
+    connection._check_timeout()  # as when its time was over just then
+    connection.buffer_updated(5)  # and something came
+    assert await link.send([command("one", "k", "GET")]) == [None]
 
 
 # ---- interrupted

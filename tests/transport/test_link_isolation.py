@@ -314,6 +314,31 @@ async def test_what_was_sent_says_so_although_it_could_not_be_sent_again(face_na
             assert "may have been executed" in lost.remedy
 
 
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (b">2\r\n+invalidate\r\n*1\r\n+k\r\n" + bulk(b"v"), b"v"),
+        (b"%1\r\n*1\r\n+a\r\n+b\r\n", None),
+    ],
+    ids=["a push", "a map whose key is a list"],
+)
+async def test_what_comes_between_replies_or_is_none_harms_no_call(
+    face_name: str, answer: bytes, expected: bytes | None
+) -> None:
+    hello = b"%1\r\n+proto\r\n:3\r\n"
+    with scripted(GET=answer, HELLO=hello) as server:
+        entry = {"port": server.port, "protocol": 3}
+        shard_map = ShardMap.parse(str({"components": {"data": {"entry": entry}}}))
+        async with opened(face_name, shard_map) as face:
+            for _ in range(2):
+                if expected is None:
+                    with pytest.raises((ConnectionError, TypeError), match=r"no RESP|unhash"):
+                        await face.client_call("data", "get", "k")
+                else:
+                    assert await face.client_call("data", "get", "k") == expected
+                assert await face.client_call("data", "ping") is True
+
+
 # ---- one reply too many
 
 

@@ -16,7 +16,7 @@ from shardkit import CommandRefused, ShardMap, ShardUnavailable
 from shardkit.connections import redis_private
 from shardkit.local import LocalCluster
 from shardkit.local.cluster import ClusterNode
-from shardkit.operations.commands import Script, Transaction, script_call
+from shardkit.operations.commands import Script, Subscribe, Transaction, script_call
 from shardkit.routing.placement import slot_of
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
@@ -198,6 +198,8 @@ async def test_a_slot_of_which_the_client_knows_no_owner_is_refused_alone(slots:
     assert isinstance(replies[7], ShardUnavailable)
     assert "may have been executed" not in str(replies[7])
     assert replies[:7] + replies[8:] == [1] * 29
+    subscribing = slots.kit.driver.link.subscribe(Subscribe("data", "k7"))
+    assert await slots._value(subscribing) == ""  # who waits polls
 
 
 async def test_what_could_not_be_sent_to_a_slots_old_node_goes_to_its_new_one(slots: Face) -> None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio as aioredis
+from fakeredis import FakeAsyncRedis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import DataError, NoScriptError, ResponseError
 
 import shardkit
 from shardkit import AsyncShardKit, ShardMap
 from shardkit.local import LocalServer
+from shardkit.transport import user_clients
+from shardkit.transport.fake_servers import MemoryConnector
 from shardkit.transport.user_clients import DirectClient, MultiplexedClient
 
 
@@ -294,3 +298,39 @@ def test_threads_get_their_own_replies(kit: shardkit.ShardKit) -> None:
 
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(read, range(100)))
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+async def test_a_call_that_met_a_loading_server_goes_on_at_the_cluster_that_follows_it(
+    blocks: bool,
+) -> None:
+    memory = MemoryConnector()
+    memory.server("a").answer("LOADING Redis is loading the dataset in memory")
+    given = ShardMap.parse("components: {own: {entry: {host: a}}}")
+    async with await shardkit.aconnect(given, connector=memory) as akit:
+        with shardkit.connect(given, connector=memory) as kit:
+            client: Any = kit.client("own") if blocks else await akit.client("own")
+            found = (
+                memory.server("b").client()
+                if blocks
+                else FakeAsyncRedis(server=memory.server("b").fake)
+            )
+            cluster = SimpleNamespace(execute_command=found.execute_command)
+
+            async def follow() -> Any:
+                return cluster
+
+            client.successor = (lambda: cluster) if blocks else follow
+            assert (client.set("k", 1) if blocks else await client.set("k", 1)) is True
+            assert memory.server("b").client().get("k") == b"1"
+            assert memory.server("a").client().get("k") is None
+            if not blocks:
+                await found.aclose()
+
+
+def test_of_many_names_only_some_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_clients, "_is_shared", {f"NAME{n}": True for n in range(4095)})
+    assert [user_clients._may_share(name) for name in ("GET", "BLPOP", "SET")] == [1, 0, 1]
+    assert len(user_clients._is_shared) == 4096
+    assert user_clients._is_shared["GET"] is True
+    assert "SET" not in user_clients._is_shared

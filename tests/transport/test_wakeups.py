@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from link_helpers import FACES, Face, command, eventually, opened
+from scripted_server import bulk, scripted
 
-from shardkit import ShardMap
+from shardkit import ShardKit, ShardMap
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.operations.commands import AwaitWakeup, Subscribe
 from shardkit.routing.placement import slot_of
@@ -106,3 +107,48 @@ async def test_who_waits_on_a_slot_that_moves_to_another_node_gets_another_chann
                 [task] = await waiting(face, "a")
                 assert source.execute_command("SPUBLISH", channel, "a it is yours") == 1
                 assert await task == b"it is yours"
+
+
+@pytest.mark.parametrize("kind", FACES)
+async def test_what_is_no_wake_up_wakes_nobody_and_is_passed_over(kind: str) -> None:
+    def subscribe(args: list[bytes]) -> bytes:
+        channel = bulk(args[1])
+        confirmed = b"*3\r\n$9\r\nsubscribe\r\n" + channel + b":1\r\n"
+        other = b"*3\r\n$9\r\nsubscribe\r\n$5\r\nother\r\n:2\r\n"
+        return confirmed + other + b"*3\r\n$7\r\nmessage\r\n" + channel + bulk(b"a yours")
+
+    with scripted(SUBSCRIBE=subscribe) as server:
+        text = str({"components": {"data": {"entry": {"port": server.port}}}})
+        async with opened(kind, ShardMap.parse(text)) as face, asyncio.timeout(TOO_LONG / 2):
+            link: Any = face.kit.driver.link
+            assert (await subscribed(face)).startswith(wakeups.PREFIX)
+            request = AwaitWakeup("data", "x", "a", TOO_LONG, command("data", "x", "GET"))
+            assert await face._value(link.await_wakeup(request)) == b"yours"
+            assert server.names() == ["SUBSCRIBE"]
+
+
+@pytest.mark.parametrize("abandons", [True, False])
+def test_a_wait_that_is_interrupted_is_abandoned_and_its_connection_closed(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch, abandons: bool
+) -> None:
+    link: Any = kit.driver.link
+    assert link.subscribe(Subscribe("one", "x"))
+    subscription = link._subscription("one", "x", False)
+
+    def interrupted(**_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subscription._connection, "can_read", interrupted)
+    abandon = command("one", "abandoned", "SET", 1) if abandons else None
+    with pytest.raises(KeyboardInterrupt):
+        link.await_wakeup(AwaitWakeup("one", "x", "a", TOO_LONG, abandon))
+    assert kit.client("one").exists("abandoned") == abandons
+    assert subscription.broken
+    assert not subscription._waiters
+    assert link.subscribe(Subscribe("one", "x")) != subscription.channel
+
+
+async def test_a_subscription_whose_start_was_cancelled_is_none() -> None:
+    starting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    starting.cancel()
+    assert wakeups.AsyncSubscriptions._outcome(starting) is None
