@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,6 +19,7 @@ from faces import Face, faced, holder
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.coordination import Hold, Leg, Lock
+from shardkit.coordination.hold import Renewals
 from shardkit.errors import (
     ClosedError,
     CrossShardError,
@@ -277,6 +279,24 @@ def test_a_hold_for_a_shorter_time_is_renewed_before_the_longer_ones(face: Face)
     else:
         assert eventually(lambda: short._until > until)
     assert not first.lost
+
+
+def test_a_forked_child_renews_its_holds_in_a_thread_of_its_own(kit: ShardKit) -> None:
+    renewals = Renewals(kit.driver, time.monotonic)
+    parents = renewals._changed
+    parents._lock.acquire()  # type: ignore[attr-defined]  # by a thread that the child lacks
+    renewals._pid = 0  # as in a child: it is another process's
+    renewals.close()
+    hold = kit.lock("x", component="one", ttl=0.3, renew=False).acquire()
+    assert hold is not None
+    until = hold._until
+    renewals.add(hold)
+    assert renewals._changed is not parents
+    assert eventually(lambda: hold._until > until)
+    renewals.close()
+    assert renewals._thread is not None
+    renewals._thread.join(20)
+    assert not renewals._thread.is_alive()
 
 
 def test_a_kit_whose_loop_has_ended_with_a_lock_is_closed_in_another(shard_map: ShardMap) -> None:

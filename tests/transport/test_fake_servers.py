@@ -31,7 +31,7 @@ from shardkit.errors import (
 )
 from shardkit.local import LocalServer
 from shardkit.operations.commands import Command, Locate, Replies, Shard, Transaction
-from shardkit.transport import fake_servers
+from shardkit.transport import fake_lua, fake_servers
 from shardkit.transport.fake_servers import MemoryConnector
 
 MAP = ShardMap.parse("""
@@ -776,6 +776,15 @@ def ended(client: redis.Redis, script: str, *given: Any) -> Any:
         return shown(client.eval(script, *(given or (0,))))
     except redis.ResponseError:
         return "refused"
+
+
+def test_a_forked_child_runs_scripts_in_a_runtime_of_its_own(memory: MemoryConnector) -> None:
+    client, script = memory.server("a").client(), "return redis.call('INCR', KEYS[1])"
+    assert client.eval(script, 1, "n") == 1
+    parents = fake_lua._runtime()
+    fake_lua._after_fork_in_child()
+    assert client.eval(script, 1, "n") == 2
+    assert fake_lua._runtime() is not parents
 
 
 def shown(reply: Any) -> Any:

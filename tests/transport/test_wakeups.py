@@ -148,6 +148,19 @@ def test_a_wait_that_is_interrupted_is_abandoned_and_its_connection_closed(
     assert link.subscribe(Subscribe("one", "x")) != subscription.channel
 
 
+def test_a_forked_child_subscribes_anew_and_leaves_its_parent_the_connection(
+    kit: ShardKit,
+) -> None:
+    link: Any = kit.driver.link
+    channel = link.subscribe(Subscribe("one", "x"))
+    parents = link._subscription("one", "x", False)
+    link._subscriptions._pid = 0  # as in a child: it is another process's
+    assert link.subscribe(Subscribe("one", "x", connect=False)) == ""
+    assert link.subscribe(Subscribe("one", "x")) not in ("", channel)
+    assert not parents.broken
+    parents.close()
+
+
 async def test_a_subscription_whose_start_was_cancelled_is_none() -> None:
     starting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     starting.cancel()
