@@ -139,3 +139,10 @@ def test_what_is_wrong_is_named(kit: ShardKit, arguments: dict[str, Any], messag
     assert limit.reset() == 0
     with pytest.raises(InvalidArgumentError, match="hits=0"):
         limit.hit("u", 0)
+
+
+def test_as_many_as_may_be_for_one_key_are_not_too_many(kit: ShardKit) -> None:
+    limit = kit.rate_limit("most", component="one", limit=100_000, per=1)
+    assert limit.hit("k").allowed
+    with pytest.raises(InvalidArgumentError, match="at most 100,000 a second"):
+        kit.rate_limit("most", component="one", limit=100_001, per=1)
