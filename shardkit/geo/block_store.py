@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -35,6 +36,8 @@ from shardkit.structures.base.check import (
     suspected,
 )
 from shardkit.structures.base.damage import damage
+
+logger = logging.getLogger("shardkit")
 
 Progress: TypeAlias = Callable[[str, int], None]
 
@@ -190,18 +193,17 @@ class BlockStore:
     def _check_blocks(
         self, number: int, listed: Sequence[tuple[int, int, int]], repair: str
     ) -> Operation[Suspicions]:
-        keys, notes, tables = [self.block_key(number, *b) for b in listed], Suspicions(), None
+        keys, notes = [self.block_key(number, *b) for b in listed], Suspicions()
         gets = [Command(self._component, key, ("GET", key), idempotent=True) for key in keys]
         contents = yield from read_or_note(gets, notes, repair)
         noted = {note.error.key for note in notes}
         for (level, bucket, _), key, content in zip(listed, keys, contents, strict=True):
             if key in noted:
                 continue
-            tables = RangeTables()
             try:
                 if content is None:
                     raise LookupError("nothing")
-                tables.add(level, bucket, content)
+                RangeTables().add(level, bucket, content)
             except (StructureError, LookupError, ValueError, struct.error) as error:
                 found = damage(self._component, key, str(error), "a block of ranges")
                 notes.append(Suspicion(found, repair))
@@ -246,9 +248,17 @@ class BlockStore:
         The first list comes last, so that a failed call can be repeated.
         """
         turn = 0
-        while (listed := (yield from self._listed(number, turn))) is not None:
-            keys = [self.block_key(number, *block) for block in listed]
-            yield Columns.each(self._component, name, keys, *args, idempotent=True)
+        while True:
+            try:
+                listed = yield from self._listed(number, turn)
+            except DamagedDataError as error:  # must not keep the rest, nor a later import
+                logger.warning("%s: blocks of a damaged list remain: %s", self._name, error)
+                listed = []
+            if listed is None:
+                break
+            if listed:
+                keys = [self.block_key(number, *block) for block in listed]
+                yield Columns.each(self._component, name, keys, *args, idempotent=True)
             turn += 1
         for list_turn in reversed(range(turn if lists else 0)):
             key = self._list_key(number, list_turn)

@@ -132,19 +132,19 @@ def blocks(ranges: Iterable[tuple[int, int, int]]) -> Iterator[Block]:
 def _pieces(first: int, last: int) -> Iterator[tuple[int, int, int]]:
     """Split an IPv6 range into pieces of whole units: (level, first unit, last unit)."""
     end = last + 1
-    for level in reversed(IPV6_LEVELS):
+    for level in reversed(IPV6_LEVELS[1:]):
         # This level gets what does not fill whole units of the level above.
-        bits = level.bits if level.number > 1 else 128
-        start = -(-first >> bits)
-        stop = end >> bits
+        start = -(-first >> level.bits)
+        stop = end >> level.bits
         if start >= stop:  # fills none of them
             yield level.number, first, end - 1
             return
-        if first != start << bits:
-            yield level.number, first, (start << bits) - 1
-        if end != stop << bits:
-            yield level.number, stop << bits, end - 1
+        if first != start << level.bits:
+            yield level.number, first, (start << level.bits) - 1
+        if end != stop << level.bits:
+            yield level.number, stop << level.bits, end - 1
         first, end = start, stop
+    yield IPV6_LEVELS[0].number, first, end - 1
 
 
 class _BlockPacker:

@@ -11,7 +11,7 @@ from geo_helpers import city, expected, some_ranges, telling_points
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardkit.errors import StructureError
+from shardkit.errors import InvalidArgumentError, StructureError
 from shardkit.geo.addresses import IPV4, IPV6, address_number
 from shardkit.geo.blocks import (
     ENTRIES_A_PAGE,
@@ -24,9 +24,9 @@ from shardkit.geo.blocks import (
     search,
 )
 from shardkit.geo.generations import Generation
-from shardkit.geo.import_ranges import ImportInput
+from shardkit.geo.import_ranges import SKIPPED_KEPT, ImportInput
 from shardkit.geo.local_copy import LocalCities, RangeTables
-from shardkit.geo.models import City, IpRange
+from shardkit.geo.models import City, IpRange, SkippedLine
 
 Stored = dict[tuple[int, int, int], bytes]
 
@@ -137,3 +137,19 @@ def test_bytes_that_are_no_block_are_an_error(content: bytes) -> None:
 def test_what_is_no_generation_is_an_error(stored: bytes) -> None:
     with pytest.raises(StructureError, match=r"the current generation .* cannot be read"):
         Generation.from_json(stored)
+
+
+def test_cities_are_numbered_once_up_to_the_most_and_skipped_lines_are_shown_up_to_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bonn, other = city(7), city(8)
+    intake = ImportInput([IpRange.of("1.0.0.0/24", city=bonn), bonn, bonn, other])
+    assert list(intake.cities()) == [(0, bonn), (0, bonn), (1, other)]  # again with its id
+    assert intake.numbered == 2
+    skipped = [SkippedLine(n, "x") for n in range(SKIPPED_KEPT + 2)]
+    intake = ImportInput(skipped)
+    assert list(intake.cities()) == list(intake.ranges()) == []
+    assert (intake.skipped, intake.first_skipped) == (len(skipped), skipped[:SKIPPED_KEPT])
+    monkeypatch.setattr("shardkit.geo.import_ranges.MOST_CITIES", 2)
+    with pytest.raises(InvalidArgumentError, match="more than 2 cities; leave some out"):
+        list(ImportInput(map(city, range(3))).cities())

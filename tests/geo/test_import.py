@@ -455,3 +455,21 @@ def test_data_in_the_layout_of_the_book_is_taken_over(kit: ShardKit, decode: boo
     assert ip.find("1.0.0.255") == ip.find("1.0.2.0") == City("Köln", "07", "DE", 7)
     assert ip.find("1.0.1.0") == ip.find("127.255.255.255") == City("Oslo", "12", "NO", 1030)
     assert ip.find("128.0.0.0") is None
+
+
+def test_the_layout_of_the_book_without_ranges_gives_its_cities_only(kit: ShardKit) -> None:
+    client: Any = kit.client("one")
+    client.hset("cityid2city:", "7", '["Bonn", null, "DE"]')
+    assert list(redis_in_action(client)) == [City("Bonn", "", "DE", 7)]
+
+
+def test_a_failed_import_whose_switch_arrived_all_the_same_keeps_its_data(kit: ShardKit) -> None:
+    ip = kit.ip_to_city(component="many")
+    steps = ip.deferred.import_from(OLD)
+    batch = next(steps)
+    while not calls(batch, "geo/switch"):
+        batch = steps.send(sent(kit, batch))
+    sent(kit, batch)  # its answer is lost
+    with pytest.raises(StructureError, match="the answer is lost"):
+        to_its_end(kit, steps, steps.throw(StructureError("the answer is lost")))
+    assert kit.ip_to_city(component="many").find("1.0.0.1") == BONN

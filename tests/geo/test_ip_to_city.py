@@ -9,13 +9,15 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import Face, keys_of
+from faces import Face, holder, keys_of
 from geo_helpers import BONN, LIMA, OSLO, expected, ranges, some_ranges, telling_points
 
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, StructureError
+from shardkit.geo import block_store
 from shardkit.geo.addresses import address_text
-from shardkit.geo.blocks import ENTRIES_A_PAGE
+from shardkit.geo.block_store import portions
+from shardkit.geo.blocks import ENTRIES_A_PAGE, Block
 from shardkit.geo.models import City, IpRange, Item, SkippedLine
 from shardkit.geo.view_cache import CACHED_CITIES
 
@@ -263,3 +265,140 @@ def test_a_slow_server_is_not_taken_for_new_data(
     ip.import_from(ranges(("1.0.0.0/24", BONN)))
     assert ip.find_many(["1.0.0.1", "1.0.1.1", "9.9.9.9", "::1"]) == [BONN, None, None, None]
     assert [ip.find(address) for address in ("::1", "9.9.9.9", "1.0.0.1")] == [None, None, BONN]
+
+
+@pytest.mark.parametrize(
+    ("lost", "key", "found"),
+    [
+        ("keys:0", "keys:0", "3 bytes"),
+        ("keys:1", "keys:1", "lists of 2 blocks"),
+        ("4:0002", "4:0002", "nothing"),
+        ("4:0001", "4:0001", "3 bytes of a block of ranges cannot be read"),
+        ("4:0000", "4:0000", "a value of another type"),
+        ("cities:0", "cities", "no city 0"),
+        ("cities:0", "cities:0", "a value of another type"),
+    ],
+)
+def test_a_check_names_what_is_lost_or_damaged_and_an_import_replaces_it(
+    face: Face,
+    kit: ShardKit,
+    monkeypatch: pytest.MonkeyPatch,
+    lost: str,
+    key: str,
+    found: str,
+) -> None:
+    monkeypatch.setattr(block_store, "BLOCKS_AT_ONCE", 2)
+    items = [IpRange(n << 16, (n << 16) + 9, (BONN, OSLO)[n % 2]) for n in range(4)]
+    ip = face.kit.ip_to_city(component="many")
+    number = face.run(ip.import_from(items)).generation
+    assert face.list(ip.check()) == []
+    damaged = f"ip2city:{number}:{lost}"
+    client = holder(kit, "many", damaged)
+    if found.startswith("3 bytes"):
+        client.set(damaged, b"\0\0\0")
+    else:
+        assert client.delete(damaged)
+        if "type" in found:
+            client.rpush(damaged, "x")
+    assert "import_from() replaces everything" in {
+        each.repair
+        for each in face.list(ip.check())
+        if each.key == f"ip2city:{number}:{key}" and each.found.startswith(found)
+    }
+    face.run(ip.import_from(items))
+    assert face.list(ip.check()) == []
+
+
+@pytest.mark.parametrize("stored", [b"\0\0\0", b"\4" + b"\0" * 12, None])
+def test_a_list_of_blocks_that_cannot_be_read_stops_no_import_and_no_removal(
+    face: Face,
+    kit: ShardKit,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    stored: bytes | None,
+) -> None:
+    """It is a number of bytes that cannot be, a level that is not, or a key of another type."""
+    monkeypatch.setattr(block_store, "BLOCKS_AT_ONCE", 2)
+    items = [IpRange(n << 16, (n << 16) + 9, BONN) for n in range(4)]
+    ip = face.kit.ip_to_city(component="many")
+    for _ in range(2):
+        key = f"ip2city:{face.run(ip.import_from(items)).generation}:keys:0"
+        client = holder(kit, "many", key)
+        client.delete(key)
+        client.rpush(key, "x") if stored is None else client.set(key, stored)
+        with pytest.raises(DamagedDataError, match=r"keys:0 is damaged"):
+            face.run(ip.local())
+        # As if the time of the generations before was over.
+        known = holder(kit, "many", "ip2city:generations")
+        for field in known.hkeys("ip2city:generations"):
+            if field.startswith(b"retired:"):
+                known.hset("ip2city:generations", field, 0)
+    assert "ip2city: blocks of a damaged list remain" in caplog.text
+    assert face.run(ip.delete()) is True
+    left = {key.partition(":")[2].partition(":")[2] for key in keys_of(kit, "many")}
+    assert left == {"4:0000", "4:0001"}  # which no list names, and which are of a few bytes
+
+
+def test_a_portion_ends_where_blocks_are_many_or_large() -> None:
+    block = Block(0, 0, 0, b"x")
+    count = block_store.BLOCKS_AT_ONCE
+    assert [len(each) for each in portions([block] * (count + 1))] == [count, 1]
+    assert [len(each) for each in portions([block] * count)] == [count], "no empty one follows"
+    large = block._replace(content=b"x" * (block_store.BYTES_AT_ONCE - 1))
+    assert [len(each) for each in portions([large, block, block])] == [2, 1]
+
+
+def test_a_removal_elsewhere_is_noticed_and_a_reader_gives_up_after_some_changes(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(kit._clock, "_fixed", lambda: now[0])
+    reader, writer = (kit.ip_to_city(component="many") for _ in range(2))
+    writer.import_from(ranges(("1.0.0.0/24", BONN)))
+    steps = reader.deferred.find("1.0.0.1")
+    imports, answer = 0, None
+
+    def overtaken() -> Any:
+        """Import again between any two exchanges of the look-up, a minute later each time."""
+        nonlocal imports, answer
+        while True:
+            batch = steps.send(answer)
+            answer = yield batch
+            writer.import_from(ranges(("1.0.0.0/24", BONN)))
+            imports += 1
+            now[0] += 60
+
+    with pytest.raises(StructureError, match="new data was imported 5 times while addresses"):
+        kit.driver.run(overtaken())
+    assert imports >= 5
+    assert reader.find("1.0.0.1") == BONN
+    assert writer.delete() is True
+    now[0] += 60
+    with pytest.raises(StructureError, match="no ranges were imported yet"):
+        reader.find("1.0.0.1")
+
+
+def test_who_was_suspended_while_a_generation_expired_looks_again(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(kit._clock, "_fixed", lambda: now[0])
+    reader, writer = (kit.ip_to_city(component="one") for _ in range(2))
+    old = writer.import_from(ranges(("1.0.0.0/24", BONN))).generation
+    assert reader.find("9.9.9.9") is None
+    steps = reader.deferred.find("1.0.0.1")
+
+    def suspended() -> Any:
+        """Sleep between the block, which names a city, and the city."""
+        batch = steps.send(None)
+        batch = steps.send((yield batch))
+        writer.import_from(ranges(("1.0.0.0/24", OSLO)))
+        kit.client("one").delete(f"ip2city:{old}:cities:0")
+        now[0] += 60
+        while True:
+            try:
+                batch = steps.send((yield batch))
+            except StopIteration as done:
+                return done.value
+
+    assert kit.driver.run(suspended()) == OSLO

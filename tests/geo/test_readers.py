@@ -14,7 +14,15 @@ import pytest
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.geo.models import City, IpRange, Item, SkippedLine
-from shardkit.geo.readers import csv_cities, csv_ranges, geolite2, geolite_legacy, jsonl, mmdb
+from shardkit.geo.readers import (
+    _from_record,
+    csv_cities,
+    csv_ranges,
+    geolite2,
+    geolite_legacy,
+    jsonl,
+    mmdb,
+)
 
 BONN = City("Bonn", "NW", "DE", 7)
 
@@ -48,6 +56,15 @@ def test_starts_are_dotted_integers_or_networks(first: str, last: str) -> None:
         [IpRange.of("1.0.0.0/24", city=7)],
         [],
     )
+
+
+def test_a_line_that_cannot_be_split_is_skipped_among_ranges_and_cities() -> None:
+    long = f'"{"x" * 200_000}",1'
+    used, skipped = split(csv_ranges([long, "1.0.0.0/24,7"], last=None, id=1))
+    assert used == [IpRange.of("1.0.0.0/24", city=7)]
+    assert skipped == ["1: field larger than field limit (131072)"]
+    assert split(csv_cities([long, "7,Bonn"], city=1)) == ([City("Bonn", "", "", 7)], skipped)
+    assert split(csv_cities(["7,Bonn", ",Oslo"], city=1))[1] == ["2: has no id"]
 
 
 def test_names_may_stand_in_the_line_of_the_range() -> None:
@@ -292,6 +309,12 @@ def test_a_maxmind_database_in_a_language(database: Path, language: str, named: 
     assert places["1.0.5.0/24"] == City("Bonn", "NW", "DE")
     assert any("1.0.4.0/24: names no city" in reason for reason in skipped)
     assert sum(r.last - r.first + 1 for r in used if r.first < 2**32) == 256 + 512 + 256
+
+
+@pytest.mark.parametrize("record", [None, [1], "Bonn"])
+def test_a_record_of_a_database_that_is_no_object_names_no_city(record: Any) -> None:
+    with pytest.raises(ValueError, match="names no city"):
+        _from_record(record, "en")
 
 
 def test_what_is_no_maxmind_database_is_refused(tmp_path: Path) -> None:
