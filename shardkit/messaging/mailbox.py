@@ -353,7 +353,11 @@ class Mailboxes(Structure[Face]):
         Cost: one exchange for 1,000 messages.
         """
         keys = self._keys(owner)
-        yield (yield from confirmed(lambda: self._check_types(keys)))
+        for one in (self._check_types, self._check_last):
+            wrong = yield from confirmed(partial(one, keys))
+            yield wrong
+            if wrong:
+                return
         id_ = 0
         while True:
             read = partial(self._messages_after, keys[0], id_)
@@ -445,6 +449,14 @@ class Mailboxes(Structure[Face]):
         yield from read_or_note(reads, notes, "delete the key", "what it holds")
         return notes
 
+    def _check_last(self, keys: tuple[str, str, str, str]) -> Operation[Suspicions]:
+        return (yield from suspected(self._last(keys[2]), _CLEARS))
+
+    def _last(self, key: str) -> Operation[int]:
+        """Return the last id that was given."""
+        [last] = yield [self._at(key, "HGET", key, "last", idempotent=True)]
+        return stored_integer(self.component, key, "last", last or b"0")
+
     def _check_bytes(self, keys: tuple[str, str, str, str]) -> Operation[Suspicions]:
         """Compare the count of bytes with the messages, if they are few enough for one read."""
         reads = (
@@ -470,12 +482,8 @@ class Mailboxes(Structure[Face]):
     def _check_messages(self, keys: tuple[str, str, str, str], after: int) -> Operation[Suspicions]:
         """Check that messages are what was sent, and have ids that were given."""
         found = yield from self._messages_after(keys[0], after)
-        [last] = yield [self._at(keys[2], "HGET", keys[2], "last", idempotent=True)]
+        most = yield from self._last(keys[2])
         notes: Suspicions = []
-        try:
-            most = stored_integer(self.component, keys[2], "last", last or b"0")
-        except DamagedDataError as error:
-            return [Suspicion(error, _CLEARS)]
         for id_, stored in found:
             try:
                 decode_message(self.component, keys[0], id_, stored)

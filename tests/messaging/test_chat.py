@@ -171,6 +171,22 @@ def test_a_join_that_comes_through_after_it_was_forgotten_begins_again(kit: Shar
     assert [bodies(found.messages) for found in chats.fetch("ben")] == [[2]]
 
 
+def test_a_chat_whose_members_were_forgotten_while_it_was_created_begins_again(
+    kit: ShardKit,
+) -> None:
+    clock = Clock()
+    chats = kit.chats(component="many", now=clock)
+    slow = chats.deferred.create("anna", ["ben"], 1, chat="c")
+    batch: Any = next(slow)
+    batch = slow.send(kit.driver.link.send(batch))  # the lists are written; now it stalls
+    clock.seconds += 61
+    assert chats.fetch("ben") == []
+    assert chats.chats("ben") == []
+    assert kit.driver.run(rest_of(slow, batch)) == "c"
+    assert chats.chats("ben") == ["c"]
+    assert {chat.chat: bodies(chat.messages) for chat in chats.fetch("ben")} == {"c": [1]}
+
+
 def test_a_join_that_is_overtaken_by_leaving_begins_again(kit: ShardKit) -> None:
     """Otherwise leaving takes the join's entry out of the list. Found by the simulator."""
     chats = kit.chats(component="many")
@@ -376,6 +392,11 @@ def test_what_is_damaged_is_named_and_can_be_skipped(kit: ShardKit) -> None:
     server.zadd(f"{key}:members", {b"\xff": 0})
     with pytest.raises(DamagedDataError, match=r"members is damaged: b'\\xff', where a name"):
         chats.repair(chat)
+    assert (f"{key}:members", "b'\\xff'") in {(each.key, each.found) for each in chats.check(chat)}
+    state = server.dump(f"{key}:state")
+    server.delete(f"{key}:state")
+    assert [found.key for found in chats.check(chat)] == [f"{key}:state"]
+    server.restore(f"{key}:state", 0, state)
     server.delete(f"{key}:members")
     assert [found.key for found in chats.check(chat)] == [f"{key}:members"]
 
@@ -401,3 +422,28 @@ def test_bad_arguments_are_named(kit: ShardKit) -> None:
         with pytest.raises(InvalidArgumentError, match=r"chat|name="):
             call()
     assert isinstance(chats, Chats)
+
+
+def test_messages_that_are_removed_while_they_are_checked_are_no_damage(kit: ShardKit) -> None:
+    chats = kit.chats(component="one")
+    chat = chats.create("anna", [], 1)
+    assert chat is not None
+    [stored] = kit.client("one").zrange(f"chat:{{{chat}}}", 0, -1)
+    chats.acknowledge(chat, "anna", 1)  # after the check has read it
+    assert kit.driver.run(chats._check_messages(chat, [stored, b"no JSON"])) == []
+
+
+def test_a_listener_waits_on_when_the_longest_wait_is_over(kit: ShardKit) -> None:
+    looks = 0
+
+    def passing() -> float:
+        """Let a year pass between any two looks at the time."""
+        nonlocal looks
+        looks += 1
+        if looks == 3:  # it has waited once in vain, and is waiting again
+            chats.send(chat, "anna", "late")
+        return 4e7 * looks
+
+    chats = Chats(kit.driver, "one", monotonic=passing)
+    chat: Any = chats.create("anna", ["ben"])
+    assert next(iter(chats.listen(chat, "ben"))).body == "late"

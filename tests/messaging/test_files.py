@@ -656,3 +656,88 @@ def test_what_is_refused_is_named(kit: ShardKit) -> None:
         with pytest.raises(InvalidArgumentError, match=r"files|name="):
             call()
     assert isinstance(files, Files)
+
+
+def test_a_channel_is_deleted_with_the_chunks_that_a_killed_reader_was_to_remove(
+    kit: ShardKit,
+) -> None:
+    files = kit.files(component="many")
+    files.create("logs", ["x"], chunk_size=1000)
+    files.publish("logs", io.BytesIO(TEXT), name="a")
+    file = files.take("logs", "x")
+    assert file is not None
+    assert b"".join(files.read(file)) == TEXT
+    kit.driver.link.send(next(files.deferred.done(file)))  # type: ignore[arg-type]  # killed now
+    assert files.status("logs").files == []
+    assert [key for key in keys_of(kit, "many") if key.startswith("files:{logs:")]
+    assert files.delete("logs")
+    assert not keys_of(kit, "many")
+
+
+def test_a_reader_of_all_waits_on_when_the_longest_wait_is_over(kit: ShardKit) -> None:
+    looks, waits = 0, False
+
+    def passing() -> float:
+        """Let a year pass between any two looks at the time."""
+        nonlocal looks, waits
+        looks += 1
+        if waits and looks > 8:
+            waits = False
+            publisher.publish("logs", io.BytesIO(b"late"), name="a")
+        return 4e7 * looks
+
+    publisher = kit.files(component="one")
+    publisher.create("logs", ["x"], chunk_size=1000)
+    files, waits = Files(kit.driver, "one", monotonic=passing), True
+    assert next(iter(files.take_all("logs", "x"))).name == "a"
+
+
+def test_what_is_not_yet_there_is_not_given_out_to_who_has_read_all_before_it(
+    kit: ShardKit,
+) -> None:
+    clock = Clock()
+    files = kit.files(component="many", now=clock)
+    files.create("logs", ["x"], chunk_size=1000)
+    steps = files.deferred.publish("logs", io.BytesIO(TEXT), name="a", lease=2)
+    step: Any = next(steps)
+    file = None
+    while file is None:  # until the first chunks are there
+        step = steps.send(kit.driver._run_step(step))
+        file = files.take("logs", "x")
+    chunks = file._chunks
+    assert 0 < chunks * 1000 < len(TEXT)
+    file.position = FilePosition(chunks * 1000, 0, "plain")
+    files.release(file)
+    assert files.take("logs", "x") is None
+    while file is None or file._chunks == chunks:
+        step = steps.send(kit.driver._run_step(step))
+        file = files.take("logs", "x") or file
+    assert file._chunks > chunks
+    steps.close()
+
+
+@pytest.mark.parametrize("readers", ["x", "[1]", '"x"'])
+def test_readers_that_are_no_names_are_named(readers: str, kit: ShardKit) -> None:
+    files = kit.files(component="one")
+    files.create("logs", ["x"])
+    kit.client("one").hset("files:{logs}", "readers", readers)
+    with pytest.raises(DamagedDataError, match=r"files:\{logs\} is damaged: readers=") as raised:
+        files.status("logs")
+    assert raised.value.expected == "names as JSON"
+
+
+def test_a_channel_whose_key_is_of_another_type_is_named_and_nothing_else(kit: ShardKit) -> None:
+    files = kit.files(component="one")
+    files.create("logs", ["x"], chunk_size=1000)
+    files.publish("logs", io.BytesIO(TEXT), name="a")
+    client, key = kit.client("one"), files._keys("logs")[2]
+    client.delete(key)
+    client.set(key, "x")
+    [found] = files.check("logs")
+    assert (found.key, found.repair) == (key, "delete(channel), and publish again")
+
+
+def test_the_status_of_a_channel_may_be_asked_again(kit: ShardKit) -> None:
+    batch: Any = next(kit.files(component="one").deferred.status("logs"))
+    assert len(batch) == 5
+    assert all(command.idempotent for command in batch)

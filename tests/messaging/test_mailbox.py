@@ -290,3 +290,37 @@ def test_bad_arguments_are_named(kit: ShardKit) -> None:
         with pytest.raises(InvalidArgumentError, match=r"mailbox|name="):
             call()
     assert isinstance(mail, Mailboxes)
+
+
+@pytest.mark.parametrize("part", ["", ":leased", ":state", ":waiters"])
+def test_a_mailbox_whose_key_is_of_another_type_is_named_and_nothing_else(
+    part: str, kit: ShardKit
+) -> None:
+    mail = kit.mailboxes(component="one")
+    mail.send("anna", "ben", 1)
+    key, client = f"mailbox:{{anna}}{part}", kit.client("one")
+    assert key in mail._keys("anna")
+    client.delete(key)
+    client.set(key, "x")
+    [found] = mail.check("anna")
+    assert (found.key, found.repair) == (key, "delete the key")
+
+
+def test_a_last_id_that_is_no_number_is_named(kit: ShardKit) -> None:
+    mail = kit.mailboxes(component="one")
+    mail.send("anna", "ben", 1)
+    kit.client("one").hset("mailbox:{anna}:state", "last", "many")
+    [found] = mail.check("anna")
+    assert (found.key, found.found) == ("mailbox:{anna}:state", "last=b'many'")
+    assert "clear" in found.repair
+
+
+def test_a_large_mailbox_is_cleared_in_portions(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mail = face.kit.mailboxes(component="few")
+    face.run(mail.send_many([("anna", "ben", n) for n in range(5)]))
+    monkeypatch.setattr("shardkit.messaging.mailbox.MOST_AT_ONCE", 2)
+    assert face.run(mail.clear("anna")) == 5
+    assert face.run(mail.counts("anna")) == (0, 0, 0, 0)
+    assert face.run(mail.clear("anna")) == 0

@@ -136,3 +136,27 @@ def test_workers_of_one_process_share_nothing_and_a_later_one_adds_to_what_is_th
     for n, tally in enumerate(tallies):
         assert totals.flush(f"worker{n}", tally)
         assert stored(Face(kit, None), totals) == expected(*halves[: n + 1])
+
+
+def test_only_so_many_cities_of_addresses_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardkit.messaging.totals._MOST_KNOWN", 2)
+    asked = []
+
+    class Cities:
+        def find(self, address: str) -> City:
+            asked.append(address)
+            return City(f"City of {address}", "", "")
+
+    tally = by_place(Cities(), lambda line: ("day", line.decode()))  # type: ignore[arg-type]
+    tally.add([b"a", b"b", b"a", b"c", b"c", b"a"])
+    assert asked == ["a", "b", "c", "a"]
+    assert tally.skipped == 0
+
+
+def test_a_kind_that_is_not_text_is_named(kit: ShardKit) -> None:
+    totals = kit.totals(component="one")
+    totals.flush("file", counted([b"day0 a"]))
+    kit.client("one").zadd("totals:{day0}:of:word", {b"\xff": 3})
+    for read in (lambda: totals.top("day0", "word"), lambda: list(totals.all("day0", "word"))):
+        with pytest.raises(DamagedDataError, match=r"of:word is damaged: b'\\xff', where text"):
+            read()
