@@ -420,8 +420,9 @@ class TimeSliceCounters(Structure[Face]):
         return [(at * precision, sums[at]) for at in sorted(sums)]
 
     def _counts(self, command: Command, chunk: bytes) -> list[int]:
-        width = chunk[0] % 16 if chunk else 0
-        if not chunk or chunk[0] >> 4 != FORMAT or not 0 < width < 8 or (len(chunk) - 1) % width:
+        head = int.from_bytes(chunk[:1], "little")  # 0 for none, which is no format
+        width = head % 16
+        if head >> 4 != FORMAT or not 0 < width < 8 or (len(chunk) - 1) % width:
             raise DamagedDataError(
                 str(command.key),
                 f"a chunk of {len(chunk)} bytes that begins with {chunk[:1]!r}",

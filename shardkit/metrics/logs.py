@@ -284,7 +284,7 @@ class Logs(Structure[Face]):
             return None
         began = stored_integer(self.component, state, f"{level}:{field}", hour, 0, MOST_HOUR)
         counts = []
-        for message, score in _pairs(rows):
+        for message, score in zip(rows[::2], rows[1::2], strict=True):
             count = float(score)
             if not 1 <= count <= MOST_STORED:
                 raise damage(self.component, key, f"{shown(message)} {count:g} times", "a count")
@@ -422,10 +422,3 @@ def _period(owner: str, period: str) -> tuple[str, str]:
     if period not in ("current", "last"):
         raise InvalidArgumentError(f"{owner}: period={shown(period)}", "give current or last")
     return ("common", "hour") if period == "current" else ("last", "last")
-
-
-def _pairs(rows: Sequence[Any]) -> list[tuple[bytes, Any]]:
-    """Return members and scores, as RESP2 or as RESP3 replies them."""
-    if rows and isinstance(rows[0], list | tuple):
-        return [(member, score) for member, score in rows]
-    return list(zip(rows[::2], rows[1::2], strict=True))

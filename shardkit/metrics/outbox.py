@@ -102,11 +102,6 @@ class Outbox:
         self.dropped = 0
         self._recorder.discard()
 
-    @property
-    def waiting(self) -> int:
-        """How many records wait for a server, without those of the current interval."""
-        return self._waiting
-
     def send(self) -> bool:
         """Send all that was recorded; return whether nothing waits any more.
 

@@ -370,9 +370,10 @@ class MeasuredValues(Structure[Face]):
         key = f"{home}:{hour}"
         read = ("ZREVRANGE", key, 0, limit - 1, "WITHSCORES")
         [rows] = yield [self._at(key, *read, idempotent=True)]
-        if rows and not isinstance(rows[0], list | tuple):
-            rows = list(zip(rows[::2], rows[1::2], strict=True))
-        found = [(member.decode(errors="replace"), float(score)) for member, score in rows]
+        found = [
+            (member.decode(errors="replace"), float(score))
+            for member, score in zip(rows[::2], rows[1::2], strict=True)
+        ]
         if found and not math.isfinite(found[0][1] - found[-1][1]):
             raise damage(self.component, key, f"{found[0]} … {found[-1]}", "averages")
         return found
@@ -394,13 +395,13 @@ class MeasuredValues(Structure[Face]):
             for command, found in zip(batch, replies, strict=True)
         ]
 
-    def _statistics(self, key: str, found: Any) -> Statistics | None:
-        if not isinstance(found, dict):
-            found = dict(zip(found[::2], found[1::2], strict=True))
+    def _statistics(self, key: str, found: Sequence[bytes]) -> Statistics | None:
         if not found:
             return None
         try:
-            known = {name.decode(): value for name, value in found.items()}
+            known = {
+                name.decode(): value for name, value in zip(found[::2], found[1::2], strict=True)
+            }
             if int(known["format"]) > FORMAT:
                 raise NewerFormatError(
                     f"{key} has format {int(known['format'])}, this release reads {FORMAT}",

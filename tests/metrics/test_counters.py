@@ -15,6 +15,7 @@ from shardkit import ShardKit, ShardMap
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.metrics import Cleaned, TimeSliceCounters
 from shardkit.metrics.counters import GROUPS, MOST_COUNT, group_of
+from shardkit.metrics.outbox import LONGEST_RETRY, Background
 from shardkit.operations.commands import Replies
 
 NOON = 1_700_000_000 // 86400 * 86400
@@ -315,3 +316,131 @@ def test_a_removed_counter_is_gone(face: Face) -> None:
     assert face.run(counters.remove("x"))
     assert not face.run(counters.remove("x"))
     assert face.list(counters.known()) == []
+
+
+@pytest.mark.parametrize("precisions", [{}, range(1, 22)])
+def test_counters_have_one_to_twenty_precisions(precisions: Any, kit: ShardKit) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"0|21 precisions; give 1 to 20"):
+        kit.counters(component="few", precisions=precisions)
+
+
+def test_no_counters_at_all_count_nothing(face: Face) -> None:
+    counters = face.kit.counters(component="many")
+    assert face.run(counters.sum([], 60)) == []
+    assert face.run(counters.total([], 60)) == 0
+
+
+def test_a_name_that_a_server_gives_out_twice_is_known_once(kit: ShardKit) -> None:
+    """A ZSET that grows or shrinks while it is read may do so."""
+    steps = kit.counters(component="many").deferred.known()
+    batch: Any = next(steps)
+    assert len(batch) == GROUPS
+    some = [[b"0", []] for _ in range(GROUPS - 1)]
+    assert steps.send([[b"7", [b"x", b"1", b"y", b"1"]], *some]) == ["x", "y"]
+    [again] = steps.send(None)
+    assert again.args[2] == b"7", "the others are at their end"
+    assert steps.send([[b"0", [b"y", b"1", b"z", b"1"]]]) == ["z"]
+    with pytest.raises(StopIteration):
+        steps.send(None)
+
+
+def test_a_request_that_no_server_takes_for_long_is_given_up(kit: ShardKit) -> None:
+    ticks = Time(0)
+    counters = TimeSliceCounters(kit.driver, kit._background, "few", monotonic=ticks)
+    counters._outbox._driver, counters._outbox._monotonic = Unreachable(), ticks
+    counters.hit("lost")
+    for ticks.at in (0, 1, LONGEST_RETRY):
+        assert not counters.flush()
+        assert counters.dropped == 0
+    counters.hit("later")
+    ticks.at += 1
+    assert not counters.flush()
+    assert counters.dropped == 1
+    counters._outbox._driver = kit.driver
+    assert counters.flush()
+    assert counters.total(["lost", "later"], 1) == 1
+
+
+class Unreachable:
+    """Runs steps as if no server could be reached."""
+
+    def run(self, steps: Any) -> Any:
+        batch = next(steps)
+        away = shardkit.errors.ShardUnavailable("away")
+        replies = Replies([away] * len(batch))
+        replies.failed = True
+        with pytest.raises(StopIteration) as done:
+            steps.send(replies)
+        return done.value.value
+
+
+def test_one_sending_ends_although_others_go_on_recording(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.metrics.outbox._MOST_ROUNDS", 2)
+    counters = kit.counters(component="few", precisions=[60])
+    monkeypatch.setattr(counters._recorder, "at_once", 1)
+    names = [name for name in map(str, range(1000)) if group_of(name) == 0][:3]
+    for name in names:
+        counters.hit(name)
+    assert not counters.flush(), "each round sends one, and there are two"
+    assert counters.total(names, 60) == 2
+    assert counters.flush()
+    assert counters.total(names, 60) == 3
+
+
+def test_what_follows_a_request_and_fails_is_written_with_the_next_one(kit: ShardKit) -> None:
+    values = kit.statistics(component="one")
+    client: Any = kit.client("one")
+    seconds, _ = client.time()
+    ranks = [f"stats:slowest:{{y}}:{seconds // 3600 * 3600 + hour}" for hour in (0, 3600)]
+    for key in ranks:
+        client.set(key, "of another type")
+    values.record("x", "y", 1)
+    assert values.flush(), "the values themselves are there"
+    client.delete(*ranks)
+    assert values.slowest("y") == []
+    values.record("x", "y", 3)
+    assert values.flush()
+    assert values.slowest("y") == [("x", 2.0)]
+
+
+def test_a_forked_child_has_nothing_of_what_its_parent_recorded(kit: ShardKit) -> None:
+    counters = kit.counters(component="few", precisions=[60])
+    counters.hit("x")
+    kit._background.after_fork()  # in this very process, as a child does
+    assert counters.flush()
+    assert counters.total(["x"], 60) == 0
+    counters.hit("x")
+    assert counters.flush()
+    assert counters.total(["x"], 60) == 1
+
+
+def test_two_threads_start_one_to_send(kit: ShardKit) -> None:
+    background = Background(kit.driver, interval=1000)
+    before, first = background._lock, object()
+
+    class Late:
+        """The lock, which is had when another thread has just released it."""
+
+        def __enter__(self) -> None:
+            before.acquire()
+            background._thread = first  # type: ignore[assignment]
+
+        def __exit__(self, *_: object) -> None:
+            before.release()
+
+    background._lock = Late()  # type: ignore[assignment]
+    background.start()
+    assert background._thread is first
+    background.close()
+
+
+def test_the_thread_that_sends_ends_when_nobody_holds_its_kit_any_more(kit: ShardKit) -> None:
+    background = Background(kit.driver, interval=0.001)
+    background.start()
+    thread = background._thread
+    assert thread is not None
+    del background
+    thread.join(20)
+    assert not thread.is_alive()

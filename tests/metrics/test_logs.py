@@ -15,6 +15,7 @@ from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
 from shardkit.metrics import CommonMessages, Logs, LogsHandler, structlog_processor
 from shardkit.metrics.logs import LogEntry, severity_name
+from shardkit.operations.operation import Page
 
 HOUR = 1_700_000_000 // 3600 * 3600
 
@@ -177,6 +178,31 @@ def test_the_logger_of_the_library_itself_is_left_out(kit: ShardKit) -> None:
     assert logs.recent("x", "warning") == []
 
 
+def test_a_record_that_cannot_be_formatted_is_reported_and_stops_nobody(
+    kit: ShardKit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = kit.logs(component="few")
+    logger = logging.Logger("shop")
+    logger.addHandler(LogsHandler(logs))
+    logger.info("%d came", "who")
+    logger.info("%d came", 2)
+    assert "TypeError: %d format: a real number is required" in capsys.readouterr().err
+    assert logs.flush()
+    assert [entry.message for entry in logs.recent("shop")] == ["2 came"]
+
+
+def test_a_process_keeps_only_so_many_messages_and_counts_the_others(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = kit.logs(component="few")
+    monkeypatch.setattr(logs._recorder, "most", 2)
+    for text in "abcd":
+        logs.record("x", text)
+    assert logs.dropped == 2
+    assert logs.flush()
+    assert [entry.message for entry in logs.recent("x")] == ["b", "a"]
+
+
 def test_structlog_events_are_logged_with_their_values(kit: ShardKit) -> None:
     logs = kit.logs(component="few")
     processor = structlog_processor(logs, "shop")
@@ -229,6 +255,47 @@ def test_following_shows_each_message_once_in_the_order_of_time(face: Face) -> N
             if pauses == 1:
                 log(("error", "c"), ("info", "d"))
     assert seen == ["a", "b", "c", "d", "e"]
+
+
+def test_following_goes_on_with_a_log_that_was_removed_and_begun_anew(kit: ShardKit) -> None:
+    logs = kit.logs(component="few")
+    readings = 0
+
+    def stopped() -> bool:
+        nonlocal readings
+        readings += 1
+        if readings == 1:
+            logs.remove("x")
+            logs.log("x", "anew")
+        return readings == 2
+
+    for n in range(3):
+        logs.log("x", f"old {n}")
+    steps, answer, seen = logs.deferred.follow("x", stopped=stopped), None, []
+    while True:
+        try:
+            step: Any = steps.send(answer)
+        except StopIteration:
+            break
+        answer = None
+        if isinstance(step, Page):
+            seen += [entry.message for entry in step]
+        elif isinstance(step, list):
+            answer = kit.driver.link.send(step)
+    assert seen == ["old 0", "old 1", "old 2", "anew"]
+
+
+@pytest.mark.parametrize("stored", ["yesterday a", "1e400 a", "1e300 a", "nan a", ""])
+def test_a_message_whose_time_cannot_be_read_is_shown_without_one(
+    stored: str, kit: ShardKit
+) -> None:
+    logs = kit.logs(component="few")
+    logs.log("x", "b")
+    holder(kit, "few", "logs:{x}").lpush("logs:{x}:recent:info", stored)
+    damaged, sound = logs.recent("x")
+    assert damaged == LogEntry(None, "info", stored)
+    assert sound.message == "b"
+    assert sound.time is not None
 
 
 def _blocking(face: Face) -> Any:

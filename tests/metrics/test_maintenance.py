@@ -78,6 +78,16 @@ def test_it_is_read_once_a_second_at_most_and_kept_while_the_server_is_away(kit:
     assert run(None)  # not tried again within the second
 
 
+def test_what_was_read_of_many_parts_is_forgotten_together(kit: ShardKit) -> None:
+    ticks = Time(1000.0)
+    flag = Maintenance(kit.driver, "few", monotonic=ticks)
+    kit.maintenance(component="few").turn_on("part 0")
+    for n in range(1001):
+        assert flag.check(f"part {n}") is (n == 0)
+    assert len(flag._known) == 1
+    assert flag.check("part 0")  # it is read again
+
+
 @pytest.mark.parametrize("arguments", [{"part": "a:b"}, {"seconds": 0}, {"seconds": float("nan")}])
 def test_what_cannot_be_a_flag_is_refused(arguments: Any, kit: ShardKit) -> None:
     with pytest.raises(InvalidArgumentError, match="is-under-maintenance:"):

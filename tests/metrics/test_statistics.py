@@ -15,7 +15,7 @@ import pytest
 from faces import Face, holder
 
 from shardkit import ShardKit
-from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
 from shardkit.metrics import merged
 
 HOUR = 1_700_000_000 // 3600 * 3600
@@ -195,3 +195,67 @@ def test_an_infinite_average_is_named(kit: ShardKit) -> None:
     kit.client("one").zadd(key, {"a": math.inf, "b": 1})
     with pytest.raises(DamagedDataError, match=re.escape(key)):
         values.slowest("latency")
+
+
+@pytest.mark.parametrize("field", ["format", "count", "min", "hour"])
+@pytest.mark.parametrize("stored", ["0", "inf", "nan", "-1"])
+def test_numbers_that_cannot_be_of_statistics_are_named(
+    field: str, stored: str, kit: ShardKit
+) -> None:
+    if (field, stored) in (("min", "0"), ("min", "-1"), ("hour", "0"), ("hour", "-1")):
+        stored = "1e999"
+    values = kit.statistics(component="few")
+    values.update("x", "y", 1)
+    key = values._key("x", "y", "current")
+    holder(kit, "few", key).hset(key, field, stored)
+    with pytest.raises(DamagedDataError, match="statistics of format 1"):
+        values.get("x", "y")
+    holder(kit, "few", key).hset(key, "format", 2)
+    with pytest.raises(NewerFormatError, match="current has format 2, this release reads 1"):
+        values.get("x", "y")
+
+
+def test_a_process_keeps_only_so_many_contexts_and_sums_of_their_values(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.metrics.statistics._MOST_CONTEXTS", 2)
+    monkeypatch.setattr("shardkit.metrics.statistics._SUMMED_AT", 3)
+    values = kit.statistics(component="few")
+    for context, count in (("a", 3), ("b", 4), ("c", 5)):
+        for n in range(count):
+            values.record(context, "y", n)
+    assert values.dropped == 5  # of the third context
+    assert values._recorder.values == {("a", "y"): [], ("b", "y"): [3.0]}
+    assert values.flush()
+    found = [values.get(context, "y") for context in "abc"]
+    assert [each and (each.count, each.sum, each.max) for each in found] == [
+        (3, 3.0, 2.0),
+        (4, 6.0, 3.0),
+        None,
+    ]
+
+
+def test_what_is_recorded_too_late_for_its_hour_is_not_among_the_slowest(kit: ShardKit) -> None:
+    now = Time()
+    values = kit.statistics(component="few", now=now)
+    now.at += 2 * 3600
+    values.update("page", "latency", 1)
+    now.at -= 3600
+    values.update("page", "latency", 2)
+    now.at -= 3600  # two hours late: its hour is not kept any more
+    values.record("page", "latency", 9)
+    assert values.flush()
+    assert values.slowest("latency") == []
+    now.at += 2 * 3600
+    assert values.slowest("latency") == [("page", 1.0)]
+
+
+def test_times_without_a_log_are_warned_of_to_the_caller_alone(kit: ShardKit) -> None:
+    times = kit.access_times(component="few", overall=True)
+    for context, seconds in (("fast", 1.0), ("slow", 9.0)):
+        times.record(context, seconds)
+    times.flush()
+    assert times.warn() == ["slow"]
+    assert kit.logs(component="few").common("access-times", "warning") is None
+    read = (times.deferred.get(context) for context in ("fast", "slow"))
+    assert [each.mean for each in kit.together(*read)] == [1.0, 9.0]  # type: ignore[union-attr]

@@ -12,7 +12,7 @@ local precision, samples = tonumber(ARGV[2]), tonumber(ARGV[3])
 local slice = math.floor(clock(ARGV[1]) / precision)
 local first = math.floor((slice - samples + 1) / SLICES)
 local fields = {}
-for n = first, math.min(math.floor(slice / SLICES), first + 1000) do
+for n = first, math.floor(slice / SLICES) do
   fields[#fields + 1] = string.format('%d:%d', precision, n)
 end
 return {slice, first, redis.call('HMGET', KEYS[1], unpack(fields))}
