@@ -66,19 +66,18 @@ class Wire:
         self._reader = hiredis.Reader()
         self._socket: ServerSocket | None = server.connect(db, self._answer)
 
-    def write(self, data: bytes) -> bool:
-        """Send; return whether anything waits to be delivered now."""
+    def write(self, data: bytes) -> None:
+        """Send; to a server that has closed the connection nothing arrives."""
         socket = self._socket
         self.require_own()
         if socket is None:
-            return False
+            return
         self._reader.feed(data)
         while (args := self._reader.gets()) is not False:
             if not self.requests and args[0].upper() in HANDSHAKE:
                 self.server.execute(socket, args)
             else:
                 self.requests.append(args)
-        return bool(self.requests)
 
     def require_own(self) -> None:
         """Fail if a forked child uses a connection of its parent's."""

@@ -156,9 +156,7 @@ class Fiber:
         self._stack: Any = None
 
     def is_ready(self, now: float) -> bool:
-        """Whether it can go on at a time."""
-        if self.done:
-            return False
+        """Whether it can go on at a time, unless it is done."""
         return now >= self.wake_at or (self._ready is not None and self._ready())
 
     def resume(self) -> None:

@@ -89,17 +89,13 @@ def _same(value: Any) -> Any:
 
 
 class _NoLock:
-    def acquire(self, *_: object) -> bool:
+    def __enter__(self, *_: object) -> bool:
         return True
-
-    def release(self) -> None:
-        pass
-
-    def __enter__(self) -> None:
-        pass
 
     def __exit__(self, *_: object) -> None:
         pass
+
+    acquire, release = __enter__, __exit__  # a condition asks for them
 
 
 class _KeySpace(Database):

@@ -228,9 +228,7 @@ class World:
         """The process of the last step."""
         return self.processes[self._last]
 
-    def run(
-        self, is_over: Callable[[], bool], after_step: Callable[[bool], None] | None = None
-    ) -> None:
+    def run(self, is_over: Callable[[], bool], after_step: Callable[[bool], None]) -> None:
         """Run until it is over and all that was sent has arrived.
 
         Args:
@@ -270,8 +268,7 @@ class World:
             else:
                 self._last = unit.number
                 self._resume(unit)
-            if after_step is not None:
-                after_step(self._take_changed())
+            after_step(self._take_changed())
 
     def _take_changed(self) -> bool:
         changed = False
@@ -568,10 +565,9 @@ class World:
         child's to use.
         """
         process.fork()
-        for wire in self._wires:
-            if wire.process is process:
-                wire.inherited = True
-                wire.close_client()
+        for wire in [each for each in self._wires if each.process is process]:
+            wire.inherited = True
+            wire.close_client()
         self.note(process.name, "forks, and goes on as the child")
         forks.renew()
 

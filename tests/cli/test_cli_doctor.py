@@ -18,6 +18,8 @@ import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.doctor.diagnosis import diagnose, limit_changes
 from shardkit.doctor.scan import scan
+from shardkit.doctor.targets import default_user_lacks_rights
+from shardkit.errors import ShardErrors, ShardUnavailable
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer, find_server
 
 Cli = Callable[..., Result]
@@ -295,6 +297,24 @@ def test_a_structure_that_the_sample_has_nothing_of_is_looked_at_where_it_is(
     ]
 
 
+def test_a_shard_that_fails_when_it_is_looked_at_again_is_among_the_failures(
+    ward: Ward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ward.kit.set("lost", component="geo", members=int).sadd_many(range(10))
+    away = ShardErrors("geo:1 is away", [ShardUnavailable("away")])
+
+    def inspect(shard: Any, keys: Any) -> Any:
+        if isinstance(keys[0], str):  # not what a scan has found, but what may be there
+            raise away
+        yield from ()
+        return []
+
+    monkeypatch.setattr("shardkit.doctor.scan.inspect_keys", inspect)
+    found = scan(ward.kit, {"geo": ward.kit.component("geo")})
+    assert found.failures == {"geo": away}
+    assert [name for _, name in found.structures] == ["lost"]
+
+
 def test_keys_of_a_structure_within_anothers_name_are_its_own(
     read_json: ReadJson, ward: Ward
 ) -> None:
@@ -476,14 +496,31 @@ def test_meta_keys_that_describe_no_structure_are_named(
     client.hset("nothing:meta", "part_size", "5")
     client.hset("strange:meta", "kind", "stew")
     client.hset("odd:meta", mapping={"kind": "set", "part_size": "many"})
+    client.hset(b"\xff:meta", mapping={"kind": "set", "part_size": "5"})
     found = read_json("doctor", "-c", ward.path, code=1)["findings"]
     assert {each["structure"]: each["text"] for each in found if each["problem"] == "broken"} == {
         "text": "its :meta is not a HASH",
         "nothing": "its :meta does not say the kind of its structure",
         "strange": "its :meta says kind='stew', which is not known",
         "odd": "its :meta says part_size='many', which is not a number",
+        "\\xff": "its :meta is not UTF-8",
     }
     assert "restore it from a backup" in cli("doctor", "-c", ward.path).out
+
+
+def test_who_may_not_ask_for_the_rights_of_the_default_user_does_not_know_them(
+    ward: Ward,
+) -> None:
+    with ward.servers[0].client() as client:
+        client.execute_command("ACL", "SETUSER", "app", "on", "nopass", "~*", "+@all")
+        with ward.servers[0].client(username="app", password="x") as app:
+            app.execute_command("ACL", "SETUSER", "default", "off", "-@all")
+            try:
+                assert default_user_lacks_rights(app)
+                app.execute_command("ACL", "SETUSER", "app", "-acl|list")
+                assert not default_user_lacks_rights(app)
+            finally:
+                app.execute_command("ACL", "SETUSER", "default", "on", "nopass", "~*", "+@all")
 
 
 def test_a_server_that_will_lose_what_scripts_wrote_is_named(

@@ -143,6 +143,17 @@ def test_a_list_whose_size_of_parts_has_its_old_name_is_checked(
     assert read_json("doctor", "--check", "-c", path)["damages"] == []
 
 
+def test_a_structure_whose_codec_is_the_applications_is_not_checked(
+    read_json: Callable[..., Any], stored: tuple[ShardKit, Path]
+) -> None:
+    kit, path = stored
+    holder(kit, "geo", "w:meta").hset("w:meta", "codec", "ours")
+    found = read_json("doctor", "--check", "-c", path, "--structure", "w", code=1)
+    [checked] = found["structures"]
+    assert (checked["structure"], found["damages"]) == ("w", [])
+    assert checked["unchecked"].startswith("its codec is the application's: ")
+
+
 @pytest.mark.parametrize("options", [("--repair",), ("--check", "--fix"), ("--structure", "x")])
 def test_options_that_do_not_go_together_are_refused(
     cli: Callable[..., Result], options: tuple[str, ...]

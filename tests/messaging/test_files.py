@@ -716,6 +716,15 @@ def test_what_is_not_yet_there_is_not_given_out_to_who_has_read_all_before_it(
     steps.close()
 
 
+def test_a_number_of_a_file_that_is_none_is_named_with_the_file(kit: ShardKit) -> None:
+    files = kit.files(component="one")
+    files.create("logs", ["x"])
+    kit.client("one").hset(files._keys("logs")[1], "a", "many")
+    with pytest.raises(DamagedDataError, match="is damaged: a=many") as raised:
+        files.publish("logs", io.BytesIO(TEXT), name="a")
+    assert raised.value.key == files._keys("logs")[1]
+
+
 @pytest.mark.parametrize("readers", ["x", "[1]", '"x"'])
 def test_readers_that_are_no_names_are_named(readers: str, kit: ShardKit) -> None:
     files = kit.files(component="one")

@@ -165,6 +165,13 @@ def test_nodes_answer_as_real_ones_while_a_slot_moves() -> None:
     assert simulated == real
 
 
+def test_what_is_no_command_is_answered_by_the_node_that_is_asked() -> None:
+    nodes = SimulatedNodes()
+    for command in (["NOSUCH", TAG], ["GET"]):
+        for node in range(NODES):
+            assert str(nodes.ask(node, command)).startswith(("ERR unknown", "ERR wrong number"))
+
+
 def test_nodes_describe_commands_as_servers_did_before_version_7() -> None:
     said = SimulatedNodes().ask(0, ["COMMAND"])
     assert {len(command) for command in said} == {6}

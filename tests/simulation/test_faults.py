@@ -385,3 +385,114 @@ def test_a_durable_block_survives_a_failover_and_rests_between_looks_at_a_replic
 
 def test_what_was_about_to_arrive_does_not_where_its_server_is_replaced_at_that_moment() -> None:
     replay(Sentinels(), "125:7=2,22=1,26=1,32=1,37=8,40=1,41=3,44=2,51=1,54=1,107=9")
+
+
+class Changing(Incrementing):
+    """An entry changes meanwhile."""
+
+    def rename(self, kit: Any) -> None:
+        kit.client("data", 0).set("n", 100)
+
+    def changes(self) -> list[Any]:
+        return [self.rename]
+
+
+def test_a_change_of_entries_is_in_the_timeline_by_its_name() -> None:
+    protocol = Changing("entry")
+    run = _Run(protocol, Choices(1, {1: 1}), traced=True)
+    run.execute()
+    assert "⚡ rename" in [event.text for event in run.world.events or ()]
+    assert protocol.answers == [1, 101, 102]
+
+
+def test_a_fault_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(ValueError, match="no fault is called 'fire'; there are lose_command, "):
+        injected("fire")
+
+
+@pytest.mark.parametrize("fault", ["stall", "cancel"])
+def test_a_client_without_an_event_loop_is_neither_stalled_nor_cancelled(fault: str) -> None:
+    class Blocking(Incrementing):
+        def client(self, client: Client) -> None:  # type: ignore[override]
+            conn: Any = client.kit.client("data", 0)
+            self.answers = [conn.incr("n") for _ in range(3)]
+
+    protocol = Blocking(fault)
+    run = _Run(protocol, Choices(1, {1: 1}), traced=True)
+    run.execute()
+    assert run.world.fault_count == 1
+    assert protocol.answers == [1, 2, 3]
+    assert not any("⚡" in event.text for event in run.world.events or ())
+
+
+def test_a_client_that_has_ended_is_not_cancelled() -> None:
+    class Leaving(Incrementing):
+        async def client(self, client: Client) -> None:
+            conn = await client.kit.client("data", 0)
+            await conn.incr("n")
+            self.left = asyncio.create_task(conn.incr("n"))
+            await asyncio.sleep(0)  # it is sent
+
+    protocol = Leaving("cancel")
+    run = _Run(protocol, Choices(1, {1: 1}), traced=True)
+    run.execute()
+    assert run.world.fault_count == 1
+    assert not any("⚡" in event.text for event in run.world.events or ())
+    assert protocol.stored == 2
+
+
+def test_what_is_cancelled_or_forgotten_in_a_loop_ends_as_in_asyncio() -> None:
+    done = []
+
+    async def numbers() -> Any:
+        try:
+            yield 1
+        finally:
+            done.append("generator")
+
+    class Forgetting(Incrementing):
+        async def client(self, client: Client) -> None:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(done.append, "handle").cancel()
+            slow = loop.run_in_executor(None, time.sleep, 1)
+            slow.cancel()
+            await anext(numbers())  # it is dropped, and closed by the loop
+            await asyncio.sleep(2)
+            assert done == ["generator"]
+            assert slow.cancelled()
+            done.append("client")
+
+    _Run(Forgetting("late"), Choices(1)).execute()
+    assert done == ["generator", "client"]
+
+
+def test_a_connection_is_readable_when_an_answer_is_there_or_comes_in_time() -> None:
+    class Reading(Incrementing):
+        def client(self, client: Client) -> None:  # type: ignore[override]
+            conn: Any = client.kit.client("data", 0)
+            conn.ping()
+            connection = conn.connection_pool.get_connection()
+            assert not connection.can_read(0)
+            begun = client.time
+            assert not connection.can_read(1)
+            assert client.time - begun == pytest.approx(1, abs=0.1)
+            connection.send_packed_command([b"*1\r\n$4\r\nPING\r\n" * 2])
+            assert connection.read_response() == b"PONG"
+            assert connection.can_read(0), "both came at once"
+            assert connection.read_response() == b"PONG"
+            self.answers.append("done")
+
+    protocol = Reading("late")
+    _Run(protocol, Choices(1, {})).execute()
+    assert protocol.answers == ["done"]
+
+
+def test_an_entry_that_says_so_is_tried_again_by_its_client() -> None:
+    class Retrying(Incrementing):
+        shard_map = "components: {data: {shards: [{host: data, port: 1, retries: 1}]}}"
+
+    protocol = Retrying("lose_command")
+    run = _Run(protocol, Choices(1, {1: 1}))
+    run.execute()
+    assert run.world.fault_count == 1
+    assert protocol.answers == [1, 2, 3]

@@ -11,6 +11,8 @@ import pytest
 from redis.exceptions import ResponseError
 
 from shardkit.simulation.choices import Choices
+from shardkit.simulation.connections import SimulatedSocket
+from shardkit.simulation.processes import SimulatedProcess
 from shardkit.simulation.replication import LAGS, Replication, replicate
 from shardkit.simulation.replies import pack_reply
 from shardkit.simulation.sentinels import SimulatedSentinels
@@ -147,3 +149,86 @@ def test_replies_are_packed_as_servers_do(value: Any, read: Any) -> None:
     reader = hiredis.Reader()
     reader.feed(pack_reply(value))
     assert reader.gets() == read
+
+
+def test_who_follows_a_replica_is_told_after_it() -> None:
+    world = World(Choices(1, {}))
+    master, replica, last = replicate(world, *(f"10.0.0.{n}:6379" for n in range(3)))
+    replica.fill(master)
+    last.fill(replica)
+    pass_time(world, max(LAGS))
+    write(master, b"1")
+    pass_time(world, LAGS[0])
+    assert (held(replica), held(last)) == (b"1", None)
+    pass_time(world, LAGS[0])
+    assert held(last) == b"1"
+
+
+def test_a_held_writer_that_has_gone_writes_nothing_afterwards() -> None:
+    world = World(Choices(1, {}))
+    master, replica = replicas_in(world, 2)
+    write(master, b"0")
+    assert asked(master.server, "FAILOVER", "TO", "10.0.0.1", 6379, "TIMEOUT", 5000) == b"OK"
+    replica.server.up = False  # it never has all
+    replies: list[bytes] = []
+    gone, waiting = (master.server.connect(0, replies.append) for _ in range(2))
+    master.server.execute(gone, [b"SET", b"k", b"gone"])
+    master.server.execute(waiting, [b"APPEND", b"k", b"!"])
+    master.server.disconnect(gone)
+    pass_time(world, 5)
+    assert held(master) == b"0!"
+    assert replies == [b":2\r\n"]
+
+
+def test_a_script_that_a_server_does_not_know_is_no_write_of_its_log() -> None:
+    server = SimulatedServer("simulated", lambda: 1.0, log=True)
+    assert "NOSCRIPT" in str(asked(server, "EVALSHA", "f" * 40, 1, "k"))
+    assert server.log == []
+    assert asked(server, "SET", "k", "v") == b"OK"
+    assert server.log == [[b"SET", b"k", b"v"]]
+
+
+def test_what_is_sent_to_a_server_that_has_closed_the_connection_goes_nowhere() -> None:
+    world = World(Choices(1, {}))
+    process = SimulatedProcess("client", world.now)
+    received: list[bytes | None] = []
+    wire = world.open_wire(process, "10.0.0.1:6379", 0, received.append)
+    wire.held = []  # it hears nothing, of the end neither
+    wire.close_server()
+    wire.write(b"*1\r\n$4\r\nPING\r\n")
+    assert not wire.requests
+    assert received == []
+    wire.release()
+    assert received == [None]
+
+
+def test_servers_with_equal_data_have_one_digest_in_whatever_order_it_came() -> None:
+    def digest(*commands: str) -> int:
+        server = SimulatedServer("simulated", lambda: 1.0, log=False)
+        for command in commands:
+            asked(server, *command.split())
+        return server.digest()
+
+    same = {
+        digest("SADD s a b", "HSET h x 1 y 2", "ZADD z 1 a"),
+        digest("HSET h y 2", "ZADD z 1 a", "HSET h x 1", "SADD s b", "SADD s a"),
+    }
+    assert len(same) == 1
+    others = (["SADD s a b"], ["SADD s a c"], ["SET s a"], ["SET s b"], [])
+    assert len({digest(*each) for each in others}) == len(others)
+
+
+def test_only_code_of_a_client_waits_for_answers() -> None:
+    world = World(Choices(1, {}))
+    process = SimulatedProcess("client", world.now)
+    sock = SimulatedSocket(process, None)
+    with pytest.raises(ConnectionRefusedError, match="the process is dead"):
+        sock.wait_for(1)
+    fiber = process.start_blocking(lambda: sock.wait_for(None))
+    fiber.resume()
+    assert fiber.wake_at == float("inf"), "nobody said how long"
+    assert not fiber.is_ready(world.now())
+    sock.receive(b"x")
+    assert process.runnable() is fiber
+    fiber.resume()
+    assert fiber.done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import subprocess
@@ -379,3 +380,74 @@ def test_the_search_agrees_with_trying_every_order(calls: list[RecordedCall]) ->
     except NotLinearizable:
         found = False
     assert found == explained_by_brute_force(calls, model)
+
+
+# ---- what is counted, preferred, shown and left alone
+
+
+def test_a_race_is_found_by_steps_that_were_seldom_taken_as_well() -> None:
+    with pytest.raises(SimulationFailure, match="fails under seed") as found:
+        simulate(Racing(), 100, rare=True)
+    with pytest.raises(NotLinearizable, match="are not linearizable"):
+        replay(Racing(), found.value.schedule)
+
+
+def test_states_are_counted_and_no_schedule_takes_longer_than_it_may() -> None:
+    report = simulate(Counting(), 20, count_states=True)
+    assert [schedules for schedules, _ in report.growth] == list(range(1, 21))
+    counts = [states for _, states in report.growth]
+    assert counts == sorted(counts)
+    assert counts[-1] == report.states > 10
+    assert simulate(Counting(), 20, seconds=-1).schedules == 0
+
+
+def test_garbage_is_collected_afterwards_as_it_was_before() -> None:
+    was = gc.isenabled()
+    try:
+        for enabled in (True, False):
+            (gc.enable if enabled else gc.disable)()
+            simulate(Counting(), 1)
+            assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if was else gc.disable)()
+
+
+def test_a_replay_is_shown_whether_it_fails_or_not(capsys: pytest.CaptureFixture[str]) -> None:
+    replay(Counting(), "1", show=True)
+    assert "INCRBY home 1 → " in capsys.readouterr().out
+    with pytest.raises(SimulationFailure) as found:
+        simulate(Racing(), 100)
+    with pytest.raises(NotLinearizable, match="are not linearizable"):
+        replay(Racing(), found.value.schedule, show=True)
+    assert "SET home 1 → OK" in capsys.readouterr().out
+    replay(Counting(), "1")
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_client_that_is_cancelled_fails_nothing(blocking: bool) -> None:
+    class Cancelled(Protocol):
+        clients = 1
+
+        def client_functions(self) -> list[Any]:
+            return [self.blocking if blocking else self.awaiting]
+
+        def blocking(self, client: Client) -> None:
+            raise asyncio.CancelledError
+
+        async def awaiting(self, client: Client) -> None:
+            raise asyncio.CancelledError
+
+        def at_end(self, kit: Any) -> None:
+            ended.append(kit)
+
+    ended: list[Any] = []
+    simulate(Cancelled(), 2)
+    assert len(ended) == 2
+
+
+def test_a_register_can_be_deleted_and_has_no_other_operations() -> None:
+    register = Register(7)
+    assert list(register.apply(7, "delete", ())) == [(None, None)]
+    with pytest.raises(ValueError, match="a register has no append"):
+        list(register.apply(7, "append", ("x",)))

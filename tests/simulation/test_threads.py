@@ -99,3 +99,87 @@ def test_threading_is_as_before_afterwards() -> None:
     before = threading.Thread, threading.Event, threading.Condition, threading.Lock
     simulate(Waiting(), 1)
     assert (threading.Thread, threading.Event, threading.Condition, threading.Lock) == before
+
+
+def ended(do: Any) -> bool:
+    """Whether a blocking client does something to its end."""
+
+    class Doing(Protocol):
+        clients = 1
+        faults = ()
+
+        def client(self, client: Client) -> None:
+            do()
+            done.append(True)
+
+    done: list[bool] = []
+    simulate(Doing(), 1)
+    return done == [True]
+
+
+def test_a_lock_that_is_held_is_waited_for_as_long_as_was_said() -> None:
+    def wait() -> None:
+        lock = threading.Lock()
+        holder = threading.Thread(target=lock.acquire)
+        holder.start()
+        holder.join()
+        begun = time.monotonic()
+        assert not lock.acquire(False)
+        assert time.monotonic() == begun
+        assert not lock.acquire(timeout=5)
+        assert time.monotonic() - begun == pytest.approx(5, abs=0.1)
+        threading.Thread(target=lambda: (time.sleep(3), lock.release())).start()
+        assert lock.acquire(timeout=5)
+        assert time.monotonic() - begun == pytest.approx(8, abs=0.1)
+
+    assert ended(wait)
+
+
+def test_of_two_who_wait_for_a_lock_the_later_waits_on() -> None:
+    def wait() -> None:
+        lock, got = threading.Lock(), []
+
+        def take(name: str, timeout: float) -> None:
+            got.append((name, lock.acquire(timeout=timeout)))
+
+        lock.acquire()
+        takers = [threading.Thread(target=take, args=each) for each in (("a", 9), ("b", 20))]
+        for taker in takers:
+            taker.start()
+        time.sleep(1)
+        lock.release()
+        time.sleep(1)
+        assert len(got) == 1
+        lock.release()
+        for taker in takers:
+            taker.join()
+        assert sorted(got) == [("a", True), ("b", True)]
+
+    assert ended(wait)
+
+
+def test_each_thread_has_values_of_its_own_which_can_be_deleted() -> None:
+    def use() -> None:
+        own = threading.local()
+        own.x = 1
+        other = threading.Thread(target=lambda: seen.append(hasattr(own, "x")))
+        other.start()
+        other.join()
+        del own.x
+        seen.append(hasattr(own, "x"))
+        with pytest.raises(AttributeError, match="x"):
+            del own.x
+
+    seen: list[bool] = []
+    assert ended(use)
+    assert seen == [False, False]
+
+
+def test_a_thread_that_has_nothing_to_do_ends() -> None:
+    def start() -> None:
+        thread = threading.Thread()
+        thread.start()
+        thread.join()
+        assert not thread.is_alive()
+
+    assert ended(start)
