@@ -34,7 +34,7 @@ from shardkit.geo.import_ranges import ImportInput
 from shardkit.geo.local_copy import LocalCities
 from shardkit.geo.models import City, Item, SkippedLine
 from shardkit.geo.view_cache import GenerationView, ViewCache
-from shardkit.operations.commands import Columns
+from shardkit.operations.commands import Columns, Command
 from shardkit.operations.operation import (
     Deferred,
     Driver,
@@ -47,7 +47,13 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer, check_name
-from shardkit.structures.base.check import Damage, confirmed, suspected
+from shardkit.structures.base.check import (
+    Damage,
+    Suspicions,
+    confirmed,
+    read_or_note,
+    suspected,
+)
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -249,6 +255,10 @@ class IpToCity(Structure[Face]):
 
         Cost: as `local`, without its memory.
         """
+        typed = yield from confirmed(self._check_type)
+        yield typed
+        if typed:
+            return
         repair = "import_from() replaces everything"
         current = partial(suspected, repair=repair)
         unread = yield from confirmed(lambda: current(self._read_generations()))
@@ -258,6 +268,14 @@ class IpToCity(Structure[Face]):
             if stored is not None:
                 generation = Generation.from_json(stored)
                 yield from self._store.check(generation, repair)
+
+    def _check_type(self) -> Operation[Suspicions]:
+        notes = Suspicions()
+        length = Command(
+            self._generations.home, self._generations.key, ("HLEN", self._generations.key)
+        )
+        yield from read_or_note([length], notes, "delete the key, then import_from()")
+        return notes
 
     def _read_generations(self) -> Operation[None]:
         yield from self._generations.all()

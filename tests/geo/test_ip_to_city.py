@@ -402,3 +402,59 @@ def test_who_was_suspended_while_a_generation_expired_looks_again(
                 return done.value
 
     assert kit.driver.run(suspended()) == OSLO
+
+
+@pytest.mark.parametrize(
+    ("field", "stored", "found"),
+    [
+        ("number", "x", "number=b'x'"),
+        ("number", "1" * 20, f"number={b'1' * 20!r}"),
+        ("current", "x", "the current generation b'x' cannot be read"),
+        ("retired:x", "7", "number=b'x'"),
+    ],
+)
+def test_an_import_repairs_the_record_of_generations(
+    face: Face, kit: ShardKit, field: str, stored: str, found: str
+) -> None:
+    ip = face.kit.ip_to_city(component="one")
+    old = face.run(ip.import_from(ranges(("1.0.0.0/24", BONN)))).generation
+    client: Any = kit.client("one")
+    client.hset("ip2city:generations", field, stored)
+    [damaged] = face.list(ip.check())
+    assert damaged.found == found
+    assert damaged.repair == "import_from() replaces everything"
+    new = face.run(ip.import_from(ranges(("1.0.0.0/24", OSLO)))).generation
+    assert new > old
+    assert face.list(ip.check()) == []
+    assert face.run(ip.find("1.0.0.1")) == OSLO
+    assert face.run(ip.delete()) is True
+
+
+@pytest.mark.parametrize("last", ["x", "-1", "1" * 20, None])
+def test_no_number_comes_again_although_the_last_one_cannot_be_read(
+    kit: ShardKit, last: str | None
+) -> None:
+    ip = kit.ip_to_city(component="one")
+    first, second = (ip.import_from(ranges(("1.0.0.0/24", BONN))).generation for _ in range(2))
+    client: Any = kit.client("one")
+    client.hdel("ip2city:generations", "last")
+    if last is not None:
+        client.hset("ip2city:generations", "last", last)
+    third = ip.import_from(ranges(("1.0.0.0/24", OSLO))).generation
+    assert third > second > first
+    assert client.hget("ip2city:generations", "last") == b"%d" % third
+    assert list(ip.check()) == []
+
+
+def test_a_record_of_generations_of_another_type_is_named_with_what_helps(
+    face: Face, kit: ShardKit
+) -> None:
+    ip = face.kit.ip_to_city(component="one")
+    client: Any = kit.client("one")
+    client.set("ip2city:generations", "x")
+    [damaged] = face.list(ip.check())
+    assert (damaged.key, damaged.found) == ("ip2city:generations", "a value of another type")
+    assert damaged.repair == "delete the key, then import_from()"
+    client.delete("ip2city:generations")
+    face.run(ip.import_from(ranges(("1.0.0.0/24", BONN))))
+    assert face.list(ip.check()) == []

@@ -7,22 +7,28 @@
 --@include structures/base/damage
 local key = KEYS[1]
 local now = tonumber(redis.call('TIME')[1])
--- At least the minutes since 2020: even if this key is lost with its server, none is used again
--- whose blocks are still on another server.
-local number = stored_integer(key, 'last', redis.call('HGET', key, 'last') or '0', 0, 2 ^ 50) + 1
-number = math.max(number, math.floor((now - 1577836800) / 60))
+local last = 0  -- what cannot be a number counts for nothing
 local unused, interrupted = {}, {}
 local fields = redis.call('HGETALL', key)
 for n = 1, #fields, 2 do
-  local state, old = string.match(fields[n], '^(%a+):(%d+)$')
+  local field, value = fields[n], fields[n + 1]
+  local state, old = string.match(field, '^(%a+):(%d+)$')
+  if field == 'last' or field == 'number' then old = string.match(value, '^%d+$') end
+  if old and #old > 15 then state, old = nil, nil end
+  last = math.max(last, tonumber(old or 0))
   if state == 'importing' then
-    redis.call('HDEL', key, fields[n])
+    redis.call('HDEL', key, field)
     redis.call('HSET', key, 'left:' .. old, '')
     interrupted[#interrupted + 1] = tonumber(old)
-  elseif state == 'left' or (state == 'retired' and tonumber(fields[n + 1]) <= now) then
+  elseif state == 'left' or (state == 'retired' and (tonumber(value) or 0) <= now) then
     unused[#unused + 1] = tonumber(old)
+  elseif not state and string.find(field, ':') then  -- of no generation
+    redis.call('HDEL', key, field)
   end
 end
+-- At least the minutes since 2020: even if this key is lost with its server, none is used again
+-- whose blocks are still on another server.
+local number = math.max(last + 1, math.floor((now - 1577836800) / 60))
 local written = string.format('%d', number)
 redis.call('HSET', key, 'last', written, 'importing:' .. written, '')
 return {number, unused, interrupted}

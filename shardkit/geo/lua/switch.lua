@@ -6,6 +6,8 @@
 local key = KEYS[1]
 local number, description, grace = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local old = redis.call('HGET', key, 'number') or '0'
+-- What cannot be a number is replaced: whose blocks it had is not known any more.
+if #old > 15 or not string.find(old, '^%d+$') then old = '0' end
 if old == number then  -- repeated because the first reply was lost
   return 0
 end
@@ -18,4 +20,4 @@ redis.call('HDEL', key, 'importing:' .. number)
 if old ~= '0' then
   redis.call('HSET', key, 'retired:' .. old, string.format('%d', now + grace))
 end
-return stored_integer(key, 'number', old, 0, 2 ^ 50)
+return tonumber(old)
