@@ -54,13 +54,8 @@ class SimulatedLock:
             return False
         if Fiber.current is None:
             return self._real.acquire(True, timeout)
-        until = float("inf") if timeout < 0 else Fiber.current.process.now() + timeout
-        while _wait(lambda: not self._real.locked(), None if timeout < 0 else timeout):
-            if self._real.acquire(False):
-                return True
-            if Fiber.current.process.now() >= until:
-                break
-        return False
+        free = _wait(lambda: not self._real.locked(), None if timeout < 0 else timeout)
+        return free and self._real.acquire(False)
 
     def __enter__(self) -> bool:
         return self._real.acquire(False) or self.acquire()

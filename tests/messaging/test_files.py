@@ -637,6 +637,11 @@ def test_what_is_refused_is_named(kit: ShardKit) -> None:
     assert not files.create("logs", ["x"], chunk_size=10)
     with pytest.raises(ParameterMismatchError, match="byte_limit"):
         files.create("logs", ["x"], chunk_size=10, byte_limit=999)
+    longest = "x" * 100
+    assert files.create("long", [longest])
+    assert files.take("long", longest) is None
+    with pytest.raises(InvalidArgumentError, match=r"reader|name="):
+        files.create("long", [longest + "x"])
     with pytest.raises(ChannelError, match="no reader 'y'"):
         files.take("logs", "y")
     files.close("logs")

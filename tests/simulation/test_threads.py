@@ -183,3 +183,49 @@ def test_a_thread_that_has_nothing_to_do_ends() -> None:
         assert not thread.is_alive()
 
     assert ended(start)
+
+
+def test_a_lock_that_may_be_acquired_again_is_its_holders_alone() -> None:
+    def share() -> None:
+        lock = threading.RLock()
+
+        def try_it() -> None:
+            got.append(lock.acquire(timeout=1))
+            with pytest.raises(RuntimeError, match="cannot release un-acquired lock"):
+                lock.release()
+
+        got: list[bool] = []
+        with lock, lock:
+            other = threading.Thread(target=try_it)
+            other.start()
+            other.join()
+        assert got == [False]
+        assert lock.acquire(False)
+        lock.release()
+
+    assert ended(share)
+
+
+def test_a_condition_wakes_up_all_and_says_when_the_time_is_over() -> None:
+    def share() -> None:
+        changed, woken = threading.Condition(), []
+
+        def wait(name: str) -> None:
+            with changed:
+                woken.append((name, changed.wait(100)))
+
+        waiting = [threading.Thread(target=wait, args=(name,)) for name in "ab"]
+        for thread in waiting:
+            thread.start()
+        time.sleep(1)
+        with changed:
+            changed.notify_all()
+        for thread in waiting:
+            thread.join()
+        assert sorted(woken) == [("a", True), ("b", True)]
+        begun = time.monotonic()
+        with changed:
+            assert changed.wait_for(lambda: [], 5) == []
+        assert time.monotonic() - begun == pytest.approx(5, abs=0.1)
+
+    assert ended(share)
