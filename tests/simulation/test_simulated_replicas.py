@@ -17,7 +17,7 @@ from shardkit.simulation.replication import LAGS, Replication, replicate
 from shardkit.simulation.replies import pack_reply
 from shardkit.simulation.sentinels import SimulatedSentinels
 from shardkit.simulation.servers import SimulatedServer
-from shardkit.simulation.world import World
+from shardkit.simulation.world import STEP, World
 
 
 def replicas_in(world: World, count: int) -> list[Replication]:
@@ -200,6 +200,20 @@ def test_what_is_sent_to_a_server_that_has_closed_the_connection_goes_nowhere() 
     assert received == []
     wire.release()
     assert received == [None]
+
+
+def test_what_a_timer_closes_at_the_very_moment_is_not_delivered() -> None:
+    world = World(Choices(1, {}))
+    process = SimulatedProcess("client", world.now, 0)
+    world.processes.append(process)
+    received: list[bytes | None] = []
+    wire = world.open_wire(process, "10.0.0.1:6379", 0, received.append)
+    wire.write(b"*2\r\n$4\r\nINCR\r\n$1\r\nk\r\n")
+    world.after(STEP, wire.close_server)
+    delivered: list[bool] = []
+    world.run(lambda: True, delivered.append)
+    assert (received, delivered) == ([None], [])
+    assert asked(world.server("10.0.0.1:6379"), "GET", "k") is None
 
 
 def test_servers_with_equal_data_have_one_digest_in_whatever_order_it_came() -> None:
