@@ -225,7 +225,7 @@ def test_a_condition_wakes_up_all_and_says_when_the_time_is_over() -> None:
         assert sorted(woken) == [("a", True), ("b", True)]
         begun = time.monotonic()
         with changed:
-            assert changed.wait_for(lambda: [], 5) == []
+            assert changed.wait_for(list, 5) == []
         assert time.monotonic() - begun == pytest.approx(5, abs=0.1)
 
     assert ended(share)
