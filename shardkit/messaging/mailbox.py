@@ -464,11 +464,12 @@ class Mailboxes(Structure[Face]):
             self._at(keys[2], "HGET", keys[2], "bytes"),
         )
         [(messages, text)] = yield [Transaction(self.component, keys[0], reads)]
-        held = sum(map(len, messages))
-        if len(messages) > MOST_AT_ONCE or text == b"%d" % held or (not held and text is None):
-            return []
-        found = "no bytes" if text is None else f"bytes={shown(text)}"
-        return [Suspicion(damage(self.component, keys[2], found, f"{held}"), _CLEARS)]
+        held, notes = sum(map(len, messages)), Suspicions()
+        said = text == b"%d" % held or (not held and text is None)
+        if len(messages) <= MOST_AT_ONCE and not said:
+            found = "no bytes" if text is None else f"bytes={shown(text)}"
+            notes.append(Suspicion(damage(self.component, keys[2], found, f"{held}"), _CLEARS))
+        return notes
 
     def _suspected(self, read: Callable[[], Operation[Any]]) -> Operation[Suspicions]:
         return (yield from suspected(read(), _CLEARS))

@@ -310,7 +310,15 @@ def test_a_shard_that_fails_when_it_is_looked_at_again_is_among_the_failures(
         return []
 
     monkeypatch.setattr("shardkit.doctor.scan.inspect_keys", inspect)
-    found = scan(ward.kit, {"geo": ward.kit.component("geo")})
+    told: dict[str, list[tuple[int, int]]] = {}
+
+    def progress(what: str, done: int, total: int) -> None:
+        told.setdefault(what, []).append((done, total))
+
+    found = scan(ward.kit, {"geo": ward.kit.component("geo")}, progress=progress)
+    assert len(told) >= 2
+    for steps in told.values():  # each is told of as it begins, and after each database
+        assert steps == [(n, len(steps) - 1) for n in range(len(steps))]
     assert found.failures == {"geo": away}
     assert [name for _, name in found.structures] == ["lost"]
 

@@ -656,6 +656,8 @@ def test_what_is_refused_is_named(kit: ShardKit) -> None:
         lambda: files.create("{a}", ["x"]),
         lambda: files.publish("logs", io.BytesIO(b"")),
         lambda: files.take("logs", "x", lease=0),
+        lambda: list(files.publish_parts("logs", "no such file", part_size=0)),
+        lambda: list(files.publish_parts("logs", "no such file", part_size=2**50 + 1)),
         lambda: kit.files(component="one", attempts=0),
     ):
         with pytest.raises(InvalidArgumentError, match=r"files|name="):

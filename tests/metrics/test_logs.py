@@ -120,6 +120,15 @@ def test_what_is_recorded_is_sent_once_in_order_with_its_time(kit: ShardKit) -> 
     assert len(logs.recent("x", "warning")) == 2
 
 
+def test_a_server_says_how_many_messages_came_too_late_to_be_counted(kit: ShardKit) -> None:
+    now = Time(HOUR)
+    logs = kit.logs(component="few", now=now)
+    for now.at in (HOUR, HOUR + 3600):
+        logs.log("x", "a")
+    rows = [(1, age, "late", "late") for age in (0.0, 3600.0, 7200.0, 9000.0)]
+    assert kit.driver.link.send([logs._write("x", rows, "w", "")]) == [2]
+
+
 @pytest.mark.parametrize(
     ("given", "name"),
     [(10, "debug"), (25, "info"), (5, "debug"), (99, "critical"), ("Fatal", "critical")],
