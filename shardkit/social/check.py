@@ -168,16 +168,22 @@ class NetworkCheck:
         lists = layout.owned("lists", id_)
         notes: Suspicions = []
         [held] = yield from contents(layout.users, "ZSET", [lists], notes)
-        if notes:
-            yield (yield from confirmed(partial(self._check_lists, id_, ())))
+        if notes or not all(is_id(each) for each, _ in held):
+            yield (yield from confirmed(partial(self._check_ids_of_lists, lists)))
         for some in pages((int(each) for each, _ in held if is_id(each)), KEYS_CHECKED):
             yield (yield from confirmed(partial(self._check_lists, id_, some)))
             for each in some:
                 yield from self._check_account(LIST, each)
 
+    def _check_ids_of_lists(self, key: str) -> Operation[Suspicions]:
+        notes: Suspicions = []
+        [held] = yield from contents(self.layout.users, "ZSET", [key], notes)
+        for strange in [member for member, _ in held if not is_id(member)][:1]:
+            notes.append(Suspicion(damage(self.layout.users, key, shown(strange), "ids of lists")))
+        return notes
+
     def _check_lists(self, owner: int, lists: Sequence[int]) -> Operation[Suspicions]:
         layout, notes = self.layout, Suspicions()
-        yield from lengths(layout.users, "ZSET", [layout.owned("lists", owner)], notes)
         keys = [layout.owned("list", each) for each in lists]
         records = yield from read_or_note([layout.at_user(k, "HGETALL", k) for k in keys], notes)
         for key, flat in zip(keys, records, strict=True):

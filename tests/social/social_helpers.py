@@ -214,12 +214,16 @@ class StoppingLink:
         link: what carries batches.
         turn: the number of the exchange, from 0.
         instead: is given its batch.
+        often: whether to do it before all later exchanges, too.
     """
 
-    def __init__(self, link: Any, turn: int, instead: Callable[[Batch], object]) -> None:
+    def __init__(
+        self, link: Any, turn: int, instead: Callable[[Batch], object], *, often: bool = False
+    ) -> None:
         self._link = link
         self._left = turn
         self._instead = instead
+        self._often = often
         self.locate = link.locate
         self.pause = link.pause
 
@@ -228,7 +232,7 @@ class StoppingLink:
         return self._left < 0
 
     def send(self, batch: Batch) -> Replies:
-        if self._left == 0:
+        if self._left == 0 or (self._often and self._left < 0):
             self._instead(batch)
         self._left -= 1
         replies: Replies = self._link.send(batch)

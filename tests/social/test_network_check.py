@@ -30,7 +30,7 @@ def network(face: Face, monkeypatch: pytest.MonkeyPatch) -> Any:
     face.run(network.follow_into_list(model.lists[0], ada))
     face.run(network.block(ada, bo))
     face.run(network.mute(ada, others[0]))
-    network.ada, network.friend, network.list = ada, others[0], model.lists[0]
+    network.ada, network.friend, network.list, network.bo = ada, others[0], model.lists[0], bo
     return network
 
 
@@ -144,6 +144,50 @@ def test_a_check_names_what_is_damaged(face: Face, kit: ShardKit, network: Any) 
             for each, dump in dumps.items():
                 client.restore(each, 0, dump)
     assert face.list(opened(face).check()) == []
+
+
+def test_a_check_names_each_of_many_things_that_are_damaged_at_once(
+    face: Face, kit: ShardKit, network: Any
+) -> None:
+    layout, ada, bo = network.layout, network.ada, network.bo
+    part = layout.part(network.friend, ada)
+    listed = layout.relation("listed", layout.part(network.list, ada), ada)
+    clients: list[Any] = [kit.client("many", n) for n in range(16)]
+
+    def of(key: str) -> Any:
+        return next(client for client in clients if client.exists(key))
+
+    def text_instead(key: str) -> str:
+        client = of(key)
+        client.delete(key)
+        client.set(key, "x")
+        return key
+
+    clock, logins = layout.of_relations("clock", part), layout.near("logins", ada)
+    relations, lists = followers(network), layout.owned("lists", ada)
+    friend = layout.owned("user", network.friend)
+    of(clock).set(clock, "noon")
+    of(relations).zadd(relations, {"nobody": 1})
+    of(logins).hset(logins, mapping={"eve": "x", "mallory": ada + 1})
+    of(lists).zadd(lists, {"all": 1})
+    of(friend).hset(friend, "login", "")
+    of_others = [
+        text_instead(layout.owned(*of_)) for of_ in (("lists", bo), ("list", network.list))
+    ]
+    expected = {
+        (clock, "b'noon'"),
+        (relations, "b'nobody'"),
+        (logins, "b'eve'=b'x'"),
+        (logins, f"b'mallory'=b'{ada + 1}'"),
+        (lists, "b'all'"),
+        (friend, "the login ''"),
+        *((key, "a value of another type") for key in (*of_others, text_instead(listed))),
+    }
+    found = {(each.key, each.found) for each in face.list(network.check())}
+    assert found >= expected, expected - found
+    face.run(network.rebuild())
+    left = {(each.key, each.found) for each in face.list(network.check())}
+    assert left >= expected - {(clock, "b'noon'")}, expected - left  # it cannot read these
 
 
 def test_a_count_that_a_change_under_way_explains_is_no_damage(

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from faces import Face, faced
-from social_helpers import LIMITS, act, compare, opened, populate, seen
+from social_helpers import LIMITS, act, compare, opened, populate, seen, stopping
 
 from shardkit import ShardMap
 from shardkit.errors import ShardErrors
 from shardkit.local import LocalCluster, LocalServers
+from shardkit.operations.commands import Call
+from shardkit.social.base.keys import USER
 from shardkit.social.content.sqlite_store import SQLiteStatusStore
 
 MAP = """
@@ -53,6 +55,65 @@ def test_a_network_before_a_disk(face: Face, tmp_path: Path, limit: int | None) 
         act(face, network, model, dice)
     compare(face, network, model)
     assert store.get_many(model.posts).keys() == model.posts.keys()
+    store.close()
+
+
+@pytest.mark.parametrize("readers", [3, 7])  # pushed to, and fetching
+def test_a_post_whose_copy_expires_meanwhile_reaches_its_readers(
+    shard_map: ShardMap, tmp_path: Path, readers: int
+) -> None:
+    store = SQLiteStatusStore(tmp_path / "statuses.db", safe=False)
+    with faced("blocking", shard_map) as face:
+        network = opened(face, "one", store=store)
+        [ada, *others] = populate(face, network, users=8, lists=0).users
+        for uid in others[:readers]:
+            network.follow(uid, ada)
+        client = face.kit.client("one")
+
+        def expire(_: Any) -> None:
+            copies = {int(key.rpartition(b":")[2]): key for key in client.scan_iter("status:*")}
+            client.delete("none", *(copies[status] for status in store.get_many(copies)))
+
+        posts, stopped = [], True
+        while stopped:
+            slow = stopping(network, len(posts), expire)
+            posts.append(slow.post(ada, "x"))
+            stopped = slow._driver.link.stopped
+            assert network.pending(0) == []
+            assert [each.id for each in network.home(others[0])] == posts[::-1]
+        pushed = posts if readers == 3 else []
+        assert client.zcard(network.layout.timeline(USER, others[0])) == len(pushed)
+        assert len(posts) > 5
+    store.close()
+
+
+def test_a_deletion_that_has_read_the_disk_too_long_ago_reads_it_again(
+    shard_map: ShardMap, tmp_path: Path
+) -> None:
+    store = SQLiteStatusStore(tmp_path / "statuses.db", safe=False)
+    with faced("blocking", shard_map) as face:
+        network = opened(face, store=store, status_limit=1)
+        [ada] = populate(face, network, users=1, lists=0).users
+        old, new = network.post(ada, "old"), network.post(ada, "new")  # Redis has the latter only
+        assert network.delete_status(ada, new + 4000) is False  # Redis cannot know
+        steps, read, reply = network.deferred.delete_status(ada, old), [], None
+        done = None
+        while done is None:
+            try:
+                step = steps.send(reply)
+            except StopIteration as end:
+                done = end.value
+                continue
+            if isinstance(step, Call) and step.function == store.get_many:
+                read += step.args[0]
+            reply = network._driver._run_step(step)
+            if not read and getattr(step[0], "args", ()) == ("TIME",):
+                [[seconds, micros]] = reply
+                reply = [[int(seconds) - 60, micros]]
+        assert done is True
+        assert read == [old, old]
+        assert [each.id for each in network.profile(ada)] == [new]
+        assert store.get_many([old, new]).keys() == {new}
     store.close()
 
 

@@ -12,7 +12,7 @@ from shardkit import ShardKit, ShardMap
 from shardkit.errors import DamagedDataError
 from shardkit.operations.commands import Command
 from shardkit.operations.drivers import BlockingDriver
-from shardkit.social import FollowResult, MuteResult
+from shardkit.social import FollowResult, MuteResult, repair
 from shardkit.social.base.keys import USER
 
 
@@ -136,6 +136,24 @@ def test_posts_that_come_while_they_are_recounted_are_counted(shard_map: ShardMa
             assert network.get_user(ada).posts == len(network.profile(ada, limit=100))
 
 
+def test_posts_that_never_stop_coming_are_counted_another_time(shard_map: ShardMap) -> None:
+    with faced("blocking", shard_map) as face:
+        network = opened(face)
+        [ada] = populate(face, network, users=1, lists=0).users
+        client, key = record(face.kit, network, "user", ada)
+        client.hset(key, "posts", 50)
+        busy = opened(face)
+        link = StoppingLink(
+            network._driver.link, 0, lambda _: network.post(ada, "more"), often=True
+        )
+        busy._driver = BlockingDriver(link)
+        assert busy.reconcile(ada).posts == 0
+        posts = len(network.profile(ada, limit=1000))
+        assert network.get_user(ada).posts == 50 + posts
+        assert network.reconcile(ada).posts == -50
+        assert network.get_user(ada).posts == posts
+
+
 def test_posts_of_a_profile_that_was_trimmed_are_left_as_they_are(face: Face) -> None:
     network = opened(face, home_limit=4, profile_limit=5)
     run, [ada] = face.run, populate(face, network, users=1, lists=0).users
@@ -175,6 +193,45 @@ def test_reconciling_removes_what_strangers_and_nobody_posted(
         assert set(client.zrange(home, 0, -1)) == {b"%d" % mine, b"%d" % own}
         assert not marks.exists(pulled)
     assert not any(run(network.reconcile(ada)))
+
+
+def test_the_marks_of_all_whom_an_account_follows_are_corrected(
+    face: Face, shard_map: ShardMap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repair, "AT_ONCE", 3)  # of the nine that it follows
+    network = opened(face, "one")
+    run, (ada, *others) = face.run, populate(face, network, users=10, lists=0).users
+    for uid in others:
+        run(network.follow(ada, uid))
+    first, last = others[0], others[-1]
+    for popular in (first, last):
+        for uid in others:
+            if uid != popular:
+                run(network.follow(uid, popular))
+    pulled = network.layout.pulled(ada)
+    with faced("blocking", shard_map) as other:
+        marks = other.kit.client("one")
+        right = marks.zrange(pulled, 0, -1)
+        assert set(right) == {b"%d" % first, b"%d" % last}
+        assert marks.delete(pulled)
+        assert run(network.reconcile(ada)).accounts == 2
+        assert marks.zrange(pulled, 0, -1) == right
+
+
+def test_an_account_that_was_lost_is_unfollowed_and_does_not_come_back(
+    face: Face, shard_map: ShardMap
+) -> None:
+    network = opened(face)
+    run, (ada, alan) = face.run, populate(face, network, users=2, lists=0).users
+    run(network.follow(ada, alan))
+    with faced("blocking", shard_map) as other:
+        client, key = record(other.kit, network, "user", alan)
+        assert client.delete(key)
+        assert run(network.unfollow(ada, alan)) is True
+        assert not client.exists(key)
+    assert run(network.get_user(ada)).following == 0
+    assert run(network.following(ada)) == []
+    assert run(network.pending(0)) == []
 
 
 # ---- records that cannot be read

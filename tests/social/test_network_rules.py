@@ -12,6 +12,7 @@ from shardkit import ShardMap
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError, ShardCountError
 from shardkit.social import BlockResult, FollowResult, MuteResult, TimelineCursor
 from shardkit.social.base.keys import USER
+from shardkit.social.delivery import backfill
 from shardkit.social.delivery.fan_out_job import MARK, FanOutJob
 from shardkit.social.relations.counters import mode_change_note
 
@@ -53,7 +54,25 @@ def test_extras_come_back_and_override_nothing(face: Face, network: Any) -> None
             run(network.create_user("eve", "Eve", **{name: "1"}))
     with pytest.raises(InvalidArgumentError, match="extra flag=True"):
         run(network.post(uid, "x", flag=True))
-    assert run(network.get_user(uid)).posts == 1
+    many = {f"n{n}": n for n in range(101)}
+    with pytest.raises(InvalidArgumentError, match="101 extras; give at most 100"):
+        run(network.post(uid, "x", **many))
+    del many["n100"]
+    assert len(run(network.get_status(run(network.post(uid, "x", **many)))).extras) == 100
+    assert run(network.get_user(uid)).posts == 2
+
+
+def test_a_list_s_name_has_one_to_200_characters(face: Face, network: Any) -> None:
+    run = face.run
+    ada = run(network.create_user("ada", "Ada"))
+    for wrong, length in (("", 0), ("x" * 201, 201)):
+        with pytest.raises(InvalidArgumentError, match=f"name of {length} characters; give 1 to"):
+            run(network.create_list(ada, wrong))
+    assert run(network.lists(ada)) == []
+    names = ["x", "é" * 200]
+    for name in names:
+        run(network.create_list(ada, name))
+    assert [each.name for each in run(network.lists(ada))] == names
 
 
 def test_an_unknown_user_does_nothing_and_takes_no_id(
@@ -192,6 +211,21 @@ def test_a_refill_from_more_profiles_than_one_step_reads_goes_on_as_a_task(face:
     assert [status.id for status in home] == posts[:0:-1]
 
 
+def test_without_a_queue_a_refill_from_many_profiles_is_done_in_the_call(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backfill, "PROFILES_AT_ONCE", 3)
+    network = opened(face, "one", fan_out_limit=0)
+    run, users = face.run, populate(face, network, users=9, lists=0).users
+    for uid in users[1:]:
+        run(network.follow(users[0], uid))
+    posts = [run(network.post(uid, "x")) for uid in users[1:]]
+    home = network.layout.timeline(USER, users[0])
+    run(face.kit.driver.run(_at(network, home, "DEL")))
+    run(network.backfill("user", users[0]))
+    assert [status.id for status in run(network.home(users[0]))] == posts[::-1]
+
+
 def test_pages_are_full_and_complete_while_posts_come_and_go(face: Face, network: Any) -> None:
     run, users = face.run, populate(face, network, users=9, lists=0).users
     for uid in users[1:]:  # the first one's posts are fetched
@@ -315,14 +349,13 @@ def test_reconciling_leaves_an_account_s_own_posts_in_its_home(face: Face) -> No
     network = opened(face)
     run, [ada] = face.run, populate(face, network, users=1, lists=0).users
     own = run(network.post(ada, "mine"))
-    run(face.kit.driver.run(_put(network, ada, own)))
+    run(face.kit.driver.run(_at(network, network.layout.timeline(USER, ada), "ZADD", 10**15, own)))
     assert run(network.reconcile(ada)).accounts == 0
     assert [status.id for status in run(network.home(ada))] == [own]
 
 
-def _put(network: Any, owner: int, status: int) -> Any:
-    key = network.layout.timeline(USER, owner)
-    yield [network.layout.at_timeline(key, "ZADD", key, 10**15, status)]
+def _at(network: Any, key: str, name: str, *args: int) -> Any:
+    yield [network.layout.at_timeline(key, name, key, *args)]
 
 
 def test_a_result_is_true_if_the_call_changed_something() -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from store_helpers import find_postgresql, postgresql, status
 
 from shardkit.errors import ClosedError, InvalidArgumentError
+from shardkit.social.content import sqlite_store
 from shardkit.social.content.postgresql_store import PostgreSQLStatusStore
 from shardkit.social.content.sqlite_store import SQLiteStatusStore
 from shardkit.social.content.status_store import StatusStore
@@ -238,6 +239,32 @@ def test_a_failed_batch_leaves_no_part_and_the_store_goes_on(tmp_path: Path) -> 
     store.close()
 
 
+def test_a_failed_read_gives_its_connection_back(tmp_path: Path) -> None:
+    store = SQLiteStatusStore(tmp_path / "x.db")
+    with store._cursor(write=True) as cursor:
+        cursor.execute("ALTER TABLE statuses RENAME TO hidden")
+    with pytest.raises(sqlite3.OperationalError, match="no such table: statuses"):
+        store.get_many([1])
+    assert len(store._idle) == 1
+    with store._cursor(write=True) as cursor:
+        cursor.execute("ALTER TABLE hidden RENAME TO statuses")
+    assert store.get_many([1]) == {}
+    store.close()
+
+
+def test_a_store_that_is_closed_while_a_call_runs_closes_that_calls_connection_at_its_end(
+    tmp_path: Path,
+) -> None:
+    store = SQLiteStatusStore(tmp_path / "x.db")
+    with store._cursor() as cursor:
+        store.close()
+        assert cursor.execute("SELECT 7").fetchall() == [(7,)]
+        database = cursor.connection
+    assert store._idle == []
+    with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+        database.execute("SELECT 7")
+
+
 def test_connections_do_not_pile_up_with_threads(tmp_path: Path) -> None:
     store = SQLiteStatusStore(tmp_path / "x.db")
     for _ in range(20):
@@ -264,12 +291,34 @@ def test_a_forked_child_uses_connections_of_its_own(tmp_path: Path) -> None:
     store.close()
 
 
+def test_connections_of_another_process_are_neither_used_nor_closed(tmp_path: Path) -> None:
+    store = SQLiteStatusStore(tmp_path / "x.db")
+    [theirs] = store._idle
+    store._pid -= 1  # as a forked child finds it
+    store.put_many({1: status(1)})
+    [own] = store._idle
+    assert own is not theirs
+    assert sqlite_store._inherited.pop() is theirs
+    assert theirs.execute("SELECT id FROM statuses").fetchall() == [(1,)]
+    theirs.close()
+    store.close()
+
+
 def test_several_open_postgresql_at_once(dsn: str) -> None:
     def open_and_close(_: int) -> None:
         PostgreSQLStatusStore(dsn, "opened_at_once", connections=1).close()
 
     with ThreadPoolExecutor(6) as threads:
         assert len(list(threads.map(open_and_close, range(6)))) == 6
+
+
+def test_a_store_that_cannot_create_its_table_leaves_no_pool_behind(dsn: str) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    before = set(threading.enumerate())
+    read_only = f"{dsn}?options=-c%20default_transaction_read_only%3Don"
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction, match="CREATE TABLE"):
+        PostgreSQLStatusStore(read_only, "never", connections=1)
+    assert set(threading.enumerate()) == before
 
 
 def test_without_psycopg_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
