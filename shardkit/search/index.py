@@ -152,10 +152,6 @@ class SearchIndex(Structure[Face]):
         clock: ServerClock | None = None,
         new_id: Callable[[], str] = lambda: token_hex(8),
     ) -> None:
-        if isinstance(read_from, str):
-            raise InvalidArgumentError(
-                f"{schema.name}: read_from={shown(read_from)}", f"give a list: [{read_from!r}]"
-            )
         is_number = isinstance(statistics_ttl, int | float) and not isinstance(statistics_ttl, bool)
         if not is_number or not statistics_ttl >= 0:
             raise InvalidArgumentError(

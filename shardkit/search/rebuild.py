@@ -64,15 +64,17 @@ class _Lexicon(NamedTuple):
         starts: the first three bytes of words.
         wrong: keys' first bytes, and words in them whose ids are others', or none.
         free: the lowest id that no word, nor any value of text, has.
+        gone: how many ids below it have no word.
     """
 
     words: dict[int, bytes]
     starts: list[bytes]
     wrong: list[tuple[bytes, bytes]]
     free: int
+    gone: int
 
 
-_NO_WORDS: Final = _Lexicon({}, [], [], 1)
+_NO_WORDS: Final = _Lexicon({}, [], [], 1, 0)
 
 
 class _Survey(NamedTuple):
@@ -176,7 +178,8 @@ def _set_aside(part: IndexPart, rebuild: str, keep_words: bool) -> Operation[Wor
     lexicon = _NO_WORDS
     if keep_words:
         lexicon = yield from _lexicon(part)
-    yield [part.call("search/begin_rebuild", (lexicon.free,), key=rebuild, write=True)]
+    begin = (lexicon.free, lexicon.gone)
+    yield [part.call("search/begin_rebuild", begin, key=rebuild, write=True)]
     cursor: Key = 0
     while cursor != b"0":
         arguments = (cursor, _SCANNED, int(keep_words))
@@ -220,7 +223,7 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
                 if bucket.isdigit() and len(bucket) < 7 and place.isdigit() and len(place) < 4:
                     free = max(free, min(128 * int(bucket) + int(place), _MOST_WORDS) + 1)
     known = {id_: word for id_, word in words.items() if (word[:3], word) not in wrong}
-    return _Lexicon(known, list(starts), list(wrong), free)
+    return _Lexicon(known, list(starts), list(wrong), free, free - 1 - len(known))
 
 
 def _read(

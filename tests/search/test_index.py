@@ -19,7 +19,9 @@ from shardkit.errors import (
     ShardErrors,
 )
 from shardkit.search.index import PartInfo
+from shardkit.search.model import term_counts
 from shardkit.search.model.results import SearchCursor, read_cursor
+from shardkit.search.model.term_counts import TermCounts, TermStatistics
 from shardkit.search.query.tree import Range, Word
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.structures.base.server_clock import ServerClock
@@ -333,6 +335,17 @@ def test_counts_of_words_are_read_once(face: Face, kit: ShardKit) -> None:
     assert exchanges("y* -x", sort="votes") == 2
 
 
+def test_counts_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(term_counts, "MAX_CACHED", 3)
+    cache = TermStatistics(10, lambda: 100.0)
+    cache.update(TermCounts(9, {"a": 1, "b": 2}))
+    cache.update(TermCounts(9, {"c": 3}))
+    assert cache.get("abc") == TermCounts(9, {"a": 1, "b": 2, "c": 3})
+    cache.update(TermCounts(8, {"d": 4}))
+    assert cache.get("d") == TermCounts(8, {"d": 4})
+    assert cache.get("a") is None
+
+
 def test_an_index_is_only_opened_with_its_own_parameters(face: Face, kit: ShardKit) -> None:
     face.run(opened(face).index("a", "x"))
     for other in ({"phrases": False}, {"analyzer": Analyzer(stop_words=set())}, {"chunk": 8}):
@@ -447,6 +460,7 @@ def test_requests_that_cannot_be_used_are_refused(kit: ShardKit) -> None:
         ({"sort": {"lang": 1}}, "'lang' is not a number"),
         ({"sort": {"votes": math.nan}}, "finite"),
         ({"sort": {}}, "weight by name"),
+        ({"sort": 7}, "sort=7; give an attribute's name, or weights by name"),
         ({"sort": {"votes": 1}, "combine": "both"}, "combine='both'"),
         ({"sort": "votes", "ascending": True}, "ascending"),
         ({"limit": -1}, "limit=-1"),

@@ -10,6 +10,8 @@ from faces import Face
 
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, ParameterMismatchError, ShardKitError
+from shardkit.operations.operation import Page
+from shardkit.search import check
 
 STATE = "{s:0}:state"
 ATTRIBUTES = {"lang": "text", "votes": "number"}
@@ -199,6 +201,16 @@ DAMAGES: dict[str, tuple[Any, str, str]] = {
     "a word's id": (lambda c: c.hset("{s:0}:l:red", "red", 2), "{s:0}:l:", "id 2 of another word"),
     "no id of a word": (lambda c: c.hset("{s:0}:l:red", "red", "x"), "{s:0}:l:red", "x"),
     "a state of another type": (lambda c: c.set(STATE, "x"), STATE, ""),
+    "a word elsewhere": (
+        lambda c: (c.hset("{s:0}:l:fox", "red", 1), c.hdel("{s:0}:l:red", "red")),
+        "{s:0}:l:fox",
+        "b'red'",
+    ),
+    "marks of another type": (
+        lambda c: (c.delete("{s:0}:v:0"), c.rpush("{s:0}:v:0", "x")),
+        "{s:0}:v:0",
+        "a LIST",
+    ),
 }
 
 
@@ -230,6 +242,42 @@ def test_a_check_names_what_is_damaged_in_an_index(face: Face, index: Any, clien
         client.flushdb()
         for each, dump in dumps.items():
             client.restore(each, 0, dump)
+
+
+def test_a_check_in_small_pieces_looks_at_everything(
+    face: Face, index: Any, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "_WORDS_PER_CALL", 50)
+    monkeypatch.setattr(check, "_POSTINGS_PER_CALL", 50)
+    assert face.list(index.check()) == []
+    lost = ["{s:0}:d:d000", "{s:0}:d:d077", "{s:0}:d:d149"]
+    client.delete(*lost)
+    found = face.list(index.check())
+    assert sorted(each.key for each in found if ":d:" in each.key) == lost
+
+
+def test_words_that_come_while_the_lexicon_is_read_are_no_damage(face: Face, index: Any) -> None:
+    steps, answer, found, written = index.deferred.check(), None, [], 0
+    while True:
+        try:
+            step = steps.send(answer)
+        except StopIteration:
+            break
+        answer = None
+        if isinstance(step, Page):
+            found += step
+            continue
+        [command] = step if isinstance(step, list) and len(step) == 1 else [None]
+        if command is not None and getattr(command, "args", ("",))[0] == "SSCAN":
+            face.run(index.index(f"new{written}", f"red blue new{written}"))
+            written += 1
+        answer = face.run(index._driver.run(one_step(step)))
+    assert written
+    assert found == []
+
+
+def one_step(step: Any) -> Any:
+    return (yield step)
 
 
 def test_documents_without_parameters_are_refused_and_rebuild_stores_them(

@@ -14,6 +14,7 @@ import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors, ShardUnavailable
 from shardkit.local import LocalCluster, LocalServers
+from shardkit.search import searcher
 
 MAP = """
 components:
@@ -106,6 +107,34 @@ def test_a_part_that_is_gone_is_named_or_left_out(own: Face, own_servers: LocalS
         own.run(index.search("x", sort="votes", partial=True))
 
 
+def test_a_part_that_goes_while_the_words_of_a_prefix_are_read_counts_for_nothing(
+    own: Face, own_servers: LocalServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searcher, "WORDS_PER_CALL", 1)
+    index = filled(own, "data")
+    there = [n for n in range(40) if index._parts.number(str(n)) == 0]
+    steps, answer, exchanges = index.deferred.search("x y*", limit=100, partial=True), None, 0
+    found = None
+    while found is None:
+        try:
+            step = steps.send(answer)
+        except StopIteration as end:
+            found = end.value
+            continue
+        exchanges += 1
+        if exchanges == 2:  # the words of the query were counted; those of the prefix not yet
+            own_servers.server_of("data", 1).kill()
+        answer = own.run(index._driver.run(one_step(step)))
+    assert exchanges > 2
+    assert (sorted(map(int, ids(found))), found.missing) == (there, (1,))
+    alone = own.run(index.search("x y*", limit=100, partial=True))
+    assert [(hit.id, hit.value) for hit in found] == [(hit.id, hit.value) for hit in alone]
+
+
+def one_step(step: Any) -> Any:
+    return (yield step)
+
+
 def test_indexing_can_be_repeated_after_a_part_failed(own: Face, own_servers: LocalServers) -> None:
     index = filled(own, "data")
     own_servers.server_of("data", 1).kill()
@@ -169,6 +198,8 @@ def test_a_writable_replica_caches_results_for_its_sessions(
 ) -> None:
     index = filled(own, "source", read_from=["copy", "kept_copy"])
     settled(own_servers, "copy", "kept_copy")
+    with pytest.raises(InvalidArgumentError, match="s: session=7; give text"):
+        own.run(index.search("x", session=7))
     sessions = {f"session {n}" for n in range(20)}
     results = {
         session: own.run(index.search("x", sort="votes", limit=3, cache=30, session=session))

@@ -103,6 +103,7 @@ DAMAGES: dict[str, Any] = {
     "columns": lambda client: remove(client, "{s:0}:a:*"),
     "marks and ids": lambda client: (remove(client, "{s:0}:v:*"), remove(client, "{s:0}:n:*")),
     "values of text": lambda client: remove(client, "{s:0}:y:*"),
+    "the place of a value of text": lambda client: client.hset("{s:0}:y:0", "x", "l1"),
     "the beginnings of words": lambda client: client.delete("{s:0}:starts"),
     "all but documents": lambda client: client.delete(
         *(key for key in client.scan_iter() if b":d:" not in key)
@@ -166,6 +167,7 @@ LOST: dict[str, Any] = {
         client.rpush("{s:0}:d:d007", "x"),
     ),
     "garbage": lambda client: client.set("{s:0}:d:d007", b"\0" * 8 + b"\2\0\0\0xx" + b"\1yy"),
+    "of an id that is no text": lambda client: client.rename("{s:0}:d:d007", b"{s:0}:d:\xff"),
     "with a text for a number": lambda client: client.set(
         "{s:0}:d:d007", b"\0" * 8 + b"\x0d\0\0\0" + b'[null,"many"]' + b"\0[]"
     ),
@@ -185,6 +187,27 @@ def test_a_document_that_is_lost_is_given_up_only_if_that_is_said(
     assert dumps(client) == before
     assert any(each.repair.startswith("rebuild()") for each in face.list(index.check()))
     assert face.run(index.rebuild(lossy=True)) == 135
+    assert face.list(index.check()) == []
+
+
+@pytest.mark.parametrize("wrong", ["no id", "an id of two words"])
+def test_a_word_whose_id_is_lost_is_given_up_only_if_that_is_said(
+    face: Face, kit: ShardKit, wrong: str
+) -> None:
+    index, client = opened(face, keep_text=False), kit.client("one")
+    fill(face, index)
+    client.hset("{s:0}:l:red", "red", "x" if wrong == "no id" else client.hget("{s:0}:l:x0", "x0"))
+    lost = ["red"] if wrong == "no id" else ["red", "x0"]
+    before = dumps(client)
+    with pytest.raises(DamagedDataError, match=r"word \d+, .*rebuild\(lossy=True\)"):
+        face.run(index.rebuild())
+    assert dumps(client) == before
+    assert face.run(index.rebuild(lossy=True)) == 136
+    assert [face.run(index.count(word)) for word in ["fox", *lost]] == [136, *(0 for _ in lost)]
+    assert face.list(index.check()) == []
+    assert face.run(index.index("new", "red x0")) == 2
+    for word in lost:
+        assert [hit.id for hit in face.run(index.search(word))] == ["new"]
     assert face.list(index.check()) == []
 
 

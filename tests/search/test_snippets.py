@@ -66,6 +66,13 @@ def test_pairs_of_characters_are_marked_together() -> None:
     assert found == f"…{'あ' * 8}**東京都**{'い' * 9}…"
 
 
+def test_what_overlaps_is_marked_together() -> None:
+    assert snippet("私は東京都に住む", query("東京 京都"), ANALYZER) == "私は**東京都**に住む"
+    text = "red green blue red"
+    asked = query('"red green" "green blue" red')
+    assert snippet(text, asked, ANALYZER) == "**red green blue** **red**"
+
+
 def test_nothing_found_shows_the_beginning() -> None:
     assert snippet(TEXT, query("absent"), ANALYZER, length=30) == "One redis here. nothing to see…"
     assert snippet("short", query("absent"), ANALYZER) == "short"

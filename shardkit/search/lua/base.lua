@@ -44,8 +44,9 @@ local function pattern_of_all() return string.gsub(PREFIX, '[%*%?%[%]%\\]', '\\%
 local MOST_WORDS = 16777215
 
 -- The state: documents in all and by chunk, the next number and word id, the version; and pending
--- numbers, of no document that is found, whose postings are there in part: see search/add. Without
--- the state, numbers and ids would be given again that documents and words have.
+-- numbers, of no document that is found, whose postings are there in part: see search/add; and
+-- "gone", how many ids of words a rebuild has given up, which only checks read. Without the state,
+-- numbers and ids would be given again that documents and words have.
 local function read_state()
   local flat = call('HGETALL', KEYS[1])
   local state = {docs = 0, next = 0, words = 1, version = 0, live = {}, pending = {}}

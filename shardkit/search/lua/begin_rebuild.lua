@@ -2,7 +2,8 @@
 -- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
 -- KEYS[2]  the rebuild, {tag}rebuild:<id>; whoever began before can write no more
 -- ARGV[1]  how many document numbers a chunk covers
--- ARGV[2]  the lowest id that no word has
+-- ARGV[2]  the lowest id that no word, and no later one, has
+-- ARGV[3]  how many ids below it have no word: theirs were lost
 -- Reply    1
 --@include search/base
 local version = '0'
@@ -13,6 +14,6 @@ if call('TYPE', KEYS[1]).ok == 'hash' then
   if sound then version = int(number) end
 end
 call('UNLINK', KEYS[1])
-call('HSET', KEYS[1], 'docs', '0', 'next', '0', 'words', ARGV[2], 'version', version,
-  'rebuild', rebuild_id())
+call('HSET', KEYS[1], 'docs', '0', 'next', '0', 'words', ARGV[2], 'gone', ARGV[3], 'version',
+  version, 'rebuild', rebuild_id())
 return 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, time
 from typing import Final, TypeGuard
@@ -46,8 +45,8 @@ def analyze(node: Node, analyzer: Analyzer) -> Node:
       includes the whole day.
 
     Raises:
-        InvalidArgumentError: a bound is neither a number nor a date, is NaN, or is a datetime
-            without a timezone; or the tree has more than 100 levels.
+        InvalidArgumentError: a bound is a datetime without a timezone, or the tree has more than
+            100 levels.
     """
     check_depth(node)
     found = _analyze(node, analyzer)
@@ -107,18 +106,16 @@ def _limit(node: Range, bound: Bound, outside: bool, *, upper: bool) -> tuple[fl
     if bound is None:
         return None, False
     if isinstance(bound, datetime):
-        if bound.utcoffset() is not None:
-            return bound.timestamp(), outside
-    elif isinstance(bound, date):
+        if bound.utcoffset() is None:
+            raise InvalidArgumentError(
+                f"{node.attribute}: bound {shown(bound)} of a range", "give a datetime with tzinfo"
+            )
+        return bound.timestamp(), outside
+    if isinstance(bound, date):
         # "Up to" and "after" a day mean its end, which is when the next day begins.
         midnight = datetime.combine(bound, time(), UTC).timestamp()
         return midnight + (_DAY if upper is not outside else 0), upper
-    elif isinstance(bound, int | float) and not isinstance(bound, bool) and not math.isnan(bound):
-        return float(bound), outside
-    raise InvalidArgumentError(
-        f"{node.attribute}: bound {shown(bound)} of a range",
-        "give a number, a date, or a datetime with tzinfo",
-    )
+    return float(bound), outside
 
 
 def _all_of(parts: Iterable[Node], analyzer: Analyzer) -> Node | None:

@@ -45,6 +45,7 @@ def test_title_and_text_go_into_the_fields_of_these_names() -> None:
         ("born", "2024-02-29", date(2024, 2, 29)),
         ("born", "2024-02-29T12:00:00+02:00", datetime(2024, 2, 29, 10, tzinfo=UTC)),
         ("born", "2024-02-29 12:00:00", datetime(2024, 2, 29, 12, tzinfo=UTC)),
+        ("born", date(2024, 2, 29), date(2024, 2, 29)),  # as Python reads it from YAML
         ("tags", "a", "a"),
         ("tags", ["a", 7, True], ["a", "7", "true"]),
         ("tags", "half \ud800", "half ?"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from shardkit.search.files import readers
 from shardkit.search.files.readers import (
     MAX_FILE_BYTES,
     FileDocument,
@@ -16,6 +17,7 @@ from shardkit.search.files.readers import (
     documents_of,
     files_below,
     installed_documents,
+    installed_packages,
 )
 
 
@@ -147,6 +149,19 @@ def test_links_to_folders_pipes_and_broken_lines_do_not_stop_the_reading(tmp_pat
     assert fine == FileDocument(f"{long}#2", "", "fine ?", {})
 
 
+@pytest.mark.parametrize("length", [99, 100, 101, 350])
+def test_a_line_is_skipped_as_a_whole_however_long_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    monkeypatch.setattr(readers, "MAX_FILE_BYTES", 100)
+    path = tmp_path / "long.jsonl"
+    line = b'{"text": "' + b"x" * (length - 12) + b'"}\n{"text": "next"}'
+    path.write_bytes(line)
+    first, then = documents_of(path)
+    assert isinstance(first, FileDocument) is (length < 100)
+    assert then == FileDocument(f"{path}#2", "", "next", {})
+
+
 def test_names_that_are_not_utf8_are_written_with_escapes(tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt"))
     path.write_text("word " * 40)
@@ -183,13 +198,52 @@ def test_the_installed_packages_are_read(monkeypatch: pytest.MonkeyPatch) -> Non
     assert package.title.startswith("click: Composable command line interface toolkit")
 
 
+def installed(site: Path, *files: str, about: str = "") -> PathDistribution:
+    """A package of which these files are installed."""
+    folder = site / "example-1.dist-info"
+    written(folder / "METADATA", f"Metadata-Version: 2.1\nName: example\nVersion: 1\n\n{about}")
+    written(folder / "RECORD", "".join(f"{file},,\n" for file in files))
+    return PathDistribution(folder)
+
+
 def test_modules_outside_of_where_packages_are_installed_are_not_read(tmp_path: Path) -> None:
     site = tmp_path / "site"
     for path in (site / "inside.py", tmp_path / "above.py", tmp_path / "elsewhere.py"):
         written(path, f'"""What is in {path.stem}."""\n')
-    about = site / "example-1.dist-info"
-    written(about / "METADATA", "Metadata-Version: 2.1\nName: example\nVersion: 1\n")
-    files = ("inside.py", "../above.py", str(tmp_path / "elsewhere.py"))
-    written(about / "RECORD", "".join(f"{file},,\n" for file in files))
-    found = [document.id for document in installed_documents([PathDistribution(about)])]
-    assert found == ["inside"]
+    package = installed(site, "inside.py", "../above.py", str(tmp_path / "elsewhere.py"))
+    assert [document.id for document in installed_documents([package])] == ["inside"]
+
+
+def test_a_module_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    written(tmp_path / "broken.py", '"""x"""\ndef :\n')
+    written(tmp_path / "fine.py", '"""x"""\n')
+    package = installed(tmp_path, "broken.py", "gone.py", "fine.py")
+    assert [document.id for document in installed_documents([package])] == ["fine"]
+
+
+@pytest.mark.parametrize(
+    ("listed", "dated"),
+    [
+        (["example-1.dist-info/METADATA"], {"updated": 2000.0}),
+        (["elsewhere/METADATA"], {}),  # which does not exist
+        (["example-1.dist-info/RECORD"], {}),
+        ([], {}),
+    ],
+)
+def test_a_package_has_the_date_of_its_metadata_if_there_is_one(
+    tmp_path: Path, listed: list[str], dated: dict[str, float]
+) -> None:
+    package = installed(tmp_path, *listed, about="What it does.")
+    os.utime(tmp_path / "example-1.dist-info" / "METADATA", (1000, 2000))
+    [found] = installed_documents([package])
+    assert (found.id, found.text.strip()) == ("example 1", "What it does.")
+    assert found.attributes == {"kind": "package", "size": len(found.text)} | dated
+
+
+def test_what_is_installed_without_a_name_is_no_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path)
+    written(tmp_path / "nameless-1.dist-info" / "METADATA", "Metadata-Version: 2.1\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert [package.name for package in installed_packages()] == ["example"]

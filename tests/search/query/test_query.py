@@ -290,6 +290,8 @@ def test_a_tree_built_in_python_is_written_so_that_the_same_is_read(tree: Node) 
         (all_of(any_of(A, B), Not(C), Phrase(("x", "y"), "title")), 'a +b -c title:"x y"'),
         (Not(any_of(A, B)), "-(a +b)"),
         (any_of(all_of(A, B), Not(C)), "(a b) +(-c)"),
+        (all_of(any_of(all_of(A, B)), C), "(a b) +() c"),  # not as "(a b) c", which is read as one
+        (Not(any_of(Not(C))), "-((-c) +())"),
         (all_of(Everything(), Range("year", 1990, 2000.5)), "* year:1990..2000.5"),
         (Range("year", 1, 2, True, True), "year:>1..<2"),
         (Range("year", 1e22), "year:>=1e+22"),
