@@ -189,17 +189,16 @@ class AsyncWorker(BaseWorker[Awaiting]):
         self, task: Task, what: str, report: Callable[[], Coroutine[Any, Any, Reported]]
     ) -> Reported | None:
         """Report the outcome of a task, with retries; None if no server could be reached."""
-        pause = FIRST_PAUSE
-        for attempt in range(1, TRIES + 1):
+        attempt, pause = 1, FIRST_PAUSE
+        while True:
             try:
                 return await report()
             except SERVER_ERRORS as error:
                 if attempt == TRIES or is_fatal(error):
                     self._could_not_report(task, what, error)
                     return None
-                await asyncio.sleep(pause)
-                pause *= 2
-        return None
+            await asyncio.sleep(pause)
+            attempt, pause = attempt + 1, 2 * pause
 
     # ---- beside the slots
 

@@ -167,17 +167,16 @@ class Worker(BaseWorker[Blocking]):
 
     def _report(self, task: Task, what: str, report: Callable[[], Reported]) -> Reported | None:
         """Report the outcome of a task, with retries; None if no server could be reached."""
-        pause = FIRST_PAUSE
-        for attempt in range(1, TRIES + 1):
+        attempt, pause = 1, FIRST_PAUSE
+        while True:
             try:
                 return report()
             except SERVER_ERRORS as error:
                 if attempt == TRIES or is_fatal(error):
                     self._could_not_report(task, what, error)
                     return None
-                time.sleep(pause)
-                pause *= 2
-        return None
+            time.sleep(pause)
+            attempt, pause = attempt + 1, 2 * pause
 
     # ---- beside the threads
 

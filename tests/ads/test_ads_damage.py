@@ -22,6 +22,10 @@ ADS: dict[str, tuple[Any, str]] = {
         lambda c: [c.hset(key, 0, "nan") for key in c.scan_iter("{ads:0}:bonus:*")],
         "{ads:0}:bonus:",
     ),
+    "a bonus that is no number": (
+        lambda c: [c.hset(key, 0, "x") for key in c.scan_iter("{ads:0}:bonus:*")],
+        "{ads:0}:bonus:",
+    ),
     "a lost column": (lambda c: c.delete("{ads:0}:a:1:0"), "{ads:0}:a:1:0"),
     "no parameters": (lambda c: c.delete("ads:meta"), "ads:meta"),
 }
@@ -91,3 +95,25 @@ def test_a_damaged_ad_or_job_is_an_error_that_names_its_key(face: Face, kit: Sha
     client.hset("{ads:0}:ad:wine", "v", "x")
     with pytest.raises(DamagedDataError, match="ads:0}:ad:wine is damaged: v=x"):
         face.run(ads.get("wine"))
+
+
+def test_a_bonus_that_is_no_number_is_an_error_that_names_its_ad(face: Face, kit: ShardKit) -> None:
+    ads, client = some_ads(face), kit.client("one")
+    assert face.run(ads.get("shoes")).words["running"].clicks == 3
+    ADS["a bonus that is no number"][0](client)
+    with pytest.raises(DamagedDataError, match=r"ads:0}:bonus is damaged: .*'x'.*those of 'shoes'"):
+        face.run(ads.get("shoes"))
+
+
+def test_an_ad_whose_value_is_no_number_is_given_up_only_if_that_is_said(
+    face: Face, kit: ShardKit
+) -> None:
+    ads, client = some_ads(face), kit.client("one")
+    stored = client.get("{ads:0}:d:shoes")
+    assert b",0.5," in stored
+    client.set("{ads:0}:d:shoes", stored.replace(b",0.5,", b',"x",'))
+    with pytest.raises(DamagedDataError, match=r"d:shoes is damaged: .*value.*an ad.*lossy=True"):
+        face.run(ads.rebuild())
+    assert face.run(ads.rebuild(lossy=True)) == 1
+    assert face.run(ads.get("shoes")) is None
+    assert face.run(ads.target(["Berlin"], "running")).ad == "wine"

@@ -15,7 +15,9 @@ import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError
 from shardkit.local import LocalCluster
-from shardkit.queues import QueueCounts
+from shardkit.operations.commands import Transaction
+from shardkit.operations.operation import Page
+from shardkit.queues import QueueCounts, check
 from shardkit.queues.task_codec import LONGEST_TASK, NewTask, Task
 from shardkit.queues.task_queues import delayed_first
 
@@ -369,6 +371,20 @@ def test_a_check_names_tasks_that_are_nowhere_and_ids_without_a_task(
     ]
 
 
+def test_a_lost_task_may_hide_behind_more_that_wait_than_a_check_searches(
+    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "_LONGEST_SEARCH", 3)
+    queues, server = face.kit.queues(component="many"), server_of(kit, "many", "q")
+    face.run(queues.enqueue_many("q", [NewTask("x", id=f"w{n}") for n in range(5)]))
+    assert face.list(queues.check("q")) == []  # not those that wait behind the third
+    server.lrem("queues:{q}", 1, "w4")
+    assert face.list(queues.check("q")) == []
+    server.lrem("queues:{q}", 1, "w3")
+    lost = ["task b'w3', nowhere", "task b'w4', nowhere"]
+    assert sorted(each.found for each in face.list(queues.check("q"))) == lost
+
+
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_the_id_of_a_task_that_is_pushed_again_hands_it_out_once(
     face: Face, kit: ShardKit, component: str
@@ -488,6 +504,64 @@ def test_dead_letters_come_page_by_page_and_are_revived_together(face: Face) -> 
     assert run(queues.revive_all("q")) == 250
     assert run(queues.revive_all("q")) == 0
     assert run(queues.counts("q")) == QueueCounts(250, 0, 0, 0)
+
+
+def test_more_dead_tasks_than_one_script_revives_all_wait_again(face: Face, kit: ShardKit) -> None:
+    queues, server = face.kit.queues(component="many"), server_of(kit, "many", "q")
+    ids = face.run(queues.enqueue_many("q", [NewTask("x", [n]) for n in range(1001)]))
+    server.rename("queues:{q}", "before")
+    server.zadd("queues:{q}:dead", {id_: n for n, id_ in enumerate(ids)})
+    assert face.run(queues.revive_all("q")) == 1001
+    assert server.lrange("queues:{q}", 0, -1) == server.lrange("before", 0, -1)
+
+
+def test_a_dead_letter_that_is_revived_while_it_is_read_is_left_out(face: Face) -> None:
+    queues, run = face.kit.queues(component="many", attempts=1), face.run
+    run(queues.enqueue_many("q", [NewTask("x", id="a"), NewTask("x", id="b")]))
+    for _ in range(2):
+        run(queues.fail(run(queues.take("q", timeout=0)), "no"))
+    steps, answer, found = queues.deferred.dead("q"), None, None
+    while found is None:
+        step = steps.send(answer)
+        if isinstance(step, Page):
+            found = step
+            continue
+        if isinstance(step[0], Transaction):  # the ids were read
+            assert run(queues.revive("q", "a"))
+        answer = run(queues._driver.run(one_step(step)))
+    steps.close()
+    assert [letter.id for letter in found] == ["b"]
+
+
+def one_step(step: Any) -> Any:
+    return (yield step)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        "garbage",
+        '["x", []]',
+        '["t", "q", "x", [], {}]',
+        '["t", "q", "x", [], 7]',
+        '["t", "q", "x", [], {"at": true}]',
+        '["t", "q", "x", [], {"at": Infinity}]',
+        '{"4": {"at": 7}}',
+        "[" * 100_000,
+    ],
+)
+def test_how_long_a_task_has_waited_is_unknown_unless_it_says_so(
+    face: Face, kit: ShardKit, stored: str
+) -> None:
+    queues, run = face.kit.queues(component="many"), face.run
+    assert run(queues.oldest("q")) is None
+    run(queues.enqueue("q", "x", id="t"))
+    assert 0 <= run(queues.oldest("q")) < 60
+    server = server_of(kit, "many", "q")
+    server.hset("queues:{q}:tasks", "t", '["t", "q", "x", [], {"at": 7.5}]')
+    assert run(queues.oldest("q")) == pytest.approx(server.time()[0] - 7.5, abs=60)
+    server.hset("queues:{q}:tasks", "t", stored)
+    assert run(queues.oldest("q")) is None
 
 
 def test_a_queue_can_be_emptied(face: Face, kit: ShardKit) -> None:

@@ -65,6 +65,22 @@ def test_a_burst_does_all_that_waits_and_what_it_queues(
     assert face.run(worker.run(burst=True)).done == 200  # nothing more
 
 
+def test_callbacks_have_the_names_of_their_functions_or_those_that_they_are_given(
+    face: Face,
+) -> None:
+    worker = worker_of(face, "q", {"b": print})
+
+    @worker.task()
+    def c() -> None:
+        pass
+
+    @worker.task("a")
+    def d() -> None:
+        pass
+
+    assert worker.names == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize("signals", [True, False])
 def test_signals_are_left_to_others_on_request(face: Face, kit: ShardKit, signals: bool) -> None:
     worker = worker_of(face, ["q"])

@@ -177,6 +177,59 @@ def test_a_task_that_was_taken_while_the_worker_stopped_is_given_back(
     assert task.attempts == 1
 
 
+def test_a_task_that_somebody_else_took_while_the_worker_stopped_is_not_given_back(
+    face: Face, kit: ShardKit, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = worker_of(face, "q", {"x": lambda: pytest.fail("it ran")})
+    tasks, theirs = kit.queues(component="many"), []
+    tasks.enqueue("q", "x", id="t")
+
+    def overtake(_: Any) -> None:
+        theirs.append(taken_again(kit, tasks))
+        worker.stop()
+
+    hooked(worker, "take", lambda: None, overtake)
+    with caplog.at_level(logging.INFO, "shardkit.queues"):
+        assert face.run(worker.run()) == WorkerSummary()
+    assert not [record for record in caplog.records if "given back" in record.getMessage()]
+    assert tasks.acknowledge(theirs[0])
+
+
+def taken_again(kit: ShardKit, tasks: Any) -> Any:
+    """The task that is leased, taken by another once its lease has ended."""
+    server_of(kit, "many", "q").zadd("queues:{q}:taken", {"t": 0}, xx=True)
+    return tasks.take("q", timeout=0)
+
+
+def test_a_running_task_that_somebody_else_took_is_not_given_back_at_a_second_signal(
+    face: Face, kit: ShardKit, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = worker_of(face, "q")
+    tasks, theirs, ended = kit.queues(component="many"), [], threading.Event()
+
+    def overtaken() -> None:
+        theirs.append(taken_again(kit, tasks))
+        worker._aborting.set()
+        assert ended.wait(30)
+
+    async def overtaken_on_the_loop() -> None:
+        theirs.append(taken_again(kit, tasks))
+        worker._aborting.set()
+        await asyncio.sleep(1000)  # until it is cancelled
+
+    worker.register("x", overtaken if face.runner is None else overtaken_on_the_loop)
+    tasks.enqueue("q", "x", id="t")
+    with caplog.at_level(logging.INFO, "shardkit.queues"):
+        assert face.run(worker.run()) == WorkerSummary()
+    ended.set()
+    assert worker.aborted
+    assert not [record for record in caplog.records if "given back" in record.getMessage()]
+    assert tasks.acknowledge(theirs[0])
+    if face.runner is None:
+        names = {"shardkit-leases", "shardkit-0"}
+        assert eventually(lambda: not {t.name for t in threading.enumerate()} & names)
+
+
 def test_at_a_second_signal_running_tasks_are_given_back(
     face: Face, kit: ShardKit, caplog: pytest.LogCaptureFixture
 ) -> None:
