@@ -108,10 +108,6 @@ def query_tree(schema: Schema, query: str | Node) -> Node:
     """
     if isinstance(query, str):
         query = parse(query, schema.fields, schema.attributes)
-    if not isinstance(query, Node):
-        raise InvalidArgumentError(
-            f"{schema.name}: query={shown(query)}", "give text, or a tree of nodes such as AllOf"
-        )
     check_depth(query)
     check_names(query, schema.fields, schema.attributes)
     return analyze(query, schema.analyzer)

@@ -122,6 +122,33 @@ def test_an_ad_is_chosen_among_many_in_slices(
     assert counts[0] <= 2 < counts[1] <= 300 / 8 + 2
 
 
+def test_the_bonus_of_any_of_very_many_ads_counts(kit: ShardKit) -> None:
+    ads, client = kit.ads(component="one", shards=1), kit.client("one")
+    ads.index_many((f"ad{n:04}", BERLIN, "shoes", "cpm", 1) for n in range(1002))
+    assert (served := ads.target(BERLIN, "shoes")) is not None
+    assert served.ad == "ad0000"
+    word = int(client.hget("{ads:0}:l:sho", "shoes") or 0)
+    for place in (999, 1000, 1001):
+        client.hset(f"{{ads:0}}:bonus:0:{word}", str(place), "5.0")
+        assert (served := ads.target(BERLIN, "shoes")) is not None
+        assert served.ad == f"ad{place:04}"
+        client.delete(f"{{ads:0}}:bonus:0:{word}")
+
+
+def test_words_of_any_id_are_counted_and_leave_nothing(face: Face, kit: ShardKit) -> None:
+    ads = face.kit.ads(component="one", shards=1, new_id=iter(map(str, count())).__next__)
+    words = [f"w{n}" for n in range(300)]
+    for ad, some in (("a", words[:200]), ("b", words[200:]), ("c", words[7::280])):
+        face.run(ads.index(ad, [ad], " ".join(some), "cpc", 1))
+        served = face.run(ads.target([ad], " ".join(some)))
+        assert face.run(ads.record_click(served.target, ad)) is True
+        found = face.run(ads.get(ad)).words
+        assert set(found) == set(some)
+        assert {(each.views, each.clicks) for each in found.values()} == {(1, 1)}
+    assert face.run(ads.delete()) == 3
+    assert ad_keys(kit, "one", "") == ["target:0", "target:1", "target:2"]
+
+
 def test_words_of_the_text_are_those_of_the_ad_in_both_kinds_of_clients(face: Face) -> None:
     """The book compares text with bytes, so that nothing ever matches."""
     ads = face.kit.ads(component="few", shards=4)

@@ -234,6 +234,22 @@ def test_a_field_is_searched_and_weighed(face: Face) -> None:
     assert ids(face.run(index.search(Word("redis", "text"), ascending=True))) == ["b"]
 
 
+def test_among_documents_that_have_a_word_those_with_another_in_a_field_are_found(
+    face: Face,
+) -> None:
+    index = opened(face, component="one", shards=1, fields={"title": 1.0, "text": 1.0})
+    face.run(
+        index.index_many(
+            (f"{n:02}", {"title": "y", "text": "x"} if n % 3 else {"title": "x", "text": "y"})
+            for n in range(12)
+        )
+    )
+    face.run(index.index_many((f"{n:02}", {"title": "y", "text": "z"}) for n in range(12, 30)))
+    for query, wanted in (("x title:y", 1), ("text:x title:y", 1), ("x text:y", 0)):
+        expected = [f"{n:02}" for n in range(12) if min(n % 3, 1) == wanted]
+        assert ids(face.run(index.search(query, sort="lang", limit=30))) == expected
+
+
 def test_without_the_order_of_words_a_phrase_is_all_of_its_words(face: Face) -> None:
     index = opened(face, phrases=False, keep_text=False)
     face.run(index.index_many([("a", "one two"), ("b", "two one"), ("c", "one")]))
@@ -288,6 +304,18 @@ def test_a_cached_result_does_not_change_with_the_documents(face: Face) -> None:
         assert second.result == first.result
         face.run(index.remove("new"))
         face.run(index.index(wanted[4], "x", {"votes": int(wanted[4]), "lang": "a"}))
+
+
+def test_what_follows_a_page_of_a_cached_result_is_weighted_as_it_was(face: Face) -> None:
+    index = opened(face)
+    face.run(index.index_many([(f"{n}", "x y " * (n + 1) + "z " * 9) for n in range(9)]))
+    whole = face.run(index.search("x"))
+    first = face.run(index.search("x", limit=3, cache=30))
+    second = face.run(index.search("x", offset=3, limit=3, result=first.result))
+    face.run(index.index_many([(f"x{n}", "other") for n in range(20)]))
+    third = face.run(index.search("x", limit=3, cursor=second.cursor))
+    found = [(hit.id, hit.value) for page in (first, second, third) for hit in page]
+    assert found == [(hit.id, hit.value) for hit in whole]
 
 
 def test_the_query_runs_again_when_its_cached_result_expired(face: Face, kit: ShardKit) -> None:
@@ -413,6 +441,12 @@ def test_parameters_that_cannot_be_used_are_refused(
         kit.search(**{"name": "s", "component": "one", **wrong})
 
 
+def test_an_index_may_have_eight_fields(face: Face) -> None:
+    index = face.kit.search("s", component="one", fields=dict.fromkeys("abcdefgh", 1.0))
+    face.run(index.index("1", {"h": "x"}))
+    assert [face.run(index.count(f"{field}:x")) for field in "agh"] == [0, 0, 1]
+
+
 @pytest.mark.parametrize(
     ("document", "message"),
     [
@@ -455,7 +489,7 @@ def test_requests_that_cannot_be_used_are_refused(kit: ShardKit) -> None:
         ({"query": "body:x"}, "body"),
         ({"query": Word("x", "body")}, "no text field 'body'"),
         ({"query": Range("lang", 1)}, "no attribute 'lang' of kind number"),
-        ({"query": 7}, "query=7"),
+        ({"query": 7}, "query=7; give "),
         ({"sort": "color"}, "sort='color'"),
         ({"sort": {"lang": 1}}, "'lang' is not a number"),
         ({"sort": {"votes": math.nan}}, "finite"),
@@ -467,6 +501,7 @@ def test_requests_that_cannot_be_used_are_refused(kit: ShardKit) -> None:
         ({"offset": -1}, "offset=-1"),
         ({"attributes": ["color"]}, "no attribute 'color'"),
         ({"attributes": "votes"}, "give a list"),
+        ({"facets": "votes"}, "facets='votes'; give a list of names"),
         ({"facets": ["color"]}, "no attribute 'color'"),
         ({"cursor": "nonsense"}, "cursor='nonsense'"),
         ({"cursor": read_cursor("s", cursor)._replace(value="x").token()}, "cursor='.*give what"),

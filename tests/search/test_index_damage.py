@@ -214,6 +214,24 @@ DAMAGES: dict[str, tuple[Any, str, str]] = {
 }
 
 
+def test_numbers_of_documents_that_cannot_be_are_named(face: Face, index: Any, client: Any) -> None:
+    for bucket, place in ((0, "x"), (0, "-1"), (0, "128"), (0, "130"), (1, "22")):  # 150 exist
+        key = f"{{s:0}}:n:{bucket}"
+        client.hset(key, place, "d007")
+        found = [(each.key, each.found, each.expected) for each in face.list(index.check())]
+        assert (key, f"number {place}", "one below 150") in found
+        client.hdel(key, place)
+
+
+def test_the_very_first_value_of_an_index_is_missed(face: Face, client: Any) -> None:
+    index = face.kit.search("t", component="one", shards=1, attributes=ATTRIBUTES)
+    face.run(index.index("a", "", {"lang": "en"}))
+    assert face.list(index.check()) == []
+    client.delete("{t:0}:y:0")
+    [found] = face.list(index.check())
+    assert (found.key, found.found, found.expected) == ("{t:0}:y:0", "no value 1", "that of a")
+
+
 @pytest.mark.parametrize("number", [2**31, 2**32])
 def test_however_high_the_next_number_is_said_to_be_only_documents_are_looked_at(
     face: Face, index: Any, client: Any, number: int

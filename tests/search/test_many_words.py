@@ -277,3 +277,18 @@ def test_a_document_that_is_replaced_while_a_query_continues_is_found_once(
         again = face.run(index.search("every", limit=100, result=found.result))
         assert sorted(hit.id for hit in again) == wanted, at
     assert asked > 7
+
+
+def test_the_columns_of_a_chunk_whose_last_document_moves_are_removed(
+    face: Face, kit: ShardKit
+) -> None:
+    kinds = dict.fromkeys(["votes", "stars", "price", "size"], "number")
+    index = face.kit.search("t", component="one", shards=1, attributes=kinds, chunk=8)
+    values = dict.fromkeys(kinds, 1)
+    face.run(index.index_many((f"d{n}", "x", values) for n in range(8)))
+    face.run(index.remove_many(f"d{n}" for n in range(1, 8)))
+    columns = {f"{{t:0}}:a:{place}:0".encode() for place in range(1, 5)}
+    assert set(kit.client("one").scan_iter("{t:0}:a:*")) == columns
+    face.run(index.index("d0", " ".join(WORDS), values))  # by slices, in the next chunk
+    moved = {key[:-1] + b"1" for key in columns}
+    assert set(kit.client("one").scan_iter("{t:0}:a:*")) == moved

@@ -8,6 +8,7 @@ import pytest
 
 from shardkit.errors import ParameterMismatchError
 from shardkit.kit import ShardKit
+from shardkit.search.model.documents import join_values, value_term
 from shardkit.search.stored_schema import parameters_of, stored_parameters
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.search.text.tokenizers import English
@@ -16,6 +17,11 @@ from shardkit.search.text.tokenizers import English
 def read(kit: ShardKit, component: str, shards: int) -> dict[str, str] | None:
     [found] = kit.together(stored_parameters(component, "docs", shards))
     return found
+
+
+def test_values_have_the_words_that_earlier_releases_gave_them() -> None:
+    assert value_term(1, b"en") == b"\x011J/hz7y9iAal0UHge"
+    assert value_term(2, join_values([b"en", b"de"])) == b"\x0127WcFHSr5Conm3KlQ"
 
 
 @pytest.mark.parametrize(

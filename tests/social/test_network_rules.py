@@ -162,12 +162,58 @@ def test_other_parameters_are_refused(face: Face, network: Any) -> None:
         face.run(opened(face, name="other", relation_shards=4).following(7))
     for wrong, said in (
         ({"fan_out_limit": 3}, "fan_out_limit=3; give 5 or more"),
+        ({"fan_out_limit": -1}, "social: fan_out_limit=-1; give an integer"),
         ({"home_limit": 0}, "home_limit=0; give an integer"),
         ({"name": "a{b}"}, "of a network; leave out { and }"),
+        ({"home_limit": 9, "profile_limit": 8}, "profile_limit=8; give an integer, 9 to"),
         ({"pass_size": 0}, "pass_size=0; give an integer"),
     ):
         with pytest.raises(InvalidArgumentError, match=said):
             opened(face, **wrong)
+
+
+CALLS: dict[str, tuple[Any, ...]] = {
+    "backfill": ("user", 1),
+    "block": (1, 2),
+    "blocks": (1, 2),
+    "create_list": (1, "list"),
+    "create_user": ("ada", "Ada"),
+    "delete_status": (1, 2),
+    "follow": (1, 2),
+    "follow_into_list": (1, 2),
+    "followers": (1,),
+    "following": (1,),
+    "follows": (1, 2),
+    "get_list": (1,),
+    "get_status": (1,),
+    "get_statuses": ([1],),
+    "get_user": (1,),
+    "get_user_by_login": ("ada",),
+    "get_users": ([1],),
+    "home": (1,),
+    "list_timeline": (1,),
+    "lists": (1,),
+    "mute": (1, 2),
+    "open": (),
+    "pending": (),
+    "post": (1, "x"),
+    "profile": (1,),
+    "rebuild": (),
+    "reconcile": (1,),
+    "reconcile_list": (1,),
+    "repair": (),
+    "unblock": (1, 2),
+    "unfollow": (1, 2),
+    "unfollow_from_list": (1, 2),
+    "unmute": (1, 2),
+}
+
+
+def test_every_method_compares_the_parameters(face: Face, network: Any) -> None:
+    face.run(network.create_user("ada", "Ada"))
+    for name, args in CALLS.items():
+        with pytest.raises(ParameterMismatchError, match="parts is '4', not '8'"):
+            face.run(getattr(opened(face, parts=8), name)(*args))
 
 
 @pytest.mark.parametrize("task", ["backfill", "fan-out"])

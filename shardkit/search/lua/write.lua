@@ -182,22 +182,19 @@ end
 write_row()
 
 -- Postings of new documents, with consecutive numbers, as numbers in the chunk instead of places.
+-- A command writes 150 documents at most, so what a word has of them fits on Lua's stack.
 local function numbered(given, base)
   if #given == 4 then
     local a, b, c, d = byte(given, 1, 4)
     local place = base + a * 256 + b
     return char(floor(place / 256), place % 256, c, d)
   end
-  local pieces = {}
-  for from = 1, #given, 4000 do
-    local bytes = {byte(given, from, from + 3999)}
-    for k = 1, #bytes, 4 do
-      local place = base + bytes[k] * 256 + bytes[k + 1]
-      bytes[k], bytes[k + 1] = floor(place / 256), place % 256
-    end
-    pieces[#pieces + 1] = char(unpack(bytes))
+  local bytes = {byte(given, 1, -1)}
+  for k = 1, #bytes, 4 do
+    local place = base + bytes[k] * 256 + bytes[k + 1]
+    bytes[k], bytes[k + 1] = floor(place / 256), place % 256
   end
-  return concat(pieces)
+  return char(unpack(bytes))
 end
 
 local function put_changes()
