@@ -190,14 +190,19 @@ def test_a_document_that_is_lost_is_given_up_only_if_that_is_said(
     assert face.list(index.check()) == []
 
 
-@pytest.mark.parametrize("wrong", ["no id", "an id of two words"])
+@pytest.mark.parametrize("wrong", ["no id", "an id of two words", "a key of another type"])
 def test_a_word_whose_id_is_lost_is_given_up_only_if_that_is_said(
     face: Face, kit: ShardKit, wrong: str
 ) -> None:
     index, client = opened(face, keep_text=False), kit.client("one")
     fill(face, index)
-    client.hset("{s:0}:l:red", "red", "x" if wrong == "no id" else client.hget("{s:0}:l:x0", "x0"))
-    lost = ["red"] if wrong == "no id" else ["red", "x0"]
+    lost = ["red", "x0"] if wrong == "an id of two words" else ["red"]
+    if wrong == "a key of another type":
+        client.delete("{s:0}:l:red")
+        client.rpush("{s:0}:l:red", "x")
+    else:
+        id_ = "x" if wrong == "no id" else client.hget("{s:0}:l:x0", "x0")
+        client.hset("{s:0}:l:red", "red", id_)
     before = dumps(client)
     with pytest.raises(DamagedDataError, match=r"word \d+, .*rebuild\(lossy=True\)"):
         face.run(index.rebuild())
