@@ -11,6 +11,7 @@ from social_helpers import opened, populate
 from shardkit import ShardMap
 from shardkit.lua import script
 from shardkit.operations.commands import script_call
+from shardkit.social.content.timelines import _prepend
 from shardkit.social.delivery.fan_out_job import MARK, FanOutJob
 from shardkit.social.relations.counters import mode_change_note
 
@@ -153,3 +154,17 @@ def test_a_note_that_was_renewed_is_not_removed(shard_map: ShardMap) -> None:
         for version, settled in ((9, 0), (11, 0), (10, 1), (10, 0)):
             call = script_call(layout.relations(0), settle, [key], ("user:1:2", version))
             assert network._driver.link.send([call]) == [settled]
+
+
+def test_a_batch_goes_along_with_the_first_exchange_of_steps() -> None:
+    def steps() -> Any:
+        first = yield ["c"]
+        second = yield ["d"]
+        return [first, second]
+
+    both = _prepend(["a", "b"], steps())  # type: ignore[list-item]
+    assert next(both) == ["a", "b", "c"]
+    assert both.send([1, 2, 3]) == ["d"]
+    with pytest.raises(StopIteration) as done:
+        both.send([4])
+    assert done.value.value == ([1, 2], [[3], [4]])
