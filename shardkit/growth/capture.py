@@ -135,7 +135,7 @@ class KeyCapture:
                 said = self._connection.read_response(disable_decoding=True)
                 if said[0] == b"pmessage":
                     self._note(said[2], said[3])
-                elif said[0] == b"pong":
+                else:  # the PONG of `wait_until_told`: nothing else is asked for
                     with self._answered:
                         self._heard = int(said[1])
                         self._answered.notify_all()

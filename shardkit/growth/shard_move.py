@@ -475,9 +475,6 @@ class _Mover:
                 )
             time.sleep(_LOOK)
 
-    def _connected(self, client: Any) -> list[Mapping[str, str]]:
-        return connections_to(client, self._move.databases)
-
     def _finish(
         self, old: Mapping[int, Any], new: Mapping[int, Any], copy: DatabaseCopy, before: object
     ) -> None:
@@ -570,9 +567,8 @@ class _Mover:
                     keys = [key for key in keys if key not in kept]
                 if keys:
                     write_under(client, value, _unlinking(keys))
-        if move.notifications is not None:
-            with suppress(RedisError):
-                next(iter(old.values())).config_set("notify-keyspace-events", move.notifications)
+        with suppress(RedisError):
+            next(iter(old.values())).config_set("notify-keyspace-events", move.notifications)
         certificate = move.certificate or {}
         certificate["keys_now"] = sum(client.dbsize() for client in new.values())
         move.certificate = certificate | {"held": move.held, "epoch": move.epoch}

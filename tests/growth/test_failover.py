@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -22,7 +24,8 @@ from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.errors import ConfigError, InvalidArgumentError
 from shardkit.growth import apply_fences, fail_over, failover, pending_fences
-from shardkit.growth.servers import GrowthError, role_of
+from shardkit.growth.relocation import ServerAddress
+from shardkit.growth.servers import GrowthError, ServerRole, role_of
 from shardkit.local import LocalServer
 from shardkit.simulation.linearizability import Register, check_linearizable
 
@@ -244,6 +247,41 @@ def test_what_cannot_be_failed_over_is_refused(fleet: Fleet) -> None:
     push(fleet.config, ShardMap.parse("components: {far: {entry: {url: 'redis://${HOST}/1'}}}"))
     with pytest.raises(ConfigError, match=r"config:redis:far does not name its server .*; write"):
         fail_over(fleet.config, "far")
+
+
+def test_a_replica_that_has_lost_its_old_data_does_not_take_over() -> None:
+    server = ServerAddress("a", 1)
+    said = {"master_sync_in_progress": 1}
+    half_filled = ServerRole(False, ServerAddress("b", 1), False, 5, "f00d", 9, (), said)
+    with pytest.raises(GrowthError, match="a:1 is half filled: it has lost its old data; use a ba"):
+        failover._best({server: half_filled}, 60)
+    assert failover._best({server: half_filled}, None) == server, "that was forced"
+
+
+def test_masters_that_are_away_are_looked_at_until_they_are_fenced_by_whomever(
+    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: float(len(slept)))
+    monkeypatch.setattr(failover, "time", clock)
+    entry = {"host": "127.0.0.1", "port": own_server.port}
+    with own_server.client(db=9) as config:
+        push(config, ShardMap.parse(json.dumps({"components": {"data": {"entry": entry}}})))
+        master = f"127.0.0.1:{own_server.port}"
+        config.hset("config:growth:fences", "127.0.0.1:1", json.dumps({"master": master}))
+        clock.sleep = slept.append
+        assert [each.applied for each in apply_fences(config, wait=2)] == [False]
+        assert len(slept) == 2
+        slept.clear()
+
+        def others_do_it(seconds: float) -> None:
+            slept.append(seconds)
+            config.delete("config:growth:fences")
+
+        clock.sleep = others_do_it
+        assert [each.applied for each in apply_fences(config, wait=10)] == [True]
+        assert len(slept) == 1
+        assert apply_fences(config) == []
 
 
 @pytest.mark.parametrize("stored", ["", "[]", '{"master": "a b"}', '{"master": "a", "least": "x"}'])

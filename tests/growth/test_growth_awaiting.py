@@ -21,6 +21,31 @@ def test_every_function_that_works_on_servers_can_be_awaited() -> None:
     assert {name for name in offered if hasattr(awaiting, name)} == offered - of_no_server
 
 
+def test_who_waits_no_more_is_not_told_what_came_of_it() -> None:
+    began, go_on = threading.Event(), threading.Event()
+    troubles: list[dict[str, object]] = []
+
+    def work() -> None:
+        began.set()
+        assert go_on.wait(30)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, trouble: troubles.append(trouble))
+        task = asyncio.create_task(awaiting._awaiting(work)())
+        await asyncio.to_thread(began.wait)
+        [thread] = [each for each in threading.enumerate() if each.name == "shardkit-work"]
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError, match=r"^$"):
+            await task
+        go_on.set()
+        await asyncio.to_thread(thread.join)
+        await asyncio.sleep(0)  # what the thread has left for the loop to do is done first
+
+    asyncio.run(main())
+    assert troubles == []
+
+
 def test_moves_are_awaited_while_the_event_loop_goes_on(fleet: Fleet) -> None:
     fleet.push(0)
     told: list[tuple[str, threading.Thread]] = []

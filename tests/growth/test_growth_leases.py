@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import pytest
+import redis
 from growth_helpers import PATIENT, Fleet, follow
 from test_move_shards import small, still_there
 
 import shardkit
 from shardkit.growth import (
+    ShardMove,
     abort_move,
     entries,
     fail_over,
@@ -31,6 +34,25 @@ from shardkit.growth import (
 )
 from shardkit.growth import move as server_move
 from shardkit.growth.servers import GrowthError
+from shardkit.local import LocalServer
+
+
+class Losing(redis.Redis):
+    """A client to whom a move is listed that is deleted before it is read."""
+
+    def get(self, name: Any) -> Any:
+        self.delete("config:growth:shards:lost")
+        return super().get(name)
+
+
+def test_a_move_that_goes_while_moves_are_read_is_not_shown(own_server: LocalServer) -> None:
+    with Losing(port=own_server.port) as config:
+        for shard in ("lost", "there"):
+            with journal.lease(config) as lease:
+                lease.write(ShardMove(shard, "id", [shard], "a:1", "b:1", [0]))
+        config.set("config:growth:shards:lost", "unreadable")
+        assert [each.name for each in shard_moves(config)] == ["there"]
+
 
 ENDED = "another process may have taken over"
 

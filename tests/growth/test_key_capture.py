@@ -11,7 +11,7 @@ import redis
 from shardkit.connections.greeting import FENCE_KEY
 from shardkit.growth.capture import KeyCapture, turn_on_notifications
 from shardkit.growth.servers import GrowthError
-from shardkit.growth.shard_copy import DatabaseCopy, Follower
+from shardkit.growth.shard_copy import NEAR, DatabaseCopy, Follower
 from shardkit.local import LocalServer
 
 
@@ -31,6 +31,34 @@ def test_changes_are_not_taken_for_complete_after_the_connection_was_lost() -> N
                 capture.take()
         finally:
             capture.close()
+
+
+def test_a_connection_that_was_lost_is_noticed_when_it_is_asked_too(
+    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with own_server.client() as client:
+        capture = KeyCapture(client, [0])
+        try:
+            away = redis.ConnectionError("away")
+            monkeypatch.setattr(capture._connection, "send_command", Mock(side_effect=away))
+            with pytest.raises(GrowthError, match=r"tells of changes was lost \(away\); nothing h"):
+                capture.wait_until_told()
+            with pytest.raises(GrowthError, match=r"tells of changes was lost \(away\)"):
+                capture.take()
+        finally:
+            capture.close()
+
+
+@pytest.mark.parametrize(("patience", "looks"), [(60.0, 3), (-1.0, 1)])
+def test_a_copy_follows_until_little_is_left_or_no_less(
+    monkeypatch: pytest.MonkeyPatch, patience: float, looks: int
+) -> None:
+    monkeypatch.setattr("shardkit.growth.shard_copy._PATIENCE", patience)
+    much = {(number, FENCE_KEY.encode()): True for number in range(NEAR + 1)}
+    little = {(number, FENCE_KEY.encode()): True for number in range(NEAR)}
+    capture = Mock(take=Mock(side_effect=[much, much, little]))
+    DatabaseCopy({}, {}, b"", cast("KeyCapture", capture)).follow(lambda: True)
+    assert capture.take.call_count == looks
 
 
 def test_a_server_that_tells_nothing_or_does_not_answer_stops_the_copy(

@@ -202,6 +202,8 @@ def test_sentinels_that_refuse_are_asked_one_after_another_and_the_last_reason_i
     assert asked == [("main", "COORDINATED")] * 2
     assert ask(Sentinel(old, None)) is False
     assert asked == [("main", "COORDINATED"), ("main",)]
+    with pytest.raises(GrowthError, match=r"no Sentinel replaces .* wrong number of arguments; no"):
+        ask(Sentinel(old, old))
     with pytest.raises(GrowthError, match=r"no Sentinel replaces .* 'main': NOGOODSLAVE none; not"):
         ask(Sentinel(away), Sentinel(refused))
 
@@ -220,7 +222,9 @@ def test_sentinels_that_do_not_do_it_in_time_or_choose_another_are_told_of(
     monkeypatch.setattr(managed_failover, "_ask_sentinels", ask)
     monkeypatch.setattr(managed_failover, "_SECONDS", 0.2)
     monkeypatch.setattr(managed_failover, "_AGAIN", 0.0)
-    config: Any = SimpleNamespace(hgetall=lambda key: {})
+    # What others have left is no business of this service, or cannot be read.
+    left = {str(B).encode(): b"100", str(A).encode(): b"unreadable"}
+    config: Any = SimpleNamespace(hgetall=lambda key: left)
     said = f"the Sentinels of 'main' did not replace {A} within 0.2 s; look at their logs"
     with pytest.raises(GrowthError, match=said):
         managed_failover.fail_over_sentinels(config, {}, SERVICE, "data", None)
@@ -231,6 +235,38 @@ def test_sentinels_that_do_not_do_it_in_time_or_choose_another_are_told_of(
     monkeypatch.setattr(managed_failover, "_have_sentinels_do_it", lambda *_: done)
     with pytest.raises(GrowthError, match=f"the Sentinels chose {C}, not {B}, though .*; it was"):
         managed_failover.fail_over_sentinels(config, {}, SERVICE, "data", str(B))
+
+
+def test_a_master_that_does_not_answer_is_not_taken_for_one() -> None:
+    with LocalServer() as server:
+        assert managed_failover._is_master(server.entry, "data")
+        entry = server.entry
+    assert not managed_failover._is_master(entry, "data")
+
+
+def test_a_cluster_is_not_meant_by_the_name_of_something_else_or_a_node_that_has_no_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = {
+        f"{A}@11": {"flags": "myself,master", "node_id": "a", "master_id": "-"},
+        ":0@0": {"flags": "slave,noaddr", "node_id": "c", "master_id": "a"},
+        f"{B}@11": {"flags": "slave,fail", "node_id": "b", "master_id": "a"},
+    }
+    said = {name.partition("@")[0]: each for name, each in nodes.items()}
+    client = SimpleNamespace(execute_command=lambda command: said)
+    monkeypatch.setattr(managed_failover, "client_of", lambda *_: contextlib.nullcontext(client))
+    cluster = {"entry": {"cluster": True, "host": A.host, "port": A.port}}
+    text = json.dumps({"components": {"data": cluster, "others": cluster}})
+    components = ShardMap.parse(text).components
+    entry = components["data"].entry
+    assert entry is not None
+    assert managed_failover._nodes(entry, "data") == [
+        managed_failover._Node(A, "a", "", True), managed_failover._Node(B, "b", "a", False)
+    ]  # fmt: skip
+    assert managed_failover.managed_by(components, "unknown") is None
+    assert managed_failover.managed_by(components, str(C)) is None
+    assert managed_failover.managed_by(components, str(B)) == (str(B), entry, "config:redis:data")
+    assert managed_failover.managed_by(components, "data") == ("", entry, "config:redis:data")
 
 
 def test_a_replica_whose_priority_may_not_be_changed_is_named() -> None:

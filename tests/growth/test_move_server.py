@@ -32,6 +32,7 @@ from shardkit.errors import ConfigError, NewerFormatError
 from shardkit.growth import (
     ServerMove,
     abort_move,
+    certificate,
     compare,
     journal,
     moves,
@@ -44,6 +45,7 @@ from shardkit.growth import (
 from shardkit.growth.relocation import ServerAddress
 from shardkit.growth.servers import GrowthError, hand_over, too_small, wait_for_copy
 from shardkit.growth.slices import Slices, at_work
+from shardkit.local import LocalServer
 from shardkit.simulation.linearizability import Register, check_linearizable
 
 
@@ -328,6 +330,18 @@ def test_a_target_that_somebody_else_has_filled_meanwhile_is_not_emptied(fleet: 
         ):
             resume_move(fleet.config, fleet.name(0))
         assert client.get("somebody's") == b"1"
+        assert abort_move(fleet.config, fleet.name(0)).phase == "aborted"
+        assert client.get("somebody's") == b"1"
+
+
+def test_a_move_that_was_handed_over_before_that_was_noted_is_not_aborted(fleet: Fleet) -> None:
+    fleet.push(0)
+    follow(fleet.servers[0], fleet.servers[1])
+    with journal.lease(fleet.config) as lease:
+        lease.write(ServerMove(fleet.name(0), fleet.name(1)))
+    with pytest.raises(GrowthError, match=f"{fleet.name(1)} has taken over; resume it, and then"):
+        abort_move(fleet.config, fleet.name(0))
+    assert [each.phase for each in moves(fleet.config)] == ["begun"]
 
 
 A, B = ServerAddress("10.0.0.1", 1), ServerAddress("10.0.0.2", 1)
@@ -400,6 +414,43 @@ def test_a_replica_that_is_not_in_good_order_gets_no_handover(
     with pytest.raises(GrowthError, match=said):
         hand_over(asked, Answering(REPLICA), B, 0.001)
     assert asked.commands == commands
+
+
+class TakenOver(Answering):
+    """A master that somebody else had hand over just before it was told to."""
+
+    def __init__(self, replica: Answering) -> None:
+        super().__init__({**MASTER, "slave0": FOLLOWER})
+        self.replica = replica
+
+    def execute_command(self, *words: object) -> None:
+        super().execute_command(*words)
+        self.replica.said = MASTER
+        raise redis.ResponseError("FAILOVER is not valid when server is a replica.")
+
+
+def test_a_master_that_somebody_else_has_had_hand_over_is_told_once() -> None:
+    replica = Answering(REPLICA)
+    master = TakenOver(replica)
+    assert hand_over(master, replica, B, 60) >= 0
+    assert master.commands == [f"FAILOVER TO {B.host} {B.port} TIMEOUT 60000"]
+
+
+def test_a_server_that_answers_late_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    replica, late = Answering(REPLICA), [redis.TimeoutError("late"), redis.TimeoutError("later")]
+
+    def info(section: str = "") -> dict[str, Any]:
+        if late:
+            raise late.pop()
+        return replica.said
+
+    monkeypatch.setattr(replica, "info", info)
+    wait_for_copy(Answering(MASTER), replica, 60)
+    assert late == []
+    late += 2 * [redis.TimeoutError("late")]
+    with pytest.raises(redis.TimeoutError, match="late"):
+        wait_for_copy(Answering(MASTER), replica, -1)
+    assert len(late) == 1
 
 
 @pytest.mark.parametrize(
@@ -485,6 +536,74 @@ def test_what_differs_far_into_a_value_is_found(fleet: Fleet) -> None:
             f"0 {name}" for name in ("hash", "list", "set", "short", "stream", "string", "zset")
         ]
         assert differs.digest == found.digest, "it is of the first server"
+
+
+class Touching(redis.Redis):
+    """A client that does something before it reads, so that the next look finds something else."""
+
+    touched: Callable[[redis.Redis], object]
+
+    def pipeline(self, *args: Any, **options: Any) -> Any:
+        pipe = super().pipeline(*args, **options)
+        self.touched(self)
+        return pipe
+
+
+def test_a_key_that_is_written_all_the_time_is_no_difference(
+    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certificate, "SETTLED", 0.05)
+    with Touching(port=own_server.port, db=1) as one, own_server.client(db=2) as other:
+        for client in (one, other):
+            client.mset({"count": 0, "k": 1})
+        one.touched = lambda client: client.incr("count")
+        found = compare({0: one}.__getitem__, {0: other}.__getitem__, [0])
+    assert (found.changing, found.differing, found.different) == (1, 0, [])
+    assert found.same
+    assert found.keys == {"0 string": 2}
+
+
+def test_a_key_that_becomes_another_type_while_it_is_read_is_read_again(
+    own_server: LocalServer,
+) -> None:
+    with Touching(port=own_server.port, db=1) as one, own_server.client(db=2) as other:
+        one.set("k", 1)
+        other.rpush("k", 1)
+        pipelines = 0
+
+        def touched(client: redis.Redis) -> None:
+            nonlocal pipelines
+            pipelines += 1
+            if pipelines == 2:  # its type was asked for, and its value is read now
+                client.delete("k")
+                client.rpush("k", 1)
+
+        one.touched = touched
+        found = compare({0: one}.__getitem__, {0: other}.__getitem__, [0])
+    assert (found.differing, found.keys) == (0, {"0 list": 1})
+
+
+def test_many_keys_are_compared_once_each_and_some_of_those_that_differ_are_named(
+    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certificate, "SETTLED", 0.0)
+    monkeypatch.setattr(certificate, "_REPEATED", 100)
+    with own_server.client(db=1) as one, own_server.client(db=2) as other:
+        one.mset({f"k{n}": n for n in range(1000)})
+        other.mset({f"k{n}": n if n >= 30 else -1 for n in range(1000)})
+        one.set("config:witness", 1)
+        found = compare(
+            {0: one}.__getitem__, {0: other}.__getitem__, [0], ignored={b"config:witness"}
+        )
+    assert (found.total, found.differing, len(found.different)) == (1000, 30, 20)
+    assert all(each.endswith(": has another value") for each in found.different)
+
+
+def test_a_value_of_a_module_is_compared_as_it_is_dumped() -> None:
+    dumps = {b"dump": b"dump", None: b""}  # None if it has gone meanwhile
+    assert {
+        dumped: certificate._value(None, b"k", "TSDB-TYPE", dumped) for dumped in dumps
+    } == dumps
 
 
 def test_work_that_has_a_share_of_the_time_pauses_for_the_rest(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from shardkit import Entry
+from shardkit import Entry, ShardMap
 from shardkit.errors import ConfigError, InvalidArgumentError
-from shardkit.growth.relocation import ServerAddress, address_of, at_server
+from shardkit.growth.relocation import ServerAddress, address_of, at_server, relocated
 
 NEW = ServerAddress("::1", 7001)
 
@@ -37,6 +38,28 @@ def test_host_and_port_are_replaced_where_there_is_no_url() -> None:
 def test_a_url_that_is_a_reference_cannot_name_another_server() -> None:
     with pytest.raises(ConfigError, match="data: its url is a reference"):
         at_server({"url": "${URL}"}, NEW, "data")
+
+
+def test_a_replica_that_takes_over_brings_its_zone_and_leaves_the_others_as_they_were() -> None:
+    replicas = [
+        {"port": 2, "zone": "east"},
+        {"url": "redis://c:3", "zone": "north"},
+        {"host": "${SPARE}", "port": 4},
+    ]
+    entry = {"host": "a", "port": 1, "db": 5, "zone": "west", "replicas": replicas}
+    components = ShardMap.parse(json.dumps({"components": {"data": {"entry": entry}}})).components
+    old, new = ServerAddress("a", 1), ServerAddress("a", 2)
+
+    def fields(keep_source: bool) -> dict[str, Any]:
+        changed = relocated(components, old, new, keep_source=keep_source)["data"].entry
+        assert changed is not None
+        return changed.fields
+
+    there = {"host": "a", "port": 2, "db": 5, "zone": "east", "replicas": replicas[1:]}
+    assert fields(keep_source=False) == there
+    former = {"host": "a", "port": 1, "zone": "west"}
+    assert fields(keep_source=True) == {**there, "replicas": [*replicas[1:], former]}
+    assert relocated(components, new, old, keep_source=True) == {}
 
 
 @pytest.mark.parametrize(

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import json
 import time
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
 from click.testing import CliRunner
 from growth_helpers import Fleet, follow, writing
 
+from shardkit import ShardMap
+from shardkit.admin import push
 from shardkit.cli.app import app
 from shardkit.config.store import read_components
 from shardkit.errors import InvalidArgumentError
 from shardkit.growth import (
     VerifiedReplica,
     attach_replica,
+    attachment,
     detach_replica,
+    plan_move,
     replica_tree,
     verify_replica,
     verify_replicas,
 )
+from shardkit.growth.failover import replicas_of
+from shardkit.growth.relocation import ServerAddress
 from shardkit.growth.servers import GrowthError
+from shardkit.local import LocalServer
 
 
 def test_a_tree_of_replicas_shows_every_level_and_who_does_not_follow(fleet: Fleet) -> None:
@@ -39,6 +50,9 @@ def test_a_tree_of_replicas_shows_every_level_and_who_does_not_follow(fleet: Fle
     assert [str(node.server) for node in nodes] == [fleet.name(0), fleet.name(1), fleet.name(2)]
     assert [node.depth for node in nodes] == [0, 1, 2]
     assert all(node.ok for node in nodes)
+    with pytest.MonkeyPatch.context() as patched:  # servers that replicate each other in a circle
+        patched.setattr(import_module("shardkit.growth.replica_tree"), "_DEEPEST", 1)
+        assert len(replica_tree(read_components(fleet.config).values())) == 2
     done = CliRunner().invoke(app, ["replicas", "tree", "--config", fleet.url])
     assert "in sync" in done.output or "behind" in done.output
     b.kill()
@@ -132,9 +146,80 @@ def test_a_write_is_verified_on_replicas_and_their_disks(fleet: Fleet) -> None:
     }  # fmt: skip
 
 
+# Servers that are named by references only, or are seen to by others.
+ELSEWHERE = ShardMap.parse("""
+components:
+  far: {entry: {host: "${HOST}", port: 1, replicas: [{host: "${REPLICA}"}, {host: near, port: 1}]}}
+  nodes: {entry: {host: node, cluster: true}}
+  own: {entry: {host: near, port: 2, replicas: [{port: 3}, {host: "${REPLICA}"}, {port: 4}]}}
+""").components
+
+
+def test_a_server_is_known_by_the_entries_that_name_it_by_host_and_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attachment, "connected_to", Mock(side_effect=redis.ConnectionError("away")))
+    near = ServerAddress("near", 2)
+    for port in (3, 4):
+        replica = ServerAddress("near", port)
+        found = attachment._followed(ELSEWHERE, f"near:{port}")
+        assert found == (replica, ELSEWHERE["own"].entry, "config:redis:own")
+        assert attachment._followed_by(ELSEWHERE, replica)[0] == near
+    with pytest.raises(InvalidArgumentError, match="near:1 is neither a shard nor a master that"):
+        attachment._followed(ELSEWHERE, "near:1")
+    with pytest.raises(InvalidArgumentError, match="near:1 follows no server that entries name"):
+        attachment._followed_by(ELSEWHERE, ServerAddress("near", 1))
+    assert replicas_of(ELSEWHERE.values(), near) == [ServerAddress("near", n) for n in (3, 4)]
+
+
+def test_servers_that_are_named_by_references_only_are_not_asked() -> None:
+    far = [ELSEWHERE["far"], ELSEWHERE["nodes"]]
+    assert replica_tree(far) == []
+    assert verify_replicas(far, timeout=0.1) == {}
+
+
+def test_a_replica_is_detached_when_clients_have_left_it_but_they_are_not_waited_for_for_ever(
+    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: float(len(slept)), sleep=slept.append)
+    monkeypatch.setattr(attachment, "time", clock)
+    with own_server.client() as client, own_server.client(client_name="batch"):
+        attachment._wait_for_clients(client)
+        assert slept == []
+        with own_server.client(client_name="shardkit:batch") as reader:
+            reader.ping()
+            attachment._wait_for_clients(client)
+            assert len(slept) == attachment.LEAVE
+
+            def leave(seconds: float) -> None:
+                slept.append(seconds)
+                reader.close()
+
+            slept.clear()
+            clock.sleep = leave
+            attachment._wait_for_clients(client)
+            assert 0 < len(slept) < attachment.LEAVE
+
+
+def test_a_node_of_a_cluster_is_neither_moved_nor_replicated(fleet: Fleet) -> None:
+    with LocalServer(config={"cluster-enabled": True}) as node:
+        entry: dict[str, Any] = {"host": "127.0.0.1", "port": node.port}
+        push(fleet.config, ShardMap.parse(json.dumps({"components": {"data": {"entry": entry}}})))
+        name = f"127.0.0.1:{node.port}"
+        [problem] = plan_move(fleet.config, name, fleet.name(0)).problems
+        assert problem == f"{name} is a node of a cluster, which moves slots itself"
+        with pytest.raises(GrowthError, match=f"{name} is a node of a cluster: CLUSTER REPLICATE"):
+            attach_replica(fleet.config, fleet.name(0), name)
+
+
 def test_a_tree_says_of_each_server_what_it_follows_instead(fleet: Fleet) -> None:
     a, b, c = fleet.servers
     fleet.push(0, (1,))
+    with b.client() as client:
+        client.replicaof("127.0.0.1", "1")
+    [_, node] = replica_tree(read_components(fleet.config).values())
+    assert (node.state, node.ok) == ("no link", False)
     follow(b, c)
     nodes = replica_tree(read_components(fleet.config).values())
     assert [(str(node.server), node.depth, node.state) for node in nodes] == [
