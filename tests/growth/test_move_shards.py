@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -22,11 +23,12 @@ from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.cli.app import app
 from shardkit.config.read_from import in_use
-from shardkit.connections.greeting import FENCE_KEY, WAITING, lets_readers_pass
+from shardkit.connections.greeting import FENCE_KEY, READING, WAITING, lets_readers_pass
 from shardkit.errors import ConfigError, InvalidArgumentError
 from shardkit.growth import (
     ShardMove,
     abort_shard_move,
+    certificate,
     journal,
     plan_shard_move,
     resume_shard_move,
@@ -36,7 +38,7 @@ from shardkit.growth import (
     start_shard_move,
     verify_shard_move,
 )
-from shardkit.growth.certificate import differing
+from shardkit.growth.certificate import compare, differing
 from shardkit.growth.fence import fence_value, write_under
 from shardkit.growth.servers import GrowthError
 from shardkit.simulation.linearizability import Register, check_linearizable
@@ -261,10 +263,13 @@ def test_a_move_of_a_shard_that_is_killed_at_any_point_is_resumed(
     assert still_there(fleet)
 
 
+@pytest.mark.parametrize("seen", [True, False], ids=["seen", "decided after a look"])
 def test_a_move_of_a_shard_that_is_killed_when_it_is_decided_is_carried_through(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, seen: bool
 ) -> None:
     small(fleet)
+    if not seen:
+        monkeypatch.setattr(shard_move, "is_permanent", lambda client, move: False)
 
     def killed(*args: object, **options: object) -> None:
         raise Killed
@@ -280,6 +285,47 @@ def test_a_move_of_a_shard_that_is_killed_when_it_is_decided_is_carried_through(
         copied = new.dbsize()
         assert resume_shard_move(fleet.config, "users:1").phase == "done"
         assert new.dbsize() == copied
+    assert still_there(fleet)
+
+
+def test_shards_of_which_some_were_closed_for_good_when_the_mover_was_killed_are_opened_again(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(fleet)
+    both, decide, closed = ["users:0", "users:1"], shard_move.make_permanent, []
+
+    def killed(client: redis.Redis, value: bytes) -> bool:
+        if closed:  # the first of the databases, which decides, comes last
+            raise Killed
+        closed.append(decide(client, value))
+        return closed[0]
+
+    left = fence_value("earlier", "1", fleet.name(0))  # by a move from there, long ago
+    with (
+        fleet.servers[0].client(db=1) as old1,
+        fleet.servers[0].client(db=2) as old2,
+        fleet.servers[1].client(db=1) as new1,
+        fleet.servers[1].client(db=2) as new2,
+    ):
+        for client in (old1, old2):
+            client.client_setname("shardkit-move/test")
+        new2.set(FENCE_KEY, left)
+        with monkeypatch.context() as patched:
+            patched.setattr(shard_move, "make_permanent", killed)
+            patched.setattr(shard_move._Mover, "_let_go", lambda self, old, value: None)
+            with pytest.raises(Killed):
+                start_shard_move(fleet.config, both, fleet.name(1), hold=PATIENT)
+        assert closed == [True]
+        assert old1.pttl(FENCE_KEY) > 0
+        assert old2.pttl(FENCE_KEY) == -1
+        assert abort_shard_move(fleet.config, "users:0").phase == "aborted"
+        assert not old1.exists(FENCE_KEY)
+        assert not old2.exists(FENCE_KEY)
+        assert still_there(fleet)
+        assert new1.dbsize() == 0
+        assert (new2.get(FENCE_KEY), new2.dbsize()) == (left, 1)
+    assert start_shard_move(fleet.config, both, fleet.name(1), hold=PATIENT).phase == "done"
+    assert fleet.masters() == [fleet.name(1)] * 2
     assert still_there(fleet)
 
 
@@ -348,10 +394,88 @@ def test_of_two_movers_the_one_that_was_stopped_writes_nothing_any_more(fleet: F
         assert new.get("k1") is None
 
 
+def test_what_differs_after_the_first_copy_is_not_moved_until_it_is_copied_again(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(fleet)
+    monkeypatch.setattr(certificate, "SETTLED", 0.1)
+
+    def spoiled(*args: Any, **options: Any) -> Any:
+        with fleet.servers[1].client(db=2) as new:
+            new.set("stray", 1)
+        return compare(*args, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shard_move, "compare", spoiled)
+        said = "^1 keys differ on both servers, such as 2 stray: is only on the .*; nothing has ch"
+        with pytest.raises(GrowthError, match=said):
+            start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+    assert fleet.masters() == [fleet.name(0)] * 2
+    with pytest.raises(GrowthError, match="the copy was not complete within 0 s; nothing has cha"):
+        resume_shard_move(fleet.config, "users:1", copy=0)
+    assert still_there(fleet)
+    assert resume_shard_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+    with fleet.servers[1].client(db=2) as new:
+        assert not new.exists("stray")
+    assert still_there(fleet)
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["taken over", "gone"])
+def test_a_mover_whose_target_is_another_ones_or_away_decides_nothing(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    small(fleet)
+    attempts = 0
+
+    def lost(*args: Any) -> Any:
+        nonlocal attempts
+        attempts += 1
+        if gone:
+            fleet.servers[1].kill()
+            raise GrowthError("the target is away", "start it")
+        with fleet.servers[1].client(db=2) as new:
+            new.set(FENCE_KEY, fence_value("another", "1", fleet.name(1)))
+        return differing(*args)
+
+    monkeypatch.setattr(shard_move, "differing", lost)
+    monkeypatch.setattr(shard_move, "_ATTEMPTS", 5 if gone else 1)
+    said = "^the target is away; start it" if gone else "^another process has taken over this move"
+    with pytest.raises(GrowthError, match=said):
+        start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+    assert attempts == 1
+    assert fleet.masters() == [fleet.name(0)] * 2
+    assert still_there(fleet)
+    with fleet.servers[0].client(db=2) as old:
+        assert not old.exists(FENCE_KEY)
+
+
+def test_readers_that_stay_at_the_old_place_or_its_replicas_are_closed(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_move, "LEAVE", 0.05)
+    monkeypatch.setattr(shard_move, "_READ", 0.0)
+    follow(fleet.servers[2], fleet.servers[0])
+    small(fleet)
+    fleet.push(0, (2,))
+    with ExitStack() as stack:
+        stay = [
+            stack.enter_context(fleet.servers[0].client(db=2, client_name=f"{READING}batch")),
+            stack.enter_context(fleet.servers[2].client(db=2, client_name="shardkit:batch")),
+        ]
+        before = [client.client_id() for client in stay]
+        move = start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+        assert move.phase == "done"
+        after = [client.client_id() for client in stay]
+        assert all(now > then for now, then in zip(after, before, strict=True))
+    assert still_there(fleet)
+    assert json.loads(fleet.config.get("config:redis:users:1")).get("replicas") is None
+
+
 def test_what_differs_after_the_last_copy_is_not_moved(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small(fleet)
+    monkeypatch.setattr(certificate, "SETTLED", 0.3)
     finish = shard_move.DatabaseCopy.finish
 
     def finished(copy: shard_move.DatabaseCopy) -> Any:
@@ -486,6 +610,7 @@ def test_shards_that_cannot_be_moved_together_are_refused(fleet: Fleet) -> None:
     here, there = ({"host": "127.0.0.1", "port": fleet.servers[n].port} for n in (0, 1))
     components = {
         "users": {"shards": [{**here, "db": 1}, {**there, "db": 2}]},
+        "lone": {"shards": [{**here, "db": 5}]},
         "open": {"entry": {"url": f"redis://{fleet.name(0)}/${{DATABASE}}"}},
     }
     push(fleet.config, ShardMap.parse(json.dumps({"components": components})))
@@ -500,6 +625,7 @@ def test_shards_that_cannot_be_moved_together_are_refused(fleet: Fleet) -> None:
         with pytest.raises(InvalidArgumentError, match=said):
             plan_shard_move(fleet.config, shards, fleet.name(2))
     assert plan_shard_move(fleet.config, ["users:0"], fleet.name(1)).problems == ()
+    assert plan_shard_move(fleet.config, ["lone"], fleet.name(1)).shards == ("lone:0",)
 
 
 def test_a_dry_run_names_servers_that_are_no_masters_or_do_not_answer(fleet: Fleet) -> None:
@@ -545,6 +671,8 @@ def test_what_a_move_of_shards_has_not_come_to_is_refused(fleet: Fleet) -> None:
     refused("begun", reverse_shard_move, "of users:1 is begun; resume it, or abort it")
     refused("begun", verify_shard_move, "the move of users:1 is begun; resume it first")
     refused("done", abort_shard_move, "the move of users:1 is done; there is nothing to abort")
+    done = resume_shard_move(fleet.config, "users:1")
+    assert (done.phase, done.certificate) == ("done", None), "nothing was left to do"
     refused(
         "begun",
         start,
@@ -553,6 +681,7 @@ def test_what_a_move_of_shards_has_not_come_to_is_refused(fleet: Fleet) -> None:
     with fleet.servers[1].client(db=2) as client:
         client.set("somebody's", 1)
         refused("begun", resume_shard_move, f"{b} has keys in database 2; empty it, or abort the")
+        assert abort_shard_move(fleet.config, "users:1").phase == "aborted"
         assert client.get("somebody's") == b"1"
         client.flushdb()
     follow(fleet.servers[1], fleet.servers[2])
