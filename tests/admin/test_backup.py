@@ -330,6 +330,29 @@ def test_objects_and_history_of_the_config_server_are_in_it(
         restore_objects(tmp_path / "b", config)
 
 
+def test_a_server_that_cannot_be_asked_is_named(kit: shardkit.ShardKit, tmp_path: Path) -> None:
+    text = "components: {one: {entry: {host: 127.0.0.1, port: 1}}}"
+    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:1 cannot be backed up: .*; grant it"):
+        backup(ShardMap.parse(text).components.values(), tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
+def test_keys_that_expire_while_they_are_restored_are_not_counted(
+    own_server: LocalServer,
+) -> None:
+    class Expiring(redis.Redis):
+        def pipeline(self, *args: Any, **options: Any) -> Any:
+            self.delete("ends")
+            return super().pipeline(*args, **options)
+
+    told: list[int] = []
+    with Expiring(port=own_server.port) as source, own_server.client(db=1) as target:
+        source.mset({"ends": 1, "stays": 2})
+        copied = import_module("shardkit.admin.backup")._copy(source, target, told.append)
+        assert (copied, told) == (1, [1])
+        assert target.keys() == [b"stays"]
+
+
 def test_a_cluster_without_nodes_is_not_backed_up(tmp_path: Path) -> None:
     gone = ShardMap.parse("components: {many: {entry: {cluster: true, port: 1}}}")
     with pytest.raises(ConfigError, match=r"a cluster cannot be backed up: .*; start its nodes"):

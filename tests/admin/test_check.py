@@ -8,7 +8,9 @@ import threading
 import time
 from collections.abc import Iterator
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -87,6 +89,30 @@ def test_rights_that_are_missing_are_named(running: LocalServer, server: redis.R
     assert found.problem == "the user may not run INFO"
     found = only(looked_at(running, username="tried", password="wrong"))
     assert "the user or password is refused" in found.problem
+
+
+def test_what_the_user_may_not_ask_is_left_out(running: LocalServer, server: redis.Redis) -> None:
+    server.set("k", 1)
+    rights = ("on", ">pw", "~*", "+@all")
+    for missing, keys in ("-time", 1), ("-select", 0), ("-scan", 0):
+        server.execute_command("ACL", "SETUSER", "tried", "reset", *rights, missing)
+        report = looked_at(running, username="tried", password="pw")
+        assert report.keys == keys
+        assert all("may not run" in finding.problem for finding in report.findings)
+
+
+def test_a_database_that_cannot_be_chosen_for_another_reason_is_no_missing_one() -> None:
+    module = import_module("shardkit.admin.check")
+    loading = redis.ResponseError("UNHEARD of")
+    client = SimpleNamespace(select=Mock(side_effect=loading))
+    with pytest.raises(redis.ResponseError, match="UNHEARD of"):
+        module._keys(client, 1)
+    client.select.side_effect = redis.ResponseError("DB index is out of range")
+    assert module._keys(client, 1) is None
+
+
+def test_a_finding_reads_as_a_line() -> None:
+    assert str(CheckFinding("a:1 (data)", "is away", "start it")) == "a:1 (data): is away"
 
 
 def test_a_replica_where_a_master_is_named_hurts(running: LocalServer, server: redis.Redis) -> None:

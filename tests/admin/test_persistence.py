@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -22,7 +24,7 @@ from shardkit.admin import (
     rewrite_aof,
     save_snapshot,
 )
-from shardkit.admin.persistence import PROFILES, PersistenceError
+from shardkit.admin.persistence import PROFILES, PersistenceError, PersistenceState
 from shardkit.cli.app import app
 from shardkit.errors import InvalidArgumentError
 from shardkit.local import LocalServer
@@ -73,6 +75,34 @@ def test_a_snapshot_is_awaited_and_one_that_fails_is_told(server: LocalServer) -
         with pytest.raises(PersistenceError, match="failed"):
             save_snapshot(client, wait=30)
         assert "the last snapshot failed" in persistence_of(client).problems
+
+
+def test_a_snapshot_that_takes_too_long_is_waited_for_no_more(own_server: LocalServer) -> None:
+    with own_server.client() as client:
+        with pytest.raises(PersistenceError, match="the snapshot was not done within -1 s; it goe"):
+            save_snapshot(client, wait=-1)
+        assert save_snapshot(client) >= 0, "it is the one that was begun"
+
+
+@pytest.mark.parametrize(
+    ("changes", "problems"),
+    [
+        ({}, []),
+        ({"aof": False}, []),
+        ({"last_rewrite_ok": False}, ["the last rewrite of the AOF failed"]),
+        ({"last_rewrite_ok": False, "aof": False}, []),
+        ({"fsync": "no"}, ["the AOF is synced when the system likes (appendfsync no)"]),
+        ({"fsync": "no", "aof": False}, []),
+        ({"save_points": ()}, []),
+        ({"save_points": (), "aof": False}, ["nothing is kept: a restart loses everything"]),
+        ({"last_save_ok": False}, ["the last snapshot failed"]),
+    ],
+)
+def test_each_way_to_lose_data_without_a_word_is_named(
+    changes: dict[str, Any], problems: list[str]
+) -> None:
+    sound = PersistenceState(((60, 1000),), True, True, "everysec", {}, 0, True, True, 0, False)
+    assert replace(sound, **changes).problems == problems
 
 
 def test_a_server_is_busy_while_it_writes_a_snapshot(server: LocalServer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -24,7 +25,7 @@ from shardkit import Entry, ShardMap
 from shardkit.admin import PasswordRotation, abort_rotation, push, rotate
 from shardkit.cli.app import app
 from shardkit.config.store import read_components, read_history
-from shardkit.errors import ConfigError
+from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.local import LocalSentinel, LocalServer
 
 OLD, NEW = "theOldPassword", "theNewPassword"
@@ -413,6 +414,76 @@ def test_a_sentinel_that_does_not_change_over_stops_it(
     )
     with pytest.raises(ConfigError, match=f"the Sentinel s1:26379 of data {said}"):
         module._tell_sentinel(sentinel, "main", NEW, "data")
+
+
+def test_sentinels_are_told_if_they_log_in_as_the_user_and_only_the_new_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = import_module("shardkit.admin.rotate")
+    told: list[str] = []
+    sentinels = contextlib.nullcontext(["s1", "s2"])
+    as_users: dict[str, Any] = {"a:1": {"default"}, "a:2": {"other"}}
+    monkeypatch.setattr(module, "servers_of_service", lambda *_: [])
+    monkeypatch.setattr(module, "query_servers", lambda *_, **login: as_users)
+    monkeypatch.setattr(module, "sentinels_of", lambda *_: sentinels)
+    monkeypatch.setattr(module, "_tell_sentinel", lambda each, *_: told.append(each))
+    sentinel = {"service": "main", "sentinels": [["s1", 1]]}
+    entry = Entry({"sentinel": sentinel, "username": "app", "password": NEW})
+    plain = Entry({"host": "a", "username": "app", "password": NEW})
+    turning = SimpleNamespace(
+        places=[("one", entry), ("same", entry), ("plain", plain)],
+        user="app", timeout=1.0, login={},
+    )  # fmt: skip
+
+    def tell(password: str) -> list[str]:
+        told.clear()
+        state = {"hash": hashlib.sha256(password.encode()).hexdigest()}
+        module._OngoingRotation.tell_sentinels(turning, state)
+        return told
+
+    assert tell(NEW) == [], "they log in as somebody else"
+    as_users["a:2"] = {"app"}
+    assert tell(NEW) == ["s1", "s2"]
+    said = "same does not give the new password here; both passwords are taken; set it in this env"
+    with pytest.raises(ConfigError, match=said):
+        tell(OLD)
+    assert told == []
+    as_users["a:1"] = ConfigServerError("the config server is away", "start it")
+    with pytest.raises(ConfigServerError, match=r"^the config server is away; start it$"):
+        tell(NEW)
+
+
+def test_who_still_uses_the_old_password_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_module("shardkit.admin.rotate")
+    slept: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: float(len(slept)), sleep=slept.append)
+    monkeypatch.setattr(module, "time", clock)
+    pending = [["web"], ["web"], [], ["late"], [], [], []]
+    turning = SimpleNamespace(
+        pending=lambda *_: pending[len(slept)], rotation=SimpleNamespace(), progress=lambda _: None
+    )
+
+    def wait(seconds: float) -> bool:
+        slept.clear()
+        return bool(module._OngoingRotation.await_clients(turning, {}, False, False, seconds, 2.0))
+
+    assert wait(3.5)
+    assert len(slept) == 6, "nobody was left for two seconds"
+    assert not wait(3.0)
+    assert turning.rotation.pending == ["late"]
+
+
+def test_a_password_that_is_gone_already_is_not_removed(own_server: LocalServer) -> None:
+    module = import_module("shardkit.admin.rotate")
+    hashes = [hashlib.sha256(each.encode()).hexdigest() for each in (OLD, NEW)]
+    with own_server.client() as client:
+        client.execute_command("ACL", "SETUSER", "app", "reset", f">{NEW}")
+        module._drop(client, "app", hashes[:1])
+        assert module._hashes(client, "app") == hashes[1:]
+        client.execute_command("ACL", "SETUSER", "app", f">{OLD}")
+        module._drop(client, "app", hashes[:1])
+        assert module._hashes(client, "app") == hashes[1:]
+        client.execute_command("ACL", "DELUSER", "app")
 
 
 def test_the_command_shows_what_it_would_do_and_never_a_password(

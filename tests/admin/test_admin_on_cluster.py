@@ -1,0 +1,77 @@
+"""What operators ask of a cluster is asked of its nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+import shardkit
+from shardkit import Entry, ShardMap
+from shardkit.admin import biggest_keys, check
+from shardkit.admin.servers import query_servers
+from shardkit.config.component import Component
+from shardkit.errors import ConfigError
+from shardkit.local import LocalCluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def components(cluster: LocalCluster) -> list[Component]:
+    """One component on the cluster, with 100 keys."""
+    entry = {"cluster": True, "host": "127.0.0.1", "port": cluster.nodes[0].port}
+    shard_map = ShardMap.parse(json.dumps({"components": {"many": {"entry": entry}}}))
+    with shardkit.connect(shard_map) as kit:
+        client = kit.client("many")
+        for n in range(100):
+            client.set(f"k{n}", "v" * (n + 1))
+    return list(shard_map.components.values())
+
+
+def test_the_keys_of_all_nodes_are_looked_at(components: list[Component]) -> None:
+    looked_at: list[int] = []
+    found = biggest_keys(components, 3, by="elements", progress=looked_at.append)
+    assert [(each.key, each.elements) for each in found] == [
+        (b"k99", 100), (b"k98", 99), (b"k97", 98),
+    ]  # fmt: skip
+    assert looked_at[-1] == 100
+
+
+def test_a_cluster_in_good_order_has_no_findings(components: list[Component]) -> None:
+    report = check(components)
+    assert (report.findings, report.servers) == ([], 1)
+
+
+def test_every_node_is_asked_whatever_one_answers(
+    cluster: LocalCluster, components: list[Component], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NOWHERE", raising=False)
+    [component] = components
+    assert component.entry is not None
+    refusing = cluster.nodes[1].port
+
+    def query(client: redis.Redis) -> int:
+        port = int(client.config_get("port")["port"])
+        if port == refusing:
+            raise redis.ResponseError("no")
+        return port
+
+    entries = [("many", component.entry), ("far", Entry({"host": "${NOWHERE}", "port": 1}))]
+    found = query_servers(entries, query)
+    assert found.keys() == {*(f"127.0.0.1:{node.port}" for node in cluster.nodes), "${NOWHERE}:1"}
+    for server, answer in found.items():
+        port = server.rpartition(":")[2]
+        if port == "1":
+            assert isinstance(answer, ConfigError)
+            assert "NOWHERE" in str(answer)
+        elif int(port) == refusing:
+            assert isinstance(answer, redis.ResponseError)
+        else:
+            assert answer == int(port)

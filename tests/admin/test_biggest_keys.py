@@ -1,0 +1,90 @@
+"""The biggest keys are found, each once, while others come and go."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from importlib import import_module
+from typing import Any
+
+import pytest
+import redis
+
+from shardkit import ShardMap
+from shardkit.admin import biggest_keys
+from shardkit.local import LocalServer
+
+
+def test_a_database_that_several_components_share_is_looked_at_once(
+    own_server: LocalServer,
+) -> None:
+    entry = {"host": "127.0.0.1", "port": own_server.port}
+    described = {"one": {"entry": entry}, "other": {"entry": entry}}
+    components = ShardMap.parse(json.dumps({"components": described})).components
+    with own_server.client() as client:
+        client.mset({f"k{n}": "v" for n in range(1200)})
+        client.rpush("list", *range(300))
+    looked_at: list[int] = []
+    [longest, *others] = biggest_keys(
+        list(components.values()), 5, by="elements", progress=looked_at.append
+    )
+    assert (longest.key, longest.elements, longest.kind, longest.shard) == (
+        b"list", 300, "list", "one",
+    )  # fmt: skip
+    assert [each.size for each in others] == [1] * 4
+    assert looked_at[-1] == 1201
+    assert len(looked_at) > 2, "they come in pages"
+
+
+def test_without_the_right_to_ask_for_memory_keys_are_ranked_by_their_elements(
+    own_server: LocalServer,
+) -> None:
+    described = {"own": {"entry": {"host": "127.0.0.1", "port": own_server.port}}}
+    components = ShardMap.parse(json.dumps({"components": described})).components
+    with own_server.client() as client:
+        client.rpush("list", 1, 2)
+        client.set("text", "v")
+        client.execute_command("ACL", "SETUSER", "default", "-memory")
+        found = biggest_keys(list(components.values()), by="elements")
+    assert [(each.key, each.elements, each.memory) for each in found] == [
+        (b"list", 2, 0), (b"text", 1, 0),
+    ]  # fmt: skip
+
+
+class Losing(redis.Redis):
+    """A client of a server where keys go just before it looks at them, or become another type."""
+
+    pipelines = 0
+
+    def pipeline(self, *args: Any, **options: Any) -> Any:
+        self.pipelines += 1
+        if self.pipelines == 1:
+            self.delete("gone")
+        pipe = super().pipeline(*args, **options)
+        execute = pipe.execute
+
+        def executed(*args: Any, **options: Any) -> Any:
+            replies = execute(*args, **options)
+            self.delete("other")  # after its type was asked for
+            self.set("other", "text")
+            return replies
+
+        pipe.execute = executed  # type: ignore[method-assign]
+        return pipe
+
+
+def test_keys_that_go_or_change_while_they_are_looked_at_have_no_size(
+    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = {"own": {"entry": {"host": "127.0.0.1", "port": own_server.port}}}
+    components = ShardMap.parse(json.dumps({"components": described})).components
+    with Losing(port=own_server.port) as client:
+        client.mset({"gone": 1, "stays": "text"})
+        client.rpush("other", 1, 2, 3)
+        module = import_module("shardkit.admin.keys")
+        monkeypatch.setattr(module, "client_of", lambda *_: nullcontext(client))
+        found = biggest_keys(list(components.values()), by="elements")
+    assert [(each.key, each.kind, each.elements) for each in found] == [
+        (b"stays", "string", 4), (b"other", "list", 0),
+    ]  # fmt: skip
+    assert all(each.memory > 0 for each in found)
