@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections import Counter
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,11 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from yaml.parser import Parser
+from yaml.reader import Reader
+from yaml.scanner import Scanner
 
+from shardkit.config import yaml_text
 from shardkit.config.component import MAX_SHARDS
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
@@ -271,7 +277,7 @@ def test_replicas_are_spread_with_their_master() -> None:
         ("5", "components.u.shards is not a list of entries"),
         ("[5]", "components.u.shards[0]: is a int"),
         ("[{cluster: true}]", "components.u.shards[0].cluster = true makes a cluster a shard"),
-        ("{0: {}, 2: {}}", "leaves a gap in the shard numbers: 1"),
+        ("{0: {}, 2: {}}", "components.u.shards leaves a gap in the shard numbers: 1"),
         ("{1: {}}", "leaves a gap in the shard numbers: 0"),
         ("{99999999999999: {}}", "leaves a gap in the shard numbers: 0, 1, 2, 3, 4, …"),
         ("{0: {}, -1: {}}", "components.u.shards = -1 is negative"),
@@ -288,6 +294,49 @@ def test_shards_that_cannot_be_used_are_found(shards: str, problem: str) -> None
 def test_numbered_shards_may_stand_in_any_order() -> None:
     parsed = ShardMap.parse("components: {u: {shards: {1: {host: b}, 0: {host: a}}}}")
     assert addresses(parsed, "u") == ["a:6379/0", "b:6379/0"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ("{port: 1, db: 2}", "db = 2 contradicts cluster"),
+        ("{unix_socket_path: /a}", "unix_socket_path contradicts cluster"),
+        ("{host: a, replicas: [{port: 3}]}", "replicas contradicts cluster"),
+    ],
+)
+def test_an_entry_that_contradicts_its_defaults_is_found(fields: str, problem: str) -> None:
+    assert ShardMap.parse(f"components: {{u: {{entry: {fields}}}}}").components["u"].entry
+    text = f"defaults: {{cluster: true}}\ncomponents: {{u: {{entry: {fields}}}}}"
+    assert problems(text) == [f"map.yaml: components.u.entry: {problem}"]
+
+
+class EventsOfPython(Reader, Scanner, Parser):
+    """Stands for libyaml's parser, with which PyYAML may be built or not."""
+
+    def __init__(self, text: str) -> None:
+        Reader.__init__(self, text)
+        Scanner.__init__(self)
+        Parser.__init__(self)
+
+
+def test_where_there_is_libyaml_only_its_events_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yaml, "CParser", EventsOfPython, raising=False)
+    spec = spec_from_file_location("yaml_text_with_libyaml", yaml_text.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert issubclass(module._FastLoader, EventsOfPython)
+    assert not issubclass(module._Loader, EventsOfPython)
+    text = "base: &base {a: 1}\nmore: {<<: *base, day: 2020-01-01}\ntwice: 1\ntwice: [2]\n"
+    found, known = module.load_yaml(text, "map.yaml"), load_yaml(text, "map.yaml")
+    assert found == known == {"base": {"a": 1}, "more": {"a": 1, "day": "2020-01-01"}, "twice": [2]}
+    assert (found.lines, found.twice) == (known.lines, known.twice)
+    for wrong in ("a: !!python/none x", "a: [", "a: &b [*b]"):
+        with pytest.raises(ConfigError, match=r"^map\.yaml: is not YAML") as expected:
+            load_yaml(wrong, "map.yaml")
+        with pytest.raises(ConfigError, match=f"^{re.escape(str(expected.value))}$"):
+            module.load_yaml(wrong, "map.yaml")
 
 
 def test_no_list_of_shards_is_too_long_to_be_refused() -> None:

@@ -227,6 +227,7 @@ def test_a_component_that_comes_back_has_an_epoch_above_all_that_it_had(plain: r
     other = shard_map("{hits: {entry: {host: a}}}")
     push(plain, other, prune=True, force=True)
     assert read_components(plain).keys() == {"hits"}
+    assert read_component(plain, "unique") is None
     [change] = push(plain, unique(2))
     assert change.epoch > 3
     assert read_components(plain)["unique"].epoch == change.epoch

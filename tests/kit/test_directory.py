@@ -73,9 +73,10 @@ def test_the_last_good_object_is_kept_while_the_server_is_broken_or_away(
         assert kit.directory.get("flags", "checkout", wait=0) == {"v": 1}
         with pytest.raises(ConfigServerError, match="config:flags:never cannot be read"):
             kit.directory.get("flags", "never")
+        assert repr(kit.directory) == "<Directory: 1 cached, 3 failing>"
 
 
-@pytest.mark.parametrize("value", [None, 1, [1], "x", {"x": float("nan")}, {"x": object()}])
+@pytest.mark.parametrize("value", [None, 1, [("a", 1)], "x", {"x": float("nan")}, {"x": object()}])
 def test_what_is_no_json_object_is_refused(server: LocalServer, value: Any) -> None:
     with (
         shardkit.connect(url(server)) as kit,
