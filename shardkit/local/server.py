@@ -413,8 +413,8 @@ class LocalServer(StartStopContext):
     def _end(self) -> None:
         if self._process is None or not self._process.ours:
             return
-        if self._finalizer is not None:
-            self._finalizer.detach()
+        assert self._finalizer is not None, "made with the process"
+        self._finalizer.detach()
         self._process.end()
         self._process = None
         self._port = self._asked_port

@@ -94,7 +94,7 @@ def test_commands_write_tables_and_json(tmp_path: Path) -> None:
 
 
 def test_a_plot_of_several_series_names_them_and_marks_limits(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pyplot = pytest.importorskip("matplotlib.pyplot")
     values = {"a": {"ours": 1.0, "theirs": 2.0}, "b": {"ours": 3.0}}
     plots.bars(tmp_path / "two.svg", "Bars", values, "bytes", limits={"a": 1.5})
     one = {label: {"ours": series["ours"]} for label, series in values.items()}
@@ -103,6 +103,7 @@ def test_a_plot_of_several_series_names_them_and_marks_limits(tmp_path: Path) ->
     for mark in ('id="legend_1"', plots._LIMIT):
         assert mark in two
         assert mark not in plain
+    assert pyplot.get_fignums() == [], "they are closed"
 
 
 def test_plots_are_drawn(tmp_path: Path) -> None:

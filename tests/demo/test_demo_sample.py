@@ -6,6 +6,8 @@ import gzip
 import ipaddress
 from pathlib import Path
 
+import pytest
+
 from shardkit import ShardMap
 from shardkit.demo import sample
 from shardkit.demo.access_log import AccessLogParser
@@ -23,6 +25,20 @@ RESERVED = [
 def test_the_sample_is_what_its_generator_makes() -> None:
     made = "".join(f"{line}\n" for line in sample.lines()).encode()
     assert gzip.decompress(sample.read()) == made  # compressed it may differ, from zlib to zlib
+
+
+def test_the_sample_is_written_beside_its_generator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample, "__file__", str(tmp_path / "sample.py"))
+    monkeypatch.setattr(sample, "lines", lambda: ["one", "zwölf"])
+    sample.main()
+    [written] = tmp_path.iterdir()
+    assert written.name == Path(sample.NAME).name
+    assert gzip.decompress(written.read_bytes()).decode() == "one\nzwölf\n"
+    again = written.read_bytes()
+    sample.main()
+    assert written.read_bytes() == again, "the time is not in it"
 
 
 def test_the_sample_has_some_days_and_a_few_malformed_lines() -> None:

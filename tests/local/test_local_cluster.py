@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -71,14 +72,28 @@ def test_a_clusters_data_survives_on_other_ports(binary: Path, tmp_path: Path) -
     assert ports[0] != ports[1]
 
 
-def test_a_start_that_was_broken_off_can_be_repeated(tmp_path: Path) -> None:
+def test_a_start_that_was_broken_off_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(cluster: LocalCluster, deadline: float) -> None:
+        cluster.await_ready(time.monotonic())  # all the time that there was
+
     cluster = LocalCluster(data_dir=tmp_path)
     start_all(cluster.nodes)
     with cluster.nodes[0].client() as client:
         client.execute_command("CLUSTER SET-CONFIG-EPOCH", 1)
         client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 5460)
     cluster.stop()
+    assert repr(cluster) == "<LocalCluster 'cluster': 0 of 3 nodes running>"
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalCluster, "_agree", lambda cluster, clients: False)
+        patched.setattr(LocalCluster, "join_nodes", late)
+        said = "did not form in time; the nodes' logs end:\n(.|\n)*Ready to accept connections"
+        with pytest.raises(LocalServerError, match=said):
+            cluster.start()
+    assert not any(node.running for node in cluster.nodes)
     with cluster, cluster.client() as client:
+        assert repr(cluster) == "<LocalCluster 'cluster': 3 of 3 nodes running>"
         assert client.set("greeting", "hello")
 
 

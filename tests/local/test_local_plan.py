@@ -7,7 +7,7 @@ import pytest
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, LocalServerError
 from shardkit.local import LocalServers
-from shardkit.local.server_plan import ServerPlan
+from shardkit.local.server_plan import CompleteEnvironment, ServerPlan
 
 
 def plan(components: str, environ: dict[str, str] | None = None, top: str = "") -> ServerPlan:
@@ -91,6 +91,12 @@ def test_a_secret_is_taken_from_the_environment_or_made_up() -> None:
     moved = planned.moved(shard_map, {("a", 6379): 7001, ("b", 6379): 7002})
     assert fields(moved.components["a"].entry)["password"] == "${A}"
     assert fields(moved.components["b"].entry)["password"] == "local-B"
+
+
+def test_an_environment_in_which_every_name_has_a_value_lists_those_that_are_known() -> None:
+    complete = CompleteEnvironment({"A": "known"})
+    assert dict(complete) == {"A": "known"}
+    assert (len(complete), complete["B"]) == (1, "local-B")
 
 
 def test_a_url_may_refer_to_the_environment() -> None:

@@ -16,6 +16,7 @@ import redis
 from local_helpers import alive, all_end, eventually
 
 from shardkit.local import LocalServer
+from shardkit.local.process import GuardedProcess
 
 # What every parent does first: start two servers and say what it started.
 STARTED = """
@@ -298,6 +299,37 @@ def test_a_server_whose_guard_was_killed_still_stops() -> None:
             assert client.ping()
         pids = [pid, server.pid]
     assert not any(alive(pid) for pid in pids)
+
+
+def test_a_process_without_a_server_is_not_running_and_one_that_has_ended_leaves_a_child_nothing(
+    tmp_path: Path,
+) -> None:
+    process = GuardedProcess(tmp_path)
+    assert not process.running()
+    process.run(["sleep", "60"], tmp_path / "log")
+    assert process.running()
+    process.end()
+    process._disown()  # as in a child that is forked now
+    assert not process.ours
+    assert not process.running()
+
+
+def test_a_server_without_a_guard_is_not_started_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+
+    def refused(*args: object, **options: object) -> None:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr("shardkit.local.process.tempfile.mkdtemp", lambda prefix: str(scratch))
+    monkeypatch.setattr("shardkit.local.process.subprocess.Popen", refused)
+    before = os.listdir("/dev/fd")
+    with pytest.raises(OSError, match="no more processes"):
+        GuardedProcess(None)
+    assert os.listdir("/dev/fd") == before
+    assert not scratch.exists()
 
 
 def test_a_stopped_server_leaves_no_file_open() -> None:

@@ -66,6 +66,7 @@ def test_sentinels_ask_for_the_password_that_they_were_given() -> None:
 def test_sentinels_know_each_other_and_all_replicas(binary: Path) -> None:
     with LocalSentinel("orders", replicas=2, sentinels=3, binary=binary) as watched:
         assert len(watched.sentinels) == 3
+        assert repr(watched) == "<LocalSentinel 'orders': 6 of 6 running>"
         for sentinel in watched.sentinels:
             with sentinel.client() as client:
                 state = client.sentinel_master("orders")

@@ -269,6 +269,35 @@ def test_what_was_not_started_says_so() -> None:
     assert "not started" in repr(local)
 
 
+def test_a_server_whose_directory_has_gone_has_no_log(tmp_path: Path) -> None:
+    with LocalServer(data_dir=tmp_path / "data") as local:
+        assert "Ready to accept connections" in local.log()
+        (tmp_path / "data" / server.LOG_FILE).rename(tmp_path / "elsewhere")
+        assert local.log() == ""
+
+
+def test_a_server_that_does_not_come_back_is_stopped() -> None:
+    with LocalServer() as local:
+        pid = local.pid
+        with pytest.raises(LocalServerError, match="did not answer in time"):
+            local.restart(timeout=-1)
+        assert not local.running
+        assert all_end([pid])
+
+
+def test_a_server_of_another_process_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with LocalServer() as local:
+        with monkeypatch.context() as patched:
+            patched.setattr(local._process, "_ours", False)  # as in a forked child
+            for use in (local.kill, local.pause, local.restart):
+                with pytest.raises(LocalServerError, match="belongs to the process that started"):
+                    use()
+            local.stop()
+            assert local.running
+        put(local, "greeting", "hello")
+        assert value(local, "greeting") == b"hello"
+
+
 def test_a_server_is_started_once() -> None:
     with LocalServer() as local:
         with pytest.raises(LocalServerError, match="runs already"):
