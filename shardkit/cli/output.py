@@ -144,11 +144,11 @@ class Output:
     @contextmanager
     def live(self) -> Iterator[Live | None]:
         """Give what redraws a table in place; None if stdout is not a terminal."""
-        if not self.interactive or self.as_json:
+        if self.interactive and not self.as_json:
+            with Live(console=self._out, auto_refresh=False, vertical_overflow="visible") as live:
+                yield live
+        else:
             yield None
-            return
-        with Live(console=self._out, auto_refresh=False, vertical_overflow="visible") as live:
-            yield live
 
     def redraw(self, live: Live, table: Table, *lines: Styled) -> None:
         """Replace the previous output by a table and lines below it."""

@@ -326,5 +326,27 @@ def test_a_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
     assert process.wait(60) == 1
 
 
+def test_the_last_of_the_output_that_nobody_reads_ends_a_command_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Gone(io.StringIO):
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+        def fileno(self) -> int:
+            return 1
+
+    monkeypatch.setattr(click.Command, "main", lambda *args, **options: 0)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)  # both are as they were afterwards
+    monkeypatch.setattr(sys, "stdout", Gone())
+    with pytest.raises(SystemExit, match="1"):
+        app.main(["config", "show"])
+    with sys.stdout as nowhere:
+        assert nowhere.name == "/dev/null"
+        assert sys.stderr is nowhere
+    monkeypatch.undo()
+    assert capsys.readouterr() == ("", "")
+
+
 def test_commands_are_named_where_they_are() -> None:
     assert COMMANDS["demo"] == "shardkit.demo.command:demo"

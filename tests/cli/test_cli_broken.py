@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import redis
 import yaml
 from cli_helpers import Result
 
 import shardkit
+from shardkit.cli import options
 from shardkit.doctor.scan import pages
+from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.local import LocalServers
 
 Cli = Callable[..., Result]
@@ -73,6 +79,58 @@ def test_doctor_goes_on_where_a_shard_is_down(
     [line] = [line for line in result.lines if "half:1" in line]
     assert line.startswith("half:1 cannot be scanned: ")
     assert "refused" in line
+
+
+def test_locks_of_components_that_answer_are_shown_beside_one_that_does_not(
+    cli: Cli, half_dead_map: Path
+) -> None:
+    with shardkit.connect(half_dead_map) as kit:
+        assert kit.lock("stock", component="unique", label="first", renew=False).acquire()
+        result = cli("locks", "show", "-c", half_dead_map)
+    assert result.code == 1
+    assert [line.split()[:3] for line in result.lines[1:]] == [["unique", "lock", "stock"]]
+    [warning] = result.err.splitlines()
+    assert warning.startswith("warning: half: ")
+    assert "refused" in warning
+
+
+def test_a_config_server_that_goes_while_it_is_read_is_no_broken_component() -> None:
+    kit = Mock()
+    topology: Any = SimpleNamespace(kit=kit, name="redis://a:1")
+    kit.components.side_effect = redis.ConnectionError("away")
+    with pytest.raises(ConfigServerError, match=r"redis://a:1 cannot be read: .*away.*; start"):
+        options.components(topology)
+    kit.components = Mock(return_value=["one", "other"])
+    gone = ConfigServerError("the config server is away", "start it")
+    kit.component.side_effect = [ConfigError("one is broken", "push it"), gone]
+    with pytest.raises(ConfigServerError, match="the config server is away"):
+        options.components(topology)
+    kit.component.side_effect = ConfigError("it is broken", "push it")
+    found, broken = options.components(topology)
+    assert (found, list(broken)) == ({}, ["one", "other"])
+
+
+def test_maps_are_not_compared_with_a_config_server_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = import_module("shardkit.cli.commands.config_diff")
+    client: Any = None
+    gone = ConfigServerError("the config server is away", "start it")
+    broken = ConfigError("one is broken", "push it")
+    monkeypatch.setattr(module, "read_components", Mock(side_effect=[gone, broken, broken]))
+    monkeypatch.setattr(module, "read_component", Mock(side_effect=[gone, broken, None]))
+    for _ in range(2):
+        with pytest.raises(ConfigServerError, match="the config server is away"):
+            module._current(client, ["one", "other"])
+    assert module._current(client, ["one", "other"]) == ({}, {"one": broken})
+
+
+def test_a_structure_that_cannot_be_rebuilt_says_why() -> None:
+    module = import_module("shardkit.cli.commands.doctor")
+    rebuild = Mock(side_effect=[None, ConfigError("a shard is away", "start it")])
+    structure = SimpleNamespace(rebuild=rebuild)
+    assert module._rebuilt(structure) == "rebuilt"
+    assert module._rebuilt(structure) == "not rebuilt: a shard is away; start it"
 
 
 def test_the_structures_on_the_shards_that_answer_are_checked(

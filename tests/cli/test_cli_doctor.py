@@ -209,6 +209,7 @@ def test_what_fix_does_is_shown(cli: Cli, ward: Ward) -> None:
     result = cli("doctor", "-c", ward.path, "--fix", "--rewrite", "--repack")
     assert result.code == 0
     assert sum("has saved its settings in its file" in line for line in result.lines) == 2
+    assert any(line.endswith("parts rewritten") for line in result.lines)
     for server in ward.servers:
         assert "set-max-intset-entries 1024" in (server.directory / "server.conf").read_text()
 

@@ -32,6 +32,12 @@ def test_where_nobody_reads_a_row_is_a_line(capsys: pytest.CaptureFixture[str]) 
     assert "\x1b" not in header + first + second
 
 
+def test_where_nobody_reads_a_line_is_not_folded(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().line("word " * 100 + "end")
+    [line] = capsys.readouterr().out.splitlines()
+    assert line == "word " * 100 + "end"
+
+
 def test_no_line_ends_in_blanks(capsys: pytest.CaptureFixture[str]) -> None:
     grid = Table.of("a", "b")
     grid.row("x", "long")

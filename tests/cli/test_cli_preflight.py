@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import redis
 import yaml
 from cli_helpers import Result
 
@@ -226,6 +231,18 @@ def test_a_user_who_lacks_rights_is_refused_with_their_names(
         client.execute_command("ACL", "SETUSER", "reader", *rights)
     refused = cli("config", "push", edited("unique", 0, username="reader", password="pw")).error()
     assert "has a user who may not run ZADD, EVAL, SCRIPT EXISTS" in refused
+
+
+def test_the_role_of_a_server_that_does_not_tell_it_is_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = import_module("shardkit.cli.commands.config_preflight")
+    told = [[b"role", b"master"], [b"role", b"slave"], [], redis.ResponseError("unknown command")]
+    client = SimpleNamespace(execute_command=Mock(side_effect=told), ping=Mock())
+    assert [module._role(client) for _ in told] == ["master", "replica", "", ""]
+    monkeypatch.setattr(module, "client_of", lambda fields: nullcontext(client))
+    found = module._look({"cluster": True})
+    assert (found.role, found.number) == ("master", 0), "a cluster sees to that itself"
 
 
 def test_only_what_was_forced_by_name_is_pushed_in_spite_of_it(

@@ -9,7 +9,9 @@ import subprocess
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import distribution
+from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from cli_helpers import COMMAND, Result, eventually, in_terminal, plain
 import shardkit
 from shardkit import ShardMap
 from shardkit.local import LocalServers
+from shardkit.search import SearchIndex
 
 Cli = Callable[..., Result]
 ReadJson = Callable[..., Any]
@@ -333,6 +336,52 @@ def test_an_interrupt_ends_it_and_what_was_sent_is_indexed(
     there = some()
     assert 0 < there < 100_000
     assert read_json("search", "query", "word", *TO)["total"] == there
+
+
+def test_who_interrupts_it_learns_that_it_can_go_on(
+    cli: Cli, read_json: ReadJson, posts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index_many = SearchIndex.index_many
+
+    def interrupted(index: Any, documents: Any) -> None:
+        index_many(index, islice(documents, 2))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SearchIndex, "index_many", interrupted)
+    result = cli("search", "index", posts, *TO)
+    assert (result.code, result.out) == (130, "")
+    assert [line for line in result.err.splitlines() if line] == [
+        "the documents so far are indexed; index again to continue",
+        "shardkit: error: interrupted",
+    ]
+    assert read_json("search", "info", *TO)["documents"] == 2
+
+
+def test_a_file_that_is_not_written_to_the_end_leaves_the_one_before(tmp_path: Path) -> None:
+    module = import_module("shardkit.cli.commands.search_query")
+    folder = tmp_path / "exported"
+    folder.mkdir()
+    with module._target(folder / "posts") as out:
+        out.write("first")
+
+    def write_half() -> None:
+        with module._target(folder / "posts") as out:
+            out.write("half of the sec")
+            raise RuntimeError("a shard is away")
+
+    with pytest.raises(RuntimeError, match="a shard is away"):
+        write_half()
+    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("posts", "first")]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.0, "1970-01-01 00:00"), (1e15, "1,000,000,000,000,000"), (-1e12, "-1,000,000,000,000")],
+)
+def test_a_date_that_no_calendar_has_is_shown_as_a_number(value: float, shown: str) -> None:
+    module = import_module("shardkit.cli.commands.search_query")
+    hit = SimpleNamespace(attributes={"born": value}, value=value)
+    assert module._value(hit, "born", "date") == shown
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ import redis
 from cli_helpers import COMMAND, SECRET, Result, in_terminal, plain
 
 import shardkit
-from shardkit import ShardMap
-from shardkit.cli.commands import status_survey
+from shardkit import Entry, ShardMap
+from shardkit.cli.commands import status, status_survey
 from shardkit.local import LocalServer, LocalServers
 from shardkit.server_queries import query_all
 
@@ -367,8 +367,15 @@ def test_a_server_that_refuses_its_databases_is_not_one_that_lacks_them(
     with pytest.raises(redis.ResponseError, match="not allowed") as raised:
         status_survey._has_database(client, 1)  # type: ignore[arg-type]
     assert status_survey._failed(raised.value).state == "refused"
+    client.select.side_effect = redis.exceptions.NoPermissionError("no rights")
+    assert status_survey._has_database(client, 1), "nobody knows"  # type: ignore[arg-type]
     with pytest.raises(ZeroDivisionError, match="by zero"):  # a fault of ours is no state
         status_survey._failed(ZeroDivisionError("division by zero"))
+
+
+def test_a_config_server_that_cannot_be_read_has_no_epoch() -> None:
+    assert status._epoch(Entry({"host": "127.0.0.1", "port": 1})) is None
+    assert status._epoch(None) is None
 
 
 def test_an_entry_that_names_a_replica_is_not_well(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
@@ -17,6 +18,8 @@ from cli_helpers import COMMAND, Result, eventually, in_terminal, plain
 
 import shardkit
 from shardkit import ShardKit
+from shardkit.cli.commands.worker import _LogHandler
+from shardkit.cli.output import Output
 from shardkit.local import LocalServers
 from shardkit.queues import QueueCounts
 from shardkit.queues.task_codec import NewTask
@@ -133,6 +136,16 @@ def test_failures_are_shown_and_every_task_where_it_is_wanted(
     assert result.out == "1 task done, 1 failed\n"
     assert "task note (q " in result.err
     assert "failed: ValueError: no good" in result.err
+
+
+def test_the_log_is_shown_only_while_the_worker_works() -> None:
+    logger = logging.getLogger("shardkit.queues")
+    before = logger.level
+    handlers = list(logger.handlers)
+    for verbose in (True, False):
+        with _LogHandler(Output(), verbose) as shown:
+            assert (shown in logger.handlers) == verbose
+        assert (logger.handlers, logger.level) == (handlers, before)
 
 
 def started(module: Path, town_map: Path, *arguments: str) -> subprocess.Popen[str]:

@@ -90,6 +90,7 @@ def test_a_lease_is_renewed_while_it_is_held(fleet: Fleet, monkeypatch: pytest.M
         fleet.config.pexpire("config:growth:lease", 60_000)
         while fleet.config.pttl("config:growth:lease") > 1000:
             time.sleep(0.01)
+    assert not fleet.config.exists("config:growth:lease"), "others may have it"
     assert not fleet.config.exists("config:growth:lease")
 
 

@@ -178,6 +178,19 @@ def test_servers_that_are_named_by_references_only_are_not_asked() -> None:
     assert verify_replicas(far, timeout=0.1) == {}
 
 
+@pytest.mark.parametrize(("described", "database"), [({}, 0), ({"db": 3}, 3)])
+def test_a_replica_is_verified_in_the_database_of_its_entry(
+    monkeypatch: pytest.MonkeyPatch, described: dict[str, int], database: int
+) -> None:
+    asked = Mock(side_effect=redis.ConnectionError("away"))
+    monkeypatch.setattr(import_module("shardkit.growth.verify"), "connected_to", asked)
+    entry = {"host": "a", "port": 1, "replicas": [{"port": 2}], **described}
+    text = json.dumps({"components": {"data": {"entry": entry}}})
+    [answer] = verify_replicas(ShardMap.parse(text).components.values()).values()
+    assert isinstance(answer, redis.ConnectionError)
+    assert asked.call_args.kwargs == {"database": database}
+
+
 def test_a_replica_is_detached_when_clients_have_left_it_but_they_are_not_waited_for_for_ever(
     own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
