@@ -38,6 +38,17 @@ def test_where_nobody_reads_a_line_is_not_folded(capsys: pytest.CaptureFixture[s
     assert line == "word " * 100 + "end"
 
 
+def test_in_a_terminal_a_line_is_folded_between_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    Output().line("several words " * 3)
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [
+        "several words", "several words", "several words",
+    ]  # fmt: skip
+
+
 def test_no_line_ends_in_blanks(capsys: pytest.CaptureFixture[str]) -> None:
     grid = Table.of("a", "b")
     grid.row("x", "long")

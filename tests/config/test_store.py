@@ -607,7 +607,7 @@ def test_a_name_that_no_component_can_have_is_refused(client: redis.Redis, name:
 
 
 def test_a_component_under_another_name_or_without_entries_is_refused(plain: redis.Redis) -> None:
-    with pytest.raises(InvalidEntryError, match="is component 'b'"):
+    with pytest.raises(InvalidEntryError, match=": a is component 'b'"):
         push(plain, ShardMap({"a": Component("b", Entry({}))}))
     with pytest.raises(InvalidEntryError, match=": a has neither entry nor shards"):
         push(plain, ShardMap({"a": Component("a")}))

@@ -33,6 +33,7 @@ from shardkit.growth.failover import replicas_of
 from shardkit.growth.relocation import ServerAddress
 from shardkit.growth.servers import GrowthError
 from shardkit.local import LocalServer
+from shardkit.local.server import free_port
 
 
 def test_a_tree_of_replicas_shows_every_level_and_who_does_not_follow(fleet: Fleet) -> None:
@@ -216,7 +217,7 @@ def test_a_replica_is_detached_when_clients_have_left_it_but_they_are_not_waited
 
 
 def test_a_node_of_a_cluster_is_neither_moved_nor_replicated(fleet: Fleet) -> None:
-    with LocalServer(config={"cluster-enabled": True}) as node:
+    with LocalServer(config={"cluster-enabled": True, "cluster-port": free_port()}) as node:
         entry: dict[str, Any] = {"host": "127.0.0.1", "port": node.port}
         push(fleet.config, ShardMap.parse(json.dumps({"components": {"data": {"entry": entry}}})))
         name = f"127.0.0.1:{node.port}"
