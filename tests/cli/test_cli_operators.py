@@ -154,6 +154,8 @@ def test_a_command_runs_on_all_servers_or_shards_or_on_one(
     one = replies(cli, "--", "GET", "key:7", on=shard, url=town_url)
     assert one == {shard: "xxxxxxx"}
     assert "has no shard 8" in cli("exec", "-c", town_url, "--on", "unique:8", "PING").error()
+    shown = cli("exec", "-c", town_url, "--on", "unique", "ECHO", "hello").lines
+    assert [line.split() for line in shown[:2]] == [["shard", "reply"], ["unique", "hello"]]
     refused = cli("exec", "-c", town_url, "--on", "followers", "--", "NOSUCH")
     assert refused.code == 1
     assert "unknown command" in refused.out

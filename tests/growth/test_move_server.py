@@ -498,14 +498,20 @@ def test_what_differs_is_found(fleet: Fleet) -> None:
         client.hset("hash", "f1", "other")
         client.set("stray", 1)
         client.delete("set")
+    # In a database that nobody used when the move was planned.
+    with fleet.servers[1].client(db=7) as now, fleet.servers[0].client(db=7) as before:
+        now.set("new", 1)
+        assert now.wait(1, 5000) == 1
+        before.set("new", "other")
     found = verify_move(fleet.config, fleet.name(0)).certificate
     assert found is not None
     assert not found["same"]
-    assert found["differing"] == 3
+    assert found["differing"] == 4
     assert sorted(line.partition(":")[0] for line in found["different"]) == [
         "2 hash",
         "2 set",
         "2 stray",
+        "7 new",
     ]
 
 
