@@ -308,7 +308,8 @@ def test_a_process_without_a_server_is_not_running_and_one_that_has_ended_leaves
     assert not process.running()
     process.run(["sleep", "60"], tmp_path / "log")
     assert process.running()
-    process.end()
+    for _ in range(2):  # which may be called again
+        process.end()
     process._disown()  # as in a child that is forked now
     assert not process.ours
     assert not process.running()
