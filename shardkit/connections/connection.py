@@ -19,6 +19,7 @@ from builtins import TimeoutError as BuiltinTimeoutError
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
+from itertools import count
 from typing import Any
 
 import hiredis
@@ -219,9 +220,7 @@ class Closable(ReplyLimits):
         """
         if self.is_connected:  # type: ignore[attr-defined]
             return
-        retry = 0
-        while True:
-            retry += 1
+        for retry in count(1):
             try:
                 self._connect_once(*args, **kwargs)
                 return
@@ -421,9 +420,7 @@ class AsyncClosable(ReplyLimits):
         """Connect, unless the kit is closed, or was meanwhile; again, as ``retry`` says."""
         if self.is_connected:  # type: ignore[attr-defined]
             return
-        retry = 0
-        while True:
-            retry += 1
+        for retry in count(1):
             try:
                 await self._connect_once(*args, **kwargs)
                 return
