@@ -34,7 +34,7 @@ def execute(
         login: ``username`` and ``password`` in place of the entries'.
 
     Returns:
-        By server or shard, the reply as the server gave it, or what was raised. All are asked in
+        By server or shard, the reply as redis-py returns it, or what was raised. All are asked in
         parallel, and none waits for another. Nothing is sent twice.
     """
 

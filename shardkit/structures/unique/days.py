@@ -53,10 +53,16 @@ from shardkit.operations.operation import Operation, Page, Stream, pages
 from shardkit.routing.partition import Partition
 from shardkit.structures.base.check import KEYS_CHECKED
 from shardkit.structures.base.damage import damage, stored_integer
-from shardkit.structures.base.parameters import Metadata, open_all
+from shardkit.structures.base.parameters import Life, Metadata, open_all
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.base.writes import ATTEMPTS, open_again, settle, unstable
+from shardkit.structures.base.writes import (
+    ATTEMPTS,
+    open_again,
+    send_to_parts,
+    settle,
+    unstable,
+)
 from shardkit.structures.unique.precision import MEMBER_BITS, Visitor, VisitorId, visitor_id
 
 _MARK_KEPT: Final = 600_000  # milliseconds
@@ -301,7 +307,17 @@ class SetDay(DayInParts):
         self.parts = parts
         self.meta = meta
         meta.leased = True
+        meta.complete_deletion = self._complete_deletion
         self._partition = partition
+
+    def _complete_deletion(self) -> Operation[None]:
+        """End a deletion of the day as a sharded set, unless others have ended it."""
+        life = self.meta.life
+        [[marked, *due]] = yield [self.meta.beginning()]
+        if marked > 0:
+            for page in pages(map(self.part_key, range(self.parts)), PARTS_AT_ONCE):
+                yield from send_to_parts(self.meta, Life(life, (-1, *due)), "UNLINK", page)
+            yield [self.meta.removal("end", life)]
 
     def part_and_member(self, visitor: Visitor) -> tuple[int, Argument]:
         """Return a visitor's part and member."""
