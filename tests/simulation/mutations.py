@@ -309,7 +309,7 @@ MUTATIONS: dict[str, Mutation] = {
         "IP generations",
         "an import takes the number of the current generation",
         lua,
-        ("number = math.max(number, math.floor((now - 1577836800) / 60))", "number = 7"),
+        ("number = math.max(last + 1, math.floor((now - 1577836800) / 60))", "number = 7"),
     ),
     "geo-no-grace": Mutation(
         "IP generations",
@@ -585,7 +585,7 @@ MUTATIONS: dict[str, Mutation] = {
         "deadlines",
         "a breaker stays open although its server answers",
         python,
-        (Breaker, "close", "= self.opened, False, 0", "= self.opened, True, 0"),
+        (Breaker, "close", "= False, 0", "= True, 0"),
     ),
     "together-sent-twice": Mutation(
         "together",

@@ -412,7 +412,10 @@ def test_garbage_is_collected_afterwards_as_it_was_before() -> None:
         (gc.enable if was else gc.disable)()
 
 
-def test_a_replay_is_shown_whether_it_fails_or_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_replay_is_shown_whether_it_fails_or_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")  # narrower lines are folded
     replay(Counting(), "1", show=True)
     assert "INCRBY home 1 → " in capsys.readouterr().out
     with pytest.raises(SimulationFailure) as found:

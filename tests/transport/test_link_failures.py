@@ -312,9 +312,9 @@ async def test_shards_that_do_not_answer_cost_the_time_of_one(
 
 @pytest.mark.parametrize("face_name", FACES)
 async def test_shards_without_a_socket_timeout_are_waited_for(
-    face_name: str, all_servers: LocalServers
+    face_name: str, own: list[LocalServer]
 ) -> None:
-    ports = [server.port for server in all_servers.servers[:2]]
+    ports = [server.port for server in own[:2]]
     shards = [{"port": port, "socket_timeout": None} for port in ports]
     shard_map = ShardMap.parse(json.dumps({"components": {"data": {"shards": shards}}}))
     async with opened(face_name, shard_map) as face:
