@@ -212,6 +212,7 @@ async def test_a_client_whose_kit_nobody_has_serves_on_but_follows_no_entry(
         asking.replicaof("NO", "ONE")
         asking.delete("k")
     await of(client.close() if blocks else client.aclose())
+    await of(client.connection_pool.disconnect())  # which no kit does any more
 
 
 # ---- forks while a thread holds a lock
