@@ -21,7 +21,7 @@ removes what it wrote. So a crashed import never blocks the next one.
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from shardkit.errors import NewerFormatError, StructureError
 from shardkit.lua import script
@@ -30,6 +30,7 @@ from shardkit.operations.operation import Operation
 from shardkit.structures.base.damage import stored_integer
 
 FORMAT = 1  # of all that is stored of a generation; absent in its record, it is 1
+_STATES: Final = {b"importing", b"left", b"retired"}
 
 
 class Generation(NamedTuple):
@@ -145,8 +146,9 @@ class Generations:
         """Return every generation that has keys."""
         [fields] = yield [self._at("HKEYS")]
         [current] = yield [self._at("HGET", "number")]
-        named = [field.rpartition(b":")[2] for field in fields if b":" in field]
-        found = [*named, *([] if current is None else [current])]
+        named = [field.split(b":", 1) for field in fields if b":" in field]
+        found = [number for state, number in named if state in _STATES]
+        found += [] if current is None else [current]
         return sorted({stored_integer(self.home, self.key, "number", number) for number in found})
 
     def delete(self) -> Operation[None]:

@@ -7,6 +7,7 @@
 --@include structures/base/damage
 local key = KEYS[1]
 local now = tonumber(redis.call('TIME')[1])
+local STATES = {importing = true, left = true, retired = true}
 local last = 0  -- what cannot be a number counts for nothing
 local unused, interrupted = {}, {}
 local fields = redis.call('HGETALL', key)
@@ -22,7 +23,7 @@ for n = 1, #fields, 2 do
     interrupted[#interrupted + 1] = tonumber(old)
   elseif state == 'left' or (state == 'retired' and (tonumber(value) or 0) <= now) then
     unused[#unused + 1] = tonumber(old)
-  elseif not state and string.find(field, ':') then  -- of no generation
+  elseif not state and STATES[string.match(field, '^%a+')] then  -- of no generation
     redis.call('HDEL', key, field)
   end
 end
