@@ -10,6 +10,8 @@ from typing import Any
 
 # After these a thread looks whether it is another one's turn, or whether a signal came.
 _LOOKS = {dis.opmap[name] for name in ("RESUME", "CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD")}
+# Python itself calls these, weakref's callbacks among them, and would swallow an exception.
+_DESTROYS = ("__del__", "<locals>._remove", "<locals>.remove", "finalize.__call__")
 
 
 def at_place(
@@ -57,9 +59,9 @@ def at_place(
 
 
 def _destroys(frame: FrameType | None) -> bool:
-    """Whether Python is destroying something, and would swallow an exception."""
+    """Whether Python is destroying something."""
     while frame is not None:
-        if frame.f_code.co_name == "__del__":
+        if frame.f_code.co_qualname.endswith(_DESTROYS):
             return True
         frame = frame.f_back
     return False

@@ -44,6 +44,7 @@ def rotate(server: LocalServer, old: str, new: str) -> None:
     with redis.Redis(port=server.port, password=old) as client:
         client.config_set("requirepass", new)
         client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        client.ping()  # the killed ones are closed before this is answered
 
 
 def a_map(server: LocalServer, **entry: Any) -> ShardMap:

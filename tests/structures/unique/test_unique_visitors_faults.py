@@ -32,18 +32,23 @@ components:
 
 
 @pytest.fixture(scope="module")
-def own_servers() -> Iterator[LocalServers]:
+def started() -> Iterator[LocalServers]:
     with LocalServers(ShardMap.parse(MAP), ports="free") as running:
         yield running
 
 
-@pytest.fixture(params=["blocking", "awaiting"])
-def face(request: pytest.FixtureRequest, own_servers: LocalServers) -> Iterator[Face]:
-    for server in own_servers.servers:
+@pytest.fixture
+def own_servers(started: LocalServers) -> LocalServers:
+    for server in started.servers:
         if not server.running:
             server.restart()
         with server.client() as client:
             client.flushall()
+    return started
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def face(request: pytest.FixtureRequest, own_servers: LocalServers) -> Iterator[Face]:
     with faced(request.param, own_servers.shard_map) as opened:
         yield opened
 
