@@ -412,8 +412,11 @@ class AsyncClosable(ReplyLimits):
             self._tell_closed()
 
     async def disconnect(self, *args: Any, **kwargs: Any) -> None:
-        """Close the connection."""
+        """Close the connection; what was not written by now never is: its caller has been told."""
         self.tell_closed()
+        transport = transport_of(self)
+        if transport is not None and transport.get_write_buffer_size():
+            transport.abort()
         await super().disconnect(*args, **kwargs)  # type: ignore[misc]
 
     async def connect_check_health(self, *args: Any, **kwargs: Any) -> None:

@@ -300,7 +300,7 @@ LOST = replace(TAKEOVER, planned=False, held=None, behind=4096, failed={"d:1": "
 
 @pytest.fixture
 def said(
-    cli: Cli, town: LocalServers, town_url: str, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, kit: ShardKit, town_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., list[str]]:
     """Run a command whose functions are replaced by such that return the given results."""
 

@@ -126,7 +126,7 @@ async def test_what_a_server_does_not_take_in_time_is_no_matter_of_a_later_deadl
     shard_map = two(own_server.port, own_server.port, socket_timeout=0.1)
     async with opened("awaiting", shard_map) as face:
         client: Any = await face.kit.client("one", private=True)
-        await client.ping()
+        number = await client.client_id()
         own_server.pause()
         try:
             with (
@@ -136,6 +136,9 @@ async def test_what_a_server_does_not_take_in_time_is_no_matter_of_a_later_deadl
                 await client.set("large", bytes(2**24))  # more than fits on its way
         finally:
             own_server.resume()
+        while number in [int(each["id"]) for each in await client.client_list()]:
+            await asyncio.sleep(0.01)
+        assert not await client.exists("large")  # the rest was not written after all
 
 
 async def test_a_byte_now_and_then_does_not_extend_it(kind: str, own_server: LocalServer) -> None:
