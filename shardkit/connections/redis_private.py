@@ -210,9 +210,8 @@ def health_check_is_due(connection: Any, now: float) -> bool:
 
 
 def transport_of(connection: Any) -> Any:
-    """Return the asyncio transport; None while it is not connected."""
-    writer = connection._writer
-    return None if writer is None else writer.transport
+    """Return the asyncio transport; None while it is not connected, and in memory."""
+    return getattr(connection._writer, "transport", None)
 
 
 # ---- pools

@@ -107,14 +107,14 @@ def kit() -> Iterator[ShardKit]:
 def sent(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What reaches the link."""
     link, batches = kit._driver.link, []
-    send = link.send
+    send = type(link).send
 
-    def record(batch: Any) -> Any:
+    def record(link: Any, batch: Any) -> Any:
         batches.append(batch)
-        return send(batch)
+        return send(link, batch)
 
-    monkeypatch.setattr(link, "send", record)
-    monkeypatch.setattr(kit._driver, "_send", record)
+    monkeypatch.setattr(type(link), "send", record)
+    monkeypatch.setattr(kit._driver, "_send", link.send)
     return batches
 
 
