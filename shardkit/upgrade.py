@@ -166,7 +166,7 @@ def _upgrade_states(
     changed = 0
     mark = script("structures/base/mark_format")
     for some in pages(keys, _AT_ONCE):
-        held = yield [Command(to, key, ("HMGET", key, field), idempotent=True) for to, key in some]
+        held = yield [Command(to, key, ("HMGET", key, field)) for to, key in some]
         old = [
             place
             for place, [text] in zip(some, held, strict=True)
@@ -175,7 +175,7 @@ def _upgrade_states(
         if not old:
             continue
         if dry_run:
-            there = yield [Command(to, key, ("EXISTS", key), idempotent=True) for to, key in old]
+            there = yield [Command(to, key, ("EXISTS", key)) for to, key in old]
             changed += sum(there)
             continue
         changed += sum(

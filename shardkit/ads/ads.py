@@ -259,7 +259,7 @@ class Ads(Structure[Face]):
         """
         replies = yield from self._parts.send(
             [
-                Command(part.to, part.state, ("HGETALL", f"{part.tag}types"), idempotent=True)
+                Command(part.to, part.state, ("HGETALL", f"{part.tag}types"))
                 for part in self._parts.primary
             ]
         )

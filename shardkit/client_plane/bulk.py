@@ -43,7 +43,7 @@ def mget(component: Component, keys: Iterable[Key]) -> Steps[list[Any]]:
 
 def read(component: Component, keys: Sequence[Key]) -> Steps[list[Any]]:
     """Return the values of a page of keys."""
-    replies = yield Columns(component.name, "GET", keys, idempotent=True, coalesced=True)
+    replies = yield Columns(component.name, "GET", keys, coalesced=True)
     if replies.failed:
         raise_failures(replies, own=False)
     return list(replies)

@@ -215,9 +215,9 @@ class AddressBook(Structure[Face]):
         counts = yield from send_opened(
             self._meta,
             [
-                self._at(key, "ZLEXCOUNT", key, begin, end, idempotent=True)
+                self._at(key, "ZLEXCOUNT", key, begin, end)
                 if prefix
-                else self._at(key, "ZCARD", key, idempotent=True)
+                else self._at(key, "ZCARD", key)
                 for key in self._keys(group)
             ],
         )
@@ -228,7 +228,7 @@ class AddressBook(Structure[Face]):
         """Return whether there is a member with exactly this name. Cost: one exchange."""
         member = self._member(name)
         key = self._keys(group)[self._part(member)]
-        reading = self._at(key, "ZSCORE", key, member, idempotent=True)
+        reading = self._at(key, "ZSCORE", key, member)
         [score] = yield from send_opened(self._meta, [reading])
         return score is not None
 
@@ -350,10 +350,7 @@ class AddressBook(Structure[Face]):
         """
         replies = yield from send_opened(
             self._meta,
-            [
-                self._at(key, "ZRANGE", key, begin, end, "BYLEX", "LIMIT", 0, each, idempotent=True)
-                for key in keys
-            ],
+            [self._at(key, "ZRANGE", key, begin, end, "BYLEX", "LIMIT", 0, each) for key in keys],
         )
         # A part that returned ``each`` may have more members behind its last one.
         last = min((reply[-1] for reply in replies if len(reply) == each), default=None)

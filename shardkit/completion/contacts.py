@@ -198,7 +198,7 @@ class RecentContacts(Structure[Face]):
         check_integer(self.name, "limit", limit, 1, BATCH_SIZE)
         key = self._key(user)
         args = ("ZRANGE", key, 0, limit - 1, "REV", "WITHSCORES")
-        [flat] = yield [self._at(key, *args, idempotent=True)]
+        [flat] = yield [self._at(key, *args)]
         scores = (int(score) / 1e6 for score in flat[1::2])
         return list(zip(_texts(self.name, flat[::2]), scores, strict=True))
 
@@ -207,7 +207,7 @@ class RecentContacts(Structure[Face]):
         """Return how many contacts a user has. Cost: one exchange."""
         key = self._key(user)
         name = "LLEN" if self.order == "list" else "ZCARD"
-        [count] = yield [self._at(key, name, key, idempotent=True)]
+        [count] = yield [self._at(key, name, key)]
         return int(count)
 
     @operation
@@ -264,9 +264,9 @@ class RecentContacts(Structure[Face]):
     def _range(self, key: str, start: int, size: int, *, newest: bool) -> Command:
         if self.order == "time":
             sent: tuple[Argument, ...] = ("ZRANGE", key, start, start + size - 1)
-            return self._at(key, *sent, *(("REV",) if newest else ()), idempotent=True)
+            return self._at(key, *sent, *(("REV",) if newest else ()))
         first, last = (start, start + size - 1) if newest else (-size, -1)
-        return self._at(key, "LRANGE", key, first, last, idempotent=True)
+        return self._at(key, "LRANGE", key, first, last)
 
     def _key(self, user: str | int) -> str:
         return f"{self.name}:{key_id(self.name, 'user', user)}"

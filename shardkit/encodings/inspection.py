@@ -79,14 +79,14 @@ def inspect_keys(to: To, keys: Iterable[Key]) -> Operation[list[KeyEncoding]]:
 
 
 def _inspect_page(to: To, keys: Sequence[Key]) -> Operation[list[KeyEncoding]]:
-    types = yield Columns(to, "TYPE", keys, idempotent=True)
+    types = yield Columns(to, "TYPE", keys)
     kinds = {key: t.decode() for key, t in zip(keys, types, strict=True) if t != b"none"}
     batch = Partial()
     for key, kind in kinds.items():
-        batch.append(Command(to, key, ("OBJECT", "ENCODING", key), idempotent=True))
-        batch.append(Command(to, key, ("MEMORY", "USAGE", key), idempotent=True))
+        batch.append(Command(to, key, ("OBJECT", "ENCODING", key)))
+        batch.append(Command(to, key, ("MEMORY", "USAGE", key)))
         length = (_LENGTHS.get(kind, "EXISTS"), key)
-        batch.append(Command(to, key, length, idempotent=True))
+        batch.append(Command(to, key, length))
     if not batch:
         return []
     replies = yield batch
@@ -115,7 +115,7 @@ def _with_entries(to: To, keys: Sequence[KeyEncoding]) -> Operation[list[KeyEnco
     cursors = dict.fromkeys(entries, b"0")
     while cursors:
         replies = yield Partial(
-            Command(to, key, (_SCANS[types[key]].command, key, cursor, "COUNT", _PAGE), None, True)
+            Command(to, key, (_SCANS[types[key]].command, key, cursor, "COUNT", _PAGE))
             for key, cursor in cursors.items()
         )
         again = {}

@@ -141,7 +141,7 @@ class BlockStore:
         number, count, turn = generation.number, 0, 0
         while (listed := (yield from self._listed(number, turn))) is not None:
             keys = [self.block_key(number, *block) for block in listed]
-            contents = yield Columns(self._component, "GET", keys, idempotent=True, coalesced=True)
+            contents = yield Columns(self._component, "GET", keys, coalesced=True)
             for (level, bucket, _), content in zip(listed, contents, strict=True):
                 if content is None:
                     return None
@@ -194,7 +194,7 @@ class BlockStore:
         self, number: int, listed: Sequence[tuple[int, int, int]], repair: str
     ) -> Operation[Suspicions]:
         keys, notes = [self.block_key(number, *b) for b in listed], Suspicions()
-        gets = [Command(self._component, key, ("GET", key), idempotent=True) for key in keys]
+        gets = [Command(self._component, key, ("GET", key)) for key in keys]
         contents = yield from read_or_note(gets, notes, repair)
         noted = {note.error.key for note in notes}
         for (level, bucket, _), key, content in zip(listed, keys, contents, strict=True):
@@ -227,7 +227,7 @@ class BlockStore:
     def _listed(self, number: int, turn: int) -> Operation[list[tuple[int, int, int]] | None]:
         """Return the (level, bucket, page) of one list; None if there are no more."""
         key = self._list_key(number, turn)
-        [listed] = yield [Command(self._component, key, ("GET", key), None, True)]
+        [listed] = yield [Command(self._component, key, ("GET", key))]
         if listed is None:
             return None
         if len(listed) % _LISTED.size or any(

@@ -103,7 +103,7 @@ class CityTotals(Structure[Face]):
         if not days:
             return False
         keys = [self._key("done", day) for day in days]
-        done = yield [self._at(key, "SISMEMBER", key, file, idempotent=True) for key in keys]
+        done = yield [self._at(key, "SISMEMBER", key, file) for key in keys]
         new = [day for day, was_done in zip(days, done, strict=True) if not was_done]
         if not new:
             return False
@@ -141,7 +141,7 @@ class CityTotals(Structure[Face]):
         check_integer(self.name, "limit", limit, 1, MOST_SHOWN)
         key = self._key(kind, self._day(day))
         command = ("ZRANGE", key, 0, limit - 1, "REV", "WITHSCORES")
-        [flat] = yield [self._at(key, *command, idempotent=True)]
+        [flat] = yield [self._at(key, *command)]
         try:
             return [
                 (_place(kind, member), _total(member, score))

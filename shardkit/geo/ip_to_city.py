@@ -372,7 +372,7 @@ class IpToCity(Structure[Face]):
         Returns:
             None if it is not.
         """
-        gets = Columns(self.component, "GET", keys, idempotent=True, coalesced=True)
+        gets = Columns(self.component, "GET", keys, coalesced=True)
         if not (yield from self._stale()):
             found: list[bytes | None] = yield gets
             return found

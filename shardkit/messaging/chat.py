@@ -214,7 +214,7 @@ class Chats(Structure[Face]):
         up to 1,000 of them.
         """
         key = self._list_key(user)
-        [said] = yield [self._at(key, "HGET", key, chat, idempotent=True)]
+        [said] = yield [self._at(key, "HGET", key, chat)]
         token = b"" if said is None else said.split(b" ")[0]
         [left] = yield [self._call("leave", chat, self._time(), user, token)]
         if said is not None:
@@ -231,10 +231,10 @@ class Chats(Structure[Face]):
         cursor: Key = 0
         while cursor != b"0":
             scan = ("ZSCAN", members, cursor, "COUNT", MOST_AT_ONCE)
-            [(cursor, flat)] = yield [self._at(members, *scan, idempotent=True)]
+            [(cursor, flat)] = yield [self._at(members, *scan)]
             positions = [stored_score(self.component, members, score) for score in flat[1::2]]
             counts = yield [
-                self._at(messages, "ZCOUNT", messages, f"({position}", "+inf", idempotent=True)
+                self._at(messages, "ZCOUNT", messages, f"({position}", "+inf")
                 for position in positions
             ]
             users = [self._name(members, user) for user in flat[::2]]
@@ -247,7 +247,7 @@ class Chats(Structure[Face]):
         Cost: one exchange, O(n).
         """
         key = self._list_key(user)
-        [found] = yield [self._at(key, "HKEYS", key, idempotent=True)]
+        [found] = yield [self._at(key, "HKEYS", key)]
         return sorted(self._name(self._list_key(user), chat) for chat in found)
 
     # ---- messages
@@ -407,7 +407,7 @@ class Chats(Structure[Face]):
         key = self._keys(chat)[0]
         newest = "+inf" if cursor is None else f"({cursor}"
         args = ("ZRANGE", key, newest, "-inf", "BYSCORE", "REV", "LIMIT", 0, limit, "WITHSCORES")
-        [flat] = yield [self._at(key, *args, idempotent=True)]
+        [flat] = yield [self._at(key, *args)]
         return self._decoded(chat, "…", flat)
 
     # ---- upkeep
@@ -443,7 +443,7 @@ class Chats(Structure[Face]):
             cursor: Key = 0
             while cursor != b"0":
                 scan = ("ZSCAN", key, cursor, "COUNT", MOST_AT_ONCE)
-                [(cursor, flat)] = yield [self._at(key, *scan, idempotent=True)]
+                [(cursor, flat)] = yield [self._at(key, *scan)]
                 yield (yield from confirmed(partial(one, chat, flat[::2])))
 
     # ---- what the operations share
@@ -516,8 +516,8 @@ class Chats(Structure[Face]):
         """Return for each chat of a user its id, how many are unread, and messages."""
         key = self._list_key(user)
         read = [
-            self._at(key, "HGETALL", key, idempotent=True),
-            self._at(key, "TIME", idempotent=True),
+            self._at(key, "HGETALL", key),
+            self._at(key, "TIME"),
         ]
         [flat, (seconds, micros)] = yield read
         now = int(seconds) + int(micros) / 1e6 if self._now is None else self._now()
@@ -578,7 +578,7 @@ class Chats(Structure[Face]):
     def _without_list(self, key: str, chat: str, cursor: Key) -> Operation[tuple[Key, list[str]]]:
         """Return some members whose list lacks the chat, and the cursor of the next ones."""
         scan = ("ZSCAN", key, cursor, "COUNT", MOST_AT_ONCE)
-        [(cursor, flat)] = yield [self._at(key, *scan, idempotent=True)]
+        [(cursor, flat)] = yield [self._at(key, *scan)]
         names = [self._name(key, user) for user in flat[::2]]
         return cursor, (yield from self._lacking(chat, names))
 
@@ -590,7 +590,7 @@ class Chats(Structure[Face]):
 
     def _lacking(self, chat: str, users: Sequence[str]) -> Operation[list[str]]:
         lists = [self._list_key(user) for user in users]
-        listed = yield [self._at(key, "HEXISTS", key, chat, idempotent=True) for key in lists]
+        listed = yield [self._at(key, "HEXISTS", key, chat) for key in lists]
         return [user for user, found in zip(users, listed, strict=True) if not found]
 
     def _check_types(self, keys: Sequence[str]) -> Operation[Suspicions]:
@@ -608,7 +608,7 @@ class Chats(Structure[Face]):
 
     def _last(self, chat: str) -> Operation[int]:
         key = self._keys(chat)[2]
-        [last] = yield [self._at(key, "HGET", key, "last", idempotent=True)]
+        [last] = yield [self._at(key, "HGET", key, "last")]
         return stored_integer(self.component, key, "last", last or b"0")
 
     def _check_messages(self, chat: str, stored: Sequence[bytes]) -> Operation[Suspicions]:
@@ -616,7 +616,7 @@ class Chats(Structure[Face]):
         if not stored:
             return []
         key = self._keys(chat)[0]
-        [scores] = yield [self._at(key, "ZMSCORE", key, *stored, idempotent=True)]
+        [scores] = yield [self._at(key, "ZMSCORE", key, *stored)]
         notes: Suspicions = []
         for message, score in zip(stored, scores, strict=True):
             if score is not None:
@@ -632,7 +632,7 @@ class Chats(Structure[Face]):
         if not users:
             return []
         key = self._keys(chat)[1]
-        [scores] = yield [self._at(key, "ZMSCORE", key, *users, idempotent=True)]
+        [scores] = yield [self._at(key, "ZMSCORE", key, *users)]
         last = yield from self._last(chat)
         notes = [
             Suspicion(damage(self.component, key, f"{user!r} at {score!r}", f"at most {last}"))

@@ -329,7 +329,7 @@ class Files(Structure[Face]):
         Cost: one exchange, O(n) for n files that not all have finished.
         """
         keys = self._keys(channel)
-        reads = [self._at(keys[n], "HGETALL", keys[n], idempotent=True) for n in (0, 1, 2, 3, 8)]
+        reads = [self._at(keys[n], "HGETALL", keys[n]) for n in (0, 1, 2, 3, 8)]
         state, names, stored, positions, failed = map(_fields, (yield reads))
         self._require(channel, 0 if state else -1)
         readers = self._readers(keys[0], state.get("readers", ""))
@@ -362,7 +362,7 @@ class Files(Structure[Face]):
         Cost: two exchanges, and one for 1,000 chunks.
         """
         keys = self._keys(channel)
-        reads = [self._at(keys[n], "HGETALL", keys[n], idempotent=True) for n in (0, 2)]
+        reads = [self._at(keys[n], "HGETALL", keys[n]) for n in (0, 2)]
         state, stored = map(_fields, (yield reads))
         for field_ in stored:
             number, _, what = field_.partition(":")
@@ -693,7 +693,7 @@ class Files(Structure[Face]):
         yield typed
         if typed:
             return
-        [stored] = map(_fields, (yield [self._at(keys[2], "HGETALL", keys[2], idempotent=True)]))
+        [stored] = map(_fields, (yield [self._at(keys[2], "HGETALL", keys[2])]))
         for field_ in stored:
             if field_.endswith(":name"):
                 number = int(field_.partition(":")[0])
@@ -902,7 +902,7 @@ class Files(Structure[Face]):
                 keys = [
                     self._chunk_key(file.channel, file.number, n) for n in range(source.chunk, end)
                 ]
-                batch = [self._at(key, "GET", key, idempotent=True) for key in keys]
+                batch = [self._at(key, "GET", key) for key in keys]
                 reports = not file._complete or self._monotonic() >= file._extend_at
                 if reports:
                     batch.append(self._report(file, "read"))
@@ -1043,8 +1043,8 @@ class Files(Structure[Face]):
         key = keys[2]
         names = [f"{number}:{what}" for what in ("chunks", "size", "freed")]
         reads = [
-            self._at(key, "HMGET", key, *names, idempotent=True),
-            self._at(keys[0], "HGET", keys[0], "chunk", idempotent=True),
+            self._at(key, "HMGET", key, *names),
+            self._at(keys[0], "HGET", keys[0], "chunk"),
         ]
         [texts, text] = yield reads
         chunks, size, freed = (
@@ -1055,7 +1055,7 @@ class Files(Structure[Face]):
         notes: Suspicions = []
         for page in pages(range(freed, chunks), 1000):
             found = [self._chunk_key(channel, number, n) for n in page]
-            lengths = yield Columns(self.component, "STRLEN", found, idempotent=True)
+            lengths = yield Columns(self.component, "STRLEN", found)
             for n, each, length in zip(page, found, lengths, strict=True):
                 expected = min(chunk, size - n * chunk)
                 if length != expected:

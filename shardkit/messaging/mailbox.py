@@ -391,7 +391,7 @@ class Mailboxes(Structure[Face]):
 
     def _unread(self, owners: Sequence[str]) -> Operation[list[int]]:
         keys = [self._keys(owner)[0] for owner in owners]
-        counts = yield [self._at(key, "ZCARD", key, idempotent=True) for key in keys]
+        counts = yield [self._at(key, "ZCARD", key) for key in keys]
         return list(counts)
 
     def _fetch(
@@ -454,7 +454,7 @@ class Mailboxes(Structure[Face]):
 
     def _last(self, key: str) -> Operation[int]:
         """Return the last id that was given."""
-        [last] = yield [self._at(key, "HGET", key, "last", idempotent=True)]
+        [last] = yield [self._at(key, "HGET", key, "last")]
         return stored_integer(self.component, key, "last", last or b"0")
 
     def _check_bytes(self, keys: tuple[str, str, str, str]) -> Operation[Suspicions]:
@@ -476,7 +476,7 @@ class Mailboxes(Structure[Face]):
 
     def _messages_after(self, key: str, id_: int) -> Operation[list[tuple[int, bytes]]]:
         args = ("ZRANGE", key, f"({id_}", "+inf", "BYSCORE", "LIMIT", 0, MOST_AT_ONCE)
-        [flat] = yield [self._at(key, *args, "WITHSCORES", idempotent=True)]
+        [flat] = yield [self._at(key, *args, "WITHSCORES")]
         score = partial(stored_score, self.component, key)
         return [(score(flat[n + 1]), flat[n]) for n in range(0, len(flat), 2)]
 

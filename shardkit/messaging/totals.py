@@ -229,7 +229,7 @@ class Totals(Structure[Face]):
         check_integer(self.name, "limit", limit, 1, MOST_SHOWN)
         key = self._of(group, kind)
         read = ("ZRANGE", key, 0, limit - 1, "REV", "WITHSCORES")
-        [flat] = yield [self._at(key, *read, idempotent=True)]
+        [flat] = yield [self._at(key, *read)]
         return self._pairs(key, flat)
 
     @operation
@@ -238,7 +238,7 @@ class Totals(Structure[Face]):
         if not members:
             return []
         key = self._of(group, kind)
-        [scores] = yield [self._at(key, "ZMSCORE", key, *members, idempotent=True)]
+        [scores] = yield [self._at(key, "ZMSCORE", key, *members)]
         pairs = zip(members, scores, strict=True)
         return [self._total(key, member.encode(), score or b"0") for member, score in pairs]
 
@@ -252,7 +252,7 @@ class Totals(Structure[Face]):
         cursor: Argument = 0
         while cursor != b"0":
             scan = ("ZSCAN", key, cursor, "COUNT", _AT_ONCE)
-            [(cursor, flat)] = yield [self._at(key, *scan, idempotent=True)]
+            [(cursor, flat)] = yield [self._at(key, *scan)]
             yield Page(self._pairs(key, flat))
 
     @operation
@@ -262,7 +262,7 @@ class Totals(Structure[Face]):
         Cost: one exchange, O(n).
         """
         key = self._key(group, "done")
-        [flat] = yield [self._at(key, "HGETALL", key, idempotent=True)]
+        [flat] = yield [self._at(key, "HGETALL", key)]
         found = {}
         for field, said in zip(flat[::2], flat[1::2], strict=True):
             if field[:1] != b"[":  # the format, and what a later release adds

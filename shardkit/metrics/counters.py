@@ -291,7 +291,7 @@ class TimeSliceCounters(Structure[Face]):
         seen: set[str] = set()
         while cursors:
             batch = [
-                self._at(key, "ZSCAN", key, cursor, "COUNT", NAMES_A_PAGE, idempotent=True)
+                self._at(key, "ZSCAN", key, cursor, "COUNT", NAMES_A_PAGE)
                 for key, cursor in ((self._known(group), at) for group, at in cursors.items())
             ]
             replies = yield batch
@@ -408,7 +408,7 @@ class TimeSliceCounters(Structure[Face]):
             key = self._of(group_of(name), name)
             args = (self._now(), precision, samples)
             call = script("metrics/read_counts")
-            batch.append(script_call(self.component, call, [key], args, idempotent=True))
+            batch.append(script_call(self.component, call, [key], args))
         sums: dict[int, int] = {}
         if batch:
             for command, (newest, first, chunks) in zip(batch, (yield batch), strict=True):

@@ -249,7 +249,7 @@ class Logs(Structure[Face]):
         """Return the last messages of a severity, newest first. Cost: one exchange, O(limit)."""
         key = self._key(name, "recent", severity)
         check_integer(self.name, "limit", limit, 1, MOST_LIMIT)
-        [found] = yield [self._at(key, "LRANGE", key, 0, limit - 1, idempotent=True)]
+        [found] = yield [self._at(key, "LRANGE", key, 0, limit - 1)]
         return [_entry(severity_name(severity), stored) for stored in found]
 
     @operation

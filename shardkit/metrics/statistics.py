@@ -362,14 +362,14 @@ class MeasuredValues(Structure[Face]):
         check_integer(self.name, "limit", limit, 1, MOST_SLOWEST)
         home = f"{self.name}:slowest:{{{kind}}}"
         if self._clock is None:
-            [now] = yield [self._at(home, "TIME", idempotent=True)]
+            [now] = yield [self._at(home, "TIME")]
             seconds = int(now[0])
         else:
             seconds = int(self._clock())
         hour = seconds // 3600 * 3600 - 3600 * PERIODS.index(period)
         key = f"{home}:{hour}"
         read = ("ZREVRANGE", key, 0, limit - 1, "WITHSCORES")
-        [rows] = yield [self._at(key, *read, idempotent=True)]
+        [rows] = yield [self._at(key, *read)]
         found = [
             (member.decode(errors="replace"), float(score))
             for member, score in zip(rows[::2], rows[1::2], strict=True)
@@ -388,7 +388,7 @@ class MeasuredValues(Structure[Face]):
         for context in contexts:
             self._check(context, kind, 0)
             key = self._key(context, kind, period)
-            batch.append(self._at(key, "HGETALL", key, idempotent=True))
+            batch.append(self._at(key, "HGETALL", key))
         replies = (yield batch) if batch else []
         return [
             self._statistics(str(command.key), found)

@@ -94,7 +94,8 @@ class Command(NamedTuple):
         key: the key that is placed; also what a cluster routes by.
         args: the command's name and arguments, as they are sent.
         script: the script that ``args`` runs by its SHA-1.
-        idempotent: may be sent again, once, when the connection broke before the answer came.
+        idempotent: may be sent again, once, when the connection broke before the answer came. So
+            may whatever only reads.
         block: how long the server may wait before it answers, in seconds (0 for ever). Such a
             command has a connection of its own and is never fused with others.
     """

@@ -26,13 +26,13 @@ def check_queue(component: str, keys: QueueKeys) -> Stream[Damage]:
     cursor: Key = 0
     while cursor != b"0":
         scan = ("HSCAN", keys.tasks, cursor, "COUNT", _AT_ONCE)
-        [(cursor, flat)] = yield [Command(component, keys.tasks, scan, idempotent=True)]
+        [(cursor, flat)] = yield [Command(component, keys.tasks, scan)]
         yield (yield from confirmed(partial(_check_nowhere, component, keys, flat[::2])))
     for place in (keys.delayed, keys.taken, keys.dead):
         cursor = 0
         while cursor != b"0":
             scan = ("ZSCAN", place, cursor, "COUNT", _AT_ONCE)
-            [(cursor, flat)] = yield [Command(component, place, scan, idempotent=True)]
+            [(cursor, flat)] = yield [Command(component, place, scan)]
             yield (yield from confirmed(partial(_check_tasks, component, keys, place, flat[::2])))
 
 
@@ -40,8 +40,7 @@ def _check_types(component: str, keys: QueueKeys) -> Operation[Suspicions]:
     notes: Suspicions = []
     names = ("LLEN", "ZCARD", "ZCARD", "HLEN", "HLEN", "ZCARD", "HLEN", "LLEN", "HLEN", "HLEN")
     reads = [
-        Command(component, key, (name, key), idempotent=True)
-        for name, key in zip(names, keys.all, strict=True)
+        Command(component, key, (name, key)) for name, key in zip(names, keys.all, strict=True)
     ]
     yield from read_or_note(reads, notes, "delete the key", "what it holds")
     return notes
@@ -54,7 +53,7 @@ def _check_nowhere(component: str, keys: QueueKeys, ids: list[bytes]) -> Operati
         sent: list[tuple[Any, ...]] = [("ZSCORE", p, id_) for p in (keys.taken, keys.delayed)]
         sent += [("ZSCORE", keys.dead, id_), ("HEXISTS", keys.tasks, id_)]
         sent.append(("LPOS", keys.waiting, id_, "MAXLEN", _LONGEST_SEARCH))
-        reads += [Command(component, args[1], args, idempotent=True) for args in sent]
+        reads += [Command(component, args[1], args) for args in sent]
     replies = iter((yield [*reads, Command(component, keys.waiting, ("LLEN", keys.waiting))]))
     found = [(id_, *(next(replies) for _ in range(5))) for id_ in ids]
     if next(replies) > _LONGEST_SEARCH:
@@ -77,8 +76,8 @@ def _check_tasks(
     """Check that what is in a place is a task."""
     if not ids:
         return []
-    [tasks] = yield [Command(component, keys.tasks, ("HMGET", keys.tasks, *ids), idempotent=True)]
-    [scores] = yield [Command(component, place, ("ZMSCORE", place, *ids), idempotent=True)]
+    [tasks] = yield [Command(component, keys.tasks, ("HMGET", keys.tasks, *ids))]
+    [scores] = yield [Command(component, place, ("ZMSCORE", place, *ids))]
     return [
         Suspicion(damage(component, place, f"{shown(id_)} without a task", "tasks"))
         for id_, task, score in zip(ids, tasks, scores, strict=True)

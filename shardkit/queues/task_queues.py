@@ -364,14 +364,14 @@ class TaskQueues(Structure[Face]):
         Cost: one exchange, O(log n).
         """
         key = self._keys(queue).delayed
-        [found] = yield [self._at(key, "ZRANGE", key, 0, 0, "WITHSCORES", idempotent=True)]
+        [found] = yield [self._at(key, "ZRANGE", key, 0, 0, "WITHSCORES")]
         return float(found[1]) if found else None
 
     @operation
     def length(self, queue: str) -> Operation[int]:
         """Return the number of waiting tasks. Cost: one exchange, O(1)."""
         key = self._keys(queue).waiting
-        [found] = yield [self._at(key, "LLEN", key, idempotent=True)]
+        [found] = yield [self._at(key, "LLEN", key)]
         return int(found)
 
     @operation
@@ -384,12 +384,12 @@ class TaskQueues(Structure[Face]):
         Cost: two exchanges, O(1).
         """
         keys = self._keys(queue)
-        [first] = yield [self._at(keys.waiting, "LINDEX", keys.waiting, 0, idempotent=True)]
+        [first] = yield [self._at(keys.waiting, "LINDEX", keys.waiting, 0)]
         if first is None:
             return None
         [stored, [seconds, _]] = yield [
-            self._at(keys.tasks, "HGET", keys.tasks, first, idempotent=True),
-            self._at(keys.tasks, "TIME", idempotent=True),
+            self._at(keys.tasks, "HGET", keys.tasks, first),
+            self._at(keys.tasks, "TIME"),
         ]
         at = None if stored is None else queued_at(stored)
         return None if at is None else max(0.0, int(seconds) - at)
@@ -405,9 +405,9 @@ class TaskQueues(Structure[Face]):
         """
         keys = self._keys(queue)
         delayed, taken, [seconds, _] = yield [
-            self._at(keys.delayed, "ZRANGE", keys.delayed, 0, 0, "WITHSCORES", idempotent=True),
-            self._at(keys.taken, "ZRANGE", keys.taken, 0, 0, "WITHSCORES", idempotent=True),
-            self._at(keys.waiting, "TIME", idempotent=True),
+            self._at(keys.delayed, "ZRANGE", keys.delayed, 0, 0, "WITHSCORES"),
+            self._at(keys.taken, "ZRANGE", keys.taken, 0, 0, "WITHSCORES"),
+            self._at(keys.waiting, "TIME"),
         ]
         due = [float(found[1]) for found in (delayed, taken) if found]
         late = int(seconds) - min(due) if due else 0.0
@@ -431,8 +431,8 @@ class TaskQueues(Structure[Face]):
         check_integer(self.name, "minutes", minutes, 1, KEPT_MINUTES)
         keys = self._keys(queue)
         [counted, [seconds, micros]] = yield [
-            self._at(keys.rates, "HGETALL", keys.rates, idempotent=True),
-            self._at(keys.rates, "TIME", idempotent=True),
+            self._at(keys.rates, "HGETALL", keys.rates),
+            self._at(keys.rates, "TIME"),
         ]
         now = int(seconds) + int(micros) / 1e6
         first = int(now // 60) - minutes
@@ -480,7 +480,7 @@ class TaskQueues(Structure[Face]):
     def revive_all(self, queue: str) -> Operation[int]:
         """Make all dead tasks wait again; return how many. Cost: one exchange for each 1,000."""
         key = self._keys(queue).dead
-        [left] = yield [self._at(key, "ZCARD", key, idempotent=True)]
+        [left] = yield [self._at(key, "ZCARD", key)]
         revived = 0
         while revived < left:
             [count] = yield [self._commands.revive(queue)]

@@ -33,12 +33,12 @@ from shardkit.operations.commands import (
     Pause,
     PlainCommands,
     Replies,
-    Script,
     Shard,
 )
 from shardkit.replication.replicas import ReadTarget, Replicas
 from shardkit.routing.command_keys import reads_only
 from shardkit.transport.grouping import components_in, group_by_shard
+from shardkit.transport.server_request import only_reads
 from shardkit.transport.user_clients import (
     DirectClient,
     DirectPipeline,
@@ -51,9 +51,6 @@ _MASTER = ReadFrom("master")
 HELD = 0.002  # seconds between looks whether reads are still held
 _LOST = (ConnectionError, TimeoutError, MasterDownError, OSError)
 
-_most_arguments: dict[str, int] = {}
-_MARK = "\n--@reads"
-
 
 def is_read(batch: Batch) -> bool:
     """Whether a batch changes nothing, so that replicas may answer it."""
@@ -61,30 +58,7 @@ def is_read(batch: Batch) -> bool:
         return bool(batch.keys) and reads_only(batch[0].args)
     if isinstance(batch, PlainCommands):
         return all(map(reads_only, batch.rows))
-    return all(
-        type(request) is Command
-        and request.block is None
-        and (_script_reads(request) if request.script is not None else reads_only(request.args))
-        for request in batch
-    )
-
-
-def _script_reads(command: Command) -> bool:
-    """Whether a script's call changes nothing, by the ``--@reads`` of its text."""
-    script = command.script
-    assert script is not None
-    most = _most_arguments.get(script.sha)
-    if most is None:
-        most = _most_arguments[script.sha] = _marked(script)
-    return len(command.args) - 3 - int(command.args[2]) <= most
-
-
-def _marked(script: Script) -> int:
-    _, found, rest = script.text.partition(_MARK)
-    if not found:
-        return -1
-    number = rest.partition("\n")[0].strip()
-    return int(number) if number else 1_000_000
+    return all(type(request) is Command and only_reads(request) for request in batch)
 
 
 class _ChosenClients:

@@ -104,7 +104,7 @@ def check_documents(part: IndexPart, check: Callable[[Documents], Checked]) -> S
 
 def chunks_with_documents(part: IndexPart) -> Operation[list[int]]:
     """Return the chunks of a part that have documents, in order. Cost: one exchange."""
-    [fields] = yield [Command(part.to, part.state, ("HKEYS", part.state), idempotent=True)]
+    [fields] = yield [Command(part.to, part.state, ("HKEYS", part.state))]
     names = (field.decode(errors="replace") for field in fields)
     return sorted(int(name[1:]) for name in names if name[:1] == "c" and name[1:].isdigit())
 
@@ -112,7 +112,7 @@ def chunks_with_documents(part: IndexPart) -> Operation[list[int]]:
 def _check_readable(part: IndexPart, look: Look, documents: Documents) -> Checked:
     notes: Suspicions = []
     keys = [f"{part.tag}d:".encode() + id_ for _, id_ in documents]
-    reads = [Command(part.to, key, ("GET", key), idempotent=True) for key in keys]
+    reads = [Command(part.to, key, ("GET", key)) for key in keys]
     replies = yield from read_or_note(reads, notes, AGAIN, _LOST)
     for (_, id_), key, stored in zip(documents, keys, replies, strict=True):
         if stored is not None and len(stored) >= 12:  # else it was removed, or was found before
@@ -168,7 +168,7 @@ def _check_lexicon(part: IndexPart) -> Operation[Suspicions]:
     cursor: Key = 0
     while cursor != b"0":
         scan = ("SSCAN", starts, cursor, "COUNT", KEYS_CHECKED)
-        [(cursor, some)] = yield [Command(part.to, starts, scan, idempotent=True)]
+        [(cursor, some)] = yield [Command(part.to, starts, scan)]
         keys = [f"{part.tag}l:".encode() + start for start in some]
         read = yield from contents(part.to, "HASH", keys, notes, AGAIN)
         for key, entries in zip(keys, read, strict=True):

@@ -114,17 +114,17 @@ class IndexPart:
 
     def read_state(self, *fields: str) -> Command:
         """Return the command that reads fields of the state."""
-        return Command(self.to, self.state, ("HMGET", self.state, *fields), idempotent=True)
+        return Command(self.to, self.state, ("HMGET", self.state, *fields))
 
     def moves(self) -> Command:
         """Return the command that reads which documents got other numbers of late."""
         key = f"{self.tag}m:0"
-        return Command(self.to, key, ("LRANGE", key, 0, -1), idempotent=True)
+        return Command(self.to, key, ("LRANGE", key, 0, -1))
 
     def read_document(self, doc_id: str) -> Command:
         """Return the command that reads a document."""
         key = f"{self.tag}d:{doc_id}"
-        return Command(self.to, key, ("GET", key), idempotent=True)
+        return Command(self.to, key, ("GET", key))
 
 
 class IndexParts:
@@ -442,10 +442,7 @@ class IndexParts:
         further = []
         for some in pages(range(schema.shards, MAX_SHARDS), PARTS_LOOKED_FOR):
             parts = [_part(first.to.component, schema, number, MAX_SHARDS) for number in some]
-            found = yield [
-                Command(part.to, part.state, ("EXISTS", part.state), idempotent=True)
-                for part in parts
-            ]
+            found = yield [Command(part.to, part.state, ("EXISTS", part.state)) for part in parts]
             further += [part for part, exists in zip(parts, found, strict=True) if exists]
         return further
 

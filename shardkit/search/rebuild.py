@@ -236,7 +236,7 @@ def _read(
 ) -> Operation[list[D]]:
     """Return the documents of some keys; without those that cannot be read, if ``lossy``."""
     notes: Suspicions = []
-    reads = [Command(part.to, key, ("GET", key), idempotent=True) for key in keys]
+    reads = [Command(part.to, key, ("GET", key)) for key in keys]
     replies = yield from read_or_note(reads, notes)
     if notes and not lossy:
         raise notes[0].error
@@ -267,5 +267,5 @@ def _scan(part: IndexPart, kinds: str, cursor: Key) -> Operation[tuple[Key, list
     """Return where to continue, and some of a part's keys of some kinds, such as ``d``."""
     tag = re.sub(r"([*?\[\]\\])", r"\\\1", part.tag)
     scan = ("SCAN", cursor, "MATCH", f"{tag}[{kinds}]:*", "COUNT", _SCANNED)
-    [(cursor, keys)] = yield [Command(part.to, part.state, scan, idempotent=True)]
+    [(cursor, keys)] = yield [Command(part.to, part.state, scan)]
     return cursor, list(dict.fromkeys(keys))

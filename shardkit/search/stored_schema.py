@@ -33,7 +33,7 @@ def stored_parameters(component: str, name: str, shards: int) -> Operation[dict[
         shards: how many shards the component has; any number if it is not sharded.
     """
     key, first = meta_key(name), ShardOf(component, 0, shards)
-    [flat] = yield [Command(first, key, ("HGETALL", key), idempotent=True)]
+    [flat] = yield [Command(first, key, ("HGETALL", key))]
     words = [word.decode(errors="replace") for word in flat]
     return dict(zip(words[::2], words[1::2], strict=True)) or None
 

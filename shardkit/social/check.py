@@ -212,7 +212,7 @@ class NetworkCheck:
         reads = []
         for name, part in places:
             its = layout.relation(name, part, id_)
-            reads.append(Command(layout.relations(part), its, ("ZCARD", its), idempotent=True))
+            reads.append(Command(layout.relations(part), its, ("ZCARD", its)))
         there = yield from read_or_note(reads, notes, "delete the key", "these relations")
         sums = dict.fromkeys(names, 0)
         for (name, part), field, text, size in zip(places, fields, counted, there, strict=True):
@@ -234,9 +234,7 @@ class NetworkCheck:
 
     def _is_pending(self, to: To, part: int, id_: int) -> Operation[bool]:
         key = self.layout.of_relations("pending", part)
-        [texts] = yield from read_or_note(
-            [Command(to, key, ("ZRANGE", key, 0, -1), idempotent=True)], []
-        )
+        [texts] = yield from read_or_note([Command(to, key, ("ZRANGE", key, 0, -1))], [])
         return any(b"%d" % id_ in text.split(b":") for text in texts or ())
 
     def _check_mirror(
@@ -258,7 +256,7 @@ class NetworkCheck:
                 strange = next(member for member in some if not is_id(member))
                 notes.append(Suspicion(damage(to, key, shown(strange), "ids of accounts")))
             keys = [layout.relation(other, part, each) for each in ids]
-            reads = [Command(to, its, ("ZSCORE", its, id_), idempotent=True) for its in keys]
+            reads = [Command(to, its, ("ZSCORE", its, id_)) for its in keys]
             found = yield from read_or_note(reads, [])
             for each, its, version in zip(ids, keys, found, strict=True):
                 if version is None:

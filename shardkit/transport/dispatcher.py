@@ -9,7 +9,7 @@
 
 `Dispatcher.dispatch` is a generator that does no I/O: it yields what it needs (components, clients,
 attempts to carry out, a pause) and is sent the answer; each link provides it in its own way. Only
-what was certainly not executed, or is marked idempotent, is sent again.
+what was certainly not executed, only reads, or is marked idempotent, is sent again.
 """
 
 from __future__ import annotations

@@ -49,9 +49,11 @@ from shardkit.operations.commands import (
     Command,
     PlainCommands,
     Reply,
+    Script,
     Shard,
     Transaction,
 )
+from shardkit.routing.command_keys import reads_only
 from shardkit.server_errors import meaning
 from shardkit.transport import resp
 from shardkit.transport.coalescing import JoinedRun, join_all, pack_joined
@@ -70,6 +72,10 @@ LONGEST_PAUSE = 0.5
 _MULTI = pack_command(("MULTI",))
 _EXEC = pack_command(("EXEC",))
 _ASKING = pack_command(("ASKING",))
+_READS = "\n--@reads"
+# They change nothing either, though a replica answers otherwise.
+_OF_ONE_SERVER = {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "TIME", "INFO"}
+_most_arguments: dict[str, int] = {}
 _ARGS, _SCRIPT = itemgetter(2), itemgetter(3)  # of a Command; many times faster than its names
 ATTEMPT_ERRORS = (
     *(RedisError, RedisClusterException, OSError, ArithmeticError, AttributeError),
@@ -361,7 +367,31 @@ def pack_few(batch: Batch, loaded: Callable[[Any], set[str]], client: Any) -> by
 
 def may_repeat(request: Command | Transaction) -> bool:
     """Whether a request may be sent again although it may have been executed."""
-    return isinstance(request, Command) and request.idempotent
+    return isinstance(request, Command) and (
+        request.idempotent or request.args[0] in _OF_ONE_SERVER or only_reads(request)
+    )
+
+
+def only_reads(command: Command) -> bool:
+    """Whether a command changes nothing: by its name, or by the ``--@reads`` of its script."""
+    script = command.script
+    if command.block is not None:
+        return False
+    if script is None:
+        return reads_only(command.args)
+    most = _most_arguments.get(script.sha)
+    if most is None:
+        most = _most_arguments[script.sha] = _marked(script)
+    return len(command.args) - 3 - int(command.args[2]) <= most
+
+
+def _marked(script: Script) -> int:
+    """Return with how many arguments at most a script changes nothing; -1 if it always may."""
+    _, found, rest = script.text.partition(_READS)
+    if not found:
+        return -1
+    number = rest.partition("\n")[0].strip()
+    return int(number) if number else 1_000_000
 
 
 def settle(

@@ -147,11 +147,11 @@ async def test_only_the_kit_tries_an_open_server_and_one_at_a_time(
 
 
 async def test_without_a_breaker_each_call_asks(kind: str, own_server: LocalServer) -> None:
-    with scripted(GET=None) as server:
+    with scripted(INCR=None) as server:
         async with opened(kind, two(server.port, own_server.port, breaker=False)) as face:
             for _ in range(6):
-                assert "was lost" in reason((await face.send(on(0, "GET")))[0])
-            assert server.names().count("GET") == 6
+                assert "was lost" in reason((await face.send(on(0, "INCR")))[0])
+            assert server.names().count("INCR") == 6
 
 
 async def test_what_the_server_answers_and_hasty_callers_do_not_open_it(

@@ -536,7 +536,7 @@ async def test_a_server_that_asks_for_a_password_breaks_the_connection_as_redis_
     memory.server("a").answer("NOAUTH Authentication required.", times=2)
     with pytest.raises(AuthenticationError, match="Authentication required"):
         await call("get", "x")
-    [failed] = await send(Command("one", "x", ("GET", "x")))
+    [failed] = await send(Command("one", "x", ("INCR", "x")))
     assert isinstance(failed, ShardUnavailable)
     assert isinstance(failed.error, AuthenticationError)
     assert await call("get", "x") is None

@@ -22,8 +22,9 @@ from shardkit import CommandRefused, ShardErrors, ShardMap, ShardUnavailable
 from shardkit.connections.redis_private import idle_of
 from shardkit.errors import ShardFailure
 from shardkit.local import LocalServer, LocalServers
-from shardkit.operations.commands import Command, Partial, Shard, Transaction
+from shardkit.operations.commands import Command, Partial, Script, Shard, Transaction
 from shardkit.operations.operation import Operation
+from shardkit.transport.server_request import may_repeat
 
 # Shard n of `data` is on server n.
 MAP = """
@@ -247,11 +248,42 @@ async def test_what_is_idempotent_is_repeated_once_after_a_broken_connection(
         cut,
         command(Shard("data", 0), "a", "SET", 1, idempotent=True),
         command(Shard("data", 0), "b", "SET", 1),
-        command(Shard("data", 0), "a", "GET", idempotent=True),
+        command(Shard("data", 0), "a", "GET"),
     )
     assert replies[1] == b"OK"
     assert replies[3] == b"1"
     assert isinstance(replies[2], ShardUnavailable)
+
+
+@pytest.mark.parametrize(
+    ("words", "repeated"),
+    [
+        *((words, True) for words in ("GET k", "get k", "ZRANGE k 0 1", "OBJECT ENCODING k")),
+        *((words, True) for words in ("HSCAN k 0", "SCAN 0", "TIME", "INFO", "SORT_RO k")),
+        *((words, False) for words in ("INCR k", "SET k v", "GETEX k", "GETDEL k", "SPOP k")),
+        *((words, False) for words in ("XREAD BLOCK 9 STREAMS k 0", "NO-SUCH-COMMAND", "SORT k")),
+    ],
+)
+def test_what_only_reads_may_be_sent_again(words: str, repeated: bool) -> None:
+    assert may_repeat(Command("data", "k", tuple(words.split()))) is repeated
+    assert may_repeat(Command("data", "k", tuple(words.split()), idempotent=True))
+
+
+@pytest.mark.parametrize(
+    ("mark", "args", "repeated"),
+    [
+        ("", (), False),
+        ("--@reads\n", (1, 2, 3), True),
+        ("--@reads 1\n", (1,), True),
+        ("--@reads 1\n", (1, 2), False),
+    ],
+)
+def test_a_script_that_only_reads_may_be_sent_again(
+    mark: str, args: tuple[int, ...], repeated: bool
+) -> None:
+    script = Script("s", f"-- a script\n{mark}return 1")
+    sent = ("EVALSHA", script.sha, 1, "k", *args)
+    assert may_repeat(Command("data", "k", sent, script)) is repeated
 
 
 async def test_what_breaks_the_connection_every_time_is_tried_twice(

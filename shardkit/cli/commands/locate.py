@@ -168,9 +168,9 @@ def _numbered(
     batch = Partial()
     for key, name, part in asked:
         meta = meta_key(name)
-        batch.append(Command(Shard(component.name, part), key, ("EXISTS", key), None, True))
+        batch.append(Command(Shard(component.name, part), key, ("EXISTS", key)))
         first = Shard(component.name, 0)
-        batch.append(Command(first, meta, ("HGET", meta, "kind"), None, True))
+        batch.append(Command(first, meta, ("HGET", meta, "kind")))
     replies = topology.kit.plane.links[True].send(batch) if batch else []
     found = {}
     for (key, name, part), there, kind in zip(asked, replies[::2], replies[1::2], strict=True):
@@ -193,7 +193,7 @@ def _set(
     """Open a set with its stored parameters, or with the given ones if it does not exist."""
     meta = f"{name}:meta"
     [reply] = topology.kit.plane.links[True].send(
-        Partial([Command(component.name, meta, ("HGETALL", meta), None, True)])
+        Partial([Command(component.name, meta, ("HGETALL", meta))])
     )
     if isinstance(reply, ShardFailure) and asked["total"] is None:
         raise reply
@@ -239,7 +239,7 @@ def _members(
     if in_set.parameters["members"] == "int":
         sent = [b"%d" % int(member) for member in sent]
     batch = [
-        Command(component.name, key, ("SISMEMBER", key, member), None, True)
+        Command(component.name, key, ("SISMEMBER", key, member))
         for key, member in zip(keys, sent, strict=True)
     ]
     replies = topology.kit.plane.links[True].send(Partial(batch))

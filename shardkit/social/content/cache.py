@@ -225,7 +225,7 @@ class CachedStatuses:
         return found
 
     def _copies(self, batch: list[int]) -> Operation[dict[int, dict[str, str]]]:
-        replies = yield [self._at(status, "HGETALL", idempotent=True) for status in batch]
+        replies = yield [self._at(status, "HGETALL") for status in batch]
         return {
             status: dict(zip(texts[::2], texts[1::2], strict=True))
             for status, reply in zip(batch, replies, strict=True)
@@ -237,9 +237,7 @@ class CachedStatuses:
         keys = [self._key(status) for status in batch]
         places: list[tuple[Shard, int | None]] = yield Locate([(self._to, key) for key in keys])
         key_on = dict(zip(places, keys, strict=True))
-        replies = yield [
-            Command(self._to, key, ("TIME",), idempotent=True) for key in key_on.values()
-        ]
+        replies = yield [Command(self._to, key, ("TIME",)) for key in key_on.values()]
         times = {
             place: int(reply[0]) * 1000 + int(reply[1]) // 1000
             for place, reply in zip(key_on, replies, strict=True)

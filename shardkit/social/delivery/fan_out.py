@@ -194,7 +194,7 @@ class FanOut:
         if job.action == DELETE:
             return []
         return [
-            Command(to, key, ("ZCOUNT", key, rows[0][1], rows[-1][1]), None, True)
+            Command(to, key, ("ZCOUNT", key, rows[0][1], rows[-1][1]))
             for _, to, key, rows in written
         ]
 
@@ -221,7 +221,7 @@ class FanOut:
                 continue
             for page in pages(rows, AT_ONCE):
                 members = [member for member, _ in page]
-                [scores] = yield [Command(to, key, ("ZMSCORE", key, *members), None, True)]
+                [scores] = yield [Command(to, key, ("ZMSCORE", key, *members))]
                 for member, score in zip(members, scores, strict=True):
                     if score is None:
                         yield from self.relations.check(kind, int(member), job.author)

@@ -190,7 +190,7 @@ def read_members(to: To, key: str, position: Sequence[Any] | None, limit: int) -
         limit: the most members.
     """
     if position is None:
-        return Command(to, key, ("ZRANGE", key, 0, limit - 1, "WITHSCORES"), None, True)
+        return Command(to, key, ("ZRANGE", key, 0, limit - 1, "WITHSCORES"))
     arguments = ("-inf", "+inf", limit, 0, position[0], position[1])
     call = script("structures/sorted_set/score_range")
     return script_call(to, call, [key], arguments, idempotent=True)

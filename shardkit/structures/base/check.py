@@ -148,7 +148,7 @@ def lengths(
 ) -> Operation[list[int | None]]:
     """Return how long keys are: 0 for none, None for those of another type, which are noted."""
     name = _LENGTHS[kind]
-    commands = [Command(to, key, (name, key), idempotent=True) for key in keys]
+    commands = [Command(to, key, (name, key)) for key in keys]
     return (yield from read_or_note(commands, notes, repair, loses))
 
 
@@ -177,7 +177,7 @@ def contents(
     few = [n for n, size in enumerate(sizes) if size is not None and 0 < size <= ENTRIES_AT_ONCE]
     name, *args = _WHOLE[kind]
     replies = yield from read_or_note(
-        [Command(to, keys[n], (name, keys[n], *args), idempotent=True) for n in few], []
+        [Command(to, keys[n], (name, keys[n], *args)) for n in few], []
     )
     for n, reply in zip(few, replies, strict=True):
         found[n] = _pairs(kind, reply or ())
@@ -185,7 +185,7 @@ def contents(
         cursor: Key = 0
         while size is not None and size > ENTRIES_AT_ONCE and cursor != b"0":
             scan = (_SCANS[kind], keys[n], cursor, "COUNT", 1000)
-            [(cursor, some)] = yield [Command(to, keys[n], scan, idempotent=True)]
+            [(cursor, some)] = yield [Command(to, keys[n], scan)]
             found[n] += _pairs(kind, some)
         if size is not None and size > ENTRIES_AT_ONCE:
             found[n] = list(dict(found[n]).items())  # SCAN may give some twice
@@ -221,7 +221,7 @@ def first_wrong(
 def _existing(
     registry: PartRegistry, parts: Sequence[int], keys: Sequence[str]
 ) -> Operation[list[int]]:
-    found = yield [Command(registry.to, key, ("EXISTS", key), idempotent=True) for key in keys]
+    found = yield [Command(registry.to, key, ("EXISTS", key)) for key in keys]
     return [part for part, exists in zip(parts, found, strict=True) if exists]
 
 

@@ -251,9 +251,9 @@ class ExpirableStructure(PartitionedStructure[Face]):
 
     def _time_to_live(self, command: str) -> Operation[int]:
         left, begun, after = yield [
-            self._at(self.meta_key, command, self.meta_key, idempotent=True),
+            self._at(self.meta_key, command, self.meta_key),
             self._begun_expiry(),
-            self._at(self.meta_key, command, self.meta_key, idempotent=True),
+            self._at(self.meta_key, command, self.meta_key),
         ]
         if left != -1:  # then nobody was changing it
             return int(left)
@@ -270,7 +270,7 @@ class ExpirableStructure(PartitionedStructure[Face]):
 
     def _begun_expiry(self) -> Command:
         """Return the command that reads whether somebody has begun to change the expiry."""
-        return self._at(self.meta_key, "HGET", self.meta_key, DUE, idempotent=True)
+        return self._at(self.meta_key, "HGET", self.meta_key, DUE)
 
     def _due_of(self, reply: Reply) -> int | None:
         """Return from the reply when it is to expire; 0 or less for never; None if nobody has."""

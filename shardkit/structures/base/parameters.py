@@ -224,7 +224,7 @@ class Metadata:
     def opening(self, *, create: bool) -> Command:
         """Return the command that reads the stored parameters; ``create`` stores them if absent."""
         if not create:
-            return Command(self.to, self.key, ("HGETALL", self.key), idempotent=True)
+            return Command(self.to, self.key, ("HGETALL", self.key))
         if not self._creates:
             return script_call(self.to, script(_OPEN), [self.key], idempotent=True)
         flat = [text for pair in self._written.items() for text in pair]
@@ -437,7 +437,7 @@ def open_all(metas: Iterable[Metadata], *, create: bool = False) -> Operation[No
 
 
 def _policy_query(meta: Metadata) -> Command:
-    return Command(meta.to, meta.key, ("INFO", "memory"), idempotent=True)
+    return Command(meta.to, meta.key, ("INFO", "memory"))
 
 
 def _warn_of_eviction(metas: Sequence[Metadata], replies: Sequence[Reply]) -> None:
@@ -497,9 +497,7 @@ def lost_parameters(meta: Metadata) -> Operation[DamagedDataError | None]:
 def _data_of(meta: Metadata) -> Operation[str | None]:
     keys = [] if meta.data_keys is None else list(meta.data_keys())
     for some in pages(keys, _KEYS_LOOKED_AT):
-        replies = yield Partial(
-            Command(to, key, ("PTTL", key), idempotent=True) for to, key in some
-        )
+        replies = yield Partial(Command(to, key, ("PTTL", key)) for to, key in some)
         for (_, key), left in zip(some, replies, strict=True):
             # What expires does so with its parameters, as exactly as servers' clocks agree.
             if isinstance(left, int) and (left == -1 or left > _SKEW):

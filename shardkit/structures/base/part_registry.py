@@ -82,7 +82,7 @@ class PartRegistry:
 
     def read(self) -> Operation[list[int]]:
         """Return the registered ranges, in order. Cost: one exchange."""
-        [members] = yield [Command(self.to, self.key, ("SMEMBERS", self.key), idempotent=True)]
+        [members] = yield [Command(self.to, self.key, ("SMEMBERS", self.key))]
         ranges = sorted(
             stored_integer(self.to, self.key, "a member", member, 0, HIGHEST) for member in members
         )
@@ -91,10 +91,10 @@ class PartRegistry:
 
     def repair(self) -> Operation[None]:
         """Remove from what is stored whatever is no range. Cost: two exchanges, or three."""
-        [kind] = yield [Command(self.to, self.key, ("TYPE", self.key), idempotent=True)]
+        [kind] = yield [Command(self.to, self.key, ("TYPE", self.key))]
         removal: tuple[Argument, ...] = ("UNLINK", self.key)
         if kind == b"set":
-            [members] = yield [Command(self.to, self.key, ("SMEMBERS", self.key), idempotent=True)]
+            [members] = yield [Command(self.to, self.key, ("SMEMBERS", self.key))]
             wrong = [m for m in members if not m.isdigit() or len(m) > 19 or int(m) > HIGHEST]
             removal = ("SREM", self.key, *wrong) if wrong else ("EXISTS", self.key)
         yield [Command(self.to, self.key, removal, idempotent=True)]

@@ -48,7 +48,7 @@ class ServerClock:
         ahead, until = self._measured.get((to, key), (0.0, before))
         if before < until:
             return ahead + before
-        [reply] = yield [Command(to, key, ("TIME",), idempotent=True)]
+        [reply] = yield [Command(to, key, ("TIME",))]
         after = self._monotonic()
         ahead = int(reply[0]) + int(reply[1]) / 1e6 - (before + after) / 2
         if len(self._measured) >= MOST_MEASURED:

@@ -184,7 +184,7 @@ class CodedValues(Generic[V]):
         return self._compressed
 
     def _read(self, compressed: Compressed) -> Operation[None]:
-        [flat] = yield [Command(self._to, self.key, ("HGETALL", self.key), idempotent=True)]
+        [flat] = yield [Command(self._to, self.key, ("HGETALL", self.key))]
         coders: dict[int, Coder] = dict(compressed.coders)
         for field, dictionary in zip(flat[::2], flat[1::2], strict=True):
             number = stored_integer(self._to, self.key, "a field", field, 1, MOST_DICTIONARIES)

@@ -133,7 +133,7 @@ def _check_group(layout: GrowingLayout, group: int, look: Look) -> Operation[Sus
     notes = yield from suspected(layout.refresh_group(group), f"{REBUILD} counts what there is")
     if notes:
         return notes
-    [of] = yield [Command(component, state, ("HGET", state, "of"), idempotent=True)]
+    [of] = yield [Command(component, state, ("HGET", state, "of"))]
     if of is not None and not _NAMES.fullmatch(of):
         error = damage(component, state, f"of={shown(of)}", "what names parameters")
         return [Suspicion(error, f"{REBUILD} names them anew")]
@@ -151,7 +151,7 @@ def _check_group(layout: GrowingLayout, group: int, look: Look) -> Operation[Sus
                 wrong.append((key, strange))
             held += entries
     beyond = [layout.key(group, part) for part in range(number, number + 16)]
-    found = yield [Command(component, key, ("EXISTS", key), idempotent=True) for key in beyond]
+    found = yield [Command(component, key, ("EXISTS", key)) for key in beyond]
     for key, exists in zip(beyond, found, strict=True):
         if exists:
             wanted = f"none, as its group has {number} parts,"
@@ -284,19 +284,15 @@ def _write_state(layout: GrowingLayout, group: int, kind: str) -> Operation[None
 def _last_part(layout: GrowingLayout, group: int) -> Operation[int]:
     """Return how many parts a group needs to have: up to the last one that exists."""
     state = layout._keys[group]
-    [field] = yield Partial(
-        [Command(layout.component, state, ("HGET", state, "parts"), idempotent=True)]
-    )
+    [field] = yield Partial([Command(layout.component, state, ("HGET", state, "parts"))])
     stored = int(field) if isinstance(field, bytes) and field.isdigit() else 0
     last, start = -1, 0
     while True:
         keys = [layout.key(group, part) for part in range(start, start + KEYS_LOOKED_FOR)]
         there: list[int] = []
-        [some] = yield [Command(layout.component, state, ("EXISTS", *keys), idempotent=True)]
+        [some] = yield [Command(layout.component, state, ("EXISTS", *keys))]
         if some:
-            found = yield [
-                Command(layout.component, key, ("EXISTS", key), idempotent=True) for key in keys
-            ]
+            found = yield [Command(layout.component, key, ("EXISTS", key)) for key in keys]
             there = [n for n, exists in enumerate(found) if exists]
         if there:
             last = start + there[-1]

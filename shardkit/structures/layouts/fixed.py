@@ -59,15 +59,15 @@ class FixedLayout(Layout):
         """Return the key of a part."""
         return f"{self._name}:{part}"
 
-    def command(self, part: int, name: str, *args: Argument, idempotent: bool = False) -> Command:
+    def command(self, part: int, name: str, *args: Argument) -> Command:
         """Return a command for a part."""
         key = self.key(part)
-        return Command(self.component, key, (name, key, *args), None, idempotent)
+        return Command(self.component, key, (name, key, *args))
 
     def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
         """See `Layout.read_one`."""
         key = f"{self._name}:{self._part_of(member)}"
-        [reply] = yield [Command(self.component, key, (name, key, member, *args), None, True)]
+        [reply] = yield [Command(self.component, key, (name, key, member, *args))]
         return reply
 
     def read(
@@ -76,7 +76,7 @@ class FixedLayout(Layout):
         """See `Layout.read`."""
         groups = grouped(members, self._parts_of)
         replies = yield [
-            self.command(part, *build(stored, owned), idempotent=True)  # type: ignore[arg-type]
+            self.command(part, *build(stored, owned))  # type: ignore[arg-type]
             for part, (stored, owned) in groups.items()
         ]
         return [(owned, r) for (_, owned), r in zip(groups.values(), replies, strict=True)]
@@ -117,7 +117,7 @@ class FixedLayout(Layout):
     ) -> Operation[list[tuple[int | None, Reply]]]:
         """See `Layout.read_parts`."""
         keys = list(map(self.key, chunk))
-        replies = yield Columns.each(self.component, name, keys, *args, idempotent=True)
+        replies = yield Columns.each(self.component, name, keys, *args)
         return [(None, reply) for reply in replies]
 
     def send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:

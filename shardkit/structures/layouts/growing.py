@@ -167,7 +167,7 @@ class GrowingLayout(Layout):
         while True:
             parts = self.parts[group]
             key = f"{self._keys[group]}:{address(q, parts)}"
-            command = Command(component, key, (name, key, member, *args), None, True)
+            command = Command(component, key, (name, key, member, *args))
             reply, now = yield [command, self._parts_queries[group]]
             if self._update_parts(group, now) == parts:
                 if now is None:
@@ -735,7 +735,7 @@ class GrowingLayout(Layout):
             self._counts[group] = self._recounted[group] = held
 
     def _read(self, key: str, name: object, *args: Argument) -> Command:
-        return Command(self.component, key, (name, key, *args), None, True)  # type: ignore[arg-type]
+        return Command(self.component, key, (name, key, *args))  # type: ignore[arg-type]
 
     def _update_parts(self, group: int, parts: bytes | None) -> int:
         if parts is None:
@@ -947,7 +947,7 @@ def remove_groups(component: str, name: str) -> Operation[int]:
     states = dict.fromkeys(key for groups in powers for key in state_keys(name, groups))
     removed = 0
     for some in pages(states, KEYS_LOOKED_FOR):
-        found = yield [Command(component, k, ("EXISTS", k), idempotent=True) for k in some]
+        found = yield [Command(component, k, ("EXISTS", k)) for k in some]
         for state in (key for key, exists in zip(some, found, strict=True) if exists):
             gone, start = 1, 0
             while gone:  # parts are side by side, unless they are empty

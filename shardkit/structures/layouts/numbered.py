@@ -86,7 +86,7 @@ class NumberedLayout(Layout):
             return (yield from self.rest.read_one(name, member, *args))
         key = f"{self._name}:{place[0]}"
         sent = (name, key, place[1], *args) if args else (name, key, place[1])
-        return (yield [Command(self.component, key, sent, None, True)])[0]
+        return (yield [Command(self.component, key, sent)])[0]
 
     def read(
         self, members: Iterable[tuple[bytes, T]], build: Build[T]
@@ -185,7 +185,7 @@ class NumberedLayout(Layout):
         if not isinstance(chunk[0], int):  # a part of the other layout
             return (yield from self.rest.read_parts(chunk, name, *args))
         keys = list(map(self.key, chunk))
-        replies = yield Columns.each(self.component, name, keys, *args, idempotent=True)
+        replies = yield Columns.each(self.component, name, keys, *args)
         return list(zip(chunk, replies, strict=True))
 
     def send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
@@ -220,7 +220,7 @@ class NumberedLayout(Layout):
 
     def _read_command(self, part: int, name: Any, *args: Argument) -> Command:
         key = self.key(part)
-        return Command(self.component, key, (name, key, *args), None, True)
+        return Command(self.component, key, (name, key, *args))
 
     def key(self, part: int) -> str:
         """Return the key of a part."""

@@ -115,7 +115,7 @@ class StructureWithLayout(ExpirableStructure[Face]):
         new = 0
         cursor: bytes | int = 0
         while cursor != b"0":
-            scan = self._at(key, command, key, cursor, "COUNT", 1000, idempotent=True)
+            scan = self._at(key, command, key, cursor, "COUNT", 1000)
             [(cursor, flat)] = yield [scan]
             new += yield from add(flat)
         return new
@@ -127,7 +127,7 @@ class StructureWithLayout(ExpirableStructure[Face]):
     def _send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
         total = yield from self.layout.send_to_all(life, name, *args)
         for key in self._other_keys:  # they do not say which life they are of
-            [there] = yield [self._at(key, "EXISTS", key, idempotent=True)]
+            [there] = yield [self._at(key, "EXISTS", key)]
             if there and (yield from is_still(self.meta, life)):
                 total += sum((yield [self._at(key, name, key, *args)]))
         return total

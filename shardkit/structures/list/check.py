@@ -69,7 +69,7 @@ def _check_parts(
     parts = range(start, min(start + KEYS_CHECKED, ends.last + 1))
     keys = [f"{scripts.head[0]}{part}" for part in parts]
     found = yield from read_or_note(
-        [Command(scripts.component, key, ("LRANGE", key, 0, -1), idempotent=True) for key in keys],
+        [Command(scripts.component, key, ("LRANGE", key, 0, -1)) for key in keys],
         notes,
         "rebuild() removes it",
         "what the key holds; what it held before is lost already",
@@ -99,9 +99,7 @@ def restore_ends(scripts: ListScripts) -> Operation[dict[int, int]]:
     outwards until 1,000 are missing; among all keys of the server, if these ends cannot be.
     """
     to, key, prefix = scripts.component, scripts.keys[1], scripts.head[0]
-    [reply] = yield Partial(
-        [Command(to, key, ("HMGET", key, "first", "last", "due"), idempotent=True)]
-    )
+    [reply] = yield Partial([Command(to, key, ("HMGET", key, "first", "last", "due"))])
     first, last, due = reply if isinstance(reply, list) else (None, None, None)
     start, stop = _number(first), _number(last)
     held: dict[int, int] = {}
@@ -117,7 +115,7 @@ def restore_ends(scripts: ListScripts) -> Operation[dict[int, int]]:
         held.update(there)
         return bool(there)
 
-    [keys] = yield [Command(to, key, ("DBSIZE",), idempotent=True)]
+    [keys] = yield [Command(to, key, ("DBSIZE",))]
     if start is None or stop is None or not 0 <= stop - start < keys:
         yield from _each_part(scripts, look)
     else:
@@ -168,7 +166,7 @@ def _each_part(
     pattern, cursor = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "*", b"0"
     while True:
         scan = ("SCAN", cursor, "MATCH", pattern, "COUNT", _LOOKED_FOR)
-        [[cursor, found]] = yield [Command(scripts.component, key, scan, idempotent=True)]
+        [[cursor, found]] = yield [Command(scripts.component, key, scan)]
         numbers = (_number(name.removeprefix(prefix.encode())) for name in found)
         yield from look(number for number in numbers if number is not None)
         if int(cursor) == 0:
@@ -205,7 +203,7 @@ def rebuild_list(scripts: ListScripts) -> Operation[None]:
     begin = at = last + 2  # the old parts stay until all values are in new ones
     for part in held:
         old = f"{prefix}{part}"
-        [values] = yield [Command(to, old, ("LRANGE", old, 0, -1), idempotent=True)]
+        [values] = yield [Command(to, old, ("LRANGE", old, 0, -1))]
         waiting += values
         while len(waiting) >= size or (part == last and waiting):
             some, waiting = waiting[:size], waiting[size:]

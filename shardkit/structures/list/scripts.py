@@ -137,7 +137,7 @@ class ListScripts:
                 self.component,
                 result,
                 (
-                    Command(self.component, result, ("GET", result), idempotent=True),
+                    Command(self.component, result, ("GET", result)),
                     Command(self.component, result, ("DEL", result)),
                 ),
             )
@@ -218,7 +218,7 @@ class ListScripts:
     @property
     def _ends_query(self) -> Command:
         key = self.keys[1]
-        return Command(self.component, key, ("HMGET", key, *FIELDS, "values"), idempotent=True)
+        return Command(self.component, key, ("HMGET", key, *FIELDS, "values"))
 
     def _update_ends(self, reply: Sequence[bytes | None]) -> Ends | None:
         """Remember where the list ends; None if it has other parameters, or is being changed."""

@@ -522,7 +522,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
     def _begun_expiry(self) -> Command:
         ends = self._scripts.keys[1]
-        return self._at(ends, "HGET", ends, "unfinished", idempotent=True)
+        return self._at(ends, "HGET", ends, "unfinished")
 
     def _due_of(self, reply: Reply) -> int | None:
         if reply is None:

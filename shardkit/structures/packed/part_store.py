@@ -114,7 +114,7 @@ class PartStore:
         Cost: one exchange; another one if parts are missing or have been cut.
         """
         replies = yield [
-            Command(self.component, key, ("GETRANGE", key, first, last), None, True)
+            Command(self.component, key, ("GETRANGE", key, first, last))
             for part, first, last, _ in ranges
             for key in (self.part_key(part),)
         ]
@@ -125,7 +125,7 @@ class PartStore:
         }
         if short:
             keys, full = list(map(self.part_key, sorted(short))), self.layout.part_bytes
-            lengths = yield Columns(self.component, "STRLEN", keys, idempotent=True)
+            lengths = yield Columns(self.component, "STRLEN", keys)
             for key, length in zip(keys, lengths, strict=True):
                 if length not in (0, full):
                     raise damage(self.component, key, f"{length} bytes", f"{full} bytes")

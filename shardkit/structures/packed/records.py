@@ -382,7 +382,7 @@ class PackedRecords(ExpirableStructure[Face]):
             total = 0
             for parts in pages((yield from self.store.parts()), PARTS_AT_ONCE):
                 keys = [self.part_key(part) for part in parts]
-                total += sum((yield Columns(self.component, "BITCOUNT", keys, idempotent=True)))
+                total += sum((yield Columns(self.component, "BITCOUNT", keys)))
             return total
         if flag is None:
             return (yield from self.deferred.aggregate(ids=ids)).count

@@ -136,9 +136,9 @@ def _fetch(
         if there:
             first, *rest = layouts
             keys = [other.key(part) for other in rest]
-            batch.append(first.command(part, verb, *keys, idempotent=True))
+            batch.append(first.command(part, verb, *keys))
         else:
-            batch += [layout.command(part, "SMEMBERS", idempotent=True) for layout in layouts]
+            batch += [layout.command(part, "SMEMBERS") for layout in layouts]
     return batch
 
 

@@ -386,7 +386,6 @@ class ScoredGroups(GrowingLayout):
                         *self._part_keys(group, range(parts)[start : start + PARTS_AT_ONCE]),
                     ],
                     (parts, self.initial, *args),
-                    idempotent=True,
                 )
                 for group, parts, start in plans
             )

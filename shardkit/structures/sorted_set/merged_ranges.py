@@ -138,12 +138,10 @@ class _ZsetReader:
         if self.after is None:
             by = (high, low, "BYSCORE", "REV") if desc else (low, high, "BYSCORE")
             args = ("ZRANGE", self.key, *by, "LIMIT", 0, size, "WITHSCORES")
-            return Command(self.to, self.key, args, None, True)
+            return Command(self.to, self.key, args)
         score, member = self.after
         sent = (low, high, size, int(desc), repr(score), member)
-        return script_call(
-            self.to, script("structures/sorted_set/score_range"), [self.key], sent, idempotent=True
-        )
+        return script_call(self.to, script("structures/sorted_set/score_range"), [self.key], sent)
 
     def add(self, flat: Sequence[bytes], size: int, desc: bool) -> None:
         found = [

@@ -151,7 +151,7 @@ class DayPlanner:
         field = "parts" if self._compact else "total"
         stored, size, came = yield [
             self._get(plan),
-            Command(self.component, meta, ("HGET", meta, field), idempotent=True),
+            Command(self.component, meta, ("HGET", meta, field)),
             self._get(before),
         ]
         if size is not None:
@@ -187,14 +187,12 @@ class DayPlanner:
         """Check that a day has no ids, if neither its plan nor its parameters are stored."""
         plan, day = plan_key(key), self._set_day(key, expected)
         keys = [day.part_key(part) for part in range(min(day.parts, _PARTS_LOOKED_AT))]
-        there = yield [
-            Command(self.component, part, ("EXISTS", part), idempotent=True) for part in keys
-        ]
+        there = yield [Command(self.component, part, ("EXISTS", part)) for part in keys]
         if not any(there):
             return
         planned, size = yield [  # another process may have been first
             self._get(plan),
-            Command(self.component, day.meta.key, ("EXISTS", day.meta.key), idempotent=True),
+            Command(self.component, day.meta.key, ("EXISTS", day.meta.key)),
         ]
         if planned is None and not size:
             raise damage(
@@ -274,7 +272,7 @@ class DayPlanner:
             )
 
     def _get(self, key: str) -> Command:
-        return Command(self.home, key, ("GET", key), idempotent=True)
+        return Command(self.home, key, ("GET", key))
 
 
 def plan_key(key: str) -> str:

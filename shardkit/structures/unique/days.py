@@ -148,7 +148,7 @@ class DayInParts(ABC):
     def read(self, name: str, part: int) -> Command:
         """Return a reading command for a part."""
         key = self.part_key(part)
-        return Command(self.component, key, (name, key), idempotent=True)
+        return Command(self.component, key, (name, key))
 
     def add(self, visitors: Sequence[Visitor]) -> Operation[int]:
         """Add some thousand visitors, and raise the count by those that are new; return how many.
@@ -239,8 +239,8 @@ class DayInParts(ABC):
         index = self.index_key
         for _ in range(ATTEMPTS):
             [text, exists] = yield [
-                Command(self.home, self.key, ("GET", self.key), idempotent=True),
-                Command(self.component, index, ("EXISTS", index), idempotent=True),
+                Command(self.home, self.key, ("GET", self.key)),
+                Command(self.component, index, ("EXISTS", index)),
             ]
             counted = stored_integer(self.home, self.key, "count", text or b"0")
             if counted <= found or not exists:
@@ -265,7 +265,7 @@ class DayInParts(ABC):
         if name == "EXPIRE":  # parts made from now on expire when it does
             [affected, due] = yield [
                 Command(self.component, index, (name, index, *args)),
-                Command(self.component, index, ("PEXPIRETIME", index), idempotent=True),
+                Command(self.component, index, ("PEXPIRETIME", index)),
             ]
             if due > 0:
                 name, args = "PEXPIREAT", (due,)
@@ -375,7 +375,7 @@ class SetDay(DayInParts):
                 for (home, _), key in zip(homes, keys, strict=True)
                 for number in {*databases} - {databases[home.number or 0]}
             ]
-            replies = yield [Command(to, k, ("SMEMBERS", k), idempotent=True) for to, k in others]
+            replies = yield [Command(to, k, ("SMEMBERS", k)) for to, k in others]
             found = [
                 (to, key, some)
                 for (to, key), members in zip(others, replies, strict=True)
@@ -397,7 +397,7 @@ class SetDay(DayInParts):
         to = [ShardOf(self.component, number, shards) for number in range(shards)]
         for number, shard in enumerate(to):  # one after another, so that the last one counts
             yield [Command(shard, mark, ("SET", mark, number, "PX", _MARK_KEPT), idempotent=True)]
-        replies = yield [Command(shard, mark, ("GET", mark), idempotent=True) for shard in to]
+        replies = yield [Command(shard, mark, ("GET", mark)) for shard in to]
         yield [Command(shard, mark, ("UNLINK", mark), idempotent=True) for shard in to]
         if None in replies:
             raise damage(to[replies.index(None)], mark, "nothing", "a mark just made")
@@ -507,7 +507,7 @@ class BitmapDay(DayInParts):
         """See `DayInParts.settle`: registers the parts again, and asks when the register ends."""
         parts = [int(key.rpartition(":")[2]) for key in created]
         index = self.index_key
-        reading = Command(self.component, index, ("PEXPIRETIME", index), idempotent=True)
+        reading = Command(self.component, index, ("PEXPIRETIME", index))
         *_, ends = yield [*self.registry.add_again(parts), reading]
         if ends > 0:
             yield [Command(self.component, k, ("PEXPIREAT", k, ends), None, True) for k in created]

@@ -74,9 +74,7 @@ def _count_sets(days: Sequence[SetDay], which: Which) -> Operation[int]:
     existing = [day for day in days if day.meta.checked]
     missing = [day for day in days if not day.meta.checked]
     if missing:
-        replies = yield [
-            Command(day.home, day.key, ("GET", day.key), idempotent=True) for day in missing
-        ]
+        replies = yield [Command(day.home, day.key, ("GET", day.key)) for day in missing]
         for day, count in zip(missing, replies, strict=True):
             came = stored_integer(day.home, day.key, "count", count or b"0")
             if came > 0:
@@ -153,7 +151,7 @@ def _count_large_group(
 
 
 def _members(component: str, keys: Sequence[str]) -> list[Command]:
-    return [Command(component, key, ("SMEMBERS", key), idempotent=True) for key in keys]
+    return [Command(component, key, ("SMEMBERS", key)) for key in keys]
 
 
 def _count_bitmaps(days: Sequence[BitmapDay], which: Which) -> Operation[int]:
@@ -180,11 +178,11 @@ def _estimate(days: Sequence[HyperLogLogDay]) -> Operation[int]:
     home, keys = days[0].home, [day.key for day in days]
     places = yield Locate([(home, key) for key in keys])
     if len(set(places)) == 1:
-        [count] = yield [Command(home, keys[0], ("PFCOUNT", *keys), idempotent=True)]
+        [count] = yield [Command(home, keys[0], ("PFCOUNT", *keys))]
         return int(count)
     merged = bytes(hyperloglog.REGISTERS)
     for page in pages(keys, REGISTERS_AT_ONCE):
-        replies = yield [Command(home, key, ("GET", key), idempotent=True) for key in page]
+        replies = yield [Command(home, key, ("GET", key)) for key in page]
         found = [
             hyperloglog.registers(reply, key)
             for key, reply in zip(page, replies, strict=True)

@@ -580,7 +580,7 @@ class UniqueVisitors(Structure[Face]):
 
     def _count_command(self, key: str) -> Command:
         name = "PFCOUNT" if self.precision == "hyperloglog" else "GET"
-        return Command(self._home, key, (name, key), idempotent=True)
+        return Command(self._home, key, (name, key))
 
     def _count_days(self, days: Iterable[date], which: Which) -> Operation[int]:
         wanted = list(dict.fromkeys(day_of(self.name, day) for day in days))

@@ -11,6 +11,7 @@ from shardkit import ShardKit
 from shardkit.operations.commands import Home
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.server_clock import FRESH, ServerClock
+from shardkit.transport.server_request import may_repeat
 
 HOME = Home("unique")
 
@@ -48,7 +49,7 @@ def known(steps: Operation[Any]) -> Any:
 def test_the_time_comes_from_the_server_of_the_key() -> None:
     command = asked(ServerClock(Watch()).seconds(HOME, "unique"))
     assert (command.to, command.key, command.args) == (HOME, "unique", ("TIME",))
-    assert command.idempotent
+    assert may_repeat(command)
 
 
 def test_a_measurement_is_used_for_a_minute() -> None:
