@@ -5,7 +5,7 @@ BIN := .venv/bin
 OTHERS := rq celery huey dramatiq saq 'taskiq<0.13' limits python-redis-lock pottery walrus cachelib \
   Flask-Caching Flask-Session django-redis cashews channels_redis aiogram
 
-.PHONY: browser week others setup check lua test coverage random examples mutants lowest lowest-quick soak damage golden simulate schedules bench docs demo clean
+.PHONY: browser week others setup check lua test exhaustive coverage random examples mutants lowest lowest-quick soak damage golden simulate schedules bench docs demo clean
 
 setup: .venv/ready
 
@@ -23,9 +23,13 @@ lua:  ## luacheck on every script (Debian's package lua-check)
 	$(PYTHON) tools/check_lua.py
 
 # Tests start hundreds of Python processes: each would compile all that it imports.
-test coverage random examples: export PYTHONDONTWRITEBYTECODE :=
+test exhaustive coverage random examples: export PYTHONDONTWRITEBYTECODE :=
+exhaustive coverage random examples: export CASES := all
 
-test: setup  ## the tests, on real servers that they start themselves
+test: setup  ## the tests, on real servers that they start themselves; some cases of those that take long
+	$(BIN)/python -m pytest -n 4
+
+exhaustive: setup  ## the tests, with all cases
 	$(BIN)/python -m pytest -n 4
 
 browser: setup  ## the chat page in Debian's chromium, in windows of three sizes; pictures in build/browser

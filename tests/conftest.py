@@ -15,6 +15,7 @@ import socket
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 import pytest_asyncio
@@ -66,6 +67,25 @@ def pytest_make_collect_report(
     with open(collector.path, "rb") as module:
         fcntl.flock(module, fcntl.LOCK_EX)
         return (yield)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out cases of long tests, always the same, unless all or a single one are asked for.
+
+    ``@pytest.mark.long(8)`` keeps eight.
+    """
+    if os.environ.get("CASES") == "all" or any("::" in asked for asked in config.args):
+        return
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("long"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out: set[pytest.Item] = set()
+    for of_one in cases.values():
+        [kept] = of_one[0].get_closest_marker("long").args  # type: ignore[union-attr]
+        left_out.update(sorted(of_one, key=lambda item: crc32(item.nodeid.encode()))[kept:])
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

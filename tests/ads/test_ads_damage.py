@@ -57,6 +57,7 @@ def some_jobs(face: Face) -> Any:
     return jobs
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize(("make", "damages"), [(some_ads, ADS), (some_jobs, JOBS)])
 def test_what_is_damaged_is_named_and_can_be_deleted(
     face: Face, kit: ShardKit, make: Any, damages: Any

@@ -43,6 +43,7 @@ def own() -> Iterator[LocalServer]:
         yield server
 
 
+@pytest.mark.long(3)
 @pytest.mark.parametrize("name", CASES)
 def test_every_layout_of_a_case_is_measured(name: str) -> None:
     case = CASES[name]

@@ -262,6 +262,7 @@ def test_random_commands_have_the_replies_of_one_server(
     check(calls, expected, got)
 
 
+@pytest.mark.long(2)
 @SETTINGS
 @given(calls=st.lists(CALLS, min_size=1, max_size=40))
 def test_random_commands_have_the_replies_of_one_server_awaiting(

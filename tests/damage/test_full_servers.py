@@ -64,6 +64,7 @@ def driver() -> Iterator[Driver]:
 CHECKED = [name for name, subject in SUBJECTS.items() if subject.check is not unchecked]
 
 
+@pytest.mark.long(8)
 @pytest.mark.parametrize("name", CHECKED)
 def test_what_a_full_server_refuses_is_not_half_written(driver: Driver, name: str) -> None:
     subject, random = SUBJECTS[name], Random(name)

@@ -102,6 +102,7 @@ def test_a_number_that_is_in_use_is_not_given_again(
     assert face.run(index.count()) == (148 if name == "next" else 150)
 
 
+@pytest.mark.long(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_whatever_is_damaged_the_error_is_one_of_ours(
     face: Face, index: Any, client: Any, seed: int
@@ -247,6 +248,7 @@ def test_however_high_the_next_number_is_said_to_be_only_documents_are_looked_at
     assert list(client.scan_iter("{s:0}:*")) == []
 
 
+@pytest.mark.long(1)
 def test_a_check_names_what_is_damaged_in_an_index(face: Face, index: Any, client: Any) -> None:
     dumps = {each: client.dump(each) for each in client.scan_iter()}
     for name, (act, key, what) in DAMAGES.items():

@@ -143,6 +143,7 @@ def rows(results: Any) -> list[tuple[Any, str]]:
     return [(hit.value, hit.id) for hit in results.hits]
 
 
+@pytest.mark.long(2)
 @BUDGET
 @given(steps=changes, queries=st.lists(trees, min_size=1, max_size=4), data=st.data())
 def test_one_part_and_many_give_what_the_model_gives(
@@ -176,6 +177,7 @@ def test_one_part_and_many_give_what_the_model_gives(
                 assert (again.total, rows(again)) == (page.total, rows(page))
 
 
+@pytest.mark.long(2)
 @BUDGET
 @given(
     steps=changes,

@@ -88,6 +88,7 @@ CHANGES: dict[str, tuple[list[str], Callable[[Any], Any], list[str]]] = {
 }
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_client_killed_between_two_exchanges_leaves_one_of_both_and_others_finish(
     kit: ShardKit, change: str

@@ -121,6 +121,7 @@ WITH_TEXT: dict[str, Any] = {
 KEEPS_NONE = ("all but documents", "all but documents, by other types")
 
 
+@pytest.mark.long(1)
 @pytest.mark.parametrize("keep_text", [True, False])
 def test_an_index_is_rebuilt_from_its_documents_alone(
     face: Face, kit: ShardKit, keep_text: bool

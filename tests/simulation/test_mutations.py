@@ -30,6 +30,7 @@ def search(mutation: Mutation) -> None:
     simulate(protocol(), 1000, seconds=400, shrink_runs=0)
 
 
+@pytest.mark.long(24)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mistake_is_found(name: str) -> None:

@@ -12,7 +12,7 @@ from protocols import PROTOCOLS
 
 from shardkit.testing import simulate
 
-SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "10"))
+SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "5"))
 
 
 @pytest.mark.timeout(600)

@@ -125,6 +125,7 @@ DAMAGES: Damages = {
 }
 
 
+@pytest.mark.long(1)
 def test_a_check_names_what_is_damaged(face: Face, kit: ShardKit, network: Any) -> None:
     assert face.list(network.check()) == []
     # Relations are placed by their part, not by their key.

@@ -88,6 +88,7 @@ CASES = [
 ]
 
 
+@pytest.mark.long(10)
 @pytest.mark.parametrize(
     ("situation", "first", "second"),
     [

@@ -309,6 +309,7 @@ def test_at_the_limit_whom_one_follows_or_mutes_is_known(face: Face) -> None:
 # ---- trimmed timelines
 
 
+@pytest.mark.long(8)
 @pytest.mark.parametrize("ends", ["unfollow", "block", "blocked", "repair", "unfollow_from_list"])
 @pytest.mark.parametrize("limit", [1, 5, 20])
 def test_a_trimmed_timeline_is_complete_after_a_relation_ended(

@@ -81,6 +81,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.long(3)
 @pytest.mark.parametrize("way", [*WAYS, by_all])
 async def test_tasks_that_use_a_cold_cluster_together_all_succeed_once(
     way: Any, shard_map: ShardMap, whole: LocalCluster

@@ -136,7 +136,7 @@ async def test_what_a_server_does_not_take_in_time_is_no_matter_of_a_later_deadl
                 await client.set("large", bytes(2**24))  # more than fits on its way
         finally:
             own_server.resume()
-        while number in [int(each["id"]) for each in await client.client_list()]:
+        while number in [int(each["id"]) for each in await client.client_list()]:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.01)
         assert not await client.exists("large")  # the rest was not written after all
 

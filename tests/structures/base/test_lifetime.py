@@ -255,6 +255,7 @@ def test_parts_of_another_structure_that_a_write_creates_are_removed_again(
     assert kind.count(created) == 0
 
 
+@pytest.mark.long(8)
 def test_what_is_made_after_expire_expires_with_the_rest(world: World, kind: Kind) -> None:
     kept = kind.make(world.ours, world.component)
     kind.add(kept, range(5))
@@ -282,6 +283,7 @@ def test_a_time_to_live_of_nothing_deletes(world: World, kind: Kind) -> None:
     assert world.keys() == {}
 
 
+@pytest.mark.long(7)
 @pytest.mark.parametrize("kind", [name for name in KINDS if name != IN_LISTS], indirect=True)
 def test_the_next_write_completes_a_deletion_that_was_begun(world: World, kind: Kind) -> None:
     it = kind.make(world.ours, world.component)
@@ -349,6 +351,7 @@ OVERTAKEN: dict[str, Callable[[Any, Kind], Any]] = {
 
 
 # One shard and a cluster have the orders of several shards: one is tried on a cluster.
+@pytest.mark.long(24)
 @pytest.mark.parametrize(
     ("first", "second", "world", "kept"),
     [
@@ -387,6 +390,7 @@ BEGINNINGS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.long(14)
 @pytest.mark.parametrize(
     ("begun", "ends", "dies", "world"),
     [
@@ -438,6 +442,7 @@ def test_what_was_begun_in_one_life_changes_nothing_of_the_next_one(
     assert tried or (begun == "persist" and not ends)
 
 
+@pytest.mark.long(3)
 @pytest.mark.parametrize("world", ["few"], indirect=True)
 @pytest.mark.parametrize("kind", [name for name in KINDS if name != IN_LISTS], indirect=True)
 def test_a_write_that_meets_a_deletion_removes_nothing_of_what_is_created_after_it(
@@ -473,6 +478,7 @@ def test_a_kept_object_lets_all_expire_that_others_created_anew(world: World, ki
     assert world.keys() == {}
 
 
+@pytest.mark.long(3)
 @pytest.mark.parametrize("world", ["few"], indirect=True)
 def test_what_lost_its_parameters_in_a_later_life_is_deleted_and_rebuilt(
     world: World, kind: Kind
@@ -515,6 +521,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.long(8)
 @pytest.mark.parametrize("world", ["few"], indirect=True)
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_a_client_that_stops_has_begun_the_next_write_ends(
@@ -545,6 +552,7 @@ def test_what_a_client_that_stops_has_begun_the_next_write_ends(
     assert at > 2 - (kind is KINDS[IN_LISTS])
 
 
+@pytest.mark.long(12)
 @pytest.mark.parametrize("world", ["few", "cluster"], indirect=True)
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_time_to_live_is_what_was_begun_to_be_set(
@@ -584,6 +592,7 @@ def test_a_time_to_live_that_was_begun_to_be_set_and_has_passed_is_that_of_what_
     assert left == theirs.ttl() == -2
 
 
+@pytest.mark.long(3)
 @pytest.mark.parametrize("world", ["few"], indirect=True)
 def test_parameters_outlive_the_parts_when_a_client_stops_while_it_lets_them_expire(
     world: World, kind: Kind

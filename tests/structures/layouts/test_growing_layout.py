@@ -69,6 +69,7 @@ def test_more_members_of_one_part_than_a_script_takes_go_in_several(face: Face) 
     assert run(names.hlen()) == 3000
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("component", ["many", "one"])
 def test_no_part_ever_outgrows_its_size(face: Face, kit: ShardKit, component: str) -> None:
     ids = face.kit.set("ids", component=component, members=int, part_size=64, groups=4)

@@ -78,6 +78,7 @@ def run_with(kit: ShardKit, steps: Any, after: Callable[[], Any]) -> Any:
         after()
 
 
+@pytest.mark.long(4)
 @pytest.mark.parametrize("change", CHANGES)
 def test_whoever_comes_after_a_client_that_died_in_a_change_ends_it(
     kit: ShardKit, change: str
@@ -220,6 +221,7 @@ def test_an_unfinished_change_that_makes_no_sense_is_named(kit: ShardKit, stored
     assert not client.keys("{jobs}:*")
 
 
+@pytest.mark.long(3)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_number_of_an_unfinished_change_that_no_step_has_stored_is_named_or_does_no_harm(
     kit: ShardKit, change: str

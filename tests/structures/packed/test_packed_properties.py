@@ -123,6 +123,7 @@ def machine(face: Face, component: str) -> type[RuleBasedStateMachine]:
     return Records
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("component", ["one", "many"])
 def test_packed_records_are_a_dictionary(face: Face, component: str) -> None:
     run_state_machine_as_test(machine(face, component), settings=BUDGET)

@@ -149,6 +149,7 @@ def machine(face: Face, kit: ShardKit, kind: type) -> type[RuleBasedStateMachine
     return Sets
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("kind", [int, str, bytes])
 def test_a_sharded_set_does_what_a_set_does(face: Face, kit: ShardKit, kind: type) -> None:
     run_state_machine_as_test(machine(face, kit, kind), settings=BUDGET)

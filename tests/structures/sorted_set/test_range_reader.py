@@ -76,6 +76,7 @@ def test_iterating_in_order_visits_each_part_a_bounded_number_of_times(
             assert work.members <= 1.6 * count
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("distinct", [1, 50, 10**9])
 @pytest.mark.parametrize("desc", [False, True])
 def test_a_rank_far_inside_is_found_without_reading_what_precedes_it(

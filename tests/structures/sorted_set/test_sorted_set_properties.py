@@ -235,6 +235,7 @@ def machine(face: Face, kit: ShardKit, plan: dict[str, Any]) -> type[RuleBasedSt
     return SortedSets
 
 
+@pytest.mark.long(3)
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_a_sorted_set_in_parts_does_what_a_zset_does(
     face: Face, kit: ShardKit, plan: dict[str, Any]

@@ -510,6 +510,7 @@ def machine(face: Face, precision: str, component: str) -> type[RuleBasedStateMa
     return Visits
 
 
+@pytest.mark.long(4)
 @pytest.mark.parametrize(
     ("precision", "component"),
     [*itertools.product(EXACT, ["both"]), ("exact", "many"), ("compact", "one"), ("bitmap", "one")],

@@ -527,6 +527,7 @@ def test_threads_count_exactly(kit: ShardKit, component: str) -> None:
     assert sum(new) == visitors.count(DAY) == visitors.recount(DAY) == 800
 
 
+@pytest.mark.long(1)
 @pytest.mark.parametrize("component", COMPONENTS)
 async def test_tasks_count_exactly(akit: AsyncShardKit, component: str) -> None:
     visitors = akit.unique_visitors(component=component, first_day=1000, part_size=50)

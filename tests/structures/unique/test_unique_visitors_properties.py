@@ -122,6 +122,7 @@ def machine(face: Face, kit: ShardKit, component: str) -> type[RuleBasedStateMac
     return Visits
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("component", ["one", "many", "both"])
 def test_visitors_are_counted_as_sets_count_them(face: Face, kit: ShardKit, component: str) -> None:
     run_state_machine_as_test(machine(face, kit, component), settings=BUDGET)
