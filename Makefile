@@ -27,10 +27,10 @@ test exhaustive coverage random examples: export PYTHONDONTWRITEBYTECODE :=
 exhaustive coverage random examples: export CASES := all
 
 test: setup  ## the tests, on real servers that they start themselves; some cases of those that take long
-	$(BIN)/python -m pytest -n 4
+	$(BIN)/python -m pytest -n 5
 
 exhaustive: setup  ## the tests, with all cases
-	$(BIN)/python -m pytest -n 4
+	$(BIN)/python -m pytest -n 5
 
 browser: setup  ## the chat page in Debian's chromium, in windows of three sizes; pictures in build/browser
 	mkdir -p build/browser
@@ -41,12 +41,12 @@ INTERRUPTS = tests/transport/test_link_hygiene.py::test_an_interrupt_in_the_midd
 
 coverage: setup  ## the tests, and which branches of shardkit/ none of them takes
 	$(BIN)/pip install -q -e '.[bench]'  # plots have tests
-	$(BIN)/python -m pytest -n 4 --cov --cov-context=test \
+	$(BIN)/python -m pytest -n 5 --cov --cov-context=test \
 	  --cov-report=term-missing:skip-covered \
 	  --deselect $(INTERRUPTS)
 
 random: setup  ## the tests three times, each in another order
-	for n in 1 2 3; do $(BIN)/python -m pytest -n 4 --random-order || exit 1; done
+	for n in 1 2 3; do $(BIN)/python -m pytest -n 5 --random-order || exit 1; done
 
 examples: setup  ## the tests that make up examples, with a thousand where they name no number; EXAMPLES=100 for fewer
 	EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest -n 4 -m hypothesis

@@ -428,6 +428,7 @@ MERGES = "".join(
 )
 
 
+@pytest.mark.long(12)
 @pytest.mark.parametrize(
     "text",
     [

@@ -253,6 +253,7 @@ def test_epochs_go_on_where_the_last_push_is_forgotten(plain: redis.Redis) -> No
 # Refusals
 
 
+@pytest.mark.long(8)
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [

@@ -36,6 +36,7 @@ CASES = [
 ]
 
 
+@pytest.mark.long(4)
 @pytest.mark.parametrize(("name", "situation"), CASES)
 def test_whichever_exchange_is_the_last_repair_ends_what_was_begun(
     shard_map: ShardMap, name: str, situation: str

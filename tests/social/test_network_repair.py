@@ -25,6 +25,7 @@ def record(kit: Any, network: Any, kind: str, id_: int) -> tuple[Any, str]:
 # ---- counters
 
 
+@pytest.mark.long(4)
 @pytest.mark.parametrize("damage", ["99", "0", "-3", "nonsense", "9" * 30, None])
 def test_reconciling_sets_every_counter_to_what_is_there(
     face: Face, shard_map: ShardMap, damage: str | None

@@ -174,6 +174,7 @@ def test_the_error_of_a_task_that_is_invalid_has_the_ids_of_those_before(face: F
 # ---- ids
 
 
+@pytest.mark.long(6)
 @pytest.mark.parametrize("damage", ["lost", "0", "2", "1e3", "-7", "nonsense", "9" * 16, "9" * 30])
 def test_an_id_that_exists_is_not_handed_out_again(
     face: Face, network: Any, shard_map: ShardMap, damage: str

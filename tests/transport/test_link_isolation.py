@@ -224,6 +224,7 @@ POINTS = {
 }
 
 
+@pytest.mark.long(28)
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("where", [(f, p) for f in FACES for p in POINTS[f]], ids="-".join)
 async def test_no_exception_of_an_attempt_takes_other_shards_replies_with_it(
@@ -342,6 +343,7 @@ async def test_what_comes_between_replies_or_is_none_harms_no_call(
 # ---- one reply too many
 
 
+@pytest.mark.long(18)
 @pytest.mark.parametrize(
     "stray", [b"+stray\r\n", b"+str", b"$5\r\nst"], ids=["whole", "part", "bulk"]
 )

@@ -202,6 +202,7 @@ def check(world: World, kind: Kind, expected: set[int] | None = None) -> set[int
     return found
 
 
+@pytest.mark.long(8)
 def test_a_kept_object_creates_anew_what_another_deleted(world: World, kind: Kind) -> None:
     kept = kind.make(world.ours, world.component)
     kind.add(kept, range(50))
@@ -211,6 +212,7 @@ def test_a_kept_object_creates_anew_what_another_deleted(world: World, kind: Kin
     check(world, kind, {3, 60, 700})
 
 
+@pytest.mark.long(8)
 def test_a_kept_object_creates_anew_what_has_expired(world: World, kind: Kind) -> None:
     kept = kind.make(world.ours, world.component)
     kind.add(kept, range(50))
@@ -222,6 +224,7 @@ def test_a_kept_object_creates_anew_what_has_expired(world: World, kind: Kind) -
     assert set(world.keys().values()) == {-1}
 
 
+@pytest.mark.long(8)
 def test_a_kept_object_writes_nothing_into_a_structure_with_other_parameters(
     world: World, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +240,7 @@ def test_a_kept_object_writes_nothing_into_a_structure_with_other_parameters(
     assert kind.count(created) == 5
 
 
+@pytest.mark.long(8)
 def test_parts_of_another_structure_that_a_write_creates_are_removed_again(
     world: World, kind: Kind
 ) -> None:
@@ -270,6 +274,7 @@ def test_what_is_made_after_expire_expires_with_the_rest(world: World, kind: Kin
     assert set(world.keys().values()) == {-1}
 
 
+@pytest.mark.long(8)
 def test_a_time_to_live_of_nothing_deletes(world: World, kind: Kind) -> None:
     it = kind.make(world.ours, world.component)
     for time in (0, -5):
@@ -462,6 +467,7 @@ def test_a_write_that_meets_a_deletion_removes_nothing_of_what_is_created_after_
     assert at > 3
 
 
+@pytest.mark.long(6)
 @pytest.mark.parametrize("world", ["few", "cluster"], indirect=True)
 def test_a_kept_object_lets_all_expire_that_others_created_anew(world: World, kind: Kind) -> None:
     kept = kind.make(world.ours, world.component)

@@ -107,6 +107,7 @@ def test_parts_that_changed_places_are_found_and_put_right(
     assert found_in(face, name) == []
 
 
+@pytest.mark.long(8)
 @pytest.mark.parametrize("name", ["set", "hash", "sorted set"])
 @pytest.mark.parametrize("damage", ["lost", "a string", "count", "parts"])
 def test_a_damaged_state_of_a_group_is_rebuilt_from_its_parts(
@@ -518,6 +519,7 @@ MADE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 }
 
 
+@pytest.mark.long(6)
 @pytest.mark.parametrize("name", MADE)
 def test_a_structure_whose_parameters_were_changed_is_deleted_by_force(
     face: Face, kit: ShardKit, name: str
@@ -609,6 +611,7 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[An
 }
 
 
+@pytest.mark.long(4)
 @pytest.mark.parametrize("name", OTHERS)
 def test_by_force_nothing_is_left_that_only_other_parameters_name(
     face: Face, kit: ShardKit, name: str

@@ -27,6 +27,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.long(48)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize(
     "damage",

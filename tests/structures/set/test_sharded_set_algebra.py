@@ -62,6 +62,7 @@ def test_a_set_combined_with_none_is_itself(face: Face, sets: list[Any]) -> None
         assert face.run(call) == ONE
 
 
+@pytest.mark.long(6)
 @pytest.mark.parametrize("component", ["one", "many"])
 def test_combinations_are_stored(face: Face, sets: list[Any], component: str) -> None:
     a, b, c = sets
@@ -102,6 +103,7 @@ STORES: list[tuple[str, Callable[..., Any], set[int]]] = [
 ]
 
 
+@pytest.mark.long(14)
 @pytest.mark.parametrize(("what", "store", "expected"), STORES, ids=[s[0] for s in STORES])
 def test_a_target_may_be_a_source(
     face: Face,

@@ -62,6 +62,7 @@ def visitors(request: pytest.FixtureRequest, face: Face, component: str) -> Any:
 # ---- what all precisions do
 
 
+@pytest.mark.long(10)
 def test_a_visitor_counts_once_a_day(face: Face, visitors: Any, kit: ShardKit) -> None:
     first, second, third, *rest = some(visitors.precision, 600)
     assert face.run(visitors.visit(first, DAY)) is True
@@ -82,6 +83,7 @@ def test_a_visitor_counts_once_a_day(face: Face, visitors: Any, kit: ShardKit) -
     assert not any("2015-05-17" in key for key in keys_of(kit, visitors.component))
 
 
+@pytest.mark.long(10)
 def test_reading_creates_nothing(face: Face, visitors: Any, kit: ShardKit) -> None:
     assert face.run(visitors.count(DAY)) == face.run(visitors.recount(DAY)) == 0
     assert face.run(visitors.count_union([DAY, NEXT])) == 0
@@ -95,6 +97,7 @@ def test_reading_creates_nothing(face: Face, visitors: Any, kit: ShardKit) -> No
     assert keys_of(kit, visitors.component) == set()
 
 
+@pytest.mark.long(10)
 def test_a_day_can_expire(face: Face, visitors: Any, kit: ShardKit) -> None:
     face.run(visitors.visit_many(some(visitors.precision, 20), DAY))
     assert face.run(visitors.expire(DAY, timedelta(days=30))) is True
@@ -105,6 +108,7 @@ def test_a_day_can_expire(face: Face, visitors: Any, kit: ShardKit) -> None:
         assert any(client.ttl(key) > 0 for client in clients), key  # type: ignore[operator]
 
 
+@pytest.mark.long(10)
 def test_a_counter_opened_in_another_precision_is_refused(
     face: Face, visitors: Any, kit: ShardKit
 ) -> None:
@@ -141,6 +145,7 @@ def test_a_day_in_another_precision_is_refused_even_when_the_counters_parameters
         kit.client("one").delete(f"{precision}:meta")  # type: ignore[union-attr]
 
 
+@pytest.mark.long(4)
 @pytest.mark.parametrize("precision", EXACT)
 def test_threads_count_exactly(kit: ShardKit, component: str, precision: str) -> None:
     visitors = counter(kit, precision, component)
@@ -163,6 +168,7 @@ def test_threads_count_exactly(kit: ShardKit, component: str, precision: str) ->
     assert sum(new) == visitors.count(DAY) == visitors.recount(DAY) == 500
 
 
+@pytest.mark.long(10)
 def test_visits_go_together(face: Face, visitors: Any) -> None:
     deferred = visitors.deferred
     known = some(visitors.precision, 30)
@@ -521,6 +527,7 @@ def test_visitors_are_counted_as_sets_count_them(
     run_state_machine_as_test(machine(face, precision, component), settings=BUDGET)
 
 
+@pytest.mark.long(8)
 @pytest.mark.parametrize("precision", EXACT)
 def test_days_of_different_plans_are_combined(face: Face, component: str, precision: str) -> None:
     visitors = counter(face.kit, precision, component)
