@@ -5,8 +5,9 @@ share is in this folder and has no prefix. A script's header says its keys, its 
 reply. In operations it is a command like any other:
 ``script_call(component, script("structures/unique/add_and_count"), keys, args)``.
 
-A script with the line ``--@reads`` changes nothing, so replicas may run it; with ``--@reads 3`` if
-it is given at most three arguments. (On a writable replica a search may cache its result there.)
+A script with the line ``--@reads`` changes nothing, so replicas may run it, and it may be sent
+again; with ``--@reads 3`` if it is given at most three arguments. (On a writable replica a search
+may cache its result there.)
 
 The line ``--@include queues/base`` stands for the text of ``shardkit/queues/lua/base.lua``.
 """

@@ -206,6 +206,20 @@ def test_nothing_is_read_by_nor_left_of_a_topology_that_nobody_uses(
     assert not [each for each in threading.enumerate() if each.name == "shardkit-config"]
 
 
+def test_a_process_does_not_wait_for_a_config_server_that_hangs_before_it_ends(
+    topology: Topology, directory: Directory, clock: Clock
+) -> None:
+    look(topology, "c")
+    clock.now += 2
+    directory.open.clear()
+    topology.component("c")
+    assert eventually(lambda: directory.hanging == 1)
+    [reading] = [each for each in threading.enumerate() if each.name == "shardkit-config"]
+    assert reading.daemon
+    directory.open.set()
+    settle(topology)
+
+
 def test_an_error_that_nobody_foresaw_does_not_end_reading_in_the_background(
     topology: Topology,
     directory: Directory,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -50,6 +51,9 @@ async def waiting(face: Face, *waiters: str) -> list[asyncio.Task[bytes | None]]
 async def test_who_waits_on_a_connection_that_is_cut_looks_again_at_once(
     kind: str, own_server: LocalServer
 ) -> None:
+    complaints: list[dict[str, Any]] = []  # of tasks whose errors nobody took
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
     async with opened(kind, on(own_server, 1)) as face, asyncio.timeout(TOO_LONG / 2):
         with own_server.client() as client:
             for _ in range(5):  # more often than there are connections
@@ -59,6 +63,8 @@ async def test_who_waits_on_a_connection_that_is_cut_looks_again_at_once(
                 assert await first == b"it is yours"
                 client.client_kill_filter(_type="pubsub")
                 assert await asyncio.gather(*others) == [None, None]
+    gc.collect()
+    assert complaints == []
 
 
 @pytest.mark.parametrize("kind", FACES)
