@@ -108,6 +108,25 @@ def test_a_day_can_expire(face: Face, visitors: Any, kit: ShardKit) -> None:
         assert any(client.ttl(key) > 0 for client in clients), key  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("precision", SETS)
+def test_a_part_that_was_not_told_when_its_day_expires_is_told_by_the_next_visit(
+    face: Face, component: str, kit: ShardKit, precision: str
+) -> None:
+    visitors = counter(face.kit, precision, component)
+    earlier, later = some(precision, 400)[:200], some(precision, 400)[200:]
+    face.run(visitors.visit_many(earlier, DAY))
+    assert face.run(visitors.expire(DAY, timedelta(days=30))) is True
+    there = {face.run(visitors.locate(each, DAY)).key for each in earlier}
+    key, visitor = next(
+        (key, each) for each in later if (key := face.run(visitors.locate(each, DAY)).key) in there
+    )
+    client = holder(kit, component, key)
+    due = client.pexpiretime(key)
+    assert client.pexpire(key, 10**9)
+    assert face.run(visitors.visit(visitor, DAY)) is True
+    assert client.pexpiretime(key) == due > 0
+
+
 @pytest.mark.long(10)
 def test_a_counter_opened_in_another_precision_is_refused(
     face: Face, visitors: Any, kit: ShardKit
