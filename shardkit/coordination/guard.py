@@ -52,6 +52,7 @@ from shardkit.operations.commands import (
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.keys import hash_tag, key_bytes
+from shardkit.transport.server_request import may_repeat
 
 T = TypeVar("T")
 
@@ -285,7 +286,7 @@ class Guard(Structure[Face]):
             keys = tuple(command.args[at] for at in key_positions(command.args))
             args = command.args
             text = _fenced(_ONE)
-        return self._send(text, command.key, place, keys, args, to, command.idempotent)
+        return self._send(text, command.key, place, keys, args, to, may_repeat(command))
 
 
 check_calls(Guard, "__init__")  # a hold, which makes it, checks nothing

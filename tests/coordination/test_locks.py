@@ -36,6 +36,7 @@ from shardkit.errors import (
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 from shardkit.operations.commands import AwaitWakeup, Command, Subscribe
 from shardkit.transport import wakeups
+from shardkit.transport.server_request import may_repeat
 
 COMPONENTS = ["one", "many"]
 
@@ -723,6 +724,17 @@ def test_commands_scripts_and_operations_are_guarded(face: Face, component: str)
     assert run(new.run(numbers.deferred.hset("h1", b"3"))) == 0
     with pytest.raises(InvalidArgumentError, match="blocks"):
         run(new.run(queues.deferred.take("empty", timeout=1)))
+
+
+def test_what_only_reads_may_be_sent_again_in_a_guard_too(kit: ShardKit) -> None:
+    hold = kit.lock("x", component="many").acquire(wait=0)
+    assert hold is not None
+    words = [("GET", "k"), ("INCR", "k"), ("HSCAN", "k", 0)]
+    steps: Any = hold.guard("many")._guarded([Command("many", "k", each) for each in words])
+    where = kit.driver._run_step(next(steps))
+    with pytest.raises(StopIteration) as end:
+        steps.send(where)
+    assert [may_repeat(each) for each in end.value.value] == [True, False, True]
 
 
 def test_what_cannot_be_guarded_is_named(face: Face) -> None:
