@@ -134,6 +134,24 @@ def test_a_change_returns_the_same_whoever_ends_it(face: Face, kit: ShardKit, ch
     assert again.lrange(0, -1) == left
 
 
+def test_a_part_that_lost_a_value_is_named_before_an_unfinished_insertion_reaches_it(
+    kit: ShardKit,
+) -> None:
+    jobs = made(kit, "jobs", "linsert")
+    client = holder(kit, "many", jobs.meta_key)
+    steps, given = jobs.deferred.linsert("BEFORE", "y", "z"), None
+    while client.hget("{jobs}:ends", "unfinished") is None:
+        given = kit.driver.link.send(steps.send(given))
+    reached = int(client.hget("{jobs}:ends", "unfinished").split()[2])
+    assert client.llen(f"{{jobs}}:{reached}") == 3, "one more than it takes"
+    client.rpop(f"{{jobs}}:{reached + 1}")
+    before = {key: client.dump(key) for key in client.scan_iter()}
+    with pytest.raises(DamagedDataError, match="1 values") as raised:
+        kit.list("jobs", component="many", part_size=2).rpush("new")
+    assert raised.value.key == f"{{jobs}}:{reached + 1}"
+    assert {key: client.dump(key) for key in client.scan_iter()} == before
+
+
 def test_a_list_that_expires_while_its_time_is_changed_is_gone(kit: ShardKit) -> None:
     jobs = made(kit, "jobs", "expire")
     jobs.pexpire(150)
