@@ -32,6 +32,7 @@ from shardkit.growth import (
     start_shard_move,
     verify_move,
 )
+from shardkit.growth.databases import MOST_NAMED, strays
 from shardkit.growth.servers import GrowthError
 from shardkit.local import LocalServer
 from shardkit.simulation.linearizability import Register, check_linearizable
@@ -54,7 +55,19 @@ def of_server(fleet: Fleet) -> list[str]:
 def of_shard(fleet: Fleet) -> list[str]:
     if any(each.phase != "done" for each in shard_moves(fleet.config)):
         return ["resume", "users:1"]
+    with left_behind(fleet) as client:  # an operator looks at it, and removes it
+        for key in strays(client, 10_000):
+            client.delete(key)
     return ["shards", "users:1", "--to", other(fleet, 1)]
+
+
+def left_behind(fleet: Fleet) -> redis.Redis:
+    """The database that shard 1 has left.
+
+    A resumed move leaves what somebody may have written there while nobody watched: what was used
+    in the last seconds before, and has changed at the new place since.
+    """
+    return redis.Redis(port=int(other(fleet, 1).rpartition(":")[2]), db=2)
 
 
 def finish_server(fleet: Fleet) -> object:
@@ -99,7 +112,11 @@ def test_processes_that_move_are_killed_at_random_moments_and_resumed(
         certificate = finish(fleet)
     assert isinstance(certificate, dict), seed
     assert certificate["same"], (seed, certificate["different"])
-    assert certificate.get("stale", []) == [], seed
+    with left_behind(fleet) as client:
+        left = {f"2 {key}" for key in strays(client, 10_000)} if finish is finish_shard else set()
+    named = certificate.get("stale", [])
+    assert left <= set(named) or len(named) == MOST_NAMED, seed
+    assert not named or finish is finish_shard, seed
     # One that is killed just when it has decided leaves the database closed until it is resumed.
     errors = [each for each in writers.errors if "the database is closed" not in each]
     assert errors == [], (seed, done)
