@@ -29,7 +29,7 @@ _LOOP = asyncio.BaseEventLoop
 
 @contextmanager
 def naming_who_opens() -> Iterator[None]:
-    """Have kits and event loops know which test opened them."""
+    """Have kits, event loops and threads know which test opened them."""
 
     def noting(kind: type[Any]) -> Any:
         init = kind.__init__
@@ -40,7 +40,7 @@ def naming_who_opens() -> Iterator[None]:
 
         return patch.object(kind, "__init__", noted)
 
-    with noting(Topology), noting(_LOOP):
+    with noting(Topology), noting(_LOOP), noting(threading.Thread):
         yield
 
 
@@ -76,7 +76,10 @@ def left_open(known_sockets: dict[int, str], known_threads: set[threading.Thread
     while threads() - known_threads and time.monotonic() < deadline:
         time.sleep(0.02)
     gc.collect()
-    found = [f"{each.name}, a thread" for each in threads() - known_threads]
+    found = [
+        f"{each!r}, a {type(each).__qualname__}, made by {_opener(each)}"
+        for each in threads() - known_threads
+    ]
     found += [
         f"connections of {pool!r}"
         for pool in live_pools()
