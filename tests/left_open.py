@@ -56,11 +56,15 @@ def sockets() -> dict[int, str]:
 
 
 def threads() -> set[threading.Thread]:
-    """The threads of this process, but for those that keep the time limits of tests."""
+    """The threads of this process, but for those that keep the time limits of tests.
+
+    And rq's listeners: redis-py forgets that one was told to stop before it ran.
+    """
     return {
         each
         for each in threading.enumerate()
-        if type(each).__name__ != "_DummyThread" and not each.name.startswith("pytest_timeout ")
+        if type(each).__name__ not in ("_DummyThread", "PubSubWorkerThread")
+        and not each.name.startswith("pytest_timeout ")
     }
 
 
