@@ -42,7 +42,7 @@ class FieldExpiry:
 
         Cost: one exchange, one command per part.
         """
-        return (yield from self._send(command, (), fields, idempotent=True))
+        return (yield from self._send(command, (), fields, writes=False))
 
     def write(self, command: str, fields: Sequence[bytes], *args: Argument) -> Operation[list[int]]:
         """Change when fields expire; return the reply for each field. See `read`.
@@ -52,7 +52,7 @@ class FieldExpiry:
             fields: the fields.
             args: what the command takes between the key and the fields.
         """
-        return (yield from self._send(command, args, fields, idempotent=False))
+        return (yield from self._send(command, args, fields, writes=True))
 
     def set(self, field: bytes, value: Argument, *options: Argument) -> Operation[bool]:
         """Set a field with options of HSETEX; return whether it was set. Cost: as `read`."""
@@ -67,7 +67,7 @@ class FieldExpiry:
         return bool(done)
 
     def _send(
-        self, command: str, args: tuple[Argument, ...], fields: Sequence[bytes], *, idempotent: bool
+        self, command: str, args: tuple[Argument, ...], fields: Sequence[bytes], *, writes: bool
     ) -> Operation[list[int]]:
         found = [_MISSING] * len(fields)
         numbered = [(field, n) for n, field in enumerate(fields)]
@@ -76,10 +76,10 @@ class FieldExpiry:
             return (command, *args, "FIELDS", len(some), *some)
 
         try:
-            if idempotent:
-                replies = yield from self._layout.read(numbered, build)
-            else:
+            if writes:
                 replies = yield from self._layout.write(numbered, build, adds=False)
+            else:
+                replies = yield from self._layout.read(numbered, build)
         except ShardErrors as errors:
             self._raise_unsupported(errors, command, "7.4")
             raise
