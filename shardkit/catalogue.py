@@ -93,7 +93,14 @@ class Catalogue(Generic[Face]):
 
     def _part_count(self, component: str, given: int | None, unsharded: int) -> int:
         """Return how many parts an index has: as given, or as many as its component has shards."""
-        return len(self._component(component).shards) or unsharded if given is None else given
+        if given is None:
+            return len(self._component(component).without_problem().shards) or unsharded
+        self._count(component, given)
+        return given
+
+    def _count(self, component: str, shards: int) -> None:
+        """Note how many shards a caller says that a component has."""
+        raise NotImplementedError
 
     @overload
     def hash(
@@ -369,6 +376,7 @@ class Catalogue(Generic[Face]):
         read_from: ReadsFrom = None,
     ) -> _structures.ScoreRanges[Face, Any]:
         """Return a view of ZSETs on many shards as one; see `shardkit.structures.ScoreRanges`."""
+        self._count(component, shards)
         return _structures.ScoreRanges(
             self._reading(read_from), component, name, shards, members, one_key
         )
@@ -715,14 +723,17 @@ class Catalogue(Generic[Face]):
             parameters: see `SocialNetwork`.
         """
         component = component or name
-        return _social.SocialNetwork(
+        followers = followers or component
+        network = _social.SocialNetwork(
             self._driver,
             name,
             users=users or component,
             timelines=timelines or component,
-            followers=followers or component,
+            followers=followers,
             **parameters,
         )
+        self._count(followers, network.layout.relation_shards)
+        return network
 
 
 check_calls(Catalogue)

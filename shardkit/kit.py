@@ -24,7 +24,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -49,7 +49,6 @@ from shardkit.config.directory import AsyncDirectory, Directory
 from shardkit.config.entry import Entry
 from shardkit.config.read_from import ReadFrom, as_read_from
 from shardkit.config.shard_map import ShardMap
-from shardkit.config.stored import declare
 from shardkit.connections import Connector
 from shardkit.connections.breaker import Breakers
 from shardkit.connections.clients import AsyncClient, Client, Clients
@@ -64,6 +63,7 @@ from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
 from shardkit.replication.durable import TIMEOUT as DURABLE_TIMEOUT
 from shardkit.replication.durable import DurableBlock
+from shardkit.routing.placement import DEFAULT
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.topology import ConfigServer, FixedMap, MapFile, Source, Topology
 from shardkit.transport.user_clients import DirectClient, MultiplexedClient
@@ -77,6 +77,7 @@ CONFIG_TIMEOUT = 1.0
 
 Where: TypeAlias = str | Path | ShardMap | Entry
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -156,7 +157,7 @@ class _Kit(Catalogue[Face]):
         found = decorators.sharded_connection(
             self.plane, component, shards, key, wait, placement, read_from
         )
-        self.topology.forget_error(component)
+        self.topology.count(component, shards, placement or DEFAULT)
         return found
 
     def deadline(self, seconds: float) -> DeadlineBlock:
@@ -211,10 +212,21 @@ class _Kit(Catalogue[Face]):
         """
         return DurableBlock(self._driver.run, replicas, fsync, timeout)
 
-    def _declare(self, component: str, shards: int | None, placement: str | None) -> None:
-        """Note how many shards a router's caller says that there are."""
-        declare(component, shards, placement)
-        self.topology.forget_error(component)
+    def _count(self, component: str, shards: int) -> None:
+        self.topology.count(component, shards)
+
+    def _router(
+        self,
+        kind: Callable[..., R],
+        component: str,
+        shards: int | None,
+        placement: str | None,
+        read_from: str | ReadFrom | None,
+    ) -> R:
+        """Make a router, and note how many shards its caller says that there are."""
+        router = kind(component, shards, placement=placement, plane=self.plane, read_from=read_from)
+        self.topology.count(component, shards, placement or DEFAULT)
+        return router
 
     def __reduce__(self) -> NoReturn:
         raise ShardKitError(
@@ -257,6 +269,11 @@ class _Kit(Catalogue[Face]):
     def __repr__(self) -> str:
         shown = "".join(f"\n  {line}" for line in self.clients.shown())
         return f"<{type(self).__name__} of {self.topology.source}{':' if shown else ''}{shown}>"
+
+
+def _whole(component: Component) -> Component:
+    """Return a component unless it is broken; entries written by hand need no count here."""
+    return component if component.by_hand is not None else component.without_problem()
 
 
 def _alive(private: set[weakref.ref[Clients]]) -> list[Clients]:
@@ -311,7 +328,7 @@ class ShardKit(_Kit[Blocking]):
         Raises:
             ConfigError: it is missing or broken, or where it is described cannot be read.
         """
-        return self.topology.component(name)
+        return _whole(self.topology.component(name))
 
     def components(self) -> list[str]:
         """List the components that there are."""
@@ -370,8 +387,7 @@ class ShardKit(_Kit[Blocking]):
             placement: see `shardkit.client_plane.decorators.sharded_connection`.
             read_from: see `shardkit.client_plane.decorators.redis_connection`.
         """
-        self._declare(component, shards, placement)
-        return KeyShardedConnection(component, shards, plane=self.plane, read_from=read_from)
+        return self._router(KeyShardedConnection, component, shards, placement, read_from)
 
     def id_pair_sharded(
         self,
@@ -382,8 +398,7 @@ class ShardKit(_Kit[Blocking]):
         read_from: str | ReadFrom | None = None,
     ) -> IdPairShardedConnection:
         """Return a router by pairs of ids; see `key_sharded`."""
-        self._declare(component, shards, placement)
-        return IdPairShardedConnection(component, shards, plane=self.plane, read_from=read_from)
+        return self._router(IdPairShardedConnection, component, shards, placement, read_from)
 
     def health(self, seconds: float = TIMEOUT) -> Health:
         """Look at every server: is it reachable, how fast, its role, lag, memory, breaker.
@@ -481,7 +496,7 @@ class AsyncShardKit(_Kit[Awaiting]):
 
     async def component(self, name: str) -> Component:
         """Return a component as it is now; see `ShardKit.component`."""
-        return await self.topology.acomponent(name)
+        return _whole(await self.topology.acomponent(name))
 
     async def components(self) -> list[str]:
         """List the components that there are."""
@@ -536,8 +551,7 @@ class AsyncShardKit(_Kit[Awaiting]):
         read_from: str | ReadFrom | None = None,
     ) -> AsyncKeyShardedConnection:
         """Return a router by key; see `ShardKit.key_sharded`."""
-        self._declare(component, shards, placement)
-        return AsyncKeyShardedConnection(component, shards, plane=self.plane, read_from=read_from)
+        return self._router(AsyncKeyShardedConnection, component, shards, placement, read_from)
 
     def id_pair_sharded(
         self,
@@ -548,10 +562,7 @@ class AsyncShardKit(_Kit[Awaiting]):
         read_from: str | ReadFrom | None = None,
     ) -> AsyncIdPairShardedConnection:
         """Return a router by pairs of ids; see `ShardKit.key_sharded`."""
-        self._declare(component, shards, placement)
-        return AsyncIdPairShardedConnection(
-            component, shards, plane=self.plane, read_from=read_from
-        )
+        return self._router(AsyncIdPairShardedConnection, component, shards, placement, read_from)
 
     async def health(self, seconds: float = TIMEOUT) -> Health:
         """Look at every server, all at the same time; see `ShardKit.health`."""

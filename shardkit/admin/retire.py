@@ -21,7 +21,7 @@ from shardkit.admin.push import push
 from shardkit.config.component import Component, entry_key
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_components, read_epoch, read_history
-from shardkit.config.stored import component_of
+from shardkit.config.stored import whole_component_of
 from shardkit.errors import ConfigError, MissingEntryError
 from shardkit.server_queries import TIMEOUT, client_of
 
@@ -59,7 +59,7 @@ def last_known(config: redis.Redis, name: str) -> Retirement:
     if component is not None:
         return Retirement(component, False, components, epoch)
     for record in read_history(config):
-        before = component_of(name, record.before.get(name) or {})
+        before = whole_component_of(name, record.before.get(name) or {})
         if before is not None:
             return Retirement(before, True, components, epoch)
     raise MissingEntryError(

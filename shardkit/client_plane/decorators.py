@@ -34,10 +34,9 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, ov
 import redis
 import redis.asyncio as aioredis
 
-from shardkit.client_plane.lookup import reading_plane
+from shardkit.client_plane.lookup import CallSite, reading_plane
 from shardkit.config.problem import shown
 from shardkit.config.read_from import ReadFrom
-from shardkit.config.stored import declare
 from shardkit.errors import InvalidArgumentError, RoutingError
 from shardkit.operations.commands import Key
 
@@ -57,13 +56,13 @@ class Connections(Protocol):
     def connection(self, component: str) -> Any:
         """Return the client of a component's unsharded entry."""
 
-    def shard_connection(self, component: str, shards: int | None, key: Key) -> Any:
+    def shard_connection(self, site: CallSite, key: Key) -> Any:
         """Return the client of the shard of a key."""
 
     def aconnection(self, component: str) -> Any:
         """Return the awaiting client of a component's unsharded entry, or a coroutine for it."""
 
-    def ashard_connection(self, component: str, shards: int | None, key: Key) -> Any:
+    def ashard_connection(self, site: CallSite, key: Key) -> Any:
         """Return the awaiting client of the shard of a key, or a coroutine for it."""
 
 
@@ -156,20 +155,21 @@ def sharded_connection(
         key: the key to route by: None for the call's first argument, the name of a parameter, or a
             function that returns it, given the call's arguments (without self and connection).
         wait: see `redis_connection`.
-        placement: how keys are assigned to ``shards``; None for ``crc32``. Only for entries written
-            by hand, without ``config:shards:<component>``, which has the placement otherwise.
+        placement: how keys must be placed on ``shards``; None for the stored placement, or
+            ``crc32`` if the entries were written by hand, without ``config:shards:<component>``.
         read_from: see `redis_connection`.
 
-    A component that has only an unsharded entry is one shard, and ``shards`` is not checked.
+    Without ``shards``, a component that has only an unsharded entry is one shard.
 
     Raises (the decorated function, when it is called):
         ShardCountError: the component has another number of shards.
+        InvalidArgumentError: the component has another placement.
         MissingEntryError: an entry is missing; names its key.
         InvalidKeyError: the key is neither text, bytes nor an integer.
         ConfigError: the component's entries cannot be read.
     """
     _check_component(component, "sharded_connection")
-    declare(component, shards, placement)
+    site = CallSite(component, shards, placement)
     connections = _no_older(reading_plane(connections, read_from), wait)
 
     def decorate(function: Callable[..., Any]) -> Any:
@@ -180,15 +180,15 @@ def sharded_connection(
 
         def find_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if len(args) > position:
-                return find(component, shards, args[position])
+                return find(site, args[position])
             value = kwargs[name] if name in kwargs else other(args, kwargs)
-            return find(component, shards, value)
+            return find(site, value)
 
         def afind_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if len(args) > position:
-                return afind(component, shards, args[position])
+                return afind(site, args[position])
             value = kwargs[name] if name in kwargs else other(args, kwargs)
-            return afind(component, shards, value)
+            return afind(site, value)
 
         return _wrap(function, find_shard, afind_shard)
 
@@ -208,9 +208,10 @@ class _NoOlder:
     def __getattr__(self, name: str) -> Any:
         find = getattr(self._connections, name)
 
-        def found(component: str, *args: Any) -> Any:
+        def found(where: str | CallSite, *args: Any) -> Any:
+            component = where.component if isinstance(where, CallSite) else where
             self.plane().topology.limit_age(component, self._wait)
-            return find(component, *args)
+            return find(where, *args)
 
         return found
 

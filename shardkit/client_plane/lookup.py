@@ -10,19 +10,74 @@ import copy
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias, TypeVar
 
-from shardkit.config.component import Component
+from shardkit.config.component import Component, wrong_placement
 from shardkit.config.read_from import ReadFrom, as_read_from, in_use
 from shardkit.connections.clients import AsyncClient, Client, Clients
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, ShardKitError
 from shardkit.operations.commands import Key
 from shardkit.replication.reading import LinkReads, ReaderClients
 from shardkit.replication.replicas import Replicas
+from shardkit.routing.placement import DEFAULT
 from shardkit.topology import Topology
 from shardkit.transport.awaiting import AwaitingLink
 from shardkit.transport.blocking import BlockingLink
 
 MaybeAwaited: TypeAlias = AsyncClient | Coroutine[Any, Any, AsyncClient]
 """An awaiting client; or, if its component has to be read first, a coroutine that returns it."""
+
+
+class CallSite:
+    """A component as one decorator or router uses it, with the count and placement that it says.
+
+    Args:
+        component: the component's name.
+        shards: how many shards it must have; None for any number.
+        placement: how keys must be placed; None for the stored placement, or ``crc32`` if the
+            entries were written by hand.
+
+    Attributes:
+        seen: the version of the component that was checked last.
+
+    Raises:
+        InvalidArgumentError: the placement cannot be used, or is given without ``shards``.
+    """
+
+    __slots__ = ("component", "placement", "seen", "shards")
+
+    def __init__(
+        self, component: str, shards: int | None = None, placement: str | None = None
+    ) -> None:
+        if placement is not None and shards is None:
+            raise InvalidArgumentError(f"placement={placement!r} without shards=", "use both")
+        if type(shards) is int and shards > 0:
+            wrong = wrong_placement(placement or DEFAULT, shards)
+            if wrong:
+                raise InvalidArgumentError(
+                    f"component {component!r}: placement={placement!r} {wrong}", "correct it"
+                )
+        self.component = component
+        self.shards = shards
+        self.placement = placement
+        self.seen: Component | None = None
+
+    def checked(self, topology: Topology, component: Component) -> Component:
+        """Return a version of the component that is as this call says, or refuse it. No I/O.
+
+        Raises: as `Component.require_shards`.
+        """
+        rule = self.placement
+        if self.shards is not None:
+            counted = topology.count(self.component, self.shards, rule or DEFAULT)
+            component = counted or component
+            if component.by_hand is not None:
+                rule = rule or DEFAULT
+        try:
+            component.require_shards(self.shards, rule)
+        except ShardKitError:
+            topology.refused(self.component)
+            raise
+        self.seen = component
+        return component
 
 
 class ClientPlane:
@@ -82,13 +137,15 @@ class ClientPlane:
     def connection(self, component: str) -> Client:
         """Return the client of a component's unsharded entry."""
         found = self.topology.component(component)
+        if found.entry is None:
+            self.topology.refused(component)
         return (self.readers if found.reads_apart else self.clients).get(found, None)
 
-    def shard_connection(self, component: str, shards: int | None, key: Key) -> Client:
+    def shard_connection(self, site: CallSite, key: Key) -> Client:
         """Return the client of the shard of a key."""
-        found = self.topology.component(component)
-        if shards is not None and len(found.shards) != shards:
-            found.require_shards(shards)
+        found = self.topology.component(site.component)
+        if found is not site.seen:
+            found = site.checked(self.topology, found)
         return (self.readers if found.reads_apart else self.clients).get(
             found, found.number_of(key)
         )
@@ -98,41 +155,37 @@ class ClientPlane:
         found = self.topology.fresh(component)
         if found is None:
             return self._read_connection(component)
-        return (self.readers if found.reads_apart else self.clients).aget(found, None)
-
-    def ashard_connection(self, component: str, shards: int | None, key: Key) -> MaybeAwaited:
-        """Return the awaiting client of the shard of a key."""
-        found = self.topology.fresh(component)
-        if found is None:
-            return self._read_shard_connection(component, shards, key)
-        if shards is not None and len(found.shards) != shards:
-            found.require_shards(shards)
-        return (self.readers if found.reads_apart else self.clients).aget(
-            found, found.number_of(key)
-        )
+        return self._aconnection(found)
 
     async def _read_connection(self, component: str) -> AsyncClient:
-        found = await self.topology.acomponent(component)
+        return self._aconnection(await self.topology.acomponent(component))
+
+    def _aconnection(self, found: Component) -> AsyncClient:
+        if found.entry is None:
+            self.topology.refused(found.name)
         return (self.readers if found.reads_apart else self.clients).aget(found, None)
 
-    async def _read_shard_connection(
-        self, component: str, shards: int | None, key: Key
-    ) -> AsyncClient:
-        found = await self.topology.acomponent(component)
-        if shards is not None and len(found.shards) != shards:
-            found.require_shards(shards)
+    def ashard_connection(self, site: CallSite, key: Key) -> MaybeAwaited:
+        """Return the awaiting client of the shard of a key."""
+        found = self.topology.fresh(site.component)
+        if found is None:
+            return self._read_shard_connection(site, key)
+        return self._ashard_connection(found, site, key)
+
+    async def _read_shard_connection(self, site: CallSite, key: Key) -> AsyncClient:
+        found = await self.topology.acomponent(site.component)
+        return self._ashard_connection(found, site, key)
+
+    def _ashard_connection(self, found: Component, site: CallSite, key: Key) -> AsyncClient:
+        if found is not site.seen:
+            found = site.checked(self.topology, found)
         return (self.readers if found.reads_apart else self.clients).aget(
             found, found.number_of(key)
         )
 
-    def cached_connection(self, component: str, shards: int | None, key: Key) -> AsyncClient:
+    def cached_connection(self, site: CallSite, key: Key) -> AsyncClient:
         """Return the awaiting client of the shard of a key without waiting; see `cached`."""
-        found = self.cached(component)
-        if shards is not None and len(found.shards) != shards:
-            found.require_shards(shards)
-        return (self.readers if found.reads_apart else self.clients).aget(
-            found, found.number_of(key)
-        )
+        return self._ashard_connection(self.cached(site.component), site, key)
 
     def cached(self, component: str) -> Component:
         """Return a component without waiting; it is read again in the background if it is time.
@@ -207,21 +260,21 @@ class DefaultPlane:
         """See `ClientPlane.connection`."""
         return self.opened().connection(component)
 
-    def shard_connection(self, component: str, shards: int | None, key: Key) -> Client:
+    def shard_connection(self, site: CallSite, key: Key) -> Client:
         """See `ClientPlane.shard_connection`."""
-        return self.opened().shard_connection(component, shards, key)
+        return self.opened().shard_connection(site, key)
 
-    def cached_connection(self, component: str, shards: int | None, key: Key) -> AsyncClient:
+    def cached_connection(self, site: CallSite, key: Key) -> AsyncClient:
         """See `ClientPlane.cached_connection`."""
-        return self.opened().cached_connection(component, shards, key)
+        return self.opened().cached_connection(site, key)
 
     def aconnection(self, component: str) -> MaybeAwaited:
         """See `ClientPlane.aconnection`."""
         return self.opened().aconnection(component)
 
-    def ashard_connection(self, component: str, shards: int | None, key: Key) -> MaybeAwaited:
+    def ashard_connection(self, site: CallSite, key: Key) -> MaybeAwaited:
         """See `ClientPlane.ashard_connection`."""
-        return self.opened().ashard_connection(component, shards, key)
+        return self.opened().ashard_connection(site, key)
 
 
 DEFAULT_PLANE = DefaultPlane()

@@ -31,7 +31,7 @@ from operator import itemgetter
 from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeAlias
 
 from shardkit.client_plane.bulk import callbacks_of, converted
-from shardkit.client_plane.lookup import ClientPlane
+from shardkit.client_plane.lookup import CallSite, ClientPlane
 from shardkit.client_plane.pipeline_commands import AsyncPipelineCommands, PipelineCommands
 from shardkit.config.component import Component, entry_key
 from shardkit.connections.redis_private import (
@@ -112,16 +112,14 @@ class _CommandCollector:
 
     Args:
         plane: where clients come from; looked at when the pipeline is executed.
-        component: the component.
-        shards: how many shards the caller says it has.
+        site: the router's component, count and placement.
     """
 
     _event_dispatcher: Any = None  # redis-py's commands declare that they want one
 
-    def __init__(self, plane: Any, component: str, shards: int | None = None) -> None:
+    def __init__(self, plane: Any, site: CallSite) -> None:
         self._plane = plane
-        self._component = component
-        self._shards = shards
+        self._site = site
         # Tuples of arguments, or what has options too.
         self._commands: list[tuple[Any, ...]] = []
 
@@ -162,7 +160,7 @@ class _CommandCollector:
         return True
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._component!r}, {len(self)} commands)"
+        return f"{type(self).__name__}({self._site.component!r}, {len(self)} commands)"
 
 
 class ShardedPipeline(_CommandCollector, PipelineCommands):
@@ -196,8 +194,8 @@ class ShardedPipeline(_CommandCollector, PipelineCommands):
         commands = self._take_commands()
         plane: ClientPlane = self._plane.plane()
         with call(), observed("pipeline"):
-            component = plane.topology.component(self._component)
-            component.require_shards(self._shards)
+            component = plane.topology.component(self._site.component)
+            component = self._site.checked(plane.topology, component)
             prepared = _Prepared(commands, component)
             for raw, batch in prepared.exchanges():
                 prepared.receive(plane.link(component, raw=raw).send(batch))
@@ -220,8 +218,8 @@ class AsyncShardedPipeline(_CommandCollector, AsyncPipelineCommands):
         commands = self._take_commands()
         plane: ClientPlane = self._plane.plane()
         with call(), observed("pipeline"):
-            component = await plane.topology.acomponent(self._component)
-            component.require_shards(self._shards)
+            component = await plane.topology.acomponent(self._site.component)
+            component = self._site.checked(plane.topology, component)
             prepared = _Prepared(commands, component)
             for raw, batch in prepared.exchanges():
                 prepared.receive(await plane.alink(component, raw=raw).send(batch))

@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from shardkit.client_plane import bulk
-from shardkit.client_plane.lookup import DEFAULT_PLANE, ClientPlane, reading_plane
+from shardkit.client_plane.lookup import DEFAULT_PLANE, CallSite, ClientPlane, reading_plane
 from shardkit.client_plane.pipelines import AsyncShardedPipeline, ShardedPipeline
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import DEFAULT_PORT
@@ -46,10 +46,10 @@ class Planes(Protocol):
     def plane(self) -> ClientPlane:
         """Return the plane."""
 
-    def shard_connection(self, component: str, shards: int | None, key: Key) -> Client:
+    def shard_connection(self, site: CallSite, key: Key) -> Client:
         """Return the client of the shard of a key."""
 
-    def cached_connection(self, component: str, shards: int | None, key: Key) -> AsyncClient:
+    def cached_connection(self, site: CallSite, key: Key) -> AsyncClient:
         """Return the awaiting client of the shard of a key, without waiting."""
 
 
@@ -59,6 +59,7 @@ class _Router(Generic[K]):
     Args:
         component: the component's name.
         shards: how many shards it has, checked at every use; None for as many as it has.
+        placement: see `shardkit.client_plane.decorators.sharded_connection`.
         plane: where clients come from; by default the default kit.
         read_from: where reads of its clients and pipelines go; see
             `shardkit.client_plane.decorators.redis_connection`.
@@ -69,13 +70,22 @@ class _Router(Generic[K]):
         component: str,
         shards: int | None = None,
         *,
+        placement: str | None = None,
         plane: Planes = DEFAULT_PLANE,
         read_from: str | ReadFrom | None = None,
     ) -> None:
-        self.component = component
-        self.shards = shards
+        self._site = CallSite(component, shards, placement)
         self._plane: Planes = reading_plane(plane, read_from)
-        self._checked: Component | None = None
+
+    @property
+    def component(self) -> str:
+        """The component's name."""
+        return self._site.component
+
+    @property
+    def shards(self) -> int | None:
+        """How many shards the component must have; None for any number."""
+        return self._site.shards
 
     def _look_up(self) -> Component:
         raise NotImplementedError
@@ -83,10 +93,9 @@ class _Router(Generic[K]):
     def _now(self) -> Component:
         """Return the component as it is now, its shard count checked."""
         component = self._look_up()
-        if component is not self._checked:
-            component.require_shards(self.shards)
-            self._checked = component
-        return component
+        if component is self._site.seen:
+            return component
+        return self._site.checked(self._plane.plane().topology, component)
 
     def _key(self, key: K) -> Key:
         """Return the key that decides the shard."""
@@ -126,7 +135,7 @@ class _BlockingRouter(_Router[K]):
 
         Cost: under 1 microsecond.
         """
-        return self._plane.shard_connection(self.component, self.shards, self._key(key))
+        return self._plane.shard_connection(self._site, self._key(key))
 
     def client(self, shard: int) -> Client:
         """Return the client of a shard, by its number.
@@ -146,7 +155,7 @@ class _BlockingRouter(_Router[K]):
 
     def pipeline(self) -> ShardedPipeline:
         """Return a pipeline for keys on any shard; see `shardkit.client_plane.pipelines`."""
-        return ShardedPipeline(self._plane, self.component, self.shards)
+        return ShardedPipeline(self._plane, self._site)
 
     def scan_iter(
         self, match: str | bytes | None = None, count: int | None = None, _type: str | None = None
@@ -181,7 +190,7 @@ class _AwaitingRouter(_Router[K]):
 
         Cost: under 1 microsecond.
         """
-        return self._plane.cached_connection(self.component, self.shards, self._key(key))
+        return self._plane.cached_connection(self._site, self._key(key))
 
     def client(self, shard: int) -> AsyncClient:
         """Return the awaiting client of a shard, by its number."""
@@ -201,13 +210,13 @@ class _AwaitingRouter(_Router[K]):
         Raises:
             ConfigError: the component is missing or broken, or has another number of shards.
         """
-        component = await self._plane.plane().topology.acomponent(self.component)
-        component.require_shards(self.shards)
+        topology = self._plane.plane().topology
+        self._site.checked(topology, await topology.acomponent(self.component))
         return self
 
     def pipeline(self) -> AsyncShardedPipeline:
         """Return a pipeline for keys on any of the shards; its ``execute`` is awaited."""
-        return AsyncShardedPipeline(self._plane, self.component, self.shards)
+        return AsyncShardedPipeline(self._plane, self._site)
 
     async def scan_iter(
         self, match: str | bytes | None = None, count: int | None = None, _type: str | None = None

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple, NoReturn, Self
 
 from shardkit.config.entry import Entry
 from shardkit.config.problem import Problem, shown
 from shardkit.config.read_from import in_use
-from shardkit.errors import ConfigError, InvalidEntryError, MissingEntryError, ShardCountError
+from shardkit.errors import (
+    ConfigError,
+    InvalidArgumentError,
+    InvalidEntryError,
+    MissingEntryError,
+    ShardCountError,
+)
 from shardkit.operations.commands import Key, Shard
 from shardkit.routing.placement import DEFAULT, Place, PlaceAll, placement, placement_of_all
 
@@ -69,6 +76,26 @@ def check_name(name: object, where: str) -> Iterator[Problem]:
         )
 
 
+class ByHand(NamedTuple):
+    """Shards' entries that no push wrote: nothing stored says how many they should be.
+
+    Attributes:
+        numbers: the numbers of the entries that are stored, in order.
+        place: where, for messages: ``" on config server a:6379/0"``.
+    """
+
+    numbers: tuple[int, ...]
+    place: str
+
+    def length(self) -> int:
+        """Return how many entries follow each other from 0."""
+        return next((n for n, number in enumerate(self.numbers) if n != number), len(self.numbers))
+
+    def is_exactly(self, count: int) -> bool:
+        """Return whether exactly the entries 0 to ``count`` - 1 are stored."""
+        return len(self.numbers) == count == self.length()
+
+
 @dataclass(frozen=True, eq=False)
 class Component:
     """One version of a component's entries. A link routes a whole batch by one such version.
@@ -79,6 +106,10 @@ class Component:
         shards: the shards' entries, shard 0 first; empty if the component is not sharded.
         placement: how a key finds its shard; see `shardkit.routing.placement`.
         epoch: grows with every push that changes the component.
+        by_hand: set if the shards' entries were written by hand; see `ByHand`.
+        problem: why keys cannot be placed, although the component can be read: a shard's entry is
+            broken, or no caller has yet given the count of entries written by hand. The unsharded
+            entry can be used nevertheless.
         version: grows with every component that is made in this process.
         place: the function from a key to its shard's number; 0 if the component is not sharded.
         number_of: the same, but None if the component is not sharded.
@@ -93,6 +124,8 @@ class Component:
     shards: tuple[Entry, ...] = ()
     placement: str = DEFAULT
     epoch: int = 0
+    by_hand: ByHand | None = None
+    problem: ConfigError | None = None
     version: int = field(init=False, repr=False, default_factory=count(1).__next__)
     place: Place = field(init=False, repr=False)
     number_of: Callable[[Key], int | None] = field(init=False, repr=False)
@@ -101,10 +134,14 @@ class Component:
     held: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        count = max(1, len(self.shards))
-        object.__setattr__(self, "place", placement(self.placement, count))
-        object.__setattr__(self, "number_of", self.place if self.shards else self._unsharded)
-        object.__setattr__(self, "place_all", placement_of_all(self.placement, count))
+        if self.problem is None:
+            count = max(1, len(self.shards))
+            object.__setattr__(self, "place", placement(self.placement, count))
+            object.__setattr__(self, "number_of", self.place if self.shards else self._unsharded)
+            object.__setattr__(self, "place_all", placement_of_all(self.placement, count))
+        else:
+            for name in ("place", "number_of", "place_all"):
+                object.__setattr__(self, name, self._raise_problem)
         held = any(entry.held for _, entry in self.entries())
         object.__setattr__(self, "held", held)
         apart = held or any(entry.read_from for _, entry in self.entries())
@@ -114,14 +151,29 @@ class Component:
 
     def __reduce__(self) -> tuple[type[Component], tuple[Any, ...]]:
         """Pickle what was given; the functions are made anew."""
-        return Component, (self.name, self.entry, self.shards, self.placement, self.epoch)
+        fields = (self.name, self.entry, self.shards, self.placement, self.epoch)
+        return Component, (*fields, self.by_hand, self.problem)
+
+    def _raise_problem(self, keys: Any = None) -> NoReturn:
+        assert self.problem is not None
+        raise copy(self.problem)
+
+    def without_problem(self) -> Self:
+        """Return the component itself, or raise its problem."""
+        if self.problem is not None:
+            self._raise_problem()
+        return self
+
+    def placed_by(self, rule: str) -> Component:
+        """Return the component with another placement, and with no problem."""
+        return replace(self, placement=rule, problem=None)
 
     def _unsharded(self, key: Key) -> None:
         self.place(key)  # refuses what is no key
 
     def shard_of(self, key: Key) -> Shard:
         """Return where a key lives: its shard, or the entry of an unsharded component."""
-        return Shard(self.name, self.place(key) if self.shards else None)
+        return Shard(self.name, self.place(key) if self.shards or self.problem else None)
 
     def entry_of(self, shard: Shard) -> Entry:
         """Return a shard's entry.
@@ -141,6 +193,8 @@ class Component:
             )
         if 0 <= number < len(self.shards):
             return self.shards[number]
+        if not self.shards:
+            self.without_problem()
         raise MissingEntryError(
             f"{entry_key(self.name, number)} is missing: component {self.name!r} has "
             f"{len(self.shards)} shards",
@@ -151,6 +205,7 @@ class Component:
         """Return every shard; the entry alone for an unsharded component."""
         if self.shards:
             return [Shard(self.name, n) for n in range(len(self.shards))]
+        self.without_problem()
         return [Shard(self.name)]
 
     def entries(self) -> list[tuple[Shard, Entry]]:
@@ -158,27 +213,80 @@ class Component:
         unsharded = [] if self.entry is None else [(Shard(self.name), self.entry)]
         return unsharded + [(Shard(self.name, n), entry) for n, entry in enumerate(self.shards)]
 
-    def require_shards(self, count: int | None) -> None:
-        """Refuse a caller that routes by another number of shards than there are.
+    def require_shards(self, count: int | None, rule: str | None = None) -> None:
+        """Refuse a caller that routes by another number of shards, or by another placement.
 
         A cluster's entry serves callers of any number: it routes by itself.
 
+        Args:
+            count: the caller's ``shards=``; None for any number.
+            rule: the caller's ``placement=``; None for the component's.
+
         Raises:
             ShardCountError: the count differs.
+            MissingEntryError: entries written by hand are fewer; names the first missing key.
+            InvalidArgumentError: the placement differs.
+            ConfigError: the component's shards cannot be used.
         """
         there = len(self.shards)
+        remedy = f"use shards={there}, or leave it out" if there else "leave shards= out"
         if count is not None and type(count) is not int:
             raise ShardCountError(
-                f"component {self.name!r}: shards={shown('', count)} is no number of shards",
-                f"say shards={there}, or leave it out" if there else "leave shards= out",
+                f"component {self.name!r}: shards={shown('', count)} is not a number", remedy
             )
-        if count is None or count == there or (self.entry is not None and self.entry.is_cluster):
+        if self.entry is not None and self.entry.is_cluster:
             return
-        raise ShardCountError(
-            f"component {self.name!r} has {there or 'no'} shards, the caller says {count}: "
-            "keys would be looked for on the wrong shard",
-            f"say shards={there}, or leave it out" if there else "leave shards= out",
-        )
+        if count is not None and self.by_hand is not None:
+            self._require_by_hand(count, self.by_hand)
+        self.without_problem()
+        if count is not None and count != there:
+            if not there:
+                raise ShardCountError(
+                    f"component {self.name!r} has no shards ({entry_key(self.name, 0)} is missing), "
+                    f"but this call says {count}",
+                    remedy,
+                )
+            raise ShardCountError(
+                f"component {self.name!r} has {there} {_shards(there)}, but this call says {count}: "
+                "it would look up keys on the wrong shards",
+                remedy,
+            )
+        if rule is not None and there and rule != self.placement:
+            whose = "entries say" if self.by_hand is None else "another call says"
+            raise InvalidArgumentError(
+                f"component {self.name!r}: this call says placement={rule!r}, but {whose} "
+                f"{self.placement!r}",
+                "use one placement for all calls",
+            )
+
+    def _require_by_hand(self, count: int, by_hand: ByHand) -> None:
+        there = by_hand.length()
+        number = len(by_hand.numbers)
+        stored = "1 entry is stored" if number == 1 else f"{number} entries are stored"
+        if there < count:
+            remedy = "write the missing entries"
+            if by_hand.is_exactly(there) and there:
+                remedy = f"use shards={there}, or {remedy}"
+            raise MissingEntryError(
+                f"{entry_key(self.name, there)} is missing{by_hand.place}: this call says {count} "
+                f"{_shards(count)}, but {stored}{self._said()}",
+                remedy,
+            )
+        if not by_hand.is_exactly(count):
+            more = next(n for n in by_hand.numbers if n >= count)
+            remedy = "delete what does not belong there"
+            if by_hand.is_exactly(there):
+                remedy = f"use shards={there}, or {remedy}"
+            raise ShardCountError(
+                f"{entry_key(self.name, more)} is one too many{by_hand.place}: this call says "
+                f"{count} {_shards(count)}, but {stored}{self._said()}",
+                remedy,
+            )
+
+    def _said(self) -> str:
+        """Return what an error adds if another call has given the right count."""
+        there = len(self.shards)
+        return f" and another call says {there}" if self.problem is None and there else ""
 
     def same_as(self, other: Component | None) -> bool:
         """Whether both say the same, epochs aside."""
@@ -187,7 +295,13 @@ class Component:
             and self.entry == other.entry
             and self.shards == other.shards
             and self.placement == other.placement
+            and self.by_hand == other.by_hand
+            and str(self.problem) == str(other.problem)
         )
+
+
+def _shards(count: int) -> str:
+    return "shard" if count == 1 else "shards"
 
 
 def check_shards(value: object, where: str) -> tuple[int, str, int]:

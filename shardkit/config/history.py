@@ -25,7 +25,7 @@ from typing import Any
 
 from shardkit.config.component import Component
 from shardkit.config.entry import load_json
-from shardkit.config.stored import component_of
+from shardkit.config.stored import whole_component_of
 from shardkit.errors import ConfigError, InvalidEntryError
 
 HISTORY_KEY = "config:history"
@@ -137,5 +137,5 @@ def undo(
         if record.epoch <= epoch:
             break
         then |= record.before
-    read = {name: component_of(name, texts) for name, texts in then.items() if texts}
+    read = {name: whole_component_of(name, texts) for name, texts in then.items() if texts}
     return {name: component for name, component in read.items() if component is not None}

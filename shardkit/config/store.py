@@ -60,11 +60,11 @@ from shardkit.config.stored import (
     PUSH_AGAIN,
     PUSHED_KEY,
     Stored,
-    component_of,
     epoch_number,
     read_shards,
     reading,
     tombstone,
+    whole_component_of,
 )
 from shardkit.config.url import REFERENCE, url_fields
 from shardkit.errors import (
@@ -103,7 +103,7 @@ def read_components(client: redis.Redis) -> dict[str, Component]:
             values = _get(client, _scan(client))
             if _get(client, [EPOCH_KEY]) == before:
                 _check_types(client, values)
-                read = [component_of(*item) for item in _by_component(values).items()]
+                read = [whole_component_of(*item) for item in _by_component(values).items()]
                 return {component.name: component for component in read if component is not None}
     raise ConfigServerError("the entries on the config server keep changing", "try again")
 
@@ -137,7 +137,7 @@ def read_component(client: redis.Redis, name: str) -> Component | None:
             keys = steps.send(values)
     # Outside of the handler: a StopIteration would hold what is stored, which may be a password.
     with suppress(RetiredError):
-        return component_of(name, stored)
+        return whole_component_of(name, stored)
     return None
 
 
@@ -313,7 +313,7 @@ def _push(
     for name, own in stored.items():
         if name in wanted or prune:
             try:
-                component = component_of(name, own)
+                component = whole_component_of(name, own)
             except ConfigError as error:
                 broken[name] = error
             else:

@@ -10,6 +10,8 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from shardkit.config.component import (
+    MAX_SHARDS,
+    ByHand,
     Component,
     check_name,
     check_shards,
@@ -17,16 +19,10 @@ from shardkit.config.component import (
     pushed_key,
     removed_key,
     shards_key,
-    wrong_placement,
 )
 from shardkit.config.entry import Entry, load_json
 from shardkit.config.problem import invalid
-from shardkit.errors import (
-    InvalidArgumentError,
-    InvalidEntryError,
-    MissingEntryError,
-    RetiredError,
-)
+from shardkit.errors import ConfigError, InvalidEntryError, MissingEntryError, RetiredError
 from shardkit.routing.placement import DEFAULT
 
 Stored: TypeAlias = Mapping[str, bytes | str | None]
@@ -37,78 +33,45 @@ PUSHED_KEY = "config:pushed"  # whether pushes mark what they write, see `pushed
 WITNESS_KEY = "config:witness"  # on data servers, see shardkit.topology.witness
 EXPECTED_SHARDS = 64  # read before the count is known; a missing key costs next to nothing
 _LONGEST_MESSAGE = 200  # characters of why a component was removed
-PUSH_AGAIN = "push the shard map again: shardkit config push"
+PUSH = "shardkit config push"
+PUSH_AGAIN = f"push the shard map again: {PUSH}"
 
 
 logger = logging.getLogger("shardkit.config")
 
 _warned: set[tuple[str, int]] = set()  # components and counts whose further entries were logged
-_declared: dict[str, dict[int, str]] = {}
-
-
-def declare(name: str, shards: int | None, rule: str | None = None) -> None:
-    """Note how many shards a caller says that a component has, and how keys find them.
-
-    Entries that were written by hand, without ``config:shards:<component>``, are served to callers
-    who say so, if exactly as many are there, and no push wrote them. No I/O.
-
-    Args:
-        name: the component.
-        shards: the number; None for a caller who does not say.
-        rule: the placement; None for ``crc32``.
-
-    Raises:
-        InvalidArgumentError: the placement cannot be used for so many shards, or another caller of
-            this process says another.
-    """
-    if shards is None:
-        if rule is not None:
-            raise InvalidArgumentError(f"placement={rule!r} without shards=", "say shards= too")
-        return
-    if type(shards) is not int or shards < 1:
-        return  # refused where it is compared with the entries
-    wrong = wrong_placement(rule or DEFAULT, shards)
-    if wrong:
-        raise InvalidArgumentError(f"component {name!r}: placement={rule!r} {wrong}", "correct it")
-    known = _declared.setdefault(name, {}).setdefault(shards, rule or DEFAULT)
-    if known != (rule or DEFAULT):
-        raise InvalidArgumentError(
-            f"component {name!r}, {shards} shards: placement={rule or DEFAULT!r}, and another "
-            f"caller says {known!r}",
-            "name the same placement everywhere",
-        )
 
 
 def reading(
-    name: str, expected: int = EXPECTED_SHARDS, place: str = ""
+    name: str, expected: int = EXPECTED_SHARDS
 ) -> Generator[list[str], Sequence[Any], Stored]:
     """Read all that is stored of a component: yield keys, be sent their values.
 
-    One MGET, two if there are more shards than expected. A single MGET never mixes two pushes.
+    One MGET, a few if there are more shards than expected. A single MGET never mixes two pushes.
 
     Args:
         name: the component's name.
         expected: how many shards it probably has.
-        place: see `read_shards`.
 
     Raises:
-        InvalidEntryError: the name is no component's, or what describes its shards cannot be used.
-        MissingEntryError: see `read_shards`.
+        InvalidEntryError: the name cannot be a component's.
     """
     problems = list(check_name(name, "component"))
     if problems:
         raise invalid(problems)
-    # One more than there are, and than any caller says: that must not be there.
-    expected = 1 + max(expected, *_declared.get(name, {}), 0)
     while True:
         keys = [EPOCH_KEY, shards_key(name), entry_key(name), removed_key(name)]
         keys += [PUSHED_KEY, pushed_key(name)]
-        keys += [entry_key(name, n) for n in range(expected)]
+        keys += [entry_key(name, n) for n in range(expected + 1)]  # one that must not be there
         stored = dict(zip(keys, (yield keys), strict=True))
-        count, _, _ = read_shards(name, stored, place)
-        if count < expected:
+        try:
+            count, _, _ = read_shards(name, stored)
+        except ConfigError:
+            # Without the count: until one is missing.
+            count = 2 * expected if stored[keys[-1]] is not None else 0
+        if count <= expected or expected >= MAX_SHARDS:
             return stored
-        expected = count + 1
+        expected = min(count, MAX_SHARDS)
 
 
 def read_shards(name: str, stored: Stored, place: str = "") -> tuple[int, str, int]:
@@ -127,26 +90,41 @@ def read_shards(name: str, stored: Stored, place: str = "") -> tuple[int, str, i
     text = stored.get(key)
     if text is not None:
         return check_shards(load_json(text, key), key)
-    others = (EPOCH_KEY, entry_key(name), removed_key(name), PUSHED_KEY, pushed_key(name))
-    there = [k for k, value in stored.items() if value is not None and k not in others]
-    # What a push wrote has lost its count, and with it the placement. Pushes of earlier releases
-    # left no mark.
-    by_hand = EPOCH_KEY in stored and (
-        stored[EPOCH_KEY] is None
-        or (stored.get(PUSHED_KEY) is not None and stored.get(pushed_key(name)) is None)
+    numbers = _numbers(name, stored)
+    if not numbers:
+        return 0, DEFAULT, 0
+    # Without the count, a shard's data would be looked for behind the unsharded entry.
+    there = "1 entry is" if len(numbers) == 1 else f"{len(numbers)} entries are"
+    remedy = PUSH_AGAIN
+    by_hand = _by_hand(name, stored, place)
+    if by_hand is not None and by_hand.is_exactly(len(numbers)):
+        remedy = f"use shards={len(numbers)} in each call, or push a shard map: {PUSH}"
+    raise MissingEntryError(
+        f"{key} is missing{place}, but {there} stored, from {entry_key(name, numbers[0])} on",
+        remedy,
     )
-    for count, rule in _declared.get(name, {}).items():
-        if there and by_hand and set(there) == {entry_key(name, n) for n in range(count)}:
-            return count, rule, 0
-    if there:
-        # Without the count, a shard's data would be looked for behind the unsharded entry.
-        said = "".join(f", and callers say {count} shards" for count in _declared.get(name, {}))
-        raise MissingEntryError(
-            f"{key} is missing{place}, but {there[0]} is stored ({len(there)} shards' entries"
-            f"{said})",
-            f"{PUSH_AGAIN}; or have callers say shards=, as many as there are entries",
-        )
-    return 0, DEFAULT, 0
+
+
+def _numbers(name: str, stored: Stored) -> tuple[int, ...]:
+    """Return the numbers of the shards whose entries are stored, in order."""
+    shard = re.compile(re.escape(entry_key(name)) + ":(0|[1-9][0-9]{0,8})")
+    there = (shard.fullmatch(key) for key, value in stored.items() if value is not None)
+    return tuple(sorted(int(match[1]) for match in there if match is not None))
+
+
+def _by_hand(name: str, stored: Stored, place: str) -> ByHand | None:
+    """Return which shards' entries were written by hand; None for none, or if a push wrote them.
+
+    What a push wrote and has lost its count has lost its placement, too. Pushes of earlier releases
+    left no mark.
+    """
+    if stored.get(shards_key(name)) is not None or EPOCH_KEY not in stored:
+        return None
+    marked = stored.get(PUSHED_KEY) is not None and stored.get(pushed_key(name)) is None
+    if stored[EPOCH_KEY] is not None and not marked:
+        return None
+    numbers = _numbers(name, stored)
+    return ByHand(numbers, place) if numbers else None
 
 
 def epoch_number(text: bytes | str | None) -> int:
@@ -159,32 +137,36 @@ def epoch_number(text: bytes | str | None) -> int:
 def component_of(name: str, stored: Stored, place: str = "") -> Component | None:
     """Return the component that is stored; None if nothing is.
 
+    The unsharded entry and the shards do not depend on each other: where the shards cannot be used,
+    the component has the entry, and a `Component.problem`.
+
     Args: see `read_shards`.
 
     Raises:
-        InvalidEntryError: an entry cannot be used; names its key.
-        MissingEntryError: a shard's entry, or the count, is missing; names the key.
+        InvalidEntryError: an entry cannot be used, and there is no other; names its key.
+        MissingEntryError: an entry, or the count, is missing, and there is no other; names its key.
         RetiredError: a push removed it.
     """
-    count, placement, epoch = read_shards(name, stored, place)
     entry = _entry(entry_key(name), stored)
-    shards = []
-    for n in range(count):
-        key = entry_key(name, n)
-        shard = _entry(key, stored)
-        if shard is None:
-            raise MissingEntryError(
-                f"{key} is missing{place}, but {shards_key(name)} says {count} shards", PUSH_AGAIN
-            )
-        if shard.is_cluster:
-            raise InvalidEntryError(
-                f"{key}: cluster = true makes a cluster a shard",
-                "a cluster shards itself: make it the component's entry",
-            )
-        shards.append(shard)
+    by_hand = _by_hand(name, stored, place)
+    shards: list[Entry] = []
+    problem: ConfigError | None = None
+    count, placement, epoch = 0, DEFAULT, 0
+    try:
+        if by_hand is None:
+            count, placement, epoch = read_shards(name, stored, place)
+        else:
+            count = by_hand.length()
+        shards = [_shard(name, n, count, stored, place) for n in range(count)]
+        if by_hand is not None:
+            read_shards(name, stored, place)
+    except ConfigError as error:
+        if entry is None and (by_hand is None or len(shards) < count):
+            raise
+        problem = error.with_traceback(None)
     beyond = range(count, count + len(stored))
     more = [n for n in beyond if (text := stored.get(entry_key(name, n))) and not _is_spare(text)]
-    if count and more and (name, count) not in _warned:
+    if by_hand is None and count and more and (name, count) not in _warned:
         _warned.add((name, count))
         logger.warning(
             "%s is stored%s, but %s says %d shards: what is on it is not read; push a shard map "
@@ -194,7 +176,7 @@ def component_of(name: str, stored: Stored, place: str = "") -> Component | None
             shards_key(name),
             count,
         )
-    if entry is None and not shards:
+    if entry is None and not shards and problem is None:
         removed = stored.get(removed_key(name))
         if removed is not None:
             raise RetiredError(
@@ -202,7 +184,28 @@ def component_of(name: str, stored: Stored, place: str = "") -> Component | None
                 "stop using it, or push a shard map that describes it",
             )
         return None
-    return Component(name, entry, tuple(shards), placement, epoch)
+    return Component(name, entry, tuple(shards), placement, epoch, by_hand, problem)
+
+
+def whole_component_of(name: str, stored: Stored) -> Component | None:
+    """Return the component that is stored, or raise its problem; see `component_of`."""
+    component = component_of(name, stored)
+    return component and component.without_problem()
+
+
+def _shard(name: str, n: int, count: int, stored: Stored, place: str) -> Entry:
+    key = entry_key(name, n)
+    shard = _entry(key, stored)
+    if shard is None:
+        raise MissingEntryError(
+            f"{key} is missing{place}, but {shards_key(name)} says {count} shards", PUSH_AGAIN
+        )
+    if shard.is_cluster:
+        raise InvalidEntryError(
+            f"{key}: cluster = true makes a cluster a shard",
+            "a cluster shards itself: make it the component's entry",
+        )
+    return shard
 
 
 def _is_spare(text: bytes | str) -> bool:

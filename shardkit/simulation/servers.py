@@ -139,8 +139,8 @@ class ServerSocket(CompilingSocket):
         self.waiting: tuple[Callable[[bool], Any], float, Callable[[Any], Any] | None] | None = None
         self.queued_keys: list[bytes] = []
 
-    def _expireat(self, key: CommandItem, timestamp: float, *args: bytes) -> int:
-        done: int = super()._expireat(key, timestamp, *args)
+    def _expireat(self, key: CommandItem, timestamp: float, *args: bytes, **more: Any) -> int:
+        done: int = super()._expireat(key, timestamp, *args, **more)
         if done and timestamp <= self._db.time:  # at once, though no time has passed
             key.value = None
         return done

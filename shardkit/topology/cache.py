@@ -41,6 +41,7 @@ from shardkit.errors import (
     RetiredError,
 )
 from shardkit.forks import ForkSafeLock, renewed_in_children
+from shardkit.routing.placement import DEFAULT
 from shardkit.server_errors import meaning
 from shardkit.topology.feed import BEAT, ChangeFeed
 from shardkit.topology.sources import Reading, Source, Values
@@ -69,6 +70,7 @@ class CacheEntry:
         component: as it was last read; None if it never was.
         error: why it could not be read, if it never was.
         fresh_until: when it has to be read again; 0 if the next caller is to do that and wait.
+        refused: whether it refused a call, so that the next call reads it again if it is stale.
         lock: held by the one who reads.
         loop: the event loop whose task that is, if it is one.
         since: when he began.
@@ -79,6 +81,7 @@ class CacheEntry:
     component: Component | None = None
     error: ConfigError | None = None
     fresh_until: float = 0.0
+    refused: bool = False
     lock: threading.Lock = field(default_factory=lambda: threading.Lock())
     loop: asyncio.AbstractEventLoop | None = None
     since: float = 0.0
@@ -118,6 +121,7 @@ class Topology:
         self._failures = 0
         self._away_until = 0.0
         self._problems: dict[str, str] = {}
+        self._counts: dict[str, dict[int, str | None]] = {}  # placements by count, see `count`
         self._due: set[str] = set()  # what the thread is to read
         self._thread: threading.Thread | None = None
         self._watch_lock = ForkSafeLock()  # held by the watching thread while it reads
@@ -157,10 +161,50 @@ class Topology:
         if cached is None or found is None:
             return None
         if self._clock() >= cached.fresh_until:
-            if self.source.local or not cached.fresh_until:
+            if self.source.local or not cached.fresh_until or cached.refused:
                 return None
             self._refresh(name, cached)
         return found
+
+    def count(self, name: str, shards: int | None, rule: str | None = None) -> Component | None:
+        """Note how many shards a caller says that a component has. No I/O.
+
+        Entries that were written by hand have no stored count: a kit uses as many as are stored, if
+        one of its callers has said this number. Nothing changes for pushed entries.
+
+        Args:
+            name: the component's name.
+            shards: the number; None for a caller that does not say.
+            rule: the placement; None for a caller that may use any. The first one counts.
+
+        Returns:
+            The component as it is known now; None if it was never read.
+        """
+        cached = self._cache.get(name)
+        if type(shards) is int and shards > 0:
+            rules = self._counts.setdefault(name, {})
+            if rules.setdefault(shards, rule) is None:
+                rules[shards] = rule
+            if cached is not None and cached.component is not None:
+                cached.component = self._counted(cached.component)
+        return None if cached is None else cached.component
+
+    def _counted(self, component: Component) -> Component:
+        """Return the component with the placement that its callers give, if it is whole."""
+        by_hand, shards = component.by_hand, len(component.shards)
+        counts = self._counts.get(component.name, {})
+        if by_hand is None or shards not in counts or not by_hand.is_exactly(shards):
+            return component
+        rule = counts[shards] or DEFAULT
+        if component.problem is None and component.placement == rule:
+            return component
+        return component.placed_by(rule)
+
+    def refused(self, name: str) -> None:
+        """Note that a component refused a call: the next one looks whether that has changed."""
+        cached = self._cache.get(name)
+        if cached is not None:
+            cached.refused = True
 
     def last_known(self, name: str) -> Component:
         """Return a component as it was last read. No exchange with a server.
@@ -285,12 +329,6 @@ class Topology:
         if cached is None or cached.component is None:
             return math.inf
         return max(0.0, self._clock() - cached.read_at)
-
-    def forget_error(self, name: str) -> None:
-        """Have a component that could not be read be tried again by the next call."""
-        cached = self._cache.get(name)
-        if cached is not None and cached.component is None:
-            cached.fresh_until = 0.0
 
     def expire(self) -> None:
         """Forget how old the cached components are: the next call reads again, and waits."""
@@ -601,9 +639,14 @@ class Topology:
             return outcomes
 
     def _settle(self, name: str, cached: CacheEntry, outcome: Component | Exception) -> Component:
-        if isinstance(outcome, Exception):
-            return self._keep_previous(name, cached, outcome)
-        return self._store(cached, outcome)
+        previous = cached.component
+        if isinstance(outcome, Component):
+            outcome = self._counted(outcome)
+            broke = outcome.problem if previous and previous.shards else None
+            if previous is None or previous.problem is not None or broke is None:
+                return self._store(cached, outcome)
+            outcome = broke
+        return self._keep_previous(name, cached, outcome)
 
     @staticmethod
     async def _wait(cached: CacheEntry) -> None:
@@ -648,7 +691,7 @@ class Topology:
             and component.epoch == previous.epoch
         ):
             component = previous  # the old object stays, and its clients with it
-        cached.component, cached.error = component, None
+        cached.component, cached.error, cached.refused = component, None, False
         if previous is not None and component is not previous:
             self.changed(component)
         cached.read_at = self._clock()

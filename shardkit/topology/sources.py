@@ -128,7 +128,7 @@ class ConfigServer:
             ConfigServerError: its epoch, or config:epoch, is lower than one seen before.
         """
         place = f" on {self}"
-        stored = yield from self._reading(name, known, place)
+        stored = yield from self._reading(name, known)
         same, component = self._last.get(name, ({}, None))
         if component is None or stored != same:  # else thousands of shards were parsed every second
             component = component_of(name, stored, place)
@@ -143,9 +143,9 @@ class ConfigServer:
         _require_references(component, known)
         return component
 
-    def _reading(self, name: str, known: Component | None, place: str) -> StoredReading:
+    def _reading(self, name: str, known: Component | None) -> StoredReading:
         """Read what is stored of a component, and check config:epoch with it."""
-        steps = reading(name, len(known.shards) if known else EXPECTED_SHARDS, place)
+        steps = reading(name, len(known.shards) if known else EXPECTED_SHARDS)
         keys = next(steps)
         while True:
             # Now: what others read meanwhile may be newer than this reply.

@@ -133,7 +133,7 @@ async def test_a_method_awaits_its_components_entries_at_its_first_call(
 
     akit.topology.expire()  # as if the kit had not read them while it was opened
     assert await Visits().add("x") == 1
-    with pytest.raises(ShardCountError, match="'few' has 4 shards, the caller says 16"):
+    with pytest.raises(ShardCountError, match="'few' has 4 shards, but this call says 16"):
         await Visits().lost("x")
     assert await Visits.of("x") == await Visits().of("x") == b"1"
     assert await Visits.named("x") == await Visits().named("x") == ("Visits", b"1")
@@ -317,11 +317,16 @@ def test_a_wrong_count_of_shards_is_refused_at_the_first_call(kit: ShardKit) -> 
         return conn
 
     wrong = kit.sharded_connection("many", shards=8)(conn_of)
-    with pytest.raises(ShardCountError, match="component 'many' has 16 shards, the caller says 8"):
+    with pytest.raises(
+        ShardCountError, match="component 'many' has 16 shards, but this call says 8"
+    ):
         wrong("k")
-    with pytest.raises(ShardCountError, match="'many' has 16 shards, the caller says 8"):
+    with pytest.raises(ShardCountError, match="'many' has 16 shards, but this call says 8"):
         asyncio.run(kit.sharded_connection("many", shards=8)(coroutine)("k"))
-    with pytest.raises(ShardCountError, match="'one' has no shards, the caller says 16"):
+    with pytest.raises(
+        ShardCountError,
+        match="'one' has no shards .config:redis:one:0 is missing., but this call says 16",
+    ):
         kit.sharded_connection("one", shards=16)(conn_of)("k")
 
 
@@ -437,10 +442,10 @@ async def test_an_async_generator_is_sent_values_errors_and_its_end(source: Any)
 
 async def test_the_connection_of_a_generator_is_found_when_it_is_advanced(kit: ShardKit) -> None:
     made = kit.sharded_connection("many", shards=3)(generator)("k")
-    with pytest.raises(ShardCountError, match="the caller says 3: keys would be looked for on"):
+    with pytest.raises(ShardCountError, match="this call says 3: it would look up keys on"):
         next(made)
     amade = kit.sharded_connection("many", shards=3)(agenerator)("k")
-    with pytest.raises(ShardCountError, match="the caller says 3: keys would be looked for on"):
+    with pytest.raises(ShardCountError, match="this call says 3: it would look up keys on"):
         await anext(amade)
 
 

@@ -294,7 +294,7 @@ def test_of_two_exchanges_nothing_is_sent_if_the_second_cannot_be(
 
 
 def test_a_wrong_count_of_shards_and_a_missing_component_are_refused(kit: ShardKit) -> None:
-    with pytest.raises(ShardCountError, match="the caller says 8: keys would be looked for on"):
+    with pytest.raises(ShardCountError, match="this call says 8: it would look up keys on"):
         kit.key_sharded("many", shards=8).pipeline().get("a").execute()
     with pytest.raises(MissingEntryError, match="config:redis:nope is missing"):
         kit.key_sharded("nope").pipeline().get("a").execute()

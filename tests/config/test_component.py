@@ -124,7 +124,7 @@ def test_another_count_of_shards_is_refused() -> None:
     SHARDED.require_shards(4)
     SHARDED.require_shards(None)
     for wrong in (3, 5, 0, -4):
-        with pytest.raises(ShardCountError, match=f"has 4 shards, the caller says {wrong}"):
+        with pytest.raises(ShardCountError, match=f"has 4 shards, but this call says {wrong}"):
             SHARDED.require_shards(wrong)
     UNSHARDED.require_shards(None)
     with pytest.raises(ShardCountError, match="has no shards, the caller says 4"):

@@ -66,7 +66,7 @@ def test_a_misspelt_component_gets_the_one_that_is_meant(where: str, server: Loc
 def test_a_count_of_shards_that_is_no_number_says_so() -> None:
     with (
         shardkit.connect(MAP) as kit,
-        pytest.raises(ShardCountError, match=r"shards=\"2\" is no number of shards; say shards=2"),
+        pytest.raises(ShardCountError, match=r"shards=\"2\" is not a number; use shards=2"),
     ):
         kit.key_sharded("unique", shards="2")["key"]  # type: ignore[arg-type]
 

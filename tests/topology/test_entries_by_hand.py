@@ -35,7 +35,6 @@ def running() -> Iterator[LocalServer]:
 @pytest.fixture
 def config(running: LocalServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[redis.Redis]:
     """The config server with 16 entries, in its own databases 1 to 16, and no count."""
-    monkeypatch.setattr(stored, "_declared", {})
     with running.client() as client:
         client.flushall()
         for n in range(COUNT):
@@ -91,13 +90,21 @@ def test_who_does_not_say_the_count_is_refused_with_the_remedy(
         assert kit.key_sharded("unique", shards=COUNT)["k"]  # at once, not after a second
 
 
-@pytest.mark.parametrize("shards", [15, 17, 1])
+@pytest.mark.parametrize(
+    ("shards", "what"),
+    [
+        (15, "config:redis:unique:15 is one too many on .*: this call says 15 shards, but 16 "),
+        (17, "config:redis:unique:16 is missing on .*: this call says 17 shards, but 16 "),
+        (1, "config:redis:unique:1 is one too many on .*: this call says 1 shard, but 16 "),
+    ],
+)
 def test_another_count_than_there_are_entries_is_refused(
-    running: LocalServer, config: redis.Redis, shards: int
+    running: LocalServer, config: redis.Redis, shards: int, what: str
 ) -> None:
+    match = f"{what}entries are stored; use shards=16, or "
     with (
         shardkit.connect(url(running)) as kit,
-        pytest.raises(MissingEntryError, match=f"16 shards' entries, and callers say {shards}"),
+        pytest.raises((MissingEntryError, ShardCountError), match=match),
     ):
         kit.key_sharded("unique", shards=shards)["k"]
 
@@ -164,7 +171,8 @@ def test_a_gap_or_an_entry_on_top_is_refused(running: LocalServer, config: redis
         with (
             shardkit.connect(url(running)) as late,
             pytest.raises(
-                MissingEntryError, match=r"1[57] shards' entries, and callers say 16 shards"
+                (MissingEntryError, ShardCountError),
+                match="unique:(7 is missing|16 is one too many).*this call says 16 shards, but 1[57]",
             ),
         ):
             late.key_sharded("unique", shards=COUNT)["k"]
@@ -182,7 +190,7 @@ def test_more_entries_than_are_read_at_first_are_counted_too(
         kit.topology.expire()
     with (
         shardkit.connect(url(running)) as late,
-        pytest.raises(MissingEntryError, match="65 shards' entries, and callers say 64 shards"),
+        pytest.raises(ShardCountError, match="64 is one too many.* says 64 shards, but 65 entries"),
     ):
         late.key_sharded("unique", shards=64)["k"]
 
@@ -192,10 +200,12 @@ def test_callers_who_say_different_counts_or_placements_are_told(
 ) -> None:
     with shardkit.connect(url(running)) as kit:
         assert kit.key_sharded("unique", shards=COUNT)["k"]
-        with pytest.raises(ShardCountError, match="unique' has 16 shards, the caller says 8:"):
+        match = "this call says 8 shards, but 16 entries are stored and another call says 16; use "
+        with pytest.raises(ShardCountError, match=match):
             kit.key_sharded("unique", shards=8)["k"]
-        with pytest.raises(InvalidArgumentError, match="another caller says 'crc32'"):
-            kit.sharded_connection("unique", shards=COUNT, placement="slot")
+        match = "this call says placement='slot', but another call says 'crc32'; use one placement"
+        with pytest.raises(InvalidArgumentError, match=match):
+            kit.key_sharded("unique", shards=COUNT, placement="slot")["k"]
         with pytest.raises(InvalidArgumentError, match="without shards="):
             kit.key_sharded("unique", placement="crc32")
         with pytest.raises(InvalidArgumentError, match="placement='nonsense'"):
