@@ -724,7 +724,7 @@ class Catalogue(Generic[Face]):
         """
         component = component or name
         followers = followers or component
-        network = _social.SocialNetwork(
+        network: _social.SocialNetwork[Face] = _social.SocialNetwork(
             self._driver,
             name,
             users=users or component,

@@ -242,13 +242,13 @@ class Component:
         if count is not None and count != there:
             if not there:
                 raise ShardCountError(
-                    f"component {self.name!r} has no shards ({entry_key(self.name, 0)} is missing), "
-                    f"but this call says {count}",
+                    f"component {self.name!r} has no shards ({entry_key(self.name, 0)} is "
+                    f"missing), but this call says {count}",
                     remedy,
                 )
             raise ShardCountError(
-                f"component {self.name!r} has {there} {_shards(there)}, but this call says {count}: "
-                "it would look up keys on the wrong shards",
+                f"component {self.name!r} has {there} {_shards(there)}, but this call says "
+                f"{count}: it would look up keys on the wrong shards",
                 remedy,
             )
         if rule is not None and there and rule != self.placement:

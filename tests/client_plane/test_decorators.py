@@ -325,7 +325,7 @@ def test_a_wrong_count_of_shards_is_refused_at_the_first_call(kit: ShardKit) -> 
         asyncio.run(kit.sharded_connection("many", shards=8)(coroutine)("k"))
     with pytest.raises(
         ShardCountError,
-        match="'one' has no shards .config:redis:one:0 is missing., but this call says 16",
+        match=r"'one' has no shards .config:redis:one:0 is missing., but this call says 16",
     ):
         kit.sharded_connection("one", shards=16)(conn_of)("k")
 

@@ -173,7 +173,7 @@ def test_an_unsharded_component_is_routed_to_its_entry(kit: ShardKit) -> None:
             router.client(shard)
     with pytest.raises(
         ShardCountError,
-        match="'one' has no shards .config:redis:one:0 is missing., but this call says 16",
+        match=r"'one' has no shards .config:redis:one:0 is missing., but this call says 16",
     ):
         kit.key_sharded("one", shards=16)["a"]
 

@@ -14,7 +14,7 @@ from topology_helpers import settle
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.config import store, stored
+from shardkit.config import store
 from shardkit.errors import (
     InvalidArgumentError,
     InvalidEntryError,
@@ -172,7 +172,7 @@ def test_a_gap_or_an_entry_on_top_is_refused(running: LocalServer, config: redis
             shardkit.connect(url(running)) as late,
             pytest.raises(
                 (MissingEntryError, ShardCountError),
-                match="unique:(7 is missing|16 is one too many).*this call says 16 shards, but 1[57]",
+                match=r"unique:(7 is missing|16 is one too many).*says 16 shards, but 1[57]",
             ),
         ):
             late.key_sharded("unique", shards=COUNT)["k"]
@@ -190,7 +190,9 @@ def test_more_entries_than_are_read_at_first_are_counted_too(
         kit.topology.expire()
     with (
         shardkit.connect(url(running)) as late,
-        pytest.raises(ShardCountError, match="64 is one too many.* says 64 shards, but 65 entries"),
+        pytest.raises(
+            ShardCountError, match=r"64 is one too many.* says 64 shards, but 65 entries"
+        ),
     ):
         late.key_sharded("unique", shards=64)["k"]
 

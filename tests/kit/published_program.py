@@ -1,0 +1,202 @@
+"""The published program: entries written by hand, module-level names, any order of first calls.
+
+Run as ``published_program.py URL SERVERS FIRST``, it makes the five first calls in each order that
+begins with the call FIRST, on both faces, in the main thread, in another thread and in a forked
+child. Each run is a process of its own, forked from one that has only imported shardkit. It prints
+a JSON list: for each run its name, and for each call the database that it reached, or the error.
+
+SERVERS is ``real``; or ``memory``, where each run writes the entries to a config server in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from itertools import permutations
+from typing import Any
+
+import shardkit
+from shardkit import (
+    AsyncIdPairShardedConnection,
+    AsyncKeyShardedConnection,
+    IdPairShardedConnection,
+    KeyShardedConnection,
+    redis_connection,
+    sharded_connection,
+)
+
+CALLS = ("statistics", "expected", "count_visit", "timelines", "followers")
+KEYS = {"count_visit": "a-session", "timelines": "home:42", "followers": (99, 42)}
+FIRST = {"timelines": 32, "followers": 48, "unique": 16}  # the database of shard 0
+COUNTS = {"timelines": 8, "followers": 16, "unique": 16}
+UNSHARDED = {"statistics": 15, "unique": 14}
+
+
+def entries(port: int) -> dict[str, str]:
+    """The entries that the program's reader writes, and nothing else."""
+    databases = {f"config:redis:{name}": db for name, db in UNSHARDED.items()}
+    for name, count in COUNTS.items():
+        databases |= {f"config:redis:{name}:{n}": FIRST[name] + n for n in range(count)}
+    return {
+        key: json.dumps({"host": "127.0.0.1", "port": port, "db": db})
+        for key, db in databases.items()
+    }
+
+
+def database(conn: Any) -> int:
+    return int(conn.connection_pool.connection_kwargs.get("db") or 0)
+
+
+def blocking() -> dict[str, Callable[[], int]]:
+    """The program as a reader writes it, at the top of a module."""
+
+    @redis_connection("statistics")
+    def statistics(conn: Any) -> int:
+        conn.incr("statistics")
+        return database(conn)
+
+    @redis_connection("unique")
+    def expected(conn: Any, key: str) -> int:
+        conn.incr(key)
+        return database(conn)
+
+    @sharded_connection("unique", 16)
+    def count_visit(conn: Any, session: str) -> int:
+        conn.incr(session)
+        return database(conn)
+
+    timelines = KeyShardedConnection("timelines", 8)
+    followers = IdPairShardedConnection("followers", 16)
+
+    def used(conn: Any) -> int:
+        conn.incr("used")
+        return database(conn)
+
+    return {
+        "statistics": statistics,
+        "expected": lambda: expected("2026-11-26"),
+        "count_visit": lambda: count_visit(KEYS["count_visit"]),
+        "timelines": lambda: used(timelines[KEYS["timelines"]]),
+        "followers": lambda: used(followers[KEYS["followers"]]),
+    }
+
+
+def awaiting() -> dict[str, Callable[[], Any]]:
+    """The same, awaited."""
+
+    @redis_connection("statistics")
+    async def statistics(conn: Any) -> int:
+        await conn.incr("statistics")
+        return database(conn)
+
+    @redis_connection("unique")
+    async def expected(conn: Any, key: str) -> int:
+        await conn.incr(key)
+        return database(conn)
+
+    @sharded_connection("unique", 16)
+    async def count_visit(conn: Any, session: str) -> int:
+        await conn.incr(session)
+        return database(conn)
+
+    timelines = AsyncKeyShardedConnection("timelines", 8)
+    followers = AsyncIdPairShardedConnection("followers", 16)
+
+    async def used(router: Any, key: Any) -> int:
+        await router.load()
+        await router[key].incr("used")
+        return database(router[key])
+
+    return {
+        "statistics": statistics,
+        "expected": lambda: expected("2026-11-26"),
+        "count_visit": lambda: count_visit(KEYS["count_visit"]),
+        "timelines": lambda: used(timelines, KEYS["timelines"]),
+        "followers": lambda: used(followers, KEYS["followers"]),
+    }
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def program(face: str, order: tuple[str, ...]) -> dict[str, Any]:
+    if face == "blocking":
+        calls = blocking()
+        return {name: outcome(calls[name]) for name in order}
+    with asyncio.Runner() as runner:
+        calls = awaiting()
+
+        async def run(name: str) -> Any:
+            return await calls[name]()
+
+        outcomes = {name: outcome(lambda name=name: runner.run(run(name))) for name in order}
+        runner.run(shardkit.default_kit().aclose() or asyncio.sleep(0))
+        return outcomes
+
+
+def in_thread(face: str, order: tuple[str, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    thread = threading.Thread(target=lambda: found.update(program(face, order)))
+    thread.start()
+    thread.join()
+    return found
+
+
+def in_child(face: str, order: tuple[str, ...]) -> dict[str, Any]:
+    """In a child of a process that has made the first of the calls itself."""
+    program("blocking", order[:1])
+    return forked(lambda: program(face, order))
+
+
+def forked(run: Callable[[], Any]) -> Any:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        try:
+            os.write(writing, json.dumps(outcome(run)).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    return json.loads(text)
+
+
+def configured(url: str, servers: str) -> None:
+    if servers == "real":
+        os.environ["SHARDKIT_CONFIG"] = url
+        return
+    from shardkit.testing import MemoryServers
+
+    memory = MemoryServers(shardkit.ShardMap.parse("config_server: {port: 7000}\ncomponents: {}"))
+    for key, entry in entries(7001).items():
+        memory.config_server.client().set(key, entry)
+    shardkit.configure(shardkit.connect("redis://127.0.0.1:7000", connector=memory))
+
+
+def main(url: str, servers: str, first: str) -> None:
+    runs = []
+    for order in [order for order in permutations(CALLS) if order[0] == first]:
+        for face in ("blocking", "awaiting"):
+            for where in (program, in_thread, in_child):
+
+                def run(order: Any = order, face: str = face, where: Any = where) -> Any:
+                    configured(url, servers)
+                    return where(face, order)
+
+                runs.append([f"{where.__name__} {face} {' '.join(order)}", forked(run)])
+    print(json.dumps(runs))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

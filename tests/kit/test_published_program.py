@@ -1,0 +1,194 @@
+"""The published program runs as it is, with entries written by hand; wrong programs are refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import published_program as program
+import pytest
+import redis
+
+import shardkit
+from shardkit.errors import MissingEntryError, ShardCountError, ShardKitError
+from shardkit.local import LocalServer
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    with LocalServer(databases=64) as running:
+        yield running
+
+
+@pytest.fixture
+def config(server: LocalServer) -> Iterator[redis.Redis]:
+    with server.client() as client:
+        client.flushall()
+        client.mset(program.entries(server.port))
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def default_kit(server: LocalServer) -> Iterator[None]:
+    shardkit.configure(f"redis://{server.address}")
+    yield
+    shardkit.configure()
+
+
+def place(component: str, key: str) -> int:
+    """The database where the book has a key."""
+    return program.FIRST[component] + crc32(key.encode()) % program.COUNTS[component]
+
+
+EXPECTED = {
+    "statistics": 15,
+    "expected": 14,
+    "count_visit": place("unique", "a-session"),
+    "timelines": place("timelines", "home:42"),
+    "followers": place("followers", "42:99"),
+}
+
+
+@pytest.mark.long(4)
+@pytest.mark.parametrize("first", program.CALLS)
+@pytest.mark.parametrize("servers", ["real", "memory"])
+def test_each_order_of_first_calls_is_served(
+    server: LocalServer, config: redis.Redis, servers: str, first: str
+) -> None:
+    if servers == "memory":
+        pytest.importorskip("fakeredis")
+    ran = subprocess.run(
+        [sys.executable, Path(program.__file__), f"redis://{server.address}", servers, first],
+        capture_output=True,
+        check=False,
+        timeout=300,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    runs = json.loads(ran.stdout)
+    assert len(runs) == 24 * 2 * 3
+    assert [run for run in runs if run[1] != EXPECTED] == []
+
+
+def refused(call: Any) -> str:
+    with pytest.raises(ShardKitError) as error:
+        call()
+    return str(error.value)
+
+
+def test_wrong_programs_are_refused_and_right_ones_are_served_afterwards(
+    server: LocalServer, config: redis.Redis
+) -> None:
+    where = f" on config server {server.address}/0"
+    config.delete("config:redis:unique:7")
+    short = shardkit.KeyShardedConnection("unique", 16)
+    assert refused(lambda: short["a"]) == (
+        f"config:redis:unique:7 is missing{where}: this call says 16 shards, but 15 entries are "
+        "stored; write the missing entries"
+    )
+    wrong, right = (shardkit.KeyShardedConnection("timelines", count) for count in (16, 8))
+    assert refused(lambda: wrong["a"]) == (
+        f"config:redis:timelines:8 is missing{where}: this call says 16 shards, but 8 entries are "
+        "stored; use shards=8, or write the missing entries"
+    )
+    assert right["a"].ping()
+    assert "8 entries are stored and another call says 8; use shards=8" in refused(
+        lambda: wrong["a"]
+    )
+    few = shardkit.IdPairShardedConnection("followers", 4)
+    assert refused(lambda: few[1, 2]) == (
+        f"config:redis:followers:4 is one too many{where}: this call says 4 shards, but 16 entries "
+        "are stored; use shards=16, or delete what does not belong there"
+    )
+    unsaid = shardkit.KeyShardedConnection("followers")
+    assert refused(lambda: unsaid["a"]) == (
+        f"config:shards:followers is missing{where}, but 16 entries are stored, from "
+        "config:redis:followers:0 on; use shards=16 in each call, or push a shard map: "
+        "shardkit config push"
+    )
+    mistyped = shardkit.KeyShardedConnection("timeline", 8)
+    assert refused(lambda: mistyped["a"]).startswith(
+        f"config:redis:timeline and config:shards:timeline are missing{where}, or hold no text; "
+        "did you mean 'timelines'?"
+    )
+    assert shardkit.IdPairShardedConnection("followers", 16)[1, 2].ping()
+    assert unsaid["a"].ping()  # the count is known now
+
+
+def test_an_entry_that_is_written_later_is_found_within_a_second(
+    server: LocalServer, config: redis.Redis
+) -> None:
+    @shardkit.redis_connection("later")
+    def unsharded(conn: Any) -> bool:
+        return bool(conn.ping())
+
+    @shardkit.sharded_connection("later", 2)
+    def sharded(conn: Any, key: str) -> bool:
+        return bool(conn.ping())
+
+    now = 1000.0
+    shardkit.default_kit().topology._clock = lambda: now  # seconds pass without waiting
+    entry = json.dumps({"host": "127.0.0.1", "port": server.port, "db": 1})
+    with pytest.raises(MissingEntryError):
+        unsharded()
+    config.set("config:redis:later:0", entry)
+    now += 1.01
+    with pytest.raises(MissingEntryError, match="config:redis:later:1 is missing"):
+        sharded("a")
+    with pytest.raises(MissingEntryError, match="config:redis:later is missing"):
+        unsharded()
+    config.mset({"config:redis:later:1": entry, "config:redis:later": entry})
+    now += 1.01
+    assert sharded("a")
+    assert unsharded()
+
+
+@pytest.mark.parametrize("broken", ["nonsense", '{"port": "x"}', None])
+def test_an_unsharded_connection_needs_only_its_own_entry(
+    server: LocalServer, config: redis.Redis, broken: str | None
+) -> None:
+    if broken is None:
+        config.set("config:shards:unique", "nonsense")
+    else:
+        config.set("config:redis:unique:3", broken)
+
+    @shardkit.redis_connection("unique")
+    def expected(conn: Any) -> bool:
+        return bool(conn.ping())
+
+    assert expected()
+    assert refused(lambda: shardkit.KeyShardedConnection("unique", 16)["a"])
+    assert shardkit.default_kit().client("unique").ping()
+
+
+def test_another_default_kit_does_not_know_the_counts_of_the_former(
+    server: LocalServer, config: redis.Redis
+) -> None:
+    book = shardkit.KeyShardedConnection("timelines", 8, placement="redis-in-action")
+    assert book["a"].ping()
+    unsaid = shardkit.KeyShardedConnection("timelines")
+    assert unsaid.shard_of("home:1") == book.shard_of("home:1")
+    shardkit.configure(f"redis://{server.address}")
+    with pytest.raises(MissingEntryError, match="use shards=8"):
+        unsaid.shard_of("home:1")
+    assert shardkit.KeyShardedConnection("timelines", 8).shard_of("home:1") == (
+        crc32(b"home:1") % 8
+    )
+    assert "another call says 'crc32'" in refused(lambda: book["a"])
+
+
+def test_parts_of_structures_are_served_by_the_count_that_they_say(
+    server: LocalServer, config: redis.Redis
+) -> None:
+    with shardkit.connect(f"redis://{server.address}") as kit:
+        assert kit.client("timelines", 3).ping()
+        assert kit.search("docs", component="timelines", shards=8).index("a", "some text") == 1
+        with pytest.raises(ShardCountError, match="config:redis:followers:4 is one too many"):
+            kit.score_ranges("f:1", component="followers", shards=4).page()
+        assert kit.score_ranges("f:1", component="followers", shards=16).page() == []
