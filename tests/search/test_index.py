@@ -383,7 +383,7 @@ def test_an_index_is_only_opened_with_its_own_parameters(face: Face, kit: ShardK
         with pytest.raises(ParameterMismatchError, match="s:meta: 's' was created with other"):
             face.run(index.index("b", "y"))
     assert face.run(opened(face, keep_text=False).count()) == 1
-    with pytest.raises(ShardCountError, match="the caller says 4: keys would be looked for on"):
+    with pytest.raises(ShardCountError, match="this call says 4: it would look up keys on"):
         face.run(opened(face, "other", component="many", shards=4).index("a", "x"))
     assert keys_of(kit, "many") == set()
 

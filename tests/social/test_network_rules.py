@@ -158,7 +158,7 @@ def test_other_parameters_are_refused(face: Face, network: Any) -> None:
     face.run(network.create_user("ada", "Ada"))
     with pytest.raises(ParameterMismatchError, match="parts is '4', not '8'"):
         face.run(opened(face, parts=8).get_user(7))
-    with pytest.raises(ShardCountError, match="the caller says 4: keys would be looked for on"):
+    with pytest.raises(ShardCountError, match="this call says 4: it would look up keys on"):
         face.run(opened(face, name="other", relation_shards=4).following(7))
     for wrong, said in (
         ({"fan_out_limit": 3}, "fan_out_limit=3; give 5 or more"),

@@ -100,7 +100,7 @@ async def test_a_numbered_shard_is_a_shard_where_there_are_and_the_entry_elsewhe
 
 
 async def test_a_numbered_shard_of_another_number_of_shards_is_refused(face: Face) -> None:
-    with pytest.raises(ShardCountError, match="has 4 shards, the caller says 8"):
+    with pytest.raises(ShardCountError, match="has 4 shards, but this call says 8"):
         await face.send(command(ShardOf("few", 7, 8), "part", "SET", 7))
 
 

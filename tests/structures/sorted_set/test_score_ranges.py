@@ -306,5 +306,5 @@ def test_too_many_sorted_sets_are_refused(kit: ShardKit) -> None:
 
 
 def test_another_number_of_shards_is_refused(kit: ShardKit) -> None:
-    with pytest.raises(ShardCountError, match="the caller says 4: keys would be looked for on"):
+    with pytest.raises(ShardCountError, match="this call says 4: it would look up keys on"):
         kit.score_ranges("f", component="many", shards=4).page()
