@@ -135,7 +135,7 @@ def test_an_entry_that_is_written_later_is_found_within_a_second(
     now = 1000.0
     shardkit.default_kit().topology._clock = lambda: now  # seconds pass without waiting
     entry = json.dumps({"host": "127.0.0.1", "port": server.port, "db": 1})
-    with pytest.raises(MissingEntryError, match="config:redis:later and .* are missing"):
+    with pytest.raises(MissingEntryError, match=r"config:redis:later and .* are missing"):
         unsharded()
     config.set("config:redis:later:0", entry)
     now += 1.01
