@@ -183,6 +183,15 @@ def test_locations_are_read_and_written_in_place(bench: Bench) -> None:
     assert list(where.records.check()) == []
 
 
+def test_locations_of_users_beyond_the_first_parts_are_registered_by_hand(bench: Bench) -> None:
+    user = 1100 * 2**20 + 5
+    bench.raw.setrange("location:1100", 10, b"\xeb\x09")
+    bench.book.sadd("location:parts", 1100)
+    where = bench.run("locations")["where"]
+    assert where.get(user) == ("USA", "CA")
+    assert where.aggregate().countries == {"USA": 1}
+
+
 def test_contacts_and_guilds_are_read_and_written_in_place(bench: Bench) -> None:
     bench.book.lpush("recent:ada", "Alan", "Gregor", "Grace")
     bench.book.zadd("members:elves", dict.fromkeys(["elrond", "elros", "arwen", "celeborn"], 0))
@@ -331,13 +340,24 @@ def test_a_social_network_is_copied(bench: Bench) -> None:
     book = bench.book
     for number, login in ((1, "Ada"), (2, "alan")):
         book.hset("users:", login.lower(), str(number))
-        user: dict[str, Any] = {"login": login, "id": number, "name": login, "followers": 0, "posts": 0}
+        user: dict[str, Any] = {
+            "login": login,
+            "id": number,
+            "name": login,
+            "followers": 0,
+            "posts": 0,
+        }
         book.hset(f"user:{number}", mapping=user)
     book.zadd("following:1", {"2": 1000})
     book.zadd("followers:2", {"1": 1000})
     book.mset({"user:id:": 2, "status:id:": 11})
     for number in (9, 10, 11):
-        status: dict[str, Any] = {"message": f"m{number}", "posted": 1000.5 + number, "id": number, "uid": 2}
+        status: dict[str, Any] = {
+            "message": f"m{number}",
+            "posted": 1000.5 + number,
+            "id": number,
+            "uid": 2,
+        }
         book.hset(f"status:{number}", mapping=status | {"login": "alan"})
     names = bench.run("social network")
     network, users = names["network"], names["users"]
