@@ -65,12 +65,15 @@ def query_all(
 
 
 @contextmanager
-def client_of(fields: Mapping[str, Any], timeout: float = TIMEOUT) -> Iterator[Any]:
+def client_of(
+    fields: Mapping[str, Any], timeout: float = TIMEOUT, connector: Connector | None = None
+) -> Iterator[Any]:
     """Give a redis-py client with a timeout, and close it afterwards.
 
     Args:
         fields: an entry's fields, references resolved.
         timeout: seconds.
+        connector: creates the client; None for the usual one.
     """
     limits = {
         "socket_timeout": timeout,
@@ -79,7 +82,7 @@ def client_of(fields: Mapping[str, Any], timeout: float = TIMEOUT) -> Iterator[A
         "decode_responses": False,
         "retries": 0,
     }
-    client = Connector().blocking({**fields, **limits})
+    client = (connector or Connector()).blocking({**fields, **limits})
     try:
         yield client
     finally:

@@ -21,6 +21,7 @@ from shardkit.config.component import Component
 from shardkit.config.diff import ComponentChange
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
+from shardkit.connections import Connector
 from shardkit.errors import ConfigError, ConfigServerError, few
 from shardkit.server_queries import TIMEOUT, client_of, query_all
 from shardkit.topology.witness import read_witness, witnesses, write_witness
@@ -29,7 +30,12 @@ logger = logging.getLogger("shardkit.admin")
 
 
 def push(
-    config: redis.Redis, shard_map: ShardMap, *, timeout: float = TIMEOUT, **options: Any
+    config: redis.Redis,
+    shard_map: ShardMap,
+    *,
+    timeout: float = TIMEOUT,
+    connector: Connector | None = None,
+    **options: Any,
 ) -> list[ComponentChange]:
     """Push a shard map, and have the servers of its components witness the push.
 
@@ -37,6 +43,7 @@ def push(
         config: a client of the config server.
         shard_map: what shall be there; components that it does not describe stay as they are.
         timeout: seconds for one answer of a data server.
+        connector: connects to the data servers; with `shardkit.testing.MemoryServers`, pass these.
         options: ``force``, ``prune``, ``has_data``, ``sample``, ``epoch``, ``above``, ``author``
             and ``message``, as in `shardkit.config.store.push`.
 
@@ -52,7 +59,7 @@ def push(
     known = [*_components(config), *shard_map.components.values()]
     changes = store.push(config, shard_map, **options)
     epoch = store.read_epoch(config)
-    missed = attest(known, epoch, timeout)
+    missed = attest(known, epoch, timeout, connector)
     if missed:
         logger.warning(
             "%s could not be told of epoch %d; a config server that is restored from an old "
@@ -83,9 +90,14 @@ def newest_witness(components: Iterable[Component], timeout: float = TIMEOUT) ->
     return max(known, default=(0, ""))
 
 
-def attest(components: Iterable[Component], epoch: int, timeout: float = TIMEOUT) -> list[str]:
+def attest(
+    components: Iterable[Component],
+    epoch: int,
+    timeout: float = TIMEOUT,
+    connector: Connector | None = None,
+) -> list[str]:
     """Have the servers of components witness an epoch; return the addresses that did not."""
-    answers = _ask_witnesses(components, partial(_attest, epoch), timeout)
+    answers = _ask_witnesses(components, partial(_attest, epoch), timeout, connector)
     return [entry.address for entry, each in answers.items() if isinstance(each, Exception)]
 
 
@@ -94,10 +106,13 @@ def _attest(epoch: int, client: Any, names: Collection[str]) -> None:
 
 
 def _ask_witnesses(
-    components: Iterable[Component], query: Callable[[Any, Collection[str]], Any], timeout: float
+    components: Iterable[Component],
+    query: Callable[[Any, Collection[str]], Any],
+    timeout: float,
+    connector: Connector | None = None,
 ) -> dict[Entry, Any | Exception]:
     def ask(entry: Entry, names: Collection[str]) -> Any:
-        with client_of(entry.resolved("it"), timeout) as client:
+        with client_of(entry.resolved("it"), timeout, connector) as client:
             return query(client, names)
 
     return query_all(

@@ -7,6 +7,9 @@
 
 That layout does not store where ranges end: each range reaches to the next one, and the last one to
 255.255.255.255. If the original data had gaps, import the original data.
+
+Java programs computed scores in signed 32-bit integers, so theirs are negative from 128.0.0.0 on.
+Such a score stands for the address 2^32 + score.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ import redis
 from shardkit.geo.addresses import IPV4
 from shardkit.geo.models import City, IpRange, Item, SkippedLine
 from shardkit.geo.readers import source_id
+
+__all__ = ["redis_in_action"]
 
 _AT_ONCE = 1000
 
@@ -40,26 +45,28 @@ def redis_in_action(
     for key in cities:
         for field, value in client.hscan_iter(key, count=_AT_ONCE):
             yield _city(key, _text(field), value)
-    held: tuple[int, int | str] | None = None
-    start = 0
-    # Ranks follow the scores, which are the first addresses.
-    while page := _page(client, ranges, start):
-        for turn, (member, score) in enumerate(page, start + 1):
-            if not 0 <= score < IPV4 or score != int(score):
-                yield SkippedLine(turn, f"the score {score} is not an IPv4 address", ranges)
-                continue
-            first = int(score)
-            if held is not None and first > held[0]:
-                yield IpRange(held[0], first - 1, held[1], turn - 1, ranges)
-            held = first, source_id(_text(member).rpartition("_")[0] or _text(member))
-        start += _AT_ONCE
+    held: tuple[int, int | str, int] | None = None
+    for rank, member, score in _by_address(client, ranges):
+        if not -(IPV4 // 2) <= score < IPV4 or score != int(score):
+            yield SkippedLine(rank + 1, f"the score {score} is not an IPv4 address", ranges)
+            continue
+        first = int(score) % IPV4
+        if held is not None and first > held[0]:
+            yield IpRange(held[0], first - 1, *held[1:], ranges)
+        held = first, source_id(_text(member).rpartition("_")[0] or _text(member)), rank + 1
     if held is not None:
-        yield IpRange(held[0], IPV4 - 1, held[1], start, ranges)
+        yield IpRange(held[0], IPV4 - 1, *held[1:], ranges)
 
 
-def _page(client: redis.Redis, key: str, start: int) -> list[tuple[Any, float]]:
-    page: Any = client.zrange(key, start, start + _AT_ONCE - 1, withscores=True)
-    return list(page)
+def _by_address(client: redis.Redis, key: str) -> Iterator[tuple[int, Any, float]]:
+    """Iterate over rank, member and score; negative scores stand for the highest addresses."""
+    negative: Any = client.zcount(key, "-inf", "(0")
+    count: Any = client.zcard(key)
+    for start, end in ((negative, count), (0, negative)):
+        for at in range(start, end, _AT_ONCE):
+            page: Any = client.zrange(key, at, min(at + _AT_ONCE, end) - 1, withscores=True)
+            for rank, (member, score) in enumerate(page, at):
+                yield rank, member, score
 
 
 def _city(key: str, field: str, value: Any) -> Item:

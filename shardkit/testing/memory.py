@@ -7,6 +7,13 @@
         servers.server_of("unique", 3).down()
         ...
 
+Without a map, entries are read from a config server in memory, as programs read them from theirs::
+
+    servers = MemoryServers()
+    config = servers.config_server
+    config.client().set("config:redis:unique", '{"host": "a.internal", "db": 20}')
+    shardkit.configure(shardkit.connect(config.entry, connector=servers))
+
 `shardkit.transport.fake_servers` documents what the servers can and cannot do. There are pytest
 fixtures for this; see `shardkit.testing.plugin`.
 """
@@ -30,9 +37,9 @@ class MemoryServers(MemoryConnector):
     """The servers of a shard map in memory; also the connector to them.
 
     Args:
-        shard_map: the map, or its path. A ``${NAME}`` that is not set becomes ``local-NAME``, so
-        that
-            a production map can be tested as it is.
+        shard_map: the map, or its path; None for servers that only the config server's entries
+            name. A ``${NAME}`` in a map that is not set becomes ``local-NAME``, so that a
+            production map can be tested as it is.
 
     Attributes:
         shard_map: the map to connect to, with the same addresses, which need not exist.
@@ -43,9 +50,10 @@ class MemoryServers(MemoryConnector):
         LocalServerError: fakeredis is not installed.
     """
 
-    def __init__(self, shard_map: ShardMap | str | Path) -> None:
+    def __init__(self, shard_map: ShardMap | str | Path | None = None) -> None:
         super().__init__()
-        self.shard_map = _in_memory(as_map(shard_map))
+        given = ShardMap({}, source="no map") if shard_map is None else as_map(shard_map)
+        self.shard_map = _in_memory(given)
 
     @property
     def servers(self) -> list[MemoryServer]:
@@ -54,6 +62,11 @@ class MemoryServers(MemoryConnector):
             for _, entry in component.entries():
                 self.server(entry)
         return super().servers
+
+    @property
+    def config_server(self) -> MemoryServer:
+        """The config server: the map's, or one at ``config-server:6379``. It starts empty."""
+        return self.server(self.shard_map.config_server or "config-server:6379")
 
     def server_of(self, component: str, number: int | None = None) -> MemoryServer:
         """Return the server of a shard, or (number None) of the unsharded entry.

@@ -6,14 +6,18 @@ and at what only other protocols, versions and listeners need. Here::
     SET k v ─► plan of (SET, 2 arguments) ─► read keys ─► fakeredis' SET ─► write back what changed
                made once                     convert
 
-Connections that subscribe or speak RESP3 get fakeredis' own way.
+Connections that subscribe or speak RESP3 get fakeredis' own way. A server has any database that is
+selected; fakeredis' have 16.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+import copy
+from functools import cache
+from typing import Any, Final, NamedTuple, cast
 
 from fakeredis import _msgs as msgs
+from fakeredis._command_args_parsing import DbIndex
 from fakeredis._commands import Key, Signature
 from fakeredis._core import CommandItem
 from fakeredis._helpers import SimpleError, SimpleString
@@ -41,14 +45,28 @@ class _Plan(NamedTuple):
     changes: bool
 
 
+class _AnyDatabase(DbIndex):
+    """The number of a database."""
+
+    MAX_VALUE = 2**31 - 1
+
+
 _plans: dict[tuple[Signature, int], _Plan] = {}
+
+
+@cache
+def _with_any_database(signature: Signature) -> Signature:
+    """Return a command's signature, with `_AnyDatabase` in place of fakeredis' 16 databases."""
+    changed: Any = copy.copy(signature)
+    changed.fixed = tuple(_AnyDatabase if kind is DbIndex else kind for kind in signature.fixed)
+    return cast("Signature", changed)
 
 
 def _plan(signature: Signature, given: list[Any], version: Any) -> _Plan:
     """Return the plan of a command with so many arguments; raises if it takes another number."""
     signature.check_arity(given, version)
     count = len(given)
-    types: list[Any] = list(signature.fixed)
+    types: list[Any] = list(_with_any_database(signature).fixed)
     repeat = signature.repeat
     types += [repeat[n % len(repeat)] for n in range(count - len(types))]
     flags = signature.flags
@@ -102,7 +120,8 @@ class PlannedCommands:
         ):
             if is_write_command(signature.name.encode()):
                 server.changed = True
-            return super()._run_command(function, signature, given, from_script)  # type: ignore[misc]
+            wide = _with_any_database(signature)
+            return super()._run_command(function, wide, given, from_script)  # type: ignore[misc]
         items: list[CommandItem] = []
         plan = _plans.get((signature, len(given)))
         try:

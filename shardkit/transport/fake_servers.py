@@ -34,7 +34,8 @@ that loads its data or is a replica for as long as the entry's ``socket_timeout`
 Commands by which a connection is set up (AUTH, HELLO, SELECT, CLIENT), and those that surround
 others (MULTI, EXEC, WATCH, SCRIPT LOAD and so on), are affected only if they are named.
 
-Limits: users, passwords and TLS are ignored. A Sentinel's service is one server without replicas. A
+Limits: users, passwords and TLS are ignored. A server has as many databases as are used. A
+Sentinel's service is one server without replicas. A
 cluster is one server behind a plain client, which routes, and refuses a command whose keys are in
 several slots, but has none of redis-py's cluster methods. Sizes and encodings, as in ``MEMORY
 USAGE``, differ from a real server's.
@@ -136,6 +137,11 @@ class MemoryServer:
         self._down = False
         self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
         self._inside: redis.Redis = self.client()
+
+    @property
+    def entry(self) -> Entry:
+        """The entry to connect with, through the connector of this server."""
+        return Entry(_fields_of(self.address), self.address)
 
     # ---- faults
 
@@ -474,11 +480,15 @@ class _BlockingFaulty(_Faulty):
 class _AwaitingFaulty(_Faulty):
     _id = 0
     _sock: Any
+    _writer: Any
 
     async def _connect(self) -> None:
         self._begin()
         await super()._connect()  # type: ignore[misc]
         self._sock.__class__ = _socket_classes().AsyncCompilingSocket
+        transport: Any = getattr(self._writer, "transport", None)
+        if transport is not None:  # fakeredis' has only what redis-py calls
+            transport.abort, transport.get_write_buffer_size = self._writer.close, lambda: 0
 
     async def on_connect_check_health(self: Any, check_health: bool = True) -> None:
         await super().on_connect_check_health(check_health=check_health)  # type: ignore[misc]
@@ -600,6 +610,24 @@ def plain_tcp_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     if fields.keys() & {"unix_socket_path", "sentinel"}:
         kept |= {"host": server_address(fields), "port": 0}  # for messages
     return kept
+
+
+def _fields_of(address: str) -> dict[str, Any]:
+    """Return the fields of an entry whose `server_address` is this one."""
+    kind, _, rest = address.partition(":")
+    if kind == "unix":
+        return {"unix_socket_path": rest}
+    if kind == "sentinel":
+        service, _, sentinels = rest.rpartition("@")
+        pairs = [list(_pair(sentinel)) for sentinel in sentinels.split(",")]
+        return {"sentinel": {"service": service, "sentinels": pairs}}
+    host, port = _pair(address)
+    return {"host": host, "port": port}
+
+
+def _pair(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def server_address(fields: Mapping[str, Any]) -> str:

@@ -37,6 +37,7 @@ PUBLIC = {
         "shardkit.errors",
         "shardkit.events",
         "shardkit.geo",
+        "shardkit.geo.redis_in_action",
         "shardkit.growth",
         "shardkit.health",
         "shardkit.integrations.asgi",

@@ -457,6 +457,22 @@ def test_data_in_the_layout_of_the_book_is_taken_over(kit: ShardKit, decode: boo
     assert ip.find("128.0.0.0") is None
 
 
+def test_negative_scores_of_java_programs_are_the_upper_half_of_addresses(kit: ShardKit) -> None:
+    client: Any = kit.client("one")
+    client.hset("cityid2city:", mapping={str(n): f'["City {n}", "", "DE"]' for n in range(5)})
+    high = {"1_1": 2**31 - 2**32, "2_2": (192 << 24) - 2**32, "3_3": -256}
+    client.zadd("ip2cityid:", {"0_0": 1 << 24, "4_9": (1 << 24) + 5, **high, "0_4": -(2**31) - 1})
+    client.zadd("ip2cityid:", {f"2_{n + 10}": (193 << 24) + n - 2**32 for n in range(3000)})
+    ip = kit.ip_to_city(component="many")
+    done = ip.import_from(redis_in_action(client))
+    assert (done.cities, done.skipped) == (5, 1)
+    found = ip.find_many(
+        ["1.0.0.4", "127.255.255.255", "128.0.0.0", "192.0.0.0", "255.255.255.255"]
+    )
+    assert [city.id for city in found] == [0, 4, 1, 2, 3]
+    assert ip.find("0.255.255.255") is None
+
+
 def test_the_layout_of_the_book_without_ranges_gives_its_cities_only(kit: ShardKit) -> None:
     client: Any = kit.client("one")
     client.hset("cityid2city:", "7", '["Bonn", null, "DE"]')

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
+import redis
 
 import shardkit
 from shardkit import ShardMap
+from shardkit.admin import push
 from shardkit.local import LocalServers
 from shardkit.testing.kits import built_in_map, empty, opened
 from shardkit.testing.memory import MemoryServers
@@ -54,3 +59,91 @@ def test_servers_of_every_kind_are_emptied() -> None:
                 ]
                 assert added == [1] * len(servers.shard_map.components)
             empty(servers)
+
+
+def write_by_hand(servers: MemoryServers) -> None:
+    with servers.config_server.client() as config:
+        config.set("config:redis:unique", '{"host": "a.internal", "db": 99}')
+        config.mset({f"config:redis:unique:{n}": f'{{"db": {n + 1}}}' for n in range(16)})
+
+
+def test_entries_are_read_from_a_config_server_in_memory() -> None:
+    servers = MemoryServers()
+    write_by_hand(servers)
+    with shardkit.connect(servers.config_server.entry, connector=servers) as kit:
+        shardkit.configure(kit)
+        try:
+            assert expected("day")
+            assert visit("550e8400")
+        finally:
+            shardkit.configure(None)
+    assert servers.server("a.internal:6379").client(db=99).get("day") == b"1000"
+    held = [servers.server("127.0.0.1:6379").client(db=n).exists("550e8400") for n in range(17)]
+    assert sum(held) == 1
+
+
+@shardkit.redis_connection("unique")
+def expected(conn: redis.Redis, day: str) -> object:
+    return conn.set(day, 1000)
+
+
+@shardkit.sharded_connection("unique", 16)
+def visit(conn: redis.Redis, session: str) -> object:
+    return conn.set(session, 1)
+
+
+async def test_an_async_kit_reads_entries_from_a_config_server_in_memory() -> None:
+    servers = MemoryServers()
+    write_by_hand(servers)
+    async with await shardkit.aconnect(servers.config_server.entry, connector=servers) as kit:
+        router = kit.key_sharded("unique", shards=16)
+        assert await router["a"].set("a", 1)
+        assert await (await kit.client("unique")).set("a", 1)
+
+
+def test_a_map_is_pushed_to_a_config_server_in_memory() -> None:
+    servers = MemoryServers(PRODUCTION)
+    with servers.config_server.client() as config:
+        changes = push(config, servers.shard_map, connector=servers)
+        assert {change.kind for change in changes} == {"added"}
+        again = push(config, servers.shard_map, connector=servers)
+        assert {change.kind for change in again} == {"unchanged"}
+    assert servers.config_server.address == "config.internal:6380"
+    with shardkit.connect(servers.config_server.entry, connector=servers) as kit:
+        assert kit.key_sharded("plain")["a"].set("a", 1)
+
+
+def test_a_server_in_memory_has_every_database_that_is_used() -> None:
+    servers = MemoryServers(Path(__file__).parents[2] / "configs" / "production.yaml")
+    with shardkit.connect(servers.shard_map, connector=servers) as kit:
+        shards = [shard for name in kit.components() for shard in kit.component(name).all_shards()]
+        stored = [kit.client(*shard).set(str(shard), 1) for shard in shards]
+    assert len(stored) > 256
+    assert all(stored)
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_database_is_selected_by_its_number_over_either_protocol(protocol: int) -> None:
+    server = MemoryServers().server("a.internal:6379")
+    with server.client(db=4000, protocol=protocol) as client:
+        assert client.set("a", 1)
+        assert client.select(20)
+        assert client.get("a") is None
+        with pytest.raises(redis.ResponseError, match="DB index is out of range"):
+            client.select(-1)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"host": "a.internal", "port": 7001},
+        {"host": "::1", "port": 7001},
+        {"host": "fe80::1", "port": 7001},
+        {"unix_socket_path": "/run/redis/a.sock"},
+        {"sentinel": {"service": "main", "sentinels": [["s1", 26379], ["s2", 26380]]}},
+    ],
+)
+def test_a_server_gives_the_entry_that_leads_to_it(entry: dict[str, Any]) -> None:
+    servers = MemoryServers()
+    server = servers.server(shardkit.Entry(entry))
+    assert servers.server(server.entry) is server

@@ -421,3 +421,29 @@ def test_the_fixtures_of_the_documentation_work(pytester: pytest.Pytester, name:
         """,
         count=1,
     )
+
+
+def test_the_fixture_of_the_documentation_for_entries_works(pytester: pytest.Pytester) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "testing.md").read_text("utf-8")
+    [block] = re.findall(r"^```python\n(# entries/.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    pytester.makeconftest(block)
+    passed(
+        pytester,
+        """
+        import shardkit
+
+        @shardkit.sharded_connection("unique", 16)
+        def visit(conn, session):
+            return conn.incr(session)
+
+        def test_one():
+            assert visit("550e8400") == 1
+
+        def test_another(memory_servers):
+            assert visit("550e8400") == 1
+            assert [server.address for server in memory_servers.servers] == [
+                "config-server:6379", "127.0.0.1:6379"
+            ]
+        """,
+        count=2,
+    )
