@@ -28,6 +28,7 @@ from shardkit import (
     redis_connection,
     sharded_connection,
 )
+from shardkit.testing import MemoryServers
 
 CALLS = ("statistics", "expected", "count_visit", "timelines", "followers")
 KEYS = {"count_visit": "a-session", "timelines": "home:42", "followers": (99, 42)}
@@ -176,15 +177,15 @@ def configured(url: str, servers: str) -> None:
     if servers == "real":
         os.environ["SHARDKIT_CONFIG"] = url
         return
-    from shardkit.testing import MemoryServers
-
-    memory = MemoryServers(shardkit.ShardMap.parse("config_server: {port: 7000}\ncomponents: {}"))
+    memory = MemoryServers()
     for key, entry in entries(7001).items():
         memory.config_server.client().set(key, entry)
-    shardkit.configure(shardkit.connect("redis://127.0.0.1:7000", connector=memory))
+    shardkit.configure(shardkit.connect(memory.config_server.entry, connector=memory))
 
 
 def main(url: str, servers: str, first: str) -> None:
+    if servers == "memory":
+        MemoryServers()  # imports fakeredis, once for all
     runs = []
     for order in [order for order in permutations(CALLS) if order[0] == first]:
         for face in ("blocking", "awaiting"):

@@ -160,8 +160,8 @@ MUTATIONS: dict[str, Mutation] = {
         (
             decorators,
             "sharded_connection",
-            "return find(component, shards, args[position])",
-            'return find(component, shards, "a")',
+            "return find(site, args[position])",
+            'return find(site, "a")',
         ),
     ),
     "decorated-first-argument": Mutation(
