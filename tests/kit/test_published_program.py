@@ -54,7 +54,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.long(4)
+@pytest.mark.long(2)
 @pytest.mark.parametrize("first", program.CALLS)
 @pytest.mark.parametrize("servers", ["real", "memory"])
 def test_each_order_of_first_calls_is_served(
