@@ -113,6 +113,22 @@ def test_a_server_may_be_named_otherwise_than_in_entries(fleet: Fleet) -> None:
     assert not read_components(fleet.config)["users"].shards[0].replicas
 
 
+def test_a_move_under_way_is_found_by_every_name_of_its_server(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.push(0)
+
+    def killed(*args: object) -> None:
+        raise GrowthError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shardkit.growth.move.wait_for_copy", killed)
+        with pytest.raises(GrowthError, match="killed"):
+            start_move(fleet.config, f"localhost:{fleet.servers[0].port}", fleet.name(1))
+    with pytest.raises(GrowthError, match=r"is being moved to .*; shardkit move resume localhost:"):
+        start_move(fleet.config, fleet.name(0), fleet.name(2))
+
+
 def test_the_replica_tree_has_a_server_with_two_names_once(fleet: Fleet) -> None:
     describe(fleet, {"a": 1, "b": 2})
     assert len(replica_tree(read_components(fleet.config).values())) == 1
