@@ -34,8 +34,9 @@ import redis
 from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.admin.check import CONFIG_KEYS
+from shardkit.admin.servers import identify_databases
 from shardkit.config.component import Component, entry_key
-from shardkit.config.entry import load_json
+from shardkit.config.entry import Entry, load_json
 from shardkit.config.history import HISTORY_KEY
 from shardkit.config.shard_map import ShardMap
 from shardkit.connections.redis_private import socket_of
@@ -404,7 +405,7 @@ def restore(
     """
     manifest = verify(directory)
     origin = ShardMap.load(Path(directory) / MAP)
-    targets = _targets(origin, shard_map, to_origin)
+    targets = _targets(origin, shard_map, to_origin, timeout)
     _require_empty(targets, timeout)
     copied: dict[str, int] = {}
     tasks = 0
@@ -463,9 +464,12 @@ def _report(progress: Callable[[int], object], before: int, copied: int) -> None
     progress(before + copied)
 
 
-def _targets(origin: ShardMap, wanted: ShardMap, to_origin: bool) -> dict[str, dict[str, Any]]:
+def _targets(
+    origin: ShardMap, wanted: ShardMap, to_origin: bool, timeout: float
+) -> dict[str, dict[str, Any]]:
     """Return the fields of each shard's new place."""
     found: dict[str, dict[str, Any]] = {}
+    entries: list[tuple[str, Entry]] = []
     for name, before in origin.components.items():
         after = wanted.components.get(name)
         if after is None:
@@ -478,15 +482,33 @@ def _targets(origin: ShardMap, wanted: ShardMap, to_origin: bool) -> dict[str, d
             )
         old = dict(before.entries())
         for shard, entry in after.entries():
-            if shard in old and entry.address == old[shard].address and not to_origin:
-                raise ConfigError(
-                    f"{shard} ({entry.address}) is where the backup came from",
-                    "name a map of other servers, or allow it: --to-origin",
-                )
+            entries.append((str(shard), entry))
             found[str(shard)] = entry.resolved(entry_key(*shard))
         if missing := [str(shard) for shard in old if str(shard) not in found]:
             raise ConfigError(f"the map has no entry for {missing[0]}", "add it")
+    if not to_origin:
+        _require_elsewhere(origin, entries, timeout)
     return found
+
+
+def _require_elsewhere(origin: ShardMap, entries: list[tuple[str, Entry]], timeout: float) -> None:
+    """Refuse databases that the backup came from, by whatever name of their servers.
+
+    Servers that do not answer are compared by address.
+    """
+    old = [entry for each in origin.components.values() for _, entry in each.entries()]
+    answers = identify_databases({each: each for each in [*old, *dict(entries).values()]}, timeout)
+    places: dict[Entry, set[Any]] = {
+        entry: {entry.address, *(() if isinstance(answer, Exception) else answer)}
+        for entry, answer in answers.items()
+    }
+    origins = set().union(*(places[entry] for entry in old))
+    for shard, entry in entries:
+        if places[entry] & origins:
+            raise ConfigError(
+                f"{shard} ({entry.address}) is where the backup came from",
+                "name a map of other servers, or allow it: --to-origin",
+            )
 
 
 def _require_empty(targets: Mapping[str, dict[str, Any]], timeout: float) -> None:

@@ -1,24 +1,32 @@
-"""Retiring a component: removed by a push first, its data when nobody has used it for a while.
+"""Retiring a component in two steps: a push removes it; its data is deleted after a quiet time.
 
 ::
 
     remove        a push without the component; running clients stop using it within a second
     still_used    by the names of connections: who used it last, and when
-    delete_data   SCAN and UNLINK, 500 keys at a time
+    delete_data   refused until all of these are true, then SCAN and UNLINK, 500 keys at a time:
+                  the push is as old as the quiet time, by the config server's clock
+                  no component that stays has one of the databases, by any name of the server
+                  no connection of the component's was used within the quiet time
+                  no key was used within it, by OBJECT IDLETIME of every key, on replicas too
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import redis
+from redis.exceptions import ResponseError
 
 from shardkit.admin.check import CONFIG_KEYS
 from shardkit.admin.client_list import connected_clients
 from shardkit.admin.push import push
+from shardkit.admin.servers import entries_of, identify_databases
 from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_components, read_epoch, read_history
 from shardkit.config.stored import whole_component_of
@@ -38,12 +46,14 @@ class Retirement:
         removed: whether a push has removed it.
         others: the components that stay.
         epoch: `config:epoch` when this was read.
+        removed_for: seconds since the push that removed it, by the config server's clock.
     """
 
     component: Component
     removed: bool
     others: Mapping[str, Component]
     epoch: int
+    removed_for: float = 0.0
 
 
 def last_known(config: redis.Redis, name: str) -> Retirement:
@@ -58,10 +68,12 @@ def last_known(config: redis.Redis, name: str) -> Retirement:
     component = components.pop(name, None)
     if component is not None:
         return Retirement(component, False, components, epoch)
+    seconds, microseconds = config.time()
+    now = int(seconds) + int(microseconds) / 1e6
     for record in read_history(config):
         before = whole_component_of(name, record.before.get(name) or {})
         if before is not None:
-            return Retirement(before, True, components, epoch)
+            return Retirement(before, True, components, epoch, max(0.0, now - record.at))
     raise MissingEntryError(
         f"component {name!r} is not there, and the history has no push that removed it",
         "name another one: shardkit config show",
@@ -116,28 +128,31 @@ def delete_data(
 
     Args:
         retirement: the component, removed.
-        quiet: how long nobody may have used it, in seconds.
+        quiet: the seconds since its removal, during which nobody may have used it.
         timeout: seconds for one answer of a server.
-        progress: is told how many keys were deleted.
+        progress: is called with the number of keys deleted so far.
 
     Returns:
-        How many keys were deleted. Those of the configuration stay, should a config server be in
-        the same database. Cost: two exchanges for 500 keys; nothing of it is slow for a server.
+        The number of keys deleted. Keys of the configuration stay, in case a config server is in
+        the same database. Cost: two exchanges for 500 keys to see when they were used, and two to
+        delete them; none holds a server for more than about a millisecond.
 
     Raises:
-        ConfigError: it is not removed, is used, shares a database with a component that stays, or
-            a server cannot be asked. Nothing was deleted.
+        ConfigError: the component is not removed, or not for long enough; it is used; it shares a
+            database with a component that stays; or a server cannot be asked. Nothing was deleted.
     """
     component = retirement.component
     name = component.name
     if not retirement.removed:
         raise ConfigError(f"component {name!r} is still there", "remove it first: shardkit retire")
-    shared = _shared(component, retirement.others.values())
-    if shared:
+    if retirement.removed_for < quiet:
+        wait = math.ceil(quiet - retirement.removed_for)
         raise ConfigError(
-            f"component {name!r} shares a database with {shared}, whose keys cannot be told apart",
-            "delete its keys by their names",
+            f"component {name!r} was removed {retirement.removed_for:.0f} s ago, less than the "
+            f"quiet time of {quiet:g} s",
+            f"repeat the command in {wait} s",
         )
+    _require_own_databases(retirement, timeout)
     users, failed = still_used(component, quiet, timeout)
     if failed:
         server, error = next(iter(failed.items()))
@@ -151,6 +166,10 @@ def delete_data(
             f"component {name!r} is still used: by {who} {seconds} s ago",
             f"stop using it, and wait until nobody has for {quiet:g} s",
         )
+    if quiet:
+        for where, entry in entries_of([component], replicas=True):
+            with client_of(entry.resolved(where), timeout) as client:
+                _require_idle(client, f"{where} ({entry.address})", quiet)
     deleted = 0
     for entry in dict.fromkeys(entry for _, entry in component.entries()):
         with client_of(entry.resolved(entry_key(name)), timeout) as client:
@@ -160,13 +179,61 @@ def delete_data(
     return deleted
 
 
-def _shared(component: Component, others: Iterable[Component]) -> str:
-    """Return the name of a component that has one of the databases too; nothing if none has."""
-    own = {entry.address for _, entry in component.entries()}
-    for other in others:
-        if own & {entry.address for _, entry in other.entries()}:
-            return repr(other.name)
-    return ""
+def _require_own_databases(retirement: Retirement, timeout: float) -> None:
+    """Refuse to delete from a database that a component that stays has too.
+
+    Raises:
+        ConfigError: there is such a component, or a server cannot be asked which one it is.
+    """
+    own = entries_of([retirement.component])
+    others = entries_of(retirement.others.values())
+    places: dict[tuple[str, Entry], set[tuple[str, int]]] = {}
+    answers = identify_databases({each: each[1] for each in own + others}, timeout)
+    for (where, entry), answer in answers.items():
+        if isinstance(answer, Exception):
+            raise ConfigError(
+                f"{where} ({entry.address}) cannot be asked which server it is: {answer}; nothing "
+                "was deleted",
+                "start the server, or remove the entry",
+            )
+        places[where, entry] = answer
+    for where, entry in own:
+        for other, same in others:
+            if places[where, entry] & places[other, same]:
+                raise ConfigError(
+                    f"{where} ({entry.address}) shares a database with {other} "
+                    f"({same.address}), whose keys cannot be told apart; nothing was deleted",
+                    "delete its keys by their names",
+                )
+
+
+def _require_idle(client: Any, where: str, quiet: float) -> None:
+    """Refuse if a key of a database was used within the quiet time.
+
+    Raises:
+        ConfigError: one was, or the server does not record when.
+    """
+    if isinstance(client, redis.RedisCluster):
+        for node in client.get_primaries():  # type: ignore[no-untyped-call]
+            _require_idle(client.get_redis_connection(node), where, quiet)
+        return
+    for page in _pages(client):
+        pipe = client.pipeline(transaction=False)
+        for key in page:
+            pipe.object("idletime", key)
+        for key, idle in zip(page, pipe.execute(raise_on_error=False), strict=True):
+            if isinstance(idle, ResponseError):
+                raise ConfigError(
+                    f"{where} does not show when its keys were used: {idle}; nothing was deleted",
+                    "grant OBJECT; if maxmemory-policy is an LFU one, set the LRU one instead "
+                    f"(volatile-lru, allkeys-lru) and repeat the command in {quiet:g} s",
+                )
+            if idle is not None and idle < quiet:
+                raise ConfigError(
+                    f"{where} is still used: key {key.decode(errors='backslashreplace')} {idle} s "
+                    "ago; nothing was deleted",
+                    f"find out who uses it, and wait until nobody has for {quiet:g} s",
+                )
 
 
 def _pages(client: Any) -> Iterator[list[bytes]]:

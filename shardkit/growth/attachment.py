@@ -26,7 +26,9 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.growth.entries import LEAVE, push_changed
 from shardkit.growth.failover import master_of
 from shardkit.growth.journal import lease
+from shardkit.growth.known_servers import KnownServers
 from shardkit.growth.relocation import (
+    Same,
     ServerAddress,
     address_of,
     entries_on,
@@ -85,14 +87,15 @@ def attach_replica(
     with lease(config) as held, ExitStack() as stack:
         components = read_components(config)
         target = ServerAddress.parse(replica)
-        if entries_on(components.values(), target):
+        same = KnownServers(components.values(), target).same
+        if entries_on(components.values(), target, same):
             raise GrowthError(f"entries name {target} as a master", "nothing was changed")
         source, like, where = _followed(components, to)
         master = stack.enter_context(connected_to(source, like, where))
         new = stack.enter_context(connected_to(target, like, where))
         role, info = role_of(new), master.info()
         problems = unfit(info, new.info(), master, new, source, target)
-        if same_server(source, target):
+        if same(source, target):
             problems = [f"{source} and {target} are one server"]
         if info.get("cluster_enabled"):
             problems.append(f"{source} is a node of a cluster: CLUSTER REPLICATE")
@@ -102,12 +105,12 @@ def attach_replica(
             replicate(new, source, like, where)
             persist_roles(new)
         wait_for_copy(master, new, copy)
-        named = bool(entries_on(components.values(), source))
+        named = bool(entries_on(components.values(), source, same))
         epoch = read_epoch(config)
         if named:
             epoch = push_changed(
                 held,
-                lambda components: with_replica(components, source, target, zone),
+                lambda components: with_replica(components, source, target, same, zone),
                 f"{target} replicates {source}",
             )
     return AttachedReplica(target, source, named, epoch)
@@ -130,9 +133,10 @@ def detach_replica(config: Any, replica: str, *, force: bool = False) -> Attache
     with lease(config) as held, ExitStack() as stack:
         components = read_components(config)
         target = ServerAddress.parse(replica)
-        if entries_on(components.values(), target):
+        same = KnownServers(components.values(), target).same
+        if entries_on(components.values(), target, same):
             raise GrowthError(f"entries name {target} as a master", "fail over first")
-        source, like, where = _followed_by(components, target)
+        source, like, where = _followed_by(components, target, same)
         role = None
         client = stack.enter_context(connected_to(target, like, where))
         with suppress(RedisError, OSError):
@@ -144,7 +148,7 @@ def detach_replica(config: Any, replica: str, *, force: bool = False) -> Attache
             _check_enough_are_left(source, like, where)
         epoch = push_changed(
             held,
-            lambda components: without_replica(components, target),
+            lambda components: without_replica(components, target, same),
             f"{target} replicates {source} no more",
         )
         if role is not None and not role.is_master:
@@ -169,12 +173,12 @@ def _followed(components: Components, name: str) -> tuple[ServerAddress, Entry, 
 
 
 def _followed_by(
-    components: Components, replica: ServerAddress
+    components: Components, replica: ServerAddress, same: Same
 ) -> tuple[ServerAddress, Entry, str]:
     """Return whom a server follows, by the entries or by what it says itself."""
     named = list(_named_replicas(components))
     for where, entry, each in named:
-        if each == replica:
+        if same(each, replica):
             return _address(entry), entry, where
     servers = named
     for component in components.values():

@@ -14,7 +14,7 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import push, read_components, read_epoch
 from shardkit.errors import PushRefusedError
 from shardkit.growth.journal import Lease
-from shardkit.growth.relocation import ServerAddress, relocated
+from shardkit.growth.relocation import Same, ServerAddress, relocated
 
 LEAVE = 3.0  # seconds for clients to leave a server that was replaced
 _ATTEMPTS = 10
@@ -25,6 +25,7 @@ def push_relocation(
     lease: Lease,
     source: ServerAddress,
     target: ServerAddress,
+    same: Same,
     *,
     keep_source: bool,
     message: str,
@@ -37,7 +38,7 @@ def push_relocation(
     """
     return push_changed(
         lease,
-        lambda components: relocated(components, source, target, keep_source=keep_source),
+        lambda components: relocated(components, source, target, same, keep_source=keep_source),
         message,
     )
 

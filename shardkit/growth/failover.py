@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from operator import eq
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -31,12 +32,13 @@ from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import ConfigError, InvalidArgumentError
 from shardkit.growth.entries import push_relocation, wait_until_read
 from shardkit.growth.journal import lease
+from shardkit.growth.known_servers import KnownServers
 from shardkit.growth.managed_failover import (
     fail_over_cluster,
     fail_over_sentinels,
     managed_by,
 )
-from shardkit.growth.relocation import ServerAddress, address_of, entries_on
+from shardkit.growth.relocation import Same, ServerAddress, address_of, entries_on
 from shardkit.growth.servers import (
     STEP,
     GrowthError,
@@ -113,9 +115,17 @@ def fail_over(
                 done = fail_over_cluster(entry, where, node, to, force=force)
             return replace(done, epoch=read_epoch(config))
         source, like, where = master_of(components, name)
+        servers = KnownServers(components.values())
+        same = servers.same
+        if nameless := servers.nameless(source):
+            raise GrowthError(
+                f"{nameless[0]} leads to {source} by a socket, Sentinels or a reference, which a "
+                "failover cannot change",
+                "write host and port",
+            )
         shards = tuple(
             component if number is None else f"{component}:{number}"
-            for component, number, _ in entries_on(components.values(), source)
+            for component, number, _ in entries_on(components.values(), source, same)
         )
         message = f"failover of {source}"
         held: float | None
@@ -124,16 +134,16 @@ def fail_over(
             role: ServerRole | None = role_of(master)
         except (RedisError, OSError):
             role = None
-        known = replicas_of(components.values(), source)
+        known = replicas_of(components.values(), source, same)
         forced = _wanted(to, known, []) if force and role is None else None
-        begun = _taken_over(config, source, known, like, where, forced)
+        begun = _taken_over(config, source, known, like, where, forced, same)
         if role is not None and not role.is_master:
             # Begun before, by somebody who was killed: the entries are to follow.
-            target = _named(known, role.master) or role.master
+            target = _named(known, role.master, same) or role.master
             assert target is not None
             replica = stack.enter_context(connected_to(target, like, where))
             stack.callback(ask_for_replicas, replica, config, target)
-            epoch = push_relocation(leased, source, target, keep_source=True, message=message)
+            epoch = push_relocation(leased, source, target, same, keep_source=True, message=message)
             return Takeover(shards, source, target, True, None, epoch=epoch)
         if begun is not None:  # after a crash, by somebody who was killed before the push
             role, held, behind = None, None, 0
@@ -172,7 +182,7 @@ def fail_over(
             [each for each in known if each != target], target, like, where
         )
         epoch = push_relocation(
-            leased, source, target, keep_source=role is not None, message=message
+            leased, source, target, same, keep_source=role is not None, message=message
         )
         wait_until_read(config, epoch)
     return Takeover(
@@ -219,17 +229,23 @@ def master_of(components: Mapping[str, Component], name: str) -> tuple[ServerAdd
             )
         return server, entry, entry_key(key, at)
     server = ServerAddress.parse(name)
-    for key, at, entry in entries_on(components.values(), server):
-        return server, entry, entry_key(key, at)
+    entries = entries_on(components.values(), server, eq)
+    if not entries:  # they may have another name of it
+        servers = KnownServers(components.values(), server)
+        entries = entries_on(components.values(), server, servers.same)
+    for key, at, entry in entries:
+        return address_of(entry) or server, entry, entry_key(key, at)
     raise InvalidArgumentError(
         f"{name} is neither a shard nor a master that an entry names", "see: shardkit status"
     )
 
 
-def replicas_of(components: Iterable[Component], master: ServerAddress) -> list[ServerAddress]:
+def replicas_of(
+    components: Iterable[Component], master: ServerAddress, same: Same
+) -> list[ServerAddress]:
     """Return the replicas that the entries of a master name."""
     found: dict[ServerAddress, None] = {}
-    for _, _, entry in entries_on(components, master):
+    for _, _, entry in entries_on(components, master, same):
         for replica in entry.replicas:
             server = address_of(replica)
             if server is not None:
@@ -244,20 +260,25 @@ def _taken_over(
     like: Entry,
     where: str,
     forced: ServerAddress | None,
+    same: Same,
 ) -> ServerAddress | None:
     """Return the replica that has taken over already, though entries name the old master.
 
     After a crash the config server says which; after a planned failover, whose master then died,
     only the caller knows.
     """
-    noted = [each.target for each in pending_fences(config) if each.source == source]
-    candidates = [each for each in noted if each in known] or ([forced] if forced else [])
+    noted = [each.target for each in pending_fences(config) if same(each.source, source)]
+    candidates = [each for each in noted if _named(known, each, same)]
+    if not candidates and forced:
+        candidates = [forced]
     found = _roles(candidates, like, where)
     return next((server for server, role in found.items() if role.is_master), None)
 
 
-def _named(known: Iterable[ServerAddress], server: ServerAddress | None) -> ServerAddress | None:
-    return next((each for each in known if each == server), None)
+def _named(
+    known: Iterable[ServerAddress], server: ServerAddress | None, same: Same
+) -> ServerAddress | None:
+    return next((each for each in known if same(server, each)), None)
 
 
 def _wanted(
@@ -353,14 +374,18 @@ def apply_fences(config: Any, wait: float = 0.0) -> list[Fence]:
     """
     end = time.monotonic() + wait
     done: dict[ServerAddress, Fence] = {}
+    servers: KnownServers | None = None
     while True:
         components = read_components(config)
         pending = pending_fences(config)
+        if pending and servers is None:
+            servers = KnownServers(components.values(), *(each.target for each in pending))
         for source in done.keys() - {each.source for each in pending}:
             done[source] = replace(done[source], applied=True)  # by somebody else
         for fence in pending:
             applied = False
-            for key, at, like in entries_on(components.values(), fence.target)[:1]:
+            assert servers is not None, "something was pending"
+            for key, at, like in entries_on(components.values(), fence.target, servers.same)[:1]:
                 applied = _apply(config, fence, like, entry_key(key, at))
             if applied:
                 config.hdel(_FENCES_KEY, str(fence.source))

@@ -34,7 +34,8 @@ from shardkit.growth.certificate import ServerComparison, compare
 from shardkit.growth.entries import LEAVE, push_relocation
 from shardkit.growth.failover import HOLD, replicas_of
 from shardkit.growth.journal import Lease, ServerMove
-from shardkit.growth.relocation import ServerAddress, entries_on
+from shardkit.growth.known_servers import KnownServers
+from shardkit.growth.relocation import Same, ServerAddress, entries_on
 from shardkit.growth.servers import (
     GrowthError,
     ask_for_replicas,
@@ -98,8 +99,10 @@ def plan_move(config: Any, source: str, to: str, *, hold: float = HOLD) -> MoveP
     )
 
 
-def _like(components: Mapping[str, Component], server: ServerAddress) -> tuple[Entry, str]:
-    for component, number, entry in entries_on(components.values(), server):
+def _like(
+    components: Mapping[str, Component], server: ServerAddress, same: Same
+) -> tuple[Entry, str]:
+    for component, number, entry in entries_on(components.values(), server, same):
         return entry, entry_key(component, number)
     raise InvalidArgumentError(
         f"no entry names {server} as a master", "give HOST:PORT as entries have it"
@@ -109,15 +112,20 @@ def _like(components: Mapping[str, Component], server: ServerAddress) -> tuple[E
 def _plan(
     components: Mapping[str, Component], source: ServerAddress, target: ServerAddress, hold: float
 ) -> MovePlan:
-    like, where = _like(components, source)
+    servers = KnownServers(components.values(), source, target)
+    same = servers.same
+    like, where = _like(components, source, same)
     shards = tuple(
         component if number is None else f"{component}:{number}"
-        for component, number, _ in entries_on(components.values(), source)
+        for component, number, _ in entries_on(components.values(), source, same)
     )
-    problems = []
-    if same_server(source, target):
+    problems = [
+        f"{each} leads to {source} by a socket, Sentinels or a reference: write host and port"
+        for each in servers.nameless(source)
+    ]
+    if same(source, target):
         problems.append(f"{source} and {target} are one server")
-    if entries_on(components.values(), target):
+    if entries_on(components.values(), target, same):
         problems.append(f"entries name {target} as a master already")
     keys: dict[str, int] = {}
     memory = 0
@@ -145,7 +153,7 @@ def _plan(
             problems += unfit(info, there, master, replica, source, target)
         except (RedisError, OSError) as error:
             problems.append(f"{target} does not answer ({error})")
-    others = [str(each) for each in replicas_of(components.values(), source) if each != target]
+    others = _other_replicas(components, source, target, same)
     steps = (
         f"{target}: REPLICAOF {source.host} {source.port}, and wait until it is filled",
         f"{source}: FAILOVER TO {target.host} {target.port} TIMEOUT {round(1000 * hold)}: writers "
@@ -200,15 +208,15 @@ def start_move(
         plan = _plan(components, ServerAddress.parse(source), ServerAddress.parse(to), hold)
         if plan.problems:
             raise GrowthError("; ".join(plan.problems), "nothing was changed")
+        same = KnownServers(components.values(), plan.source, plan.target).same
         for each in journal.read_all(config):
-            if each.source == str(plan.source) and each.phase not in ("done", "aborted"):
+            if same(each.source_address, plan.source) and each.phase not in ("done", "aborted"):
                 raise GrowthError(
                     f"{source} is being moved to {each.target} already ({each.phase})",
-                    f"shardkit move resume {source}, or abort it",
+                    f"shardkit move resume {each.source}, or abort it",
                 )
         move = ServerMove(str(plan.source), str(plan.target), keys=dict(plan.keys))
-        others = replicas_of(components.values(), plan.source)
-        move.others = [str(each) for each in others if each != plan.target]
+        move.others = _other_replicas(components, plan.source, plan.target, same)
         held.write(move)
         return _carry_on(held, move, hold, copy, share, progress)
 
@@ -236,7 +244,8 @@ def _carry_on(
     config = lease.config
     source, target = move.source_address, move.target_address
     components = read_components(config)
-    like, where = _like_either(components, source, target)
+    same = KnownServers(components.values(), source, target).same
+    like, where = _like_either(components, source, target, same)
     with ExitStack() as stack:
         old = stack.enter_context(connected_to(source, like, where))
         new = stack.enter_context(connected_to(target, like, where))
@@ -264,6 +273,7 @@ def _carry_on(
                 lease,
                 source,
                 target,
+                same,
                 keep_source=move.kept,
                 message=f"move of {source} to {target}",
             )
@@ -276,7 +286,7 @@ def _carry_on(
             _reached(lease, move, "pushed")
         if move.phase == "pushed":
             progress(f"waiting until clients have left {source}")
-            _wait_for_clients(components, source)
+            _wait_for_clients(components, source, same)
             progress("comparing")
             found = _compare(like, where, move, share, progress)
             move.certificate = _certificate(found, read_epoch(config), move)
@@ -285,12 +295,19 @@ def _carry_on(
 
 
 def _like_either(
-    components: Mapping[str, Component], source: ServerAddress, target: ServerAddress
+    components: Mapping[str, Component], source: ServerAddress, target: ServerAddress, same: Same
 ) -> tuple[Entry, str]:
     try:
-        return _like(components, source)
+        return _like(components, source, same)
     except InvalidArgumentError:
-        return _like(components, target)
+        return _like(components, target, same)
+
+
+def _other_replicas(
+    components: Mapping[str, Component], source: ServerAddress, target: ServerAddress, same: Same
+) -> list[str]:
+    replicas = replicas_of(components.values(), source, same)
+    return [str(each) for each in replicas if not same(each, target)]
 
 
 def _attach(old: Any, new: Any, source: ServerAddress, like: Entry, where: str) -> None:
@@ -310,9 +327,13 @@ def _reached(lease: Lease, move: ServerMove, phase: str) -> None:
     lease.write(move)
 
 
-def _wait_for_clients(components: Mapping[str, Component], source: ServerAddress) -> None:
+def _wait_for_clients(
+    components: Mapping[str, Component], source: ServerAddress, same: Same
+) -> None:
     """Wait until no connection of shardkit's has worked on the source lately, but not for ever."""
-    concerned = [component for component in components.values() if entries_on([component], source)]
+    concerned = [
+        component for component in components.values() if entries_on([component], source, same)
+    ]
     end = time.monotonic() + LEAVE
     while concerned and time.monotonic() < end:
         processes, _ = connected_clients(concerned)
@@ -370,7 +391,9 @@ def verify_move(
     before = replace(move)
     if move.phase not in ("pushed", "done"):
         raise GrowthError(f"the move of {source} is {move.phase}", "resume it first")
-    like, where = _like(read_components(config), move.target_address)
+    components = read_components(config)
+    same = KnownServers(components.values(), move.target_address).same
+    like, where = _like(components, move.target_address, same)
     with connected_to(move.source_address, like, where) as old:
         role = role_of(old)
         if role.master is None or not same_server(role.master, move.target_address):
@@ -392,9 +415,10 @@ def abort_move(config: Any, source: str) -> ServerMove:
     """
     with journal.lease(config) as held:
         move = journal.read(config, str(ServerAddress.parse(source)))
-        like, where = _like_either(
-            read_components(config), move.source_address, move.target_address
-        )
+        components = read_components(config)
+        servers = (move.source_address, move.target_address)
+        same = KnownServers(components.values(), *servers).same
+        like, where = _like_either(components, *servers, same)
         if move.phase in ("done", "aborted"):
             raise GrowthError(f"the move of {source} is {move.phase}", "there is nothing to abort")
         with connected_to(move.target_address, like, where) as new:

@@ -1,4 +1,7 @@
-"""Entries whose server is another one now: pure functions on components.
+"""Entries whose server is another one now: functions on components.
+
+Whether an entry names a server is decided by a function, `KnownServers.same`, as one server may
+have several names.
 
 ::
 
@@ -50,6 +53,9 @@ class ServerAddress(NamedTuple):
         return cls(found[1] or found[2], port)
 
 
+Same = Callable[[ServerAddress | None, ServerAddress], bool]
+
+
 def address_of(entry: Entry) -> ServerAddress | None:
     """Return the server that an entry names; None if it has no host of its own, or a reference."""
     fields = entry.fields
@@ -63,14 +69,14 @@ def address_of(entry: Entry) -> ServerAddress | None:
 
 
 def entries_on(
-    components: Iterable[Component], server: ServerAddress
+    components: Iterable[Component], server: ServerAddress, same: Same
 ) -> list[tuple[str, int | None, Entry]]:
     """Return the entries of which a server is the master: component, shard's number and entry."""
     return [
         (component.name, shard.number, entry)
         for component in components
         for shard, entry in component.entries()
-        if not entry.is_cluster and address_of(entry) == server
+        if not entry.is_cluster and same(address_of(entry), server)
     ]
 
 
@@ -78,6 +84,7 @@ def relocated(
     components: Mapping[str, Component],
     source: ServerAddress,
     target: ServerAddress,
+    same: Same,
     *,
     keep_source: bool,
 ) -> dict[str, Component]:
@@ -87,10 +94,11 @@ def relocated(
         components: as they are.
         source: the server that was the master.
         target: the one that is now.
+        same: whether two addresses are one server.
         keep_source: whether the source is a replica from now on; otherwise no entry names it.
     """
     return _changed(
-        components, lambda entry, where: _entry(entry, where, source, target, keep_source)
+        components, lambda entry, where: _entry(entry, where, source, target, same, keep_source)
     )
 
 
@@ -98,14 +106,15 @@ def with_replica(
     components: Mapping[str, Component],
     master: ServerAddress,
     replica: ServerAddress,
+    same: Same,
     zone: str | None = None,
 ) -> dict[str, Component]:
     """Return the components that change when entries of a master name a replica too."""
     described = {"host": replica.host, "port": replica.port, **({"zone": zone} if zone else {})}
 
     def change(entry: Entry, where: str) -> Entry:
-        named = [address_of(each) for each in entry.replicas]
-        if entry.is_cluster or address_of(entry) != master or replica in named:
+        is_named = any(same(address_of(each), replica) for each in entry.replicas)
+        if entry.is_cluster or not same(address_of(entry), master) or is_named:
             return entry
         fields = entry.fields
         return Entry({**fields, "replicas": [*fields.get("replicas", ()), described]}, where)
@@ -113,11 +122,13 @@ def with_replica(
     return _changed(components, change)
 
 
-def in_databases(entry: Entry, server: ServerAddress, databases: Collection[int]) -> bool:
+def in_databases(
+    entry: Entry, server: ServerAddress, databases: Collection[int], same: Same
+) -> bool:
     """Whether an entry names one of some databases of a server."""
     return (
         not entry.is_cluster
-        and address_of(entry) == server
+        and same(address_of(entry), server)
         and database_of(entry.fields) in databases
     )
 
@@ -127,6 +138,7 @@ def held(
     server: ServerAddress,
     databases: Collection[int],
     by: str | None,
+    same: Same,
 ) -> dict[str, Component]:
     """Return the components that change when a move holds databases, or (None) no more.
 
@@ -136,7 +148,7 @@ def held(
 
     def change(entry: Entry, where: str) -> Entry:
         fields = entry.fields
-        if not in_databases(entry, server, databases) or fields.get("held") == by:
+        if not in_databases(entry, server, databases, same) or fields.get("held") == by:
             return entry
         fields.pop("held", None)
         return Entry(fields if by is None else {**fields, "held": by}, where)
@@ -145,12 +157,12 @@ def held(
 
 
 def without_replica(
-    components: Mapping[str, Component], replica: ServerAddress
+    components: Mapping[str, Component], replica: ServerAddress, same: Same
 ) -> dict[str, Component]:
     """Return the components that change when no entry names a replica any more."""
 
     def change(entry: Entry, where: str) -> Entry:
-        kept = [fields for fields, each in _replicas(entry) if address_of(each) != replica]
+        kept = [fields for fields, each in _replicas(entry) if not same(address_of(each), replica)]
         if len(kept) == len(entry.replicas):
             return entry
         fields = entry.fields
@@ -165,6 +177,7 @@ def moved(
     source: ServerAddress,
     databases: Collection[int],
     target: ServerAddress,
+    same: Same,
 ) -> dict[str, Component]:
     """Return the components that change when databases have moved to another server.
 
@@ -173,7 +186,7 @@ def moved(
     """
 
     def change(entry: Entry, where: str) -> Entry:
-        if not in_databases(entry, source, databases):
+        if not in_databases(entry, source, databases, same):
             return entry
         fields = entry.fields
         for name in ("replicas", "zone"):
@@ -200,9 +213,14 @@ def _changed(
 
 
 def _entry(
-    entry: Entry, where: str, source: ServerAddress, target: ServerAddress, keep_source: bool
+    entry: Entry,
+    where: str,
+    source: ServerAddress,
+    target: ServerAddress,
+    same: Same,
+    keep_source: bool,
 ) -> Entry:
-    if entry.is_cluster or address_of(entry) != source:
+    if entry.is_cluster or not same(address_of(entry), source):
         return entry
     fields = entry.fields
     replicas = [_standing_alone(replica, each) for replica, each in _replicas(entry)]
@@ -210,12 +228,12 @@ def _entry(
     if "zone" in fields:
         former["zone"] = fields.pop("zone")
     for replica, each in _replicas(entry):
-        if address_of(each) == target and "zone" in replica:
+        if same(address_of(each), target) and "zone" in replica:
             fields["zone"] = replica["zone"]
     replicas = [
         replica
         for replica, (_, each) in zip(replicas, _replicas(entry), strict=True)
-        if address_of(each) not in (target, source)
+        if not (same(address_of(each), target) or same(address_of(each), source))
     ]
     if keep_source:
         replicas.append(former)

@@ -20,8 +20,9 @@ from redis.exceptions import RedisError
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.growth.failover import replicas_of
+from shardkit.growth.known_servers import KnownServers
 from shardkit.growth.relocation import ServerAddress, address_of
-from shardkit.growth.servers import ServerRole, connected_to, role_of, same_server
+from shardkit.growth.servers import ServerRole, connected_to, role_of
 
 _DEEPEST = 5
 
@@ -54,17 +55,18 @@ def replica_tree(components: Iterable[Component]) -> list[ReplicaNode]:
     Replicas that entries name and that do not follow are told too. Cost: an INFO to each server.
     """
     components = list(components)
+    same = KnownServers(components).same
     masters: dict[ServerAddress, tuple[Entry, str]] = {}
     for component in components:
         for shard, entry in component.entries():
             server = None if entry.is_cluster else address_of(entry)
-            if server is not None:
-                masters.setdefault(server, (entry, entry_key(*shard)))
+            if server is not None and not any(same(server, each) for each in masters):
+                masters[server] = entry, entry_key(*shard)
     found: list[ReplicaNode] = []
     for server, (like, where) in masters.items():
         below = _visit(server, like, where, 0, None)
-        for named in replicas_of(components, server):
-            if not any(same_server(named, node.server) for node in below):
+        for named in replicas_of(components, server, same):
+            if not any(same(named, node.server) for node in below):
                 below += _visit(named, like, where, 1, None)
         found += below
     return found

@@ -62,6 +62,7 @@ from shardkit.growth.fence import (
     write_under,
 )
 from shardkit.growth.journal import Lease, ShardMove
+from shardkit.growth.known_servers import KnownServers
 from shardkit.growth.move import COPY, Progress
 from shardkit.growth.relocation import ServerAddress, held, moved
 from shardkit.growth.servers import GrowthError, role_of
@@ -108,7 +109,7 @@ def start_shard_move(
     """
     with journal.lease(config) as lease:
         components = read_components(config)
-        wanted = set(located(components, shards)[0])
+        wanted = set(located(components, shards, KnownServers(components.values()).same)[0])
         for each in journal.read_all_shards(config):
             if wanted & set(each.shards) and each.phase not in ("done", "aborted"):
                 raise GrowthError(
@@ -237,6 +238,7 @@ class _Mover:
         self._source = ServerAddress.parse(move.source)
         self._target = ServerAddress.parse(move.target)
         self._like, self._where = _described(components, move)
+        self._same = KnownServers(components.values(), self._source, self._target).same
         self._attempt = fence_value(move.id, secrets.token_hex(8), move.target)
 
     def _clients(self, server: ServerAddress) -> AbstractContextManager[dict[int, Any]]:
@@ -329,7 +331,9 @@ class _Mover:
         """Push by whom the shards are held, on the source unless it is said; return the epoch."""
         return push_changed(
             self._lease,
-            lambda components: held(components, server or self._source, self._move.databases, by),
+            lambda components: held(
+                components, server or self._source, self._move.databases, by, self._same
+            ),
             f"move of {self._move.name}",
             witnessed=False,
         )
@@ -511,7 +515,9 @@ class _Mover:
             change(client, move.id, fence_value(move.id, attempt, move.target, readers=True))
         push_changed(
             self._lease,
-            lambda components: moved(components, self._source, move.databases, self._target),
+            lambda components: moved(
+                components, self._source, move.databases, self._target, self._same
+            ),
             f"move of {move.name} to {move.target}",
             witnessed=False,
         )
@@ -595,7 +601,7 @@ class _Mover:
 
     def _leave_replicas(self) -> None:
         """Wait until nobody reads from replicas of the source; close who does not leave."""
-        for server in replicas_of(self._components.values(), self._source):
+        for server in replicas_of(self._components.values(), self._source, self._same):
             with (
                 suppress(RedisError, OSError),
                 database_client(server, self._like, self._where, 0) as client,

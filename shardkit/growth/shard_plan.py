@@ -17,9 +17,10 @@ from shardkit.connections.greeting import FENCE_KEY
 from shardkit.errors import InvalidArgumentError
 from shardkit.growth.databases import database_client, strays
 from shardkit.growth.failover import HOLD, master_of, replicas_of
+from shardkit.growth.known_servers import KnownServers
 from shardkit.growth.move import MovePlan
-from shardkit.growth.relocation import ServerAddress, entries_on
-from shardkit.growth.servers import connected_to, same_server, too_small
+from shardkit.growth.relocation import Same, ServerAddress, entries_on
+from shardkit.growth.servers import connected_to, too_small
 from shardkit.operations.commands import Shard
 
 _BYTES_A_SECOND = 20e6  # of a copy, for the estimate
@@ -45,17 +46,22 @@ def plan_of(
     components: Mapping[str, Component], shards: Sequence[str], target: ServerAddress, hold: float
 ) -> tuple[MovePlan, list[int]]:
     """Return what a move would do, and which databases that concerns."""
-    shards, source, like, where, databases = located(components, shards)
-    problems = []
-    for component, number, entry in entries_on(components.values(), source):
+    servers = KnownServers(components.values(), target)
+    same = servers.same
+    shards, source, like, where, databases = located(components, shards, same)
+    problems = [
+        f"{each} leads to {source} by a socket, Sentinels or a reference: write host and port"
+        for each in servers.nameless(source, databases)
+    ]
+    for component, number, entry in entries_on(components.values(), source, same):
         name = component if number is None else f"{component}:{number}"
         if database_of(entry.fields) in databases and name not in shards:
             problems.append(f"{name} is in the same database: name it as well")
-    for component, number, entry in entries_on(components.values(), target):
+    for component, number, entry in entries_on(components.values(), target, same):
         if database_of(entry.fields) in databases:
             name = component if number is None else f"{component}:{number}"
             problems.append(f"{target} has {name} in a database of the same number")
-    if same_server(source, target):
+    if same(source, target):
         problems.append(f"{source} and {target} are one server")
     keys: dict[str, int] = {}
     memory = 0.0
@@ -97,7 +103,7 @@ def plan_of(
             if client.exists(EPOCH_KEY):
                 problems.append(f"database {number} of {source} is the config server's")
     named = ", ".join(str(number) for number in databases)
-    replicas = [str(each) for each in replicas_of(components.values(), source)]
+    replicas = [str(each) for each in replicas_of(components.values(), source, same)]
     steps = [
         f"{source}: CONFIG SET notify-keyspace-events, and PSUBSCRIBE to databases {named}",
         f"copy every key with DUMP and RESTORE to {target}, and what changes; compare both",
@@ -122,7 +128,7 @@ def plan_of(
 
 
 def located(
-    components: Mapping[str, Component], shards: Sequence[str]
+    components: Mapping[str, Component], shards: Sequence[str], same: Same
 ) -> tuple[list[str], ServerAddress, Entry, str, list[int]]:
     """Return shards as entries call them, their server, an entry of it, and their databases."""
     if not shards:
@@ -149,7 +155,8 @@ def located(
                 f"{entry_key(component.name, at)} has its database from the environment",
                 "write db: into it",
             )
-        servers[server] = None
+        if not any(same(server, each) for each in servers):
+            servers[server] = None
         databases.add(database)
         if like is None:
             like, where = entry, entry_key(component.name, at)

@@ -88,6 +88,26 @@ def test_everything_comes_back_on_other_servers(
         restore(target, servers.shard_map)
 
 
+def test_a_backup_is_not_restored_into_its_origin_by_another_name(
+    kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path
+) -> None:
+    target = tmp_path / "backup"
+    backup(components(servers), target)
+    described: dict[str, Any] = {}
+    for component in components(servers):
+        entries = [
+            {"host": "localhost", "port": entry.fields["port"], "db": entry.fields.get("db", 0)}
+            for _, entry in component.entries()
+        ]
+        described[component.name] = (
+            {"shards": entries} if component.shards else {"entry": entries[0]}
+        )
+    renamed = ShardMap.parse(json.dumps({"components": described}))
+    with pytest.raises(ConfigError, match=r"data:0 \(localhost:\d+/1\) is where the backup came"):
+        restore(target, renamed)
+    assert set(restore(target, renamed, to_origin=True)) == {"data:0", "data:1", "data:2", "one"}
+
+
 def test_it_is_one_cut_over_all_servers(
     kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path
 ) -> None:

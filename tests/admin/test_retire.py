@@ -3,26 +3,53 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import redis
 
 from shardkit import ShardMap
 from shardkit.admin import delete_data, push
-from shardkit.admin.retire import last_known, remove
+from shardkit.admin.retire import Retirement, last_known, remove
 from shardkit.config.store import read_epoch
 from shardkit.errors import ConfigError
-from shardkit.local import LocalServer
+from shardkit.local import LocalCluster, LocalServer
+
+LONG = 3600.0  # seconds; much longer than any test
+
+
+@pytest.fixture
+def config(own_server: LocalServer) -> Iterator[redis.Redis]:
+    with own_server.client(db=9) as client:
+        yield client
+
+
+def retired(config: redis.Redis, old: dict[str, Any], new: dict[str, Any]) -> Retirement:
+    """Push two components, remove ``old``, and return it as if that were long ago."""
+    described = {name: {"entry": entry} for name, entry in (("old", old), ("new", new))}
+    push(config, ShardMap.parse(json.dumps({"components": described})), force=["old", "new"])
+    remove(config, last_known(config, "old"))
+    return replace(last_known(config, "old"), removed_for=2 * LONG)
+
+
+def at(server: LocalServer, db: int, host: str = "127.0.0.1") -> dict[str, Any]:
+    return {"host": host, "port": server.port, "db": db}
+
+
+def set_unused(client: Any, key: str, seconds: int) -> None:
+    """Set a key that was last used some seconds ago."""
+    client.set(key, "v")
+    client.restore(key, 0, client.dump(key), replace=True, idletime=seconds)
 
 
 def test_data_stays_while_the_component_is_there_or_nobody_knows_who_uses_it(
-    own_server: LocalServer,
+    own_server: LocalServer, config: redis.Redis
 ) -> None:
-    described = {
-        name: {"entry": {"host": "127.0.0.1", "port": own_server.port, "db": db}}
-        for name, db in (("old", 1), ("new", 2))
-    }
-    with own_server.client(db=9) as config, own_server.client(db=1) as old:
+    described = {name: {"entry": at(own_server, db)} for name, db in (("old", 1), ("new", 2))}
+    with own_server.client(db=1) as old:
         push(config, ShardMap.parse(json.dumps({"components": described})))
         old.set("k", "v")
         with pytest.raises(ConfigError, match="'old' is still there; remove it first: shardkit re"):
@@ -40,3 +67,133 @@ def test_data_stays_while_the_component_is_there_or_nobody_knows_who_uses_it(
         assert old.get("k") == b"v"
         assert delete_data(replace(removed, others={}), quiet=0) == 1
         assert not old.exists("k")
+
+
+def test_the_quiet_time_starts_when_the_component_is_removed(
+    own_server: LocalServer, config: redis.Redis
+) -> None:
+    retirement = retired(config, at(own_server, 1), at(own_server, 2))
+    with own_server.client(db=1) as old:
+        set_unused(old, "k", 2 * int(LONG))
+        removed = last_known(config, "old")
+        assert 0 <= removed.removed_for < 60
+        said = r"'old' was removed \d+ s ago, less than the quiet time of 3600 s; repeat .* in 3\d"
+        with pytest.raises(ConfigError, match=said):
+            delete_data(removed, quiet=LONG)
+        with pytest.raises(ConfigError, match=r"less than .*; repeat the command in 1 s"):
+            delete_data(replace(removed, removed_for=LONG - 0.1), quiet=LONG)
+        assert old.exists("k")
+        assert delete_data(retirement, quiet=LONG) == 1
+
+
+def test_the_age_of_the_removal_is_that_of_the_push_that_removed_the_component(
+    own_server: LocalServer, config: redis.Redis
+) -> None:
+    retired(config, at(own_server, 1), at(own_server, 2))
+    record = json.loads(config.lindex("config:history", 0) or b"")
+    config.lset("config:history", 0, json.dumps({**record, "at": time.time() - LONG}))
+    assert last_known(config, "old").removed_for >= LONG - 1
+    config.lset("config:history", 0, json.dumps({**record, "at": time.time() + LONG}))
+    assert last_known(config, "old").removed_for == 0, "the clock was set back since"
+
+
+def test_a_key_used_within_the_quiet_time_keeps_the_data(
+    own_server: LocalServer, config: redis.Redis
+) -> None:
+    retirement = retired(config, at(own_server, 1), at(own_server, 2))
+    with own_server.client(db=1) as old:
+        for n in range(600):
+            set_unused(old, f"k{n}", 2 * int(LONG))
+        old.get("k7")
+    said = r"config:redis:old \(127.0.0.1:\d+/1\) is still used: key k7 \d+ s ago; nothing was del"
+    with pytest.raises(ConfigError, match=said):
+        delete_data(retirement, quiet=LONG)
+    with own_server.client(db=1) as old:
+        set_unused(old, "k7", 2 * int(LONG))
+        assert old.dbsize() == 601, "and config:witness"
+    assert delete_data(retirement, quiet=LONG) == 600
+
+
+def test_a_key_read_at_a_replica_within_the_quiet_time_keeps_the_data(
+    own_server: LocalServer, config: redis.Redis
+) -> None:
+    with LocalServer(config={"repl-diskless-sync-delay": 0}) as copy, copy.client(db=1) as reader:
+        with own_server.client(db=1) as old:
+            set_unused(old, "k", 2 * int(LONG))
+        reader.replicaof("127.0.0.1", str(own_server.port))
+        while not reader.exists("k"):
+            time.sleep(0.01)
+        entry = {**at(own_server, 1), "replicas": [{"port": copy.port}]}
+        retirement = retired(config, entry, at(own_server, 2))
+        reader.get("k")
+        with pytest.raises(ConfigError, match=r"config:redis:old replicas\[0\] .* is still used"):
+            delete_data(retirement, quiet=LONG)
+        reader.replicaof("NO", "ONE")
+
+
+def test_a_server_that_does_not_record_when_keys_were_used_keeps_the_data(
+    own_server: LocalServer, config: redis.Redis
+) -> None:
+    retirement = retired(config, at(own_server, 1), at(own_server, 2))
+    with own_server.client(db=1) as old:
+        old.set("k", "v")
+        config.config_set("maxmemory-policy", "allkeys-lfu")
+        try:
+            with pytest.raises(ConfigError, match=r"does not show when its keys were used: .*LFU"):
+                delete_data(retirement, quiet=LONG)
+        finally:
+            config.config_set("maxmemory-policy", "noeviction")
+        assert old.exists("k")
+
+
+def test_data_of_another_component_is_kept_by_whatever_name_it_has_the_server(
+    own_server: LocalServer, config: redis.Redis
+) -> None:
+    said = r"config:redis:old \(localhost:\d+/1\) shares a database with config:redis:new \(127"
+    with own_server.client(db=1) as client:
+        client.set("k", "v")
+        retirement = retired(config, at(own_server, 1, "localhost"), at(own_server, 1))
+        with pytest.raises(ConfigError, match=said):
+            delete_data(retirement, quiet=0)
+        retirement = retired(config, at(own_server, 1, "localhost"), at(own_server, 2))
+        assert delete_data(retirement, quiet=0) == 1
+
+
+def test_data_that_another_component_reads_at_a_replica_is_kept(
+    own_server: LocalServer, config: redis.Redis
+) -> None:
+    with LocalServer(config={"repl-diskless-sync-delay": 0}) as copy, copy.client() as replica:
+        replica.replicaof("127.0.0.1", str(own_server.port))
+        while replica.info("replication")["master_link_status"] != "up":
+            time.sleep(0.01)
+        retirement = retired(config, at(own_server, 1), at(own_server, 2))
+        entry = ShardMap.parse(json.dumps({"components": {"new": {"entry": at(copy, 1)}}}))
+        with pytest.raises(ConfigError, match="shares a database with config:redis:new"):
+            delete_data(replace(retirement, others=entry.components), quiet=0)
+
+
+def test_data_stays_if_a_server_cannot_say_which_one_it_is(
+    own_server: LocalServer, config: redis.Redis
+) -> None:
+    retirement = retired(config, at(own_server, 1), at(own_server, 2))
+    away = ShardMap.parse('{"components": {"new": {"entry": {"host": "127.0.0.1", "port": 1}}}}')
+    said = r"config:redis:new \(127.0.0.1:1/0\) cannot be asked which server it is: .*; nothing was"
+    with pytest.raises(ConfigError, match=said):
+        delete_data(replace(retirement, others=away.components), quiet=0)
+
+
+def test_data_on_a_cluster_is_kept_by_whichever_node_an_entry_names(
+    config: redis.Redis,
+) -> None:
+    with LocalCluster() as cluster, cluster.client() as client:
+        client.set("k", "v")
+        first, second, *_ = [node.port for node in client.get_primaries()]
+        nodes = [{"cluster": True, "host": "127.0.0.1", "port": port} for port in (first, second)]
+        retirement = retired(config, nodes[0], nodes[1])
+        with pytest.raises(ConfigError, match="shares a database with config:redis:new"):
+            delete_data(retirement, quiet=0)
+        alone = replace(retirement, others={})
+        with pytest.raises(ConfigError, match="is still used: key k"):
+            delete_data(alone, quiet=LONG)
+        assert client.get("k") == b"v"
+        assert delete_data(alone, quiet=0) == 1

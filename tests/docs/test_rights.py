@@ -18,6 +18,7 @@ from shardkit.admin import (
     biggest_keys,
     check,
     connected_clients,
+    delete_data,
     persistence_of,
     push,
     queue_names,
@@ -28,11 +29,12 @@ from shardkit.admin import (
     rotate,
     save_snapshot,
 )
+from shardkit.admin.retire import Retirement
 from shardkit.cli.commands.config_preflight import preflight
 from shardkit.cli.commands.status_survey import survey
 from shardkit.config import store
 from shardkit.doctor.scan import scan
-from shardkit.errors import ShardErrors
+from shardkit.errors import ConfigError, ShardErrors
 from shardkit.growth import (
     VerifiedReplica,
     apply_fences,
@@ -183,6 +185,19 @@ def test_backups_are_taken_and_restored(server: LocalServer, tmp_path: Path) -> 
         login = user(other, *rights("`shardkit restore`"))
         described = ShardMap.parse(f"components: {{one: {{entry: {login}}}}}")
         assert restore(tmp_path / "backup", described) == {"one": 1}
+
+
+def test_who_deletes_the_data_of_a_retired_component(server: LocalServer) -> None:
+    with LocalServer() as other, other.client() as old:
+        old.set("k", 1)
+        component = ShardMap.parse(
+            f"components: {{one: {{entry: {user(other, *rights('`shardkit retire'))}}}}}"
+        ).components["one"]
+        retirement = Retirement(component, True, map_of({"port": server.port}).components, 1, 9e9)
+        with pytest.raises(ConfigError, match="is still used: key k"):
+            delete_data(retirement)
+        old.restore("k", 0, old.dump("k"), replace=True, idletime=100)
+        assert delete_data(retirement) == 1
 
 
 def test_who_keeps_and_restores_objects(server: LocalServer, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import eq
 from typing import Any
 
 import pytest
@@ -43,6 +44,8 @@ def simulated_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monkey
                 client.connection_pool.disconnect()
 
         patched.setattr("shardkit.growth.servers.client_of", client_of)
+        patched.setattr("shardkit.growth.known_servers.query_all", lambda queries: {})
+        patched.setattr("shardkit.growth.known_servers.same_server", eq)
         connect = SimulatedConnection.on_connect_check_health
 
         def greet(self: Any, *args: Any, **options: Any) -> None:

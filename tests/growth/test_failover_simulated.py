@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import eq
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -228,7 +229,7 @@ def without_a_fence(master: Any, *args: Any) -> float:
 
 def push_first(server: Any, config: Any, address: ServerAddress) -> int:
     lease: Any = SimpleNamespace(config=config, check=lambda: None)
-    push_relocation(lease, OLD, NEW, keep_source=False, message="")
+    push_relocation(lease, OLD, NEW, eq, keep_source=False, message="")
     time.sleep(0.5)  # simulated; clients read that
     return servers.take_writes_alone(server, config, address)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import eq
 from typing import Any
 
 import pytest
@@ -145,7 +146,7 @@ def push_at_once(mover: Any, new: Any) -> None:
     for client in new.values():
         client.delete(FENCE_KEY)
     shard_move.push_changed(
-        mover._lease, lambda components: moved(components, OLD, [0], NEW), "", witnessed=False
+        mover._lease, lambda components: moved(components, OLD, [0], NEW, eq), "", witnessed=False
     )
 
 

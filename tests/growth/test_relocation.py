@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from operator import eq
 from typing import Any
 
 import pytest
@@ -51,7 +52,7 @@ def test_a_replica_that_takes_over_brings_its_zone_and_leaves_the_others_as_they
     old, new = ServerAddress("a", 1), ServerAddress("a", 2)
 
     def fields(keep_source: bool) -> dict[str, Any]:
-        changed = relocated(components, old, new, keep_source=keep_source)["data"].entry
+        changed = relocated(components, old, new, eq, keep_source=keep_source)["data"].entry
         assert changed is not None
         return changed.fields
 
@@ -59,7 +60,7 @@ def test_a_replica_that_takes_over_brings_its_zone_and_leaves_the_others_as_they
     assert fields(keep_source=False) == there
     former = {"host": "a", "port": 1, "zone": "west"}
     assert fields(keep_source=True) == {**there, "replicas": [*replicas[1:], former]}
-    assert relocated(components, new, old, keep_source=True) == {}
+    assert relocated(components, new, old, eq, keep_source=True) == {}
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from importlib import import_module
+from operator import eq
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -165,12 +166,12 @@ def test_a_server_is_known_by_the_entries_that_name_it_by_host_and_port(
         replica = ServerAddress("near", port)
         found = attachment._followed(ELSEWHERE, f"near:{port}")
         assert found == (replica, ELSEWHERE["own"].entry, "config:redis:own")
-        assert attachment._followed_by(ELSEWHERE, replica)[0] == near
+        assert attachment._followed_by(ELSEWHERE, replica, eq)[0] == near
     with pytest.raises(InvalidArgumentError, match="near:1 is neither a shard nor a master that"):
         attachment._followed(ELSEWHERE, "near:1")
     with pytest.raises(InvalidArgumentError, match="near:1 follows no server that entries name"):
-        attachment._followed_by(ELSEWHERE, ServerAddress("near", 1))
-    assert replicas_of(ELSEWHERE.values(), near) == [ServerAddress("near", n) for n in (3, 4)]
+        attachment._followed_by(ELSEWHERE, ServerAddress("near", 1), eq)
+    assert replicas_of(ELSEWHERE.values(), near, eq) == [ServerAddress("near", n) for n in (3, 4)]
 
 
 def test_servers_that_are_named_by_references_only_are_not_asked() -> None:

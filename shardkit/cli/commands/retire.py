@@ -32,7 +32,7 @@ from shardkit.config.store import read_epoch
     "--delete-data",
     "delete_data_",
     is_flag=True,
-    help="Delete its keys, if nobody has used it for a while.",
+    help="Delete its keys, once it is removed and nobody has used it for a while.",
 )
 @click.option(
     "--quiet",
@@ -40,29 +40,31 @@ from shardkit.config.store import read_epoch
     default=QUIET,
     show_default=True,
     metavar="SECONDS",
-    help="How long nobody may have used it.",
+    help="How long it must be removed and unused before its keys are deleted.",
 )
 @message_option
 @common_options
 def retire(
     name: str, where: str | None, delete_data_: bool, quiet: float, message: str, as_json: bool
-) -> None:
-    """Remove COMPONENT by a push, and say who used it last; its data with --delete-data.
+) -> int:
+    """Remove COMPONENT by a push, and show who used it last. A later call deletes its data.
 
-    Clients that use it get RetiredError. The data is deleted for good, and only if no
-    connection of the component's was used lately and no other component has its databases.
+    Clients that use it get RetiredError. With --delete-data, a component that is still there is
+    only removed, with exit code 1. Its data is deleted for good by a later call, if no client has
+    used it since and no other component has its databases.
     """
     output = Output(as_json)
     server = config_server(where)
     with connected(server) as client:
         found = last_known(client, name)
+        deletes = delete_data_ and found.removed
         if not found.removed:
             remove(client, found, message)
         epoch = read_epoch(client)
         found = last_known(client, name)
     users, failed = still_used(found.component, quiet)
     deleted = None
-    if delete_data_:
+    if deletes:
         with output.busy("deleting keys") as busy:
 
             def progress(keys: int) -> None:
@@ -70,6 +72,7 @@ def retire(
                     busy.update(f"deleting keys: {keys:,}")
 
             deleted = delete_data(found, quiet=quiet, progress=progress)
+    code = 1 if delete_data_ and deleted is None else 0
     if as_json:
         output.document(
             {
@@ -80,10 +83,10 @@ def retire(
                 "deleted": deleted,
             }
         )
-        return
+        return code
     if deleted is not None:
         output.line(f"nobody has used {name} for {quiet:g} s: {deleted:,} keys were deleted", GOOD)
-        return
+        return code
     output.line(
         f"{name} was removed by a push (epoch {epoch}); clients that use it get RetiredError"
     )
@@ -91,4 +94,7 @@ def retire(
         output.line(f"{who} used it {seconds} s ago", DOUBTFUL)
     for place, error in failed.items():
         output.line(f"{place} was not asked who uses it: {reason(error)}", DOUBTFUL)
-    output.line(f"its data is still there: shardkit retire {name} --delete-data", FAINT)
+    then = f"shardkit retire {name} --delete-data"
+    when = f" in {quiet:g} s" if quiet else ""
+    output.line(f"its data is still there; to delete it, run{when}: {then}", FAINT)
+    return code

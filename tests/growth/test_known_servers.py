@@ -1,0 +1,175 @@
+"""A server with several names in the map is moved and failed over as one server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from growth_helpers import FAST, Fleet, follow
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.admin import push
+from shardkit.config.store import read_components
+from shardkit.growth import (
+    attach_replica,
+    detach_replica,
+    fail_over,
+    known_servers,
+    plan_move,
+    plan_shard_move,
+    replica_tree,
+    start_move,
+    start_shard_move,
+)
+from shardkit.growth.known_servers import KnownServers
+from shardkit.growth.relocation import ServerAddress
+from shardkit.growth.servers import GrowthError
+from shardkit.local import LocalServer
+
+HOSTS = {"a": "127.0.0.1", "b": "localhost"}
+
+
+def describe(fleet: Fleet, numbers: dict[str, int], **more: Any) -> None:
+    """Push two components whose entries have two names of the first server."""
+    described = {
+        name: {
+            "entry": {
+                "host": HOSTS[name],
+                "port": fleet.servers[0].port,
+                "db": number,
+                **more,
+            }
+        }
+        for name, number in numbers.items()
+    }
+    push(fleet.config, ShardMap.parse(json.dumps({"components": described})))
+
+
+def addresses(fleet: Fleet) -> dict[str, str]:
+    components = read_components(fleet.config)
+    return {name: components[name].entries()[0][1].address for name in sorted(components)}
+
+
+def write_and_read(fleet: Fleet, value: str) -> list[str | None]:
+    """Return what both components had, and write to both."""
+    with shardkit.connect(fleet.url) as kit:
+        found = [kit.client(name).set("k", value, get=True) for name in HOSTS]
+    return [None if each is None else each.decode() for each in found]
+
+
+def test_move_server_moves_entries_with_every_name_of_the_server(fleet: Fleet) -> None:
+    describe(fleet, {"a": 1, "b": 2})
+    assert write_and_read(fleet, "old") == [None, None]
+    assert plan_move(fleet.config, fleet.name(0), fleet.name(1)).shards == ("a", "b")
+    assert start_move(fleet.config, fleet.name(0), fleet.name(1)).phase == "done"
+    assert addresses(fleet) == {"a": f"{fleet.name(1)}/1", "b": f"{fleet.name(1)}/2"}
+    assert write_and_read(fleet, "new") == ["old", "old"]
+
+
+def test_move_shards_moves_a_database_with_every_name_of_its_server(fleet: Fleet) -> None:
+    describe(fleet, {"a": 1, "b": 1})
+    assert write_and_read(fleet, "old") == [None, "old"]
+    with pytest.raises(GrowthError, match="b is in the same database: name it as well"):
+        start_shard_move(fleet.config, ["a"], fleet.name(1))
+    plan = plan_shard_move(fleet.config, ["a"], f"localhost:{fleet.servers[0].port}")
+    assert any("are one server" in each for each in plan.problems)
+    assert start_shard_move(fleet.config, ["a", "b"], fleet.name(1), hold=3).phase == "done"
+    assert addresses(fleet) == {"a": f"{fleet.name(1)}/1", "b": f"{fleet.name(1)}/1"}
+    assert write_and_read(fleet, "new") == ["old", "new"]
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_failover_repoints_entries_with_every_name_of_the_master(
+    fleet: Fleet, crashed: bool
+) -> None:
+    follow(fleet.servers[1], fleet.servers[0])
+    replicas = [{"host": "127.0.0.1", "port": fleet.servers[1].port}]
+    describe(fleet, {"a": 1, "b": 2}, replicas=replicas)
+    if crashed:
+        fleet.servers[0].stop(0)
+    done = fail_over(fleet.config, "a")
+    assert done.shards == ("a", "b")
+    assert addresses(fleet) == {"a": f"{fleet.name(1)}/1", "b": f"{fleet.name(1)}/2"}
+    assert write_and_read(fleet, "new") == [None, None]
+
+
+def test_a_server_may_be_named_otherwise_than_in_entries(fleet: Fleet) -> None:
+    fleet.push(0)
+    other_name = f"localhost:{fleet.servers[0].port}"
+    replica = f"localhost:{fleet.servers[1].port}"
+    attached = attach_replica(fleet.config, fleet.name(1), other_name)
+    assert attached.named
+    assert attach_replica(fleet.config, replica, fleet.name(0)).epoch == attached.epoch
+    with pytest.raises(GrowthError, match=f"entries name {other_name} as a master"):
+        attach_replica(fleet.config, other_name, fleet.name(1))
+    with pytest.raises(GrowthError, match=f"entries name {other_name} as a master"):
+        detach_replica(fleet.config, other_name)
+    assert fail_over(fleet.config, other_name).shards == ("users:0", "users:1")
+    assert fleet.masters() == [fleet.name(1)] * 2
+    assert detach_replica(fleet.config, other_name).named is False
+    assert not read_components(fleet.config)["users"].shards[0].replicas
+
+
+def test_a_move_under_way_is_found_by_every_name_of_its_server(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.push(0)
+
+    def killed(*args: object) -> None:
+        raise GrowthError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shardkit.growth.move.wait_for_copy", killed)
+        with pytest.raises(GrowthError, match="killed"):
+            start_move(fleet.config, f"localhost:{fleet.servers[0].port}", fleet.name(1))
+    with pytest.raises(GrowthError, match=r"is being moved to .*; shardkit move resume localhost:"):
+        start_move(fleet.config, fleet.name(0), fleet.name(2))
+
+
+def test_the_replica_tree_has_a_server_with_two_names_once(fleet: Fleet) -> None:
+    describe(fleet, {"a": 1, "b": 2})
+    assert len(replica_tree(read_components(fleet.config).values())) == 1
+
+
+def test_an_entry_that_has_a_socket_of_the_server_stops_a_move(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "s")
+    with LocalServer(config={**FAST, "unixsocket": path}) as server:
+        there = {"host": "127.0.0.1", "port": server.port, "db": 1}
+        entries = {"a": there, "b": {"unix_socket_path": path, "db": 2}}
+        described = {name: {"entry": entry} for name, entry in entries.items()}
+        push(fleet.config, ShardMap.parse(json.dumps({"components": described})))
+        said = "config:redis:b leads to .* by a socket, Sentinels or a reference"
+        with pytest.raises(GrowthError, match=said):
+            start_move(fleet.config, f"127.0.0.1:{server.port}", fleet.name(1))
+        with pytest.raises(GrowthError, match=said):
+            fail_over(fleet.config, "a")
+        assert plan_shard_move(fleet.config, ["a"], fleet.name(1)).problems == ()
+        described["b"]["entry"]["db"] = 1
+        push(fleet.config, ShardMap.parse(json.dumps({"components": described})), force=["b"])
+        with pytest.raises(GrowthError, match=said):
+            start_shard_move(fleet.config, ["a"], fleet.name(1))
+
+
+def test_run_ids_decide_and_names_only_where_a_server_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_ids = {("a", 1): "x", ("b", 2): "x", ("127.0.0.1", 3): "y"}
+
+    def ask(server: ServerAddress, logins: object) -> str:
+        return run_ids[server]
+
+    monkeypatch.setattr(known_servers, "_run_id_at", ask)
+    servers = [ServerAddress(*each) for each in [*run_ids, ("localhost", 3), ("c", 4)]]
+    a, b, here, local, c = servers
+    same = KnownServers((), *servers).same
+    assert same(a, b)
+    assert not same(a, here)
+    assert same(local, here)
+    assert not same(a, c)
+    assert same(c, c)
+    assert not same(None, c)
