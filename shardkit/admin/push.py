@@ -56,7 +56,7 @@ def push(
         ConfigServerError: the config server cannot be read or written.
     """
     # Those before the push too: clients that have not read it yet still use them.
-    known = [*_components(config), *shard_map.components.values()]
+    known = [*_components(config, shard_map), *shard_map.components.values()]
     changes = store.push(config, shard_map, **options)
     epoch = store.read_epoch(config)
     missed = attest(known, epoch, timeout, connector)
@@ -70,10 +70,10 @@ def push(
     return changes
 
 
-def _components(config: redis.Redis) -> Iterable[Component]:
+def _components(config: redis.Redis, shard_map: ShardMap) -> Iterable[Component]:
     """Return what is pushed so far; nothing if it cannot be used, as the push then says."""
     try:
-        return store.read_components(config).values()
+        return store.read_components(config, shard_map.components).values()
     except ConfigServerError:
         raise
     except ConfigError:

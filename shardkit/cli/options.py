@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 import redis
 
 import shardkit
-from shardkit.cli.text import reason
-from shardkit.config.component import Component
+from shardkit.cli.output import FAINT, Output
+from shardkit.cli.text import counted, reason
+from shardkit.config.component import MAX_SHARDS, Component
 from shardkit.config.diff import SAMPLE_SIZE
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
+from shardkit.config.store import counts_by_hand
 from shardkit.connections import Connector
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.kit import CONFIG_TIMEOUT, ENVIRONMENT, ShardKit
+from shardkit.routing.placement import DEFAULT
 from shardkit.server_queries import ServerErrors
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
@@ -38,10 +42,12 @@ class Session:
     Attributes:
         debug: errors show a traceback.
         timed: warnings say when; for what runs for days.
+        noted: the notes that were written, each once.
     """
 
     debug: bool = False
     timed: bool = False
+    noted: set[str] = field(default_factory=set)
 
 
 def timed(record: logging.LogRecord) -> str:
@@ -110,6 +116,31 @@ def structure_options(component: str, name: str) -> Callable[[F], F]:
         return config_option(function)
 
     return give
+
+
+def shards_options(function: F) -> F:
+    """Give a command ``--shards`` and ``--placement`` (``said``, a `SaidShards`).
+
+    They say of a component whose entries were written by hand what ``shards=`` and ``placement=``
+    say in code.
+    """
+
+    @functools.wraps(function)
+    def read(*args: Any, shards: int | None, placement: str | None, **options: Any) -> Any:
+        if placement is not None and shards is None:
+            raise click.UsageError("--placement is that of --shards: use both")
+        return function(*args, said=SaidShards(shards, placement), **options)
+
+    count = click.option(
+        "--shards",
+        type=click.IntRange(1, MAX_SHARDS),
+        metavar="N",
+        help="How many shards the component has, if its entries were written by hand.",
+    )
+    placed = click.option(
+        "--placement", metavar="RULE", help="Likewise: how keys find their shard.  [default: crc32]"
+    )
+    return cast("F", count(placed(read)))
 
 
 def login_option(function: F) -> F:
@@ -236,14 +267,82 @@ def topology_of(where: str | None) -> Entry | ShardMap:
     return Entry({"url": where}, "config server") if is_url(where) else ShardMap.load(where)
 
 
+@dataclass(frozen=True)
+class SaidShards:
+    """What a command line says of a component whose entries were written by hand.
+
+    Attributes:
+        shards: how many shards it has; None to infer it from its entries.
+        placement: how keys find their shard; None for ``crc32``.
+    """
+
+    shards: int | None = None
+    placement: str | None = None
+
+    def check(self, component: Component) -> None:
+        """Refuse a component that is stored with another count or placement.
+
+        Raises:
+            ShardCountError: the count differs.
+            ConfigError: the placement differs.
+        """
+        component.require_shards(self.shards)
+        if self.placement not in (None, component.placement):
+            raise ConfigError(
+                f"component {component.name!r} has placement {component.placement}, not "
+                f"{self.placement}",
+                "leave --placement out: it is stored",
+            )
+
+
+def _declare(topology: OpenTopology, names: Sequence[str], said: SaidShards) -> None:
+    """Have a kit serve components whose entries were written by hand, and say what is assumed.
+
+    Raises:
+        ConfigError: the placement cannot be used.
+    """
+    counts = {} if said.shards is None else dict.fromkeys(names, said.shards)
+    server = topology.config_server
+    if not counts and server is not None and not topology.kit.topology.source.local:
+        with suppress(ConfigServerError), connected(server) as client:  # the kit says it is away
+            counts = counts_by_hand(client, names)
+    for name, count in counts.items():
+        topology.kit.key_sharded(name, count, placement=said.placement)
+        if said.shards is None:
+            note_by_hand(name, count, "; otherwise specify --shards and --placement")
+
+
+def note_by_hand(name: str, count: int, remedy: str) -> None:
+    """Note on stderr, once in a run, what is assumed of entries that were written by hand."""
+    text = (
+        f"{name}: count inferred from {counted(count, 'entry', 'entries')} written by hand, "
+        f"placement {DEFAULT} assumed{remedy}"
+    )
+    session = click.get_current_context().ensure_object(Session)
+    if text not in session.noted:
+        session.noted.add(text)
+        Output().note(f"note: {text}", FAINT)
+
+
+def component(topology: OpenTopology, name: str, said: SaidShards) -> Component:
+    """Read one component, whose entries may have been written by hand.
+
+    Raises:
+        ConfigError: it cannot be used, or there is none; or it has other shards than are said.
+    """
+    return components(topology, [name], said)[0][name]
+
+
 def components(
-    topology: OpenTopology, names: Sequence[str] = ()
+    topology: OpenTopology, names: Sequence[str] = (), said: SaidShards | None = None
 ) -> tuple[dict[str, Component], dict[str, ConfigError]]:
     """Read components.
 
     Args:
         topology: the topology to read from.
         names: the names of the components; none for all.
+        said: accept entries that were written by hand. Only for commands that write nothing that
+            depends on the number of shards, unless it is said.
 
     Returns:
         The components by name, and the errors of those that cannot be used.
@@ -257,11 +356,17 @@ def components(
         raise ConfigServerError(
             f"{topology.name} cannot be read: {reason(error)}", "start it, or name another"
         ) from error
+    if said is not None:
+        if said.shards is not None and len(names) != 1:
+            raise click.UsageError("--shards is the count of one component: name it")
+        _declare(topology, wanted, said)
     found: dict[str, Component] = {}
     broken: dict[str, ConfigError] = {}
     for name in wanted:
         try:
             found[name] = topology.kit.component(name)
+            if said is not None:
+                said.check(found[name])
         except ConfigServerError:
             raise
         except ConfigError as error:

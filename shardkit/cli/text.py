@@ -39,9 +39,9 @@ def one_line(text: str) -> str:
     return masked(printable(" ".join(lines)))
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, what: str, many: str = "") -> str:
     """Return ``1 shard`` or ``1,234 shards``."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {many or f'{what}s'}"
 
 
 def percent(part: int, whole: int) -> str:

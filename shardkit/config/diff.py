@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from shardkit.config.component import Component, entry_key
+from shardkit.config.component import Component, entry_key, shards_key
 from shardkit.config.entry import Entry
 from shardkit.config.problem import mask
 from shardkit.operations.commands import Key
@@ -70,6 +70,29 @@ class ComponentChange:
         """Whether the placement or the number of shards changes."""
         before = self.shards_before, self.placement_before
         return before != (self.shards_after, self.placement_after)
+
+
+def with_counts(
+    changes: Iterable[ComponentChange], current: Mapping[str, Component]
+) -> list[ComponentChange]:
+    """Return the changes of a push, which stores the count of shards that were written by hand.
+
+    Args:
+        changes: what a push changes apart from that.
+        current: the components now. Those with shards and epoch 0 were written by hand.
+    """
+
+    def counted(change: ComponentChange) -> ComponentChange:
+        before = current.get(change.component)
+        if before is None or not before.shards or before.epoch or not change.shards_after:
+            return change
+        key = shards_key(change.component)
+        number = f"{change.shards_after} shard{'s' * (change.shards_after > 1)}"
+        text = f"{number}, {change.placement_after}"
+        fields = (*change.fields, FieldChange(key, "", None, text))
+        return replace(change, kind="changed", fields=fields)
+
+    return list(map(counted, changes))
 
 
 def sample_keys(count: int = SAMPLE_SIZE) -> list[Key]:

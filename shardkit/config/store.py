@@ -38,6 +38,7 @@ import redis
 from redis.client import NEVER_DECODE
 from redis.exceptions import RedisError, WatchError
 
+from shardkit.config.by_hand import by_hand_count, shards_text
 from shardkit.config.component import (
     Component,
     check_name,
@@ -48,7 +49,7 @@ from shardkit.config.component import (
 )
 from shardkit.config.diff import ComponentChange as ComponentChange
 from shardkit.config.diff import FieldChange as FieldChange
-from shardkit.config.diff import Sample, entries_of
+from shardkit.config.diff import Sample, entries_of, with_counts
 from shardkit.config.diff import diff as diff
 from shardkit.config.diff import sample_keys as sample_keys
 from shardkit.config.entry import Entry
@@ -57,6 +58,7 @@ from shardkit.config.problem import Problem, invalid, similar_name
 from shardkit.config.shard_map import ShardMap, warnings_of
 from shardkit.config.stored import (
     EPOCH_KEY,
+    EXPECTED_SHARDS,
     PUSH_AGAIN,
     PUSHED_KEY,
     Stored,
@@ -83,11 +85,15 @@ _READS = 100  # attempts to read between two pushes
 _PUSHES = 50  # attempts to push between two others
 
 
-def read_components(client: redis.Redis) -> dict[str, Component]:
+def read_components(
+    client: redis.Redis, like: Mapping[str, Component] | None = None
+) -> dict[str, Component]:
     """Read everything that was pushed, as it was between two pushes.
 
     Args:
         client: a client of the config server, however it decodes.
+        like: read shards that were written by hand too, which have epoch 0. Their placement is that
+            of the component of the same name here, if it has as many shards, or ``crc32``.
 
     Returns:
         The components by name. Cost: a SCAN of the database and one MGET for 1,000 keys.
@@ -103,7 +109,10 @@ def read_components(client: redis.Redis) -> dict[str, Component]:
             values = _get(client, _scan(client))
             if _get(client, [EPOCH_KEY]) == before:
                 _check_types(client, values)
-                read = [whole_component_of(*item) for item in _by_component(values).items()]
+                stored = _by_component(values)
+                if like is not None:
+                    _count_by_hand(client, stored, like)
+                read = [whole_component_of(*item) for item in stored.items()]
                 return {component.name: component for component in read if component is not None}
     raise ConfigServerError("the entries on the config server keep changing", "try again")
 
@@ -118,8 +127,40 @@ def read_epoch(client: redis.Redis) -> int:
         return epoch_number(_mget(client, [EPOCH_KEY])[0])
 
 
-def read_component(client: redis.Redis, name: str) -> Component | None:
+def counts_by_hand(client: redis.Redis, names: Sequence[str]) -> dict[str, int]:
+    """Return the number of shards of those components whose entries were written by hand.
+
+    Cost: one MGET for all, and one for each component that has no stored count.
+
+    Raises:
+        ConfigServerError: the config server cannot be read.
+    """
+    counts = {}
+    with _translated_errors():
+        said = _get(client, [shards_key(name) for name in names])
+        for name in names:
+            if said[shards_key(name)] is not None:
+                continue
+            count = expected = EXPECTED_SHARDS // 2
+            while count == expected:  # there may be more
+                expected *= 2
+                marks = [EPOCH_KEY, PUSHED_KEY, pushed_key(name)]
+                stored = _get(client, marks + [entry_key(name, n) for n in range(expected)])
+                count = by_hand_count(name, stored) or 0
+            if count:
+                counts[name] = count
+    return counts
+
+
+def read_component(
+    client: redis.Redis, name: str, like: Component | None = None
+) -> Component | None:
     """Read one component; None if it is not there.
+
+    Args:
+        client: a client of the config server, however it decodes.
+        name: the component's name.
+        like: read shards that were written by hand too; see `read_components`.
 
     Cost: one MGET, two if it has more than 64 shards. A single MGET never mixes two pushes.
 
@@ -128,6 +169,10 @@ def read_component(client: redis.Redis, name: str) -> Component | None:
         MissingEntryError: a shard's entry, or the count of shards, is missing; names the key.
         ConfigServerError: the config server cannot be read.
     """
+    if like is not None and (count := counts_by_hand(client, [name]).get(name)):
+        with _translated_errors():
+            own = _get(client, [entry_key(name), *(entry_key(name, n) for n in range(count))])
+        return component_of(name, {**own, shards_key(name): shards_text(count, like)})
     steps = reading(name)
     with _translated_errors(), suppress(StopIteration):
         keys = next(steps)
@@ -242,6 +287,7 @@ def components_at(client: redis.Redis, epoch: int) -> dict[str, Component]:
             history = read_history(client)
             if _get(client, [EPOCH_KEY]) == before:
                 stored = _by_component(values, strict=False)
+                _count_by_hand(client, stored, {})
                 return undo(stored, history, epoch, epoch_number(before[EPOCH_KEY]))
     raise ConfigServerError("the entries on the config server keep changing", "try again")
 
@@ -260,7 +306,7 @@ def pull(client: redis.Redis, config_server: Entry | None = None) -> ShardMap:
         ConfigServerError: the config server cannot be read.
     """
     epoch = read_epoch(client)  # first: a push in between makes it too old, never too new
-    components = read_components(client)
+    components = read_components(client, {})
     if not components:
         raise MissingEntryError(
             f"there is no key {_ENTRY}* on the config server",
@@ -308,6 +354,8 @@ def _push(
         raise WatchError("another push came in between")
 
     stored = _by_component(values, strict=False)
+    counted = {name for name, own in stored.items() if shards_key(name) in own}
+    _count_by_hand(pipe, stored, wanted)
     current: dict[str, Component] = {}
     broken: dict[str, ConfigError] = {}
     for name, own in stored.items():
@@ -318,7 +366,7 @@ def _push(
                 broken[name] = error
             else:
                 current |= {} if component is None else {name: component}
-    changes = diff(current, wanted, sample)
+    changes = with_counts(diff(current, wanted, sample), current)
     changes = [
         _repair(change, stored[change.component]) if change.component in broken else change
         for change in changes
@@ -341,7 +389,6 @@ def _push(
     epochs = {name: _epoch(name, own) for name, own in stored.items()}
     newest = max([epoch_number(epoch), above or 0, *epochs.values()]) + 1
     texts: dict[str, str] = {EPOCH_KEY: str(newest), PUSHED_KEY: "1"}
-    counted = {name for name, own in stored.items() if shards_key(name) in own}
     texts |= {pushed_key(name): "1" for name in counted}
     gone: set[str] = set()
     for n, change in enumerate(changes):
@@ -511,6 +558,19 @@ def _by_component(values: Stored, *, strict: bool = True) -> dict[str, dict[str,
                 "delete the key, or rename it outside of config:redis: and config:shards:",
             )
     return found
+
+
+def _count_by_hand(
+    client: Any, stored: Mapping[str, dict[str, Any]], like: Mapping[str, Component]
+) -> None:
+    """Add the count of shards to what is stored of components that were written by hand."""
+    names = [name for name, own in stored.items() if own.keys() - {entry_key(name)}]
+    names = [name for name in names if shards_key(name) not in stored[name]]
+    marks = _get(client, [EPOCH_KEY, PUSHED_KEY, *map(pushed_key, names)]) if names else {}
+    for name in names:
+        count = by_hand_count(name, {**stored[name], **marks})
+        if count is not None:
+            stored[name][shards_key(name)] = shards_text(count, like.get(name))
 
 
 def _owner(key: str) -> str:

@@ -9,12 +9,14 @@ import click
 
 from shardkit.admin.check import CheckFinding, CheckReport, check, check_structures
 from shardkit.cli.options import (
+    SaidShards,
     common_options,
     components,
     config_option,
     connected,
     examples,
     opened,
+    shards_options,
     timeout_option,
 )
 from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Styled, wordy
@@ -36,6 +38,7 @@ from shardkit.server_queries import TIMEOUT
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
+@shards_options
 @click.option(
     "--structures", is_flag=True, help="Also read all structures, and compare their counts."
 )
@@ -45,6 +48,7 @@ from shardkit.server_queries import TIMEOUT
 def check_command(
     names: Sequence[str],
     where: str | None,
+    said: SaidShards,
     structures: bool,
     strict: bool,
     timeout: float,
@@ -59,7 +63,7 @@ def check_command(
     """
     output = Output(as_json)
     with opened(where) as topology:
-        found, broken = components(topology, names)
+        found, broken = components(topology, names, said)
         epoch = None
         if topology.config_server is not None:
             with connected(topology.config_server) as config:

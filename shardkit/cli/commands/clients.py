@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 import click
 
 from shardkit.admin.client_list import ClientProcess, connected_clients
-from shardkit.cli.options import common_options, components, config_option, examples, opened
+from shardkit.cli.options import (
+    SaidShards,
+    common_options,
+    components,
+    config_option,
+    examples,
+    opened,
+)
 from shardkit.cli.output import DOUBTFUL, FAINT, Output, number, wordy
 from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.text import counted, reason
@@ -38,7 +45,7 @@ def clients(where: str | None, using: str | None, older_than: int | None, as_jso
     """
     output = Output(as_json)
     with opened(where) as topology:
-        found, _ = components(topology, [using] if using else [])
+        found, _ = components(topology, [using] if using else [], SaidShards())
     processes, failed = connected_clients(found.values(), topology.config_server)
     shown = [
         process

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -45,7 +45,7 @@ from shardkit.cli.output import (
 from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.text import percent, reason, server_of, shard_list
 from shardkit.config.component import Component, entry_key
-from shardkit.config.diff import ComponentChange, FieldChange, diff, sample_keys
+from shardkit.config.diff import ComponentChange, FieldChange, diff, sample_keys, with_counts
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import components_at, read_component, read_components, read_epoch
@@ -110,6 +110,7 @@ def compare(client: redis.Redis, shard_map: ShardMap, prune: bool, size: int) ->
     real = {name: keys for name in moving if (keys := _real_keys(current[name], size))}
     sample = {name: real.get(name) or sample_keys(size) for name in moving}
     changes = diff(current, wanted, {**dict.fromkeys(wanted, ()), **sample})
+    changes = with_counts(changes, current)
     for n, change in enumerate(changes):
         if change.component in broken:
             after = change.shards_after, change.placement_after
@@ -164,20 +165,20 @@ def holds_data(shard_map: ShardMap) -> Callable[[Component], bool]:
 
 
 def _current(
-    client: redis.Redis, wanted: Iterable[str]
+    client: redis.Redis, wanted: Mapping[str, Component]
 ) -> tuple[dict[str, Component], dict[str, ConfigError]]:
     """Read all components; if any is broken, read the wanted ones one by one."""
     try:
-        return read_components(client), {}
+        return read_components(client, wanted), {}
     except ConfigServerError:
         raise
     except ConfigError:
         pass
     found: dict[str, Component] = {}
     broken: dict[str, ConfigError] = {}
-    for name in wanted:
+    for name, like in wanted.items():
         try:
-            component = read_component(client, name)
+            component = read_component(client, name, like)
         except ConfigServerError:
             raise
         except ConfigError as error:

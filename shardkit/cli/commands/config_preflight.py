@@ -30,10 +30,13 @@ from shardkit.config.entry import Entry
 from shardkit.doctor.targets import default_user_lacks_rights
 from shardkit.errors import ConfigError, few
 from shardkit.operations.commands import Shard
+from shardkit.routing.placement import DEFAULT, placement
 from shardkit.server_errors import meaning
 from shardkit.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 
 SAMPLED_KEYS = 100
+_PLACEMENTS = (DEFAULT, "slot", "rendezvous", "redis-in-action")
+_FEWEST_KEYS = 20  # that tell one placement from another
 _DATABASES_PER_QUERY = 16
 _FILES = ("dir", "save", "dbfilename", "appendonly", "appenddirname", "appendfilename")
 
@@ -116,10 +119,16 @@ def preflight(
     targets = [
         target for name in sorted(wanted) for target in _targets(current.get(name), wanted[name])
     ]
-    visited = _visit([t.entry for t in targets] + [t.before for t in targets if t.before])
+    counted = [wanted[name] for name in sorted(wanted) if _was_by_hand(current.get(name))]
+    visited = _visit(
+        [t.entry for t in targets]
+        + [t.before for t in targets if t.before]
+        + [entry for component in counted for entry in component.shards]
+    )
     shared = _shared_keys(targets, visited)
     savers = _savers(targets, visited)
-    return [finding for target in targets for finding in _judge(target, visited, shared, savers)]
+    findings = [f for target in targets for f in _judge(target, visited, shared, savers)]
+    return findings + [f for component in counted for f in _wrong_placement(component, visited)]
 
 
 def _targets(before: Component | None, after: Component) -> Iterator[_ChangedAddress]:
@@ -308,6 +317,40 @@ def _host(server: str) -> str:
 
 
 # ---- judgement
+
+
+def _was_by_hand(before: Component | None) -> bool:
+    return before is not None and bool(before.shards) and not before.epoch
+
+
+def _wrong_placement(component: Component, visited: _Visited) -> Iterator[PreflightFinding]:
+    """Say if another placement explains where the keys of hand-written shards are.
+
+    Callers said their placement in code. The push stores that of the map, for all callers.
+    """
+    places = [
+        (key, n)
+        for n, entry in enumerate(component.shards)
+        if isinstance(found := visited[entry], _DatabaseAddress)
+        for key in found.keys
+    ]
+    if len(places) < _FEWEST_KEYS:
+        return
+
+    def explains(rule: str) -> bool:
+        place = placement(rule, len(component.shards))
+        misplaced = sum(place(key) != n for key, n in places)
+        return misplaced <= MISPLACED_SHARE * len(places)
+
+    rules = [rule for rule in _PLACEMENTS if explains(rule)]
+    if rules and not explains(component.placement):
+        yield PreflightFinding(
+            component.name,
+            component.name,
+            f"{len(component.shards)} shards, written by hand",
+            f"holds its keys where placement {rules[0]} puts them, not {component.placement}",
+            f"set `placement: {rules[0]}` in the map",
+        )
 
 
 def _judge(

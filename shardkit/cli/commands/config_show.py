@@ -12,6 +12,7 @@ import click
 
 from shardkit.cli.commands.config_validate import contents_of
 from shardkit.cli.options import (
+    SaidShards,
     common_options,
     components,
     config_option,
@@ -19,7 +20,9 @@ from shardkit.cli.options import (
     connected,
     examples,
     file_option,
+    note_by_hand,
     opened,
+    shards_options,
 )
 from shardkit.cli.output import BAD, FAINT, GOOD, Column, Output, number, wordy, write_private
 from shardkit.cli.rows import Field, column_only, json_row, json_rows, table_of
@@ -45,19 +48,24 @@ from shardkit.operations.commands import Shard
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
+@shards_options
 @click.option(
     "--at", type=click.IntRange(min=0), metavar="EPOCH", help="As they were after a push."
 )
 @common_options
-def show_command(names: Sequence[str], where: str | None, at: int | None, as_json: bool) -> int:
+def show_command(
+    names: Sequence[str], where: str | None, said: SaidShards, at: int | None, as_json: bool
+) -> int:
     """Show all components, or every entry of the named ones.
 
     Connects only to the config server. Exits with 1 if a component cannot be used.
     """
     output = Output(as_json)
+    if at is not None and said.shards is not None:
+        raise click.UsageError("--shards is for entries as they are now: leave --at out")
     if at is None:
         with opened(where) as topology:
-            found, broken = components(topology, names)
+            found, broken = components(topology, names, said)
             source = topology.name
     else:
         server = config_server(where)
@@ -155,6 +163,9 @@ def pull(where: str | None, written: Path | None, show_secrets: bool, as_json: b
     server = config_server(where)
     with connected(server) as client:
         found = store.pull(client, server)
+    for name, component in found.components.items():
+        if component.shards and not component.epoch:
+            note_by_hand(name, len(component.shards), "; otherwise change `placement:` in the map")
     masked = _masked(found)
     secrets = masked.to_yaml() != found.to_yaml()
     if written is not None and secrets and not show_secrets:

@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from shardkit.cli.options import common_options, components, config_option, examples, opened
+from shardkit.cli.options import (
+    SaidShards,
+    common_options,
+    components,
+    config_option,
+    examples,
+    opened,
+    shards_options,
+)
 from shardkit.cli.output import (
     BAD,
     DOUBTFUL,
@@ -46,6 +54,7 @@ from shardkit.structures import Damage
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
+@shards_options
 @click.option(
     "--sample",
     type=click.IntRange(min=1),
@@ -85,6 +94,7 @@ from shardkit.structures import Damage
 def doctor(
     names: Sequence[str],
     where: str | None,
+    said: SaidShards,
     sample: int,
     everything: bool,
     fix: bool,
@@ -106,19 +116,23 @@ def doctor(
     what was expected, what a repair does and what it loses. Exits with 1 if anything is damaged,
     and was not repaired.
     """
+    # What rewrites data must not guess how keys find their shard.
+    accepted = None if (repack or repair) and said.shards is None else said
     if checks:
         if fix or rewrite or repack or everything:
             raise click.UsageError("--check goes with --structure, --repair and --yes only")
         if repair and as_json and not yes:
             raise click.UsageError("--repair asks before it repairs; with --json give --yes too")
-        return _check(names, where, structures, repair, yes, Output(as_json))
+        return _check(names, where, accepted, structures, repair, yes, Output(as_json))
     if structures or repair or yes:
         raise click.UsageError("--structure, --repair and --yes go with --check")
     if rewrite and not fix:
         raise click.UsageError("--rewrite saves what --fix sets: use them together")
     output = Output(as_json)
     with opened(where) as topology:
-        found, broken = components(topology, names)
+        found, broken = components(
+            topology, names, None if repack and said.shards is None else said
+        )
         limit = None if everything or repack else sample
 
         def examine(*, repack: bool = False) -> Diagnosis:
@@ -149,6 +163,7 @@ def doctor(
 def _check(
     names: Sequence[str],
     where: str | None,
+    accepted: SaidShards | None,
     structures: Sequence[str],
     repair: bool,
     yes: bool,
@@ -156,7 +171,7 @@ def _check(
 ) -> int:
     """Check structures; with ``repair`` rebuild them, and check them again."""
     with opened(where) as topology:
-        found, broken = components(topology, names)
+        found, broken = components(topology, names, accepted)
 
         def look(only: Sequence[str]) -> tuple[list[CheckedStructure], ScanResult]:
             with progress("structures") as report_progress:

@@ -8,7 +8,14 @@ from typing import Literal
 import click
 
 from shardkit.admin.keys import BigKey, biggest_keys
-from shardkit.cli.options import common_options, components, config_option, examples, opened
+from shardkit.cli.options import (
+    SaidShards,
+    common_options,
+    components,
+    config_option,
+    examples,
+    opened,
+)
 from shardkit.cli.output import FAINT, Column, Output, number, wordy
 from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.text import printable, size
@@ -57,7 +64,7 @@ def keys(
     """
     output = Output(as_json)
     with opened(where) as topology:
-        found, _ = components(topology, names)
+        found, _ = components(topology, names, SaidShards())
     seen = 0
     with output.busy("looking at keys") as busy:
 

@@ -10,7 +10,16 @@ from typing import Any
 
 import click
 
-from shardkit.cli.options import OpenTopology, common_options, config_option, examples, opened
+from shardkit.cli.options import (
+    OpenTopology,
+    SaidShards,
+    common_options,
+    config_option,
+    examples,
+    opened,
+    shards_options,
+)
+from shardkit.cli.options import component as read_component
 from shardkit.cli.output import BAD, GOOD, Cell, Column, Output, Styled, wordy
 from shardkit.cli.rows import Field, write_rows
 from shardkit.cli.text import reason
@@ -51,6 +60,7 @@ class _LocatedKey:
     epilog=examples(
         "shardkit locate timelines home:42 home:43",
         "shardkit locate followers --pair 42 99",
+        "shardkit locate timelines home:42 --shards 8",
         "shardkit locate unique --in unique:2015-05-17 383061330139657245",
         "shardkit locate unique --in ids --total 1000000 17",
     ),
@@ -58,6 +68,7 @@ class _LocatedKey:
 @click.argument("name", metavar="COMPONENT")
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
 @config_option
+@shards_options
 @click.option(
     "--pair",
     "pairs",
@@ -94,6 +105,7 @@ def locate(
     name: str,
     keys: Sequence[str],
     where: str | None,
+    said: SaidShards,
     pairs: Sequence[tuple[str, str]],
     structure: str | None,
     total: int | None,
@@ -116,7 +128,7 @@ def locate(
     if structure is not None and pairs:
         raise click.UsageError("--pair is for keys and --in for members: use one of them")
     with opened(where) as topology:
-        component = topology.kit.component(name)
+        component = read_component(topology, name, said)
         if structure is None:
             placed = [os.fsencode(key) for key in keys] + [pair_key(*pair) for pair in pairs]
             parts = _numbered(topology, component, placed)

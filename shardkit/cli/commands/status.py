@@ -24,12 +24,14 @@ from shardkit.cli.commands.status_survey import (
     survey,
 )
 from shardkit.cli.options import (
+    SaidShards,
     common_options,
     components,
     config_option,
     connected,
     examples,
     opened,
+    shards_options,
     timeout_option,
 )
 from shardkit.cli.output import (
@@ -67,6 +69,7 @@ _WIDE = 110  # columns from which on there is room for details
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
+@shards_options
 @click.option("--servers", is_flag=True, help="Show one row per server, not per shard.")
 @click.option(
     "--check",
@@ -84,6 +87,7 @@ _WIDE = 110  # columns from which on there is room for details
 def status(
     names: Sequence[str],
     where: str | None,
+    said: SaidShards,
     servers: bool,
     check: bool,
     timeout: float,
@@ -100,14 +104,14 @@ def status(
     """
     output = Output(as_json)
     if check:
-        return _check(output, *_survey(where, names, timeout))
+        return _check(output, *_survey(where, names, said, timeout))
     if watch is None:
-        return _show(output, servers, *_survey(where, names, timeout))
+        return _show(output, servers, *_survey(where, names, said, timeout))
     code = 0
     try:
         with output.live() as live:
             while True:
-                rows, broken = _survey(where, names, timeout)
+                rows, broken = _survey(where, names, said, timeout)
                 code = _code(rows, broken)
                 if live is not None:
                     output.redraw(live, _table(output, rows, servers), *_summary(rows, broken))
@@ -143,10 +147,10 @@ def _check(output: Output, rows: Sequence[ShardStatus], broken: dict[str, Config
 
 
 def _survey(
-    where: str | None, names: Sequence[str], timeout: float
+    where: str | None, names: Sequence[str], said: SaidShards, timeout: float
 ) -> tuple[list[ShardStatus], dict[str, ConfigError]]:
     with opened(where) as topology:
-        found, broken = components(topology, names)
+        found, broken = components(topology, names, said)
         epoch = _epoch(topology.config_server)
     server = None if names else topology.config_server
     rows = survey(found.values(), server, timeout)

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import click
 
-from shardkit.cli.options import common_options, config_option, examples, file_option, opened
+from shardkit.cli.options import (
+    SaidShards,
+    common_options,
+    component,
+    config_option,
+    examples,
+    file_option,
+    opened,
+    shards_options,
+)
 from shardkit.cli.output import GOOD, Output, write_private
 from shardkit.config.component import entry_key
 from shardkit.config.url import mask_url
@@ -26,6 +35,7 @@ from shardkit.operations.commands import Shard
     "--shard", "number", type=click.IntRange(min=0), metavar="N", help="The entry of a shard."
 )
 @config_option
+@shards_options
 @file_option
 @click.option("--show-secrets", is_flag=True, help="The password in the clear on a terminal too.")
 @common_options
@@ -33,6 +43,7 @@ def url(
     name: str,
     number: int | None,
     where: str | None,
+    said: SaidShards,
     written: Path | None,
     show_secrets: bool,
     as_json: bool,
@@ -44,7 +55,7 @@ def url(
     """
     output = Output(as_json)
     with opened(where) as topology:
-        entry = topology.kit.component(name).entry_of(Shard(name, number))
+        entry = component(topology, name, said).entry_of(Shard(name, number))
     found = entry.url(entry_key(name, number))
     if written is not None:
         write_private(str(written), f"{found}\n")
