@@ -722,8 +722,16 @@ def configure(where: Where | ShardKit | None = None) -> None:
     """Say where the default kit's topology is; an open default kit is closed.
 
     Args:
-        where: see `connect`; or a kit that is open already.
+        where: see `connect`; or a kit that is open already. None for ``$SHARDKIT_CONFIG``.
+
+    Raises:
+        ConfigError: `connect` would refuse it. The default kit stays as it is.
     """
+    if where is not None and not isinstance(where, ShardKit):
+        if isinstance(where, str | Path) and where != "" and "://" not in str(where):
+            ShardMap.load(where)  # its warnings are logged when the kit is opened
+        else:
+            _source(where, {})  # connects to nothing
     _default.configure(where)
 
 

@@ -11,7 +11,8 @@ from itertools import count
 from typing import Any, NamedTuple, NoReturn, Self
 
 from shardkit.config.entry import Entry
-from shardkit.config.problem import Problem, shown
+from shardkit.config.fields import whole
+from shardkit.config.problem import Problem, shown, shown_name
 from shardkit.config.read_from import in_use
 from shardkit.errors import (
     ConfigError,
@@ -307,14 +308,20 @@ def _shards(count: int) -> str:
 def check_shards(value: object, where: str) -> tuple[int, str, int]:
     """Read ``config:shards:<component>``: the count, the placement and the epoch.
 
+    Other programs may leave out the placement, ``crc32``, and the epoch, 0.
+
     Raises:
         InvalidEntryError: it cannot be used.
     """
-    fields = value if isinstance(value, dict) else {}
-    count, rule, epoch = fields.get("shards"), fields.get("placement"), fields.get("epoch")
+    fields = {"placement": DEFAULT, "epoch": 0, **value} if isinstance(value, dict) else {}
+    count, rule, epoch = (whole(fields.get(name)) for name in ("shards", "placement", "epoch"))
     wrong = ""
-    if set(fields) != {"shards", "placement", "epoch"}:
-        wrong = "has other fields than shards, placement and epoch"
+    if not fields:
+        wrong = "is not an object"
+    elif "shards" not in fields:
+        wrong = "lacks the field shards"
+    elif unknown := fields.keys() - {"shards", "placement", "epoch"}:
+        wrong = f"has the unknown field {shown_name(min(unknown, key=str))}"
     elif type(count) is not int or not 1 <= count <= MAX_SHARDS:
         wrong = f"says {shown('', count)} shards, not 1 to {MAX_SHARDS}"
     elif type(epoch) is not int or epoch < 0:

@@ -24,7 +24,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardkit.config.fields import FIELDS, database_of, is_text, known_fields, with_master
+from shardkit.config.fields import (
+    FIELDS,
+    database_of,
+    is_text,
+    known_fields,
+    normalized,
+    with_master,
+)
 from shardkit.config.fields import LOCATION as LOCATION
 from shardkit.config.fields import check_entry as check_entry
 from shardkit.config.problem import Problem as Problem
@@ -52,7 +59,8 @@ class Entry:
     """A validated entry. Immutable; equal to one with the same fields. Its repr masks secrets.
 
     Attributes:
-        fields: the fields as they were written, references unresolved.
+        fields: the fields as they were written, references unresolved. Fields that are null and
+            mean nothing are left out, and 3.0 is 3.
         is_cluster: whether it needs redis-py's cluster client.
         is_sentinel: whether Sentinels know where the server is.
         address: where it points, for messages: ``a.internal:6379/1``. Contains no secret.
@@ -82,6 +90,8 @@ class Entry:
         Raises:
             InvalidEntryError: fields are unknown or cannot be used; names all of them.
         """
+        if isinstance(fields, Mapping):
+            fields = normalized(fields)
         known: Mapping[str, Any] = fields
         unknown: list[str] = []
         if is_stored and isinstance(fields, Mapping):

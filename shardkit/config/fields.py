@@ -184,6 +184,7 @@ _SENTINEL_FIELDS: dict[str, _Rule] = {
 }
 # Fields that say where the server is.
 LOCATION = frozenset({"url", "host", "port", "unix_socket_path", "sentinel"})
+_NEVER_NULL = LOCATION | {"db", "cluster", "replicas"}
 # Fields that a replica cannot have, and does not inherit from its master.
 _NOT_OF_REPLICAS = ("replicas", "cluster", "sentinel", "read_from", "max_lag", "held")
 
@@ -199,13 +200,41 @@ def _is_address(value: Any) -> bool:
     )
 
 
+def whole(value: Any) -> Any:
+    """Return a number like 3.0 as 3, and any other value as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def normalized(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry's fields as shardkit would write them.
+
+    Other programs write null for what is not set, and 3.0 for 3. A null stays where it might hide
+    a missing address, and where it is a value.
+    """
+    found = _normalized(fields)
+    if isinstance(replicas := found.get("replicas"), list):
+        found["replicas"] = [_normalized(r) if isinstance(r, Mapping) else r for r in replicas]
+    return found
+
+
+def _normalized(fields: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in fields.items():
+        types = FIELDS[name][0] if name in FIELDS else ()
+        if value is None and types and name not in _NEVER_NULL and type(None) not in types:
+            continue
+        found[name] = whole(value) if int in types and float not in types else value
+    return found
+
+
 def check_entry(fields: Any, where: str) -> Iterator[Problem]:
     """Yield every problem of an entry."""
     if not isinstance(fields, Mapping):
         kind = type(fields).__name__
         yield Problem(where, "", "", f"is a {kind}, not an object", 'write {"host": …}')
         return
-    found = [problem for item in fields.items() for problem in _check_field(*item, where)]
+    fields = normalized(fields)
+    found = [each for name, value in fields.items() for each in _check_field(name, value, where)]
     found += _check_together(fields, where)
     if not found and fields.get("cluster"):
         found += _check_cluster(fields, where)

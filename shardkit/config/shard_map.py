@@ -25,11 +25,13 @@ shards that share one database.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ from shardkit.config.component import MAX_SHARDS, Component, check_name, wrong_p
 from shardkit.config.entry import Entry
 from shardkit.config.fields import LOCATION, check_entry, database_of, merged
 from shardkit.config.problem import Problem, invalid, shown, shown_name
-from shardkit.config.url import DEFAULT_PORT
+from shardkit.config.url import DEFAULT_PORT, url_of
 from shardkit.config.yaml_text import LinedMapping, load_yaml
 from shardkit.errors import ConfigError, InvalidEntryError
 from shardkit.operations.commands import Shard
@@ -84,7 +86,7 @@ class ShardMap:
         except (OSError, ValueError) as error:  # the latter: it is no path
             reason = getattr(error, "strerror", None) or str(error)
         if data is None:
-            raise _unreadable(path, reason)
+            raise unreadable(path, reason)
         return cls.decode(data, str(path))
 
     @classmethod
@@ -94,12 +96,28 @@ class ShardMap:
         with suppress(UnicodeDecodeError):  # not chained: it contains the text
             text = data.decode()
         if text is None:
-            raise _unreadable(source, "it is not UTF-8 text")
+            raise unreadable(source, "it is not UTF-8 text")
         return cls.parse(text, source)
 
     @classmethod
     def parse(cls, text: str, source: str = "shard map") -> ShardMap:
-        """Validate the text of a shard map; see `load`."""
+        """Validate the text of a shard map; see `load`.
+
+        Args:
+            text: the YAML text, not the path of a file.
+            source: where it comes from, for messages.
+
+        Raises:
+            ConfigError: it is no YAML text.
+            InvalidEntryError: something in it cannot be used; ``.problems`` lists everything.
+        """
+        if not isinstance(text, str) or re.fullmatch(r"\S+\.ya?ml", text):
+            is_path = isinstance(text, str | PathLike)
+            what = "a path" if is_path else f"a value of type {type(text).__name__}"
+            raise ConfigError(
+                f"ShardMap.parse takes the YAML text of a shard map, not {what}",
+                "read a file with ShardMap.load(path)" if is_path else "pass the text",
+            )
         return _Reader(source).read(text)
 
     def to_yaml(self) -> str:
@@ -121,8 +139,11 @@ class ShardMap:
         return yaml.safe_dump(top, sort_keys=False, default_flow_style=None, width=100)
 
 
-def _unreadable(path: str | Path, reason: str) -> ConfigError:
-    return ConfigError(f"{path}: cannot be read: {reason}", "name a shard map")
+def unreadable(path: str | Path, reason: str) -> ConfigError:
+    """Return the error of a file that cannot be read, which may be meant as an address."""
+    url = url_of(str(path))
+    other = f", or the config server's URL: {url}" if url else ""
+    return ConfigError(f"{path}: cannot be read: {reason}", f"name a shard map{other}")
 
 
 @dataclass

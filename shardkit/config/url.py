@@ -185,6 +185,11 @@ def _referring_fields(pieces: _Pieces) -> dict[str, Any]:
     return fields
 
 
+def url_of(text: str) -> str:
+    """Return the URL that an address without a scheme means; empty if it is no address."""
+    return f"redis://{text}" if re.fullmatch(r"[^\s/:@]+:[0-9]{1,5}(/[0-9]+)?", text) else ""
+
+
 def server_of(url: str) -> str:
     """Return the server that a usable URL points to, for messages: ``a.internal:6379``."""
     if REFERENCE.fullmatch(url):

@@ -25,7 +25,7 @@ from typing import Any, Protocol, TypeAlias
 from shardkit.config.component import Component, check_name, entry_key, shards_key
 from shardkit.config.entry import Entry
 from shardkit.config.problem import did_you_mean, invalid
-from shardkit.config.shard_map import ShardMap
+from shardkit.config.shard_map import ShardMap, unreadable
 from shardkit.config.stored import (
     EPOCH_KEY,
     EXPECTED_SHARDS,
@@ -309,7 +309,7 @@ class MapFile:
         return None
 
     def _unreadable(self, error: OSError) -> ConfigError:
-        return ConfigError(f"{self._path}: {error.strerror}", "name a shard map")
+        return unreadable(str(self._path), str(error.strerror))
 
     def _stamp(self) -> tuple[int, ...]:
         """Return what tells one content of the file from the next."""

@@ -163,6 +163,28 @@ def test_counts_are_read() -> None:
     assert check_shards({"shards": MAX_SHARDS, "placement": "slot", "epoch": 0}, "k")[0] == 16384
 
 
+def test_other_programs_may_leave_out_the_placement_and_the_epoch() -> None:
+    assert check_shards({"shards": 4}, "k") == (4, "crc32", 0)
+    assert check_shards({"shards": 4.0, "placement": "slot"}, "k") == (4, "slot", 0)
+    assert check_shards({"shards": 4, "epoch": 2.0}, "k") == (4, "crc32", 2)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({}, "lacks the field shards"),
+        ({"placement": "slot"}, "lacks the field shards"),
+        ({"shards": 4, "count": 4}, "has the unknown field count"),
+        ({"shards": 4, "count": 4, 1: 1}, "has the unknown field"),
+        (4, "is not an object"),
+    ],
+    ids=str,
+)
+def test_the_field_that_is_wrong_is_named(value: Any, said: str) -> None:
+    with pytest.raises(InvalidEntryError, match=f"^config:shards:a {said}"):
+        check_shards(value, "config:shards:a")
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -171,13 +193,12 @@ def test_counts_are_read() -> None:
         16,
         "16",
         {},
-        {"shards": 16},
-        {"shards": 16, "placement": "crc32"},
+        {"placement": "crc32", "epoch": 1},
         {"shards": 16, "placement": "crc32", "epoch": 1, "more": 1},
         {"shards": 0, "placement": "crc32", "epoch": 1},
         {"shards": -1, "placement": "crc32", "epoch": 1},
         {"shards": True, "placement": "crc32", "epoch": 1},
-        {"shards": 16.0, "placement": "crc32", "epoch": 1},
+        {"shards": 16.5, "placement": "crc32", "epoch": 1},
         {"shards": "16", "placement": "crc32", "epoch": 1},
         {"shards": MAX_SHARDS + 1, "placement": "crc32", "epoch": 1},
         {"shards": 10**30, "placement": "crc32", "epoch": 1},
@@ -187,7 +208,7 @@ def test_counts_are_read() -> None:
         {"shards": 16, "placement": ["crc32"], "epoch": 1},
         {"shards": 16, "placement": "crc32", "epoch": -1},
         {"shards": 16, "placement": "crc32", "epoch": True},
-        {"shards": 16, "placement": "crc32", "epoch": 1.0},
+        {"shards": 16, "placement": "crc32", "epoch": 1.5},
         {"shards": 16, "placement": "crc32", "epoch": None},
         {"host": "a", "password": "hunter2"},
         {"shards": "redis://:hunter2@h", "placement": "crc32", "epoch": 1},

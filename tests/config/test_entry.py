@@ -64,6 +64,26 @@ def test_a_good_entry_is_stored_and_read_back_as_it_is(fields: dict[str, Any]) -
     assert pickle.loads(pickle.dumps(entry)) == copy.deepcopy(entry) == entry
 
 
+def test_null_is_an_absent_field_and_a_whole_number_may_have_a_point() -> None:
+    written = '{"host": "a", "port": 6379.0, "db": 3.0, "password": null, "client_name": null}'
+    entry = Entry.from_json(written, "config:redis:a")
+    assert entry == Entry({"host": "a", "port": 6379, "db": 3})
+    assert entry.resolved("a") == {"host": "a", "port": 6379, "db": 3}
+    replica = Entry({"host": "a", "db": 3.0, "replicas": [{"host": "b", "db": 3.0, "ssl": None}]})
+    assert replica == Entry({"host": "a", "db": 3, "replicas": [{"host": "b", "db": 3}]})
+
+
+def test_null_that_is_a_value_stays() -> None:
+    assert Entry({"socket_timeout": None}).fields == {"socket_timeout": None}
+    assert Entry({"socket_timeout": 2.0}).fields == {"socket_timeout": 2.0}
+
+
+@pytest.mark.parametrize("name", ["host", "port", "url", "db", "unix_socket_path", "sentinel"])
+def test_null_does_not_hide_where_the_data_is(name: str) -> None:
+    with pytest.raises(InvalidEntryError, match=f"config:redis:a: {name} = null cannot be used"):
+        Entry({name: None}, "config:redis:a")
+
+
 def test_fields_of_a_later_release_are_logged_once_ignored_and_kept(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -130,7 +150,7 @@ BAD: list[tuple[Any, str, str]] = [
     ({"port": 65536}, "port", "65535"),
     ({"port": "6379"}, "port", '"6379"'),
     ({"port": True}, "port", "true"),
-    ({"port": 6379.0}, "port", "6379.0"),
+    ({"port": 6379.5}, "port", "6379.5"),
     ({"port": 16**5000}, "port", "huge"),
     ({"db": -1}, "db", "-1"),
     ({"db": 2**31}, "db", "0 or more"),

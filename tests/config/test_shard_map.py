@@ -17,6 +17,7 @@ from yaml.parser import Parser
 from yaml.reader import Reader
 from yaml.scanner import Scanner
 
+import shardkit
 from shardkit.config import yaml_text
 from shardkit.config.component import MAX_SHARDS
 from shardkit.config.entry import Entry
@@ -51,6 +52,33 @@ def entry(text: str, defaults: str = "{}") -> Entry:
     found = parsed.components["a"].entry
     assert found is not None
     return found
+
+
+def test_null_in_an_entry_takes_a_default_away() -> None:
+    assert entry("{password: null}", "{password: secret}") == Entry({})
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("configs/local.yaml", "a path; read a file with ShardMap.load(path)"),
+        (Path("local"), "a path; read a file with ShardMap.load(path)"),
+        ({"components": {}}, "a value of type dict; pass the text"),
+        (b"components: {}", "a value of type bytes; pass the text"),
+    ],
+    ids=str,
+)
+def test_parse_says_that_it_takes_text(text: Any, what: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"text of a shard map, not {what}")):
+        ShardMap.parse(text)
+
+
+@pytest.mark.parametrize("address", ["localhost:6379", "10.0.0.1:6379/2"])
+def test_an_address_in_place_of_a_map_gets_its_url(address: str) -> None:
+    hint = re.escape(f"or the config server's URL: redis://{address}")
+    for open_it in ShardMap.load, shardkit.connect, shardkit.configure:
+        with pytest.raises(ConfigError, match=hint):
+            open_it(address)
 
 
 def problems(text: str) -> list[str]:

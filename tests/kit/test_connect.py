@@ -111,7 +111,7 @@ def test_the_environment_says_where_if_nobody_else_does(
 @pytest.mark.parametrize(
     ("named", "error", "said"),
     [
-        ("nowhere.yaml", ConfigError, "nowhere.yaml: No such file"),
+        ("nowhere.yaml", ConfigError, "nowhere.yaml: cannot be read: No such file"),
         ("valkey://:hunter2@h/0", InvalidEntryError, "config server"),
         ("Redis://:hunter2@h:99999999/0", InvalidEntryError, "config server"),
         ("redis://:${NOT_THERE}@h/0", ConfigError, "NOT_THERE"),
@@ -127,6 +127,8 @@ def test_what_cannot_be_opened_is_refused_at_once_without_secrets(
     assert "hunter2" not in f"{refused.value} {refused.value!r}"
     with pytest.raises(error, match=re.escape(said)):
         asyncio.run(shardkit.aconnect(named))
+    with pytest.raises(error, match=re.escape(said)):
+        shardkit.configure(named)
 
 
 def test_importing_and_decorating_opens_nothing() -> None:
@@ -190,6 +192,26 @@ def test_configuring_again_closes_the_old_default_kit(where: ShardMap, server: L
         assert works(mine)
     shardkit.configure(None)
     assert clients_of(server) == 0
+
+
+def test_a_refused_configuration_leaves_the_default_kit_as_it_is(where: ShardMap) -> None:
+    shardkit.configure(where)
+    kit = shardkit.default_kit()
+    wrong: Any
+    for wrong in "nowhere.yaml", "", 5, b"map.yaml", Path("nowhere.yaml"):
+        with pytest.raises(ConfigError):
+            shardkit.configure(wrong)
+    assert shardkit.default_kit() is kit
+    assert works(kit)
+
+
+def test_configuring_opens_nothing(where: ShardMap, server: LocalServer) -> None:
+    before = clients_of(server)
+    shardkit.configure(where)
+    shardkit.configure(f"redis://{server.address}/7")
+    assert clients_of(server) == before
+    shardkit.configure("redis://127.0.0.1:1")  # nobody is there
+    shardkit.configure(None)
 
 
 def test_a_closed_default_kit_says_so_until_another_is_configured(where: ShardMap) -> None:

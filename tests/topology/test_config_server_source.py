@@ -464,8 +464,8 @@ async def test_more_components_than_connections_are_read_by_few_exchanges(
             "config:shards:few is missing on config server",
         ),
         (
-            lambda config: config.set("config:shards:few", '{"shards": 5}'),
-            "config:shards:few has other fields than",
+            lambda config: config.set("config:shards:few", '{"placement": "slot"}'),
+            "config:shards:few lacks the field shards",
         ),
         (
             lambda config: (
