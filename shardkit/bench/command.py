@@ -42,7 +42,7 @@ _binary_option = click.option(
     "--server",
     "binary",
     metavar="PATH",
-    help="The server binary to start; by default the embedded one.",
+    help="The server to start: a path, or a program on PATH; by default the embedded one.",
 )
 _url_option = click.option(
     "--url", metavar="URL", help="Measure on this server, which must be empty."
@@ -300,6 +300,7 @@ def lengths_command(
         "shardkit bench throughput",
         "shardkit bench throughput get set --sizes 100,10000",
         "shardkit bench throughput get --shards 64 --plot throughput.svg",
+        "shardkit bench throughput --server redis-server",
     ),
 )
 @_names("WORK", WORKS)
@@ -319,8 +320,9 @@ def throughput_command(
 ) -> None:
     """Measure how long commands take, compared with hand-written code.
 
-    Starts four servers. The limit is the time of a loop over raw sockets with nothing but hiredis.
-    All other times are multiples of it. The contestants take turns within each round.
+    Starts four servers. The limit is a loop over raw sockets with nothing but hiredis. The others
+    are shown with their commands a second, and their time as a multiple of the limit's. The
+    contestants take turns within each round.
 
     \b
     Work:
@@ -337,7 +339,9 @@ def throughput_command(
         )
     written.table(report.throughput_table(found))
     written.end(
-        f"{software}, {shards} shards; multiples of the limit, medians of all rounds",
+        f"{software}, {shards} shards, medians of all rounds. k/s: thousand commands a second; x: "
+        "the time as a multiple of the limit's. The limit is a loop over raw sockets with nothing "
+        "but hiredis.",
         report.throughput_document(software, shards, found),
         lambda path: report.plot_throughput(path, found),
     )

@@ -197,14 +197,25 @@ def _throughput_fields(found: Sequence[BatchTimes]) -> tuple[Field[BatchTimes], 
     names = list(dict.fromkeys(name for each in found for name in each.ratios))
 
     def ratio(name: str) -> Field[BatchTimes]:
-        return column_only(
-            number(name), lambda each: f"{each.ratios[name]:.2f}" if name in each.ratios else None
-        )
+        def cell(each: BatchTimes) -> str | None:
+            if name not in each.ratios:
+                return None
+            return f"{_rate(each.a_second(name))} {each.ratios[name]:.2f}x"
+
+        return column_only(number(name), cell)
 
     return (
         Field("work", lambda each: each.work, Column("work")),
         Field("commands", lambda each: each.size, number("commands")),
-        rounded("limit_microseconds", lambda each: each.limit, number("limit µs"), 1, ",.0f"),
+        Field("limit_microseconds", lambda each: round(each.limit, 1)),
+        column_only(number("limit"), lambda each: _rate(each.a_second())),
+        Field(
+            "commands_a_second",
+            lambda each: {
+                "limit": round(each.a_second()),
+                **{name: round(each.a_second(name)) for name in each.ratios},
+            },
+        ),
         Field(
             "times_the_limit",
             lambda each: {name: round(value, 2) for name, value in each.ratios.items()},
@@ -213,8 +224,14 @@ def _throughput_fields(found: Sequence[BatchTimes]) -> tuple[Field[BatchTimes], 
     )
 
 
+def _rate(commands: float) -> str:
+    """Return commands a second: ``7.3k/s``, ``812k/s``."""
+    thousands = commands / 1000
+    return f"{thousands:,.0f}k/s" if thousands >= 9.95 else f"{thousands:.1f}k/s"
+
+
 def throughput_table(found: Sequence[BatchTimes]) -> Table:
-    """Return the table of each contestant's time as a multiple of the limit."""
+    """Return the table of each contestant's speed, and its time as a multiple of the limit."""
     return table_of(_throughput_fields(found), found).without_empty()
 
 

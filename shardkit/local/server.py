@@ -36,7 +36,7 @@ from redis.retry import Retry
 from shardkit.config.entry import Entry
 from shardkit.connections.connector import driver_info
 from shardkit.errors import LocalServerError
-from shardkit.local.binary import find_server
+from shardkit.local.binary import find_server, named_server
 from shardkit.local.config_file import Setting, Settings, user_settings, write_settings
 from shardkit.local.context import StartStopContext
 from shardkit.local.process import GuardedProcess, finish
@@ -71,7 +71,7 @@ class LocalServer(StartStopContext):
         data_dir: where it saves its data when it stops; None saves none.
         config: further configuration, ``{"maxmemory": "64mb", "appendonly": True}``. A sequence
             gives a directive several arguments.
-        binary: the server binary; None finds one (`find_server`).
+        binary: the server binary, a path or a program on PATH; None finds one (`find_server`).
         name: its name in messages.
 
     Raises:
@@ -344,7 +344,7 @@ class LocalServer(StartStopContext):
     def _run(self, process: GuardedProcess) -> None:
         log = process.directory / LOG_FILE
         self._log_start = log.stat().st_size if log.exists() else 0
-        binary = find_server() if self._binary is None else Path(self._binary).absolute()
+        binary = find_server() if self._binary is None else named_server(self._binary)
         process.run([str(binary), *self._arguments()], log)
 
     def _await_ready(self, deadline: float, may_move: bool = True) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from functools import partial
 from pathlib import Path
 
@@ -12,12 +13,14 @@ from click.testing import CliRunner
 
 import shardkit
 from shardkit import ShardMap
+from shardkit.bench import report
 from shardkit.bench.throughput.contestants import OurAsyncClient, OurClient, RedisPyAsyncClient
 from shardkit.bench.throughput.limits import RawAsyncSockets
-from shardkit.bench.throughput.measuring import COMPONENT, SERVERS, comparison
+from shardkit.bench.throughput.measuring import COMPONENT, SERVERS, BatchTimes, comparison
 from shardkit.bench.throughput.rounds import LIMIT, aratios
 from shardkit.bench.throughput.works import WORKS, columns_of, gets, sets
 from shardkit.cli.app import app
+from shardkit.local import find_server
 
 
 def test_everybody_gets_the_same_replies() -> None:
@@ -103,3 +106,28 @@ def test_the_command_writes_json() -> None:
     [_, batch, *_] = found["works"]
     assert set(batch["times_the_limit"]) == {"shardkit", "redis-py", "by column", "coalesced"}
     assert batch["limit_microseconds"] > 0
+    speeds = batch["commands_a_second"]
+    assert set(speeds) == {"limit", *batch["times_the_limit"]}
+
+
+def test_speeds_follow_from_the_times() -> None:
+    times = BatchTimes("get", 100, 200.0, {"shardkit": 2.0})
+    assert times.a_second() == pytest.approx(500_000)
+    assert times.a_second("shardkit") == pytest.approx(250_000)
+    [row] = report.throughput_table([times]).rows
+    assert row == ["get", 100, "500k/s", "250k/s 2.00x"]
+    slow = BatchTimes("get", 1, 200.0, {"shardkit": 2.0})
+    [row] = report.throughput_table([slow]).rows
+    assert row == ["get", 1, "5.0k/s", "2.5k/s 2.00x"]
+
+
+def test_a_server_is_found_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my-server").symlink_to(find_server())
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    words = ["bench", "throughput", "get", "--sizes", "1", "--repeats", "1"]
+    done = CliRunner().invoke(app, [*words, "--server", "my-server"])
+    assert done.exit_code == 0, done.output
+    assert "The limit is a loop over raw sockets" in done.output
+    gone = CliRunner().invoke(app, [*words, "--server", "no-such-server"])
+    assert gone.exit_code == 1
+    assert "no-such-server" in gone.stderr

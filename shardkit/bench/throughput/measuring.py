@@ -43,6 +43,10 @@ class BatchTimes:
     limit: float
     ratios: Mapping[str, float]
 
+    def a_second(self, name: str = LIMIT) -> float:
+        """Return how many commands a contestant carries out in a second."""
+        return self.size / (self.limit * self.ratios.get(name, 1.0)) * 1e6
+
 
 @dataclass(frozen=True)
 class Comparison:
