@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -23,7 +23,6 @@ from shardkit.config.component import MAX_SHARDS, Component
 from shardkit.config.diff import SAMPLE_SIZE
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
-from shardkit.config.store import counts_by_hand
 from shardkit.connections import Connector
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.kit import CONFIG_TIMEOUT, ENVIRONMENT, ShardKit
@@ -279,37 +278,20 @@ class SaidShards:
     shards: int | None = None
     placement: str | None = None
 
-    def check(self, component: Component) -> None:
-        """Refuse a component that is stored with another count or placement.
 
-        Raises:
-            ShardCountError: the count differs.
-            ConfigError: the placement differs.
-        """
-        component.require_shards(self.shards)
-        if self.placement not in (None, component.placement):
-            raise ConfigError(
-                f"component {component.name!r} has placement {component.placement}, not "
-                f"{self.placement}",
-                "leave --placement out: it is stored",
-            )
-
-
-def _declare(topology: OpenTopology, names: Sequence[str], said: SaidShards) -> None:
-    """Have a kit serve components whose entries were written by hand, and say what is assumed.
-
-    Raises:
-        ConfigError: the placement cannot be used.
-    """
-    counts = {} if said.shards is None else dict.fromkeys(names, said.shards)
-    server = topology.config_server
-    if not counts and server is not None and not topology.kit.topology.source.local:
-        with suppress(ConfigServerError), connected(server) as client:  # the kit says it is away
-            counts = counts_by_hand(client, names)
-    for name, count in counts.items():
-        topology.kit.key_sharded(name, count, placement=said.placement)
-        if said.shards is None:
-            note_by_hand(name, count, "; otherwise specify --shards and --placement")
+def _component(topology: OpenTopology, name: str, said: SaidShards | None) -> Component:
+    """Read one component; see `components`."""
+    found = topology.kit.component(name)
+    if said is None:
+        return found.without_problem()
+    count, shards = said.shards, len(found.shards)
+    if count is None and found.by_hand is not None and found.by_hand.is_exactly(shards):
+        count = shards
+        note_by_hand(name, count, "; otherwise specify --shards and --placement")
+    topology.kit.key_sharded(name, count, placement=said.placement)
+    found = topology.kit.component(name)
+    found.require_shards(count, said.placement)
+    return found
 
 
 def note_by_hand(name: str, count: int, remedy: str) -> None:
@@ -356,17 +338,13 @@ def components(
         raise ConfigServerError(
             f"{topology.name} cannot be read: {reason(error)}", "start it, or name another"
         ) from error
-    if said is not None:
-        if said.shards is not None and len(names) != 1:
-            raise click.UsageError("--shards is the count of one component: name it")
-        _declare(topology, wanted, said)
+    if said is not None and said.shards is not None and len(names) != 1:
+        raise click.UsageError("--shards is the count of one component: name it")
     found: dict[str, Component] = {}
     broken: dict[str, ConfigError] = {}
     for name in wanted:
         try:
-            found[name] = topology.kit.component(name)
-            if said is not None:
-                said.check(found[name])
+            found[name] = _component(topology, name, said)
         except ConfigServerError:
             raise
         except ConfigError as error:

@@ -79,12 +79,12 @@ def with_counts(
 
     Args:
         changes: what a push changes apart from that.
-        current: the components now. Those with shards and epoch 0 were written by hand.
+        current: the components now.
     """
 
     def counted(change: ComponentChange) -> ComponentChange:
         before = current.get(change.component)
-        if before is None or not before.shards or before.epoch or not change.shards_after:
+        if before is None or before.by_hand is None or not change.shards_after:
             return change
         key = shards_key(change.component)
         number = f"{change.shards_after} shard{'s' * (change.shards_after > 1)}"

@@ -38,8 +38,8 @@ import redis
 from redis.client import NEVER_DECODE
 from redis.exceptions import RedisError, WatchError
 
-from shardkit.config.by_hand import by_hand_count, shards_text
 from shardkit.config.component import (
+    ByHand,
     Component,
     check_name,
     entry_key,
@@ -58,10 +58,10 @@ from shardkit.config.problem import Problem, invalid, similar_name
 from shardkit.config.shard_map import ShardMap, warnings_of
 from shardkit.config.stored import (
     EPOCH_KEY,
-    EXPECTED_SHARDS,
     PUSH_AGAIN,
     PUSHED_KEY,
     Stored,
+    by_hand_of,
     epoch_number,
     read_shards,
     reading,
@@ -77,6 +77,7 @@ from shardkit.errors import (
     PushRefusedError,
     RetiredError,
 )
+from shardkit.routing.placement import DEFAULT
 from shardkit.server_errors import meaning
 
 _ENTRY, _SHARDS = entry_key(""), shards_key("")
@@ -92,8 +93,8 @@ def read_components(
 
     Args:
         client: a client of the config server, however it decodes.
-        like: read shards that were written by hand too, which have epoch 0. Their placement is that
-            of the component of the same name here, if it has as many shards, or ``crc32``.
+        like: read shards that were written by hand too (`Component.by_hand`). Their placement is
+            that of the component of the same name here, if it has as many shards, or ``crc32``.
 
     Returns:
         The components by name. Cost: a SCAN of the database and one MGET for 1,000 keys.
@@ -110,9 +111,8 @@ def read_components(
             if _get(client, [EPOCH_KEY]) == before:
                 _check_types(client, values)
                 stored = _by_component(values)
-                if like is not None:
-                    _count_by_hand(client, stored, like)
-                read = [whole_component_of(*item) for item in stored.items()]
+                by_hand = {} if like is None else _count_by_hand(client, stored, like)
+                read = [_component_of(*item, by_hand) for item in stored.items()]
                 return {component.name: component for component in read if component is not None}
     raise ConfigServerError("the entries on the config server keep changing", "try again")
 
@@ -125,31 +125,6 @@ def read_epoch(client: redis.Redis) -> int:
     """
     with _translated_errors():
         return epoch_number(_mget(client, [EPOCH_KEY])[0])
-
-
-def counts_by_hand(client: redis.Redis, names: Sequence[str]) -> dict[str, int]:
-    """Return the number of shards of those components whose entries were written by hand.
-
-    Cost: one MGET for all, and one for each component that has no stored count.
-
-    Raises:
-        ConfigServerError: the config server cannot be read.
-    """
-    counts = {}
-    with _translated_errors():
-        said = _get(client, [shards_key(name) for name in names])
-        for name in names:
-            if said[shards_key(name)] is not None:
-                continue
-            count = expected = EXPECTED_SHARDS // 2
-            while count == expected:  # there may be more
-                expected *= 2
-                marks = [EPOCH_KEY, PUSHED_KEY, pushed_key(name)]
-                stored = _get(client, marks + [entry_key(name, n) for n in range(expected)])
-                count = by_hand_count(name, stored) or 0
-            if count:
-                counts[name] = count
-    return counts
 
 
 def read_component(
@@ -169,20 +144,19 @@ def read_component(
         MissingEntryError: a shard's entry, or the count of shards, is missing; names the key.
         ConfigServerError: the config server cannot be read.
     """
-    if like is not None and (count := counts_by_hand(client, [name]).get(name)):
-        with _translated_errors():
-            own = _get(client, [entry_key(name), *(entry_key(name, n) for n in range(count))])
-        return component_of(name, {**own, shards_key(name): shards_text(count, like)})
     steps = reading(name)
     with _translated_errors(), suppress(StopIteration):
         keys = next(steps)
         while True:
             values = _mget(client, keys)
-            stored = dict(zip(keys, values, strict=True))
+            stored: dict[str, Any] = dict(zip(keys, values, strict=True))
             keys = steps.send(values)
     # Outside of the handler: a StopIteration would hold what is stored, which may be a password.
+    found = None if like is None else by_hand_of(name, stored)
+    by_hand = {} if found is None else {name: found}
+    stored |= _count_texts(by_hand, {} if like is None else {name: like})
     with suppress(RetiredError):
-        return whole_component_of(name, stored)
+        return _component_of(name, stored, by_hand)
     return None
 
 
@@ -355,13 +329,13 @@ def _push(
 
     stored = _by_component(values, strict=False)
     counted = {name for name, own in stored.items() if shards_key(name) in own}
-    _count_by_hand(pipe, stored, wanted)
+    by_hand = _count_by_hand(pipe, stored, wanted)
     current: dict[str, Component] = {}
     broken: dict[str, ConfigError] = {}
     for name, own in stored.items():
         if name in wanted or prune:
             try:
-                component = whole_component_of(name, own)
+                component = _component_of(name, own, by_hand)
             except ConfigError as error:
                 broken[name] = error
             else:
@@ -562,15 +536,34 @@ def _by_component(values: Stored, *, strict: bool = True) -> dict[str, dict[str,
 
 def _count_by_hand(
     client: Any, stored: Mapping[str, dict[str, Any]], like: Mapping[str, Component]
-) -> None:
-    """Add the count of shards to what is stored of components that were written by hand."""
+) -> dict[str, ByHand]:
+    """Add the count to what is stored of components that were written by hand; return which."""
     names = [name for name, own in stored.items() if own.keys() - {entry_key(name)}]
     names = [name for name in names if shards_key(name) not in stored[name]]
     marks = _get(client, [EPOCH_KEY, PUSHED_KEY, *map(pushed_key, names)]) if names else {}
-    for name in names:
-        count = by_hand_count(name, {**stored[name], **marks})
-        if count is not None:
-            stored[name][shards_key(name)] = shards_text(count, like.get(name))
+    found = ((name, by_hand_of(name, {**stored[name], **marks})) for name in names)
+    by_hand = {name: each for name, each in found if each is not None}
+    for name, each in by_hand.items():
+        stored[name].update(_count_texts({name: each}, like))
+    return by_hand
+
+
+def _count_texts(by_hand: Mapping[str, ByHand], like: Mapping[str, Component]) -> dict[str, str]:
+    """Return the counts of those entries by hand that have no gap, as a push would store them."""
+    texts = {}
+    for name, each in by_hand.items():
+        count, other = len(each.numbers), like.get(name)
+        if each.is_exactly(count):
+            same = other is not None and len(other.shards) == count
+            rule = other.placement if other is not None and same else DEFAULT
+            described = {"shards": count, "placement": rule, "epoch": 0}
+            texts[shards_key(name)] = json.dumps(described)
+    return texts
+
+
+def _component_of(name: str, stored: Stored, by_hand: Mapping[str, ByHand]) -> Component | None:
+    component = whole_component_of(name, stored)
+    return component and replace(component, by_hand=by_hand.get(name))
 
 
 def _owner(key: str) -> str:

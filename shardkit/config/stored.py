@@ -96,7 +96,7 @@ def read_shards(name: str, stored: Stored, place: str = "") -> tuple[int, str, i
     # Without the count, a shard's data would be looked for behind the unsharded entry.
     there = "1 entry is" if len(numbers) == 1 else f"{len(numbers)} entries are"
     remedy = PUSH_AGAIN
-    by_hand = _by_hand(name, stored, place)
+    by_hand = by_hand_of(name, stored, place)
     if by_hand is not None and by_hand.is_exactly(len(numbers)):
         remedy = f"use shards={len(numbers)} in each call, or push a shard map: {PUSH}"
     raise MissingEntryError(
@@ -112,7 +112,7 @@ def _numbers(name: str, stored: Stored) -> tuple[int, ...]:
     return tuple(sorted(int(match[1]) for match in there if match is not None))
 
 
-def _by_hand(name: str, stored: Stored, place: str) -> ByHand | None:
+def by_hand_of(name: str, stored: Stored, place: str = "") -> ByHand | None:
     """Return which shards' entries were written by hand; None for none, or if a push wrote them.
 
     What a push wrote and has lost its count has lost its placement, too. Pushes of earlier releases
@@ -148,7 +148,7 @@ def component_of(name: str, stored: Stored, place: str = "") -> Component | None
         RetiredError: a push removed it.
     """
     entry = _entry(entry_key(name), stored)
-    by_hand = _by_hand(name, stored, place)
+    by_hand = by_hand_of(name, stored, place)
     shards: list[Entry] = []
     problem: ConfigError | None = None
     count, placement, epoch = 0, DEFAULT, 0

@@ -120,10 +120,10 @@ def test_what_is_said_is_compared_with_what_is_stored(
     for where in (town_map, town_url):
         assert cli("locate", "unique", "a", "--shards", "8", "-c", where).code == 0
         wrong = cli("locate", "unique", "a", "--shards", "7", "-c", where)
-        assert "component 'unique' has 8 shards, the caller says 7" in wrong.error()
+        assert "component 'unique' has 8 shards, but this call says 7" in wrong.error()
     words = ["--shards", "2", "--placement", "slot", "-c", town_map]
     wrong = cli("locate", "followers", "a", *words)
-    assert "component 'followers' has placement rendezvous, not slot" in wrong.error()
+    assert "placement='slot', but entries say 'rendezvous'" in wrong.error()
 
 
 @pytest.mark.parametrize(

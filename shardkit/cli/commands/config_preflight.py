@@ -119,7 +119,11 @@ def preflight(
     targets = [
         target for name in sorted(wanted) for target in _targets(current.get(name), wanted[name])
     ]
-    counted = [wanted[name] for name in sorted(wanted) if _was_by_hand(current.get(name))]
+    counted = [
+        wanted[name]
+        for name, before in sorted(current.items())
+        if before.by_hand is not None and name in wanted
+    ]
     visited = _visit(
         [t.entry for t in targets]
         + [t.before for t in targets if t.before]
@@ -317,10 +321,6 @@ def _host(server: str) -> str:
 
 
 # ---- judgement
-
-
-def _was_by_hand(before: Component | None) -> bool:
-    return before is not None and bool(before.shards) and not before.epoch
 
 
 def _wrong_placement(component: Component, visited: _Visited) -> Iterator[PreflightFinding]:

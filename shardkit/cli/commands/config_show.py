@@ -164,7 +164,7 @@ def pull(where: str | None, written: Path | None, show_secrets: bool, as_json: b
     with connected(server) as client:
         found = store.pull(client, server)
     for name, component in found.components.items():
-        if component.shards and not component.epoch:
+        if component.by_hand is not None:
             note_by_hand(name, len(component.shards), "; otherwise change `placement:` in the map")
     masked = _masked(found)
     secrets = masked.to_yaml() != found.to_yaml()

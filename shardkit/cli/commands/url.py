@@ -55,15 +55,17 @@ def url(
     """
     output = Output(as_json)
     with opened(where) as topology:
-        entry = component(topology, name, said).entry_of(Shard(name, number))
-    found = entry.url(entry_key(name, number))
+        # The unsharded entry does not depend on the number of shards.
+        found = topology.kit.component(name) if number is None else component(topology, name, said)
+        entry = found.entry_of(Shard(name, number))
+    text = entry.url(entry_key(name, number))
     if written is not None:
-        write_private(str(written), f"{found}\n")
+        write_private(str(written), f"{text}\n")
         output.note(f"wrote {written}", GOOD)
         return
     if output.interactive and not show_secrets:
-        found = mask_url(found)
+        text = mask_url(text)
     if as_json:
-        output.document({"url": found})
+        output.document({"url": text})
     else:
-        output.text(f"{found}\n")
+        output.text(f"{text}\n")
