@@ -266,3 +266,25 @@ def test_a_push_leaves_entries_by_hand_that_it_does_not_describe(
     assert not config.exists("config:shards:beside", "config:pushed:beside")
     assert cli("status", "beside", "-c", town_url).code == 0
     assert cli("config", "diff", town_map).code == 0
+
+
+def test_a_count_that_another_program_stored_alone_is_as_good_as_a_pushed_one(
+    cli: Cli, town: LocalServers, config: redis.Redis, town_url: str, tmp_path: Path
+) -> None:
+    write(town, config, "counted", 3)
+    config.set("config:shards:counted", '{"shards": 3}')
+    path = tmp_path / "map.yaml"
+    pulled = cli("config", "pull", "--show-secrets", "-o", path, "-c", town_url)
+    assert (pulled.code, pulled.err) == (0, "")
+    assert "there was nothing to push" in cli("config", "push", path, "-c", town_url).out
+    assert cli("locate", "counted", "home:42", "-c", town_url).err == ""
+
+
+def test_the_url_of_an_unsharded_entry_needs_no_count(
+    cli: Cli, town: LocalServers, config: redis.Redis, town_url: str
+) -> None:
+    write(town, config, "apart", 3)
+    config.delete("config:redis:apart:1")
+    config.set("config:redis:apart", town.shard_map.components["unique"].shards[0].to_json())
+    result = cli("url", "apart", "-o", "/dev/null", "-c", town_url)
+    assert (result.code, result.err) == (0, "wrote /dev/null\n")
