@@ -118,17 +118,16 @@ def structure_options(component: str, name: str) -> Callable[[F], F]:
 
 
 def shards_options(function: F) -> F:
-    """Give a command ``--shards`` and ``--placement`` (``said``, a `SaidShards`).
+    """Give a command ``--shards`` and ``--placement`` (``sharding``, a `ShardOptions`).
 
-    They say of a component whose entries were written by hand what ``shards=`` and ``placement=``
-    say in code.
+    They are what ``shards=`` and ``placement=`` are in code.
     """
 
     @functools.wraps(function)
     def read(*args: Any, shards: int | None, placement: str | None, **options: Any) -> Any:
         if placement is not None and shards is None:
-            raise click.UsageError("--placement is that of --shards: use both")
-        return function(*args, said=SaidShards(shards, placement), **options)
+            raise click.UsageError("--placement needs --shards: use both")
+        return function(*args, sharding=ShardOptions(shards, placement), **options)
 
     count = click.option(
         "--shards",
@@ -267,8 +266,8 @@ def topology_of(where: str | None) -> Entry | ShardMap:
 
 
 @dataclass(frozen=True)
-class SaidShards:
-    """What a command line says of a component whose entries were written by hand.
+class ShardOptions:
+    """``--shards`` and ``--placement``: how a component with entries written by hand is sharded.
 
     Attributes:
         shards: how many shards it has; None to infer it from its entries.
@@ -279,18 +278,18 @@ class SaidShards:
     placement: str | None = None
 
 
-def _component(topology: OpenTopology, name: str, said: SaidShards | None) -> Component:
+def _component(topology: OpenTopology, name: str, sharding: ShardOptions | None) -> Component:
     """Read one component; see `components`."""
     found = topology.kit.component(name)
-    if said is None:
+    if sharding is None:
         return found.without_problem()
-    count, shards = said.shards, len(found.shards)
+    count, shards = sharding.shards, len(found.shards)
     if count is None and found.by_hand is not None and found.by_hand.is_exactly(shards):
         count = shards
         note_by_hand(name, count, "; otherwise specify --shards and --placement")
-    topology.kit.key_sharded(name, count, placement=said.placement)
+    topology.kit.key_sharded(name, count, placement=sharding.placement)
     found = topology.kit.component(name)
-    found.require_shards(count, said.placement)
+    found.require_shards(count, sharding.placement)
     return found
 
 
@@ -306,25 +305,25 @@ def note_by_hand(name: str, count: int, remedy: str) -> None:
         Output().note(f"note: {text}", FAINT)
 
 
-def component(topology: OpenTopology, name: str, said: SaidShards) -> Component:
+def component(topology: OpenTopology, name: str, sharding: ShardOptions) -> Component:
     """Read one component, whose entries may have been written by hand.
 
     Raises:
-        ConfigError: it cannot be used, or there is none; or it has other shards than are said.
+        ConfigError: it cannot be used, or there is none; or it has another number of shards.
     """
-    return components(topology, [name], said)[0][name]
+    return components(topology, [name], sharding)[0][name]
 
 
 def components(
-    topology: OpenTopology, names: Sequence[str] = (), said: SaidShards | None = None
+    topology: OpenTopology, names: Sequence[str] = (), sharding: ShardOptions | None = None
 ) -> tuple[dict[str, Component], dict[str, ConfigError]]:
     """Read components.
 
     Args:
         topology: the topology to read from.
         names: the names of the components; none for all.
-        said: accept entries that were written by hand. Only for commands that write nothing that
-            depends on the number of shards, unless it is said.
+        sharding: accept entries that were written by hand. A command that writes data must not
+            have the count inferred.
 
     Returns:
         The components by name, and the errors of those that cannot be used.
@@ -338,13 +337,13 @@ def components(
         raise ConfigServerError(
             f"{topology.name} cannot be read: {reason(error)}", "start it, or name another"
         ) from error
-    if said is not None and said.shards is not None and len(names) != 1:
+    if sharding is not None and sharding.shards is not None and len(names) != 1:
         raise click.UsageError("--shards is the count of one component: name it")
     found: dict[str, Component] = {}
     broken: dict[str, ConfigError] = {}
     for name in wanted:
         try:
-            found[name] = _component(topology, name, said)
+            found[name] = _component(topology, name, sharding)
         except ConfigServerError:
             raise
         except ConfigError as error:

@@ -537,7 +537,10 @@ def _by_component(values: Stored, *, strict: bool = True) -> dict[str, dict[str,
 def _count_by_hand(
     client: Any, stored: Mapping[str, dict[str, Any]], like: Mapping[str, Component]
 ) -> dict[str, ByHand]:
-    """Add the count to what is stored of components that were written by hand; return which."""
+    """Add the count to what is stored of components that were written by hand; return which.
+
+    The history of a push keeps that count, so that a rollback knows it.
+    """
     names = [name for name, own in stored.items() if own.keys() - {entry_key(name)}]
     names = [name for name in names if shards_key(name) not in stored[name]]
     marks = _get(client, [EPOCH_KEY, PUSHED_KEY, *map(pushed_key, names)]) if names else {}

@@ -9,7 +9,7 @@ import click
 
 from shardkit.admin.check import CheckFinding, CheckReport, check, check_structures
 from shardkit.cli.options import (
-    SaidShards,
+    ShardOptions,
     common_options,
     components,
     config_option,
@@ -48,7 +48,7 @@ from shardkit.server_queries import TIMEOUT
 def check_command(
     names: Sequence[str],
     where: str | None,
-    said: SaidShards,
+    sharding: ShardOptions,
     structures: bool,
     strict: bool,
     timeout: float,
@@ -63,7 +63,7 @@ def check_command(
     """
     output = Output(as_json)
     with opened(where) as topology:
-        found, broken = components(topology, names, said)
+        found, broken = components(topology, names, sharding)
         epoch = None
         if topology.config_server is not None:
             with connected(topology.config_server) as config:

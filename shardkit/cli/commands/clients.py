@@ -8,7 +8,7 @@ import click
 
 from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.cli.options import (
-    SaidShards,
+    ShardOptions,
     common_options,
     components,
     config_option,
@@ -45,7 +45,7 @@ def clients(where: str | None, using: str | None, older_than: int | None, as_jso
     """
     output = Output(as_json)
     with opened(where) as topology:
-        found, _ = components(topology, [using] if using else [], SaidShards())
+        found, _ = components(topology, [using] if using else [], ShardOptions())
     processes, failed = connected_clients(found.values(), topology.config_server)
     shown = [
         process

@@ -324,9 +324,9 @@ def _host(server: str) -> str:
 
 
 def _wrong_placement(component: Component, visited: _Visited) -> Iterator[PreflightFinding]:
-    """Say if another placement explains where the keys of hand-written shards are.
+    """Return a finding if another placement explains where the keys of hand-written shards are.
 
-    Callers said their placement in code. The push stores that of the map, for all callers.
+    Callers set their placement in code. The push stores the map's placement for all callers.
     """
     places = [
         (key, n)

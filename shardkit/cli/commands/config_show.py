@@ -12,7 +12,7 @@ import click
 
 from shardkit.cli.commands.config_validate import contents_of
 from shardkit.cli.options import (
-    SaidShards,
+    ShardOptions,
     common_options,
     components,
     config_option,
@@ -54,18 +54,18 @@ from shardkit.operations.commands import Shard
 )
 @common_options
 def show_command(
-    names: Sequence[str], where: str | None, said: SaidShards, at: int | None, as_json: bool
+    names: Sequence[str], where: str | None, sharding: ShardOptions, at: int | None, as_json: bool
 ) -> int:
     """Show all components, or every entry of the named ones.
 
     Connects only to the config server. Exits with 1 if a component cannot be used.
     """
     output = Output(as_json)
-    if at is not None and said.shards is not None:
+    if at is not None and sharding.shards is not None:
         raise click.UsageError("--shards is for entries as they are now: leave --at out")
     if at is None:
         with opened(where) as topology:
-            found, broken = components(topology, names, said)
+            found, broken = components(topology, names, sharding)
             source = topology.name
     else:
         server = config_server(where)

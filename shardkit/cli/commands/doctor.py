@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from shardkit.cli.options import (
-    SaidShards,
+    ShardOptions,
     common_options,
     components,
     config_option,
@@ -94,7 +94,7 @@ from shardkit.structures import Damage
 def doctor(
     names: Sequence[str],
     where: str | None,
-    said: SaidShards,
+    sharding: ShardOptions,
     sample: int,
     everything: bool,
     fix: bool,
@@ -117,7 +117,7 @@ def doctor(
     and was not repaired.
     """
     # What rewrites data must not guess how keys find their shard.
-    accepted = None if (repack or repair) and said.shards is None else said
+    accepted = None if (repack or repair) and sharding.shards is None else sharding
     if checks:
         if fix or rewrite or repack or everything:
             raise click.UsageError("--check goes with --structure, --repair and --yes only")
@@ -131,7 +131,7 @@ def doctor(
     output = Output(as_json)
     with opened(where) as topology:
         found, broken = components(
-            topology, names, None if repack and said.shards is None else said
+            topology, names, None if repack and sharding.shards is None else sharding
         )
         limit = None if everything or repack else sample
 
@@ -163,7 +163,7 @@ def doctor(
 def _check(
     names: Sequence[str],
     where: str | None,
-    accepted: SaidShards | None,
+    accepted: ShardOptions | None,
     structures: Sequence[str],
     repair: bool,
     yes: bool,

@@ -9,7 +9,7 @@ import click
 
 from shardkit.admin.keys import BigKey, biggest_keys
 from shardkit.cli.options import (
-    SaidShards,
+    ShardOptions,
     common_options,
     components,
     config_option,
@@ -64,7 +64,7 @@ def keys(
     """
     output = Output(as_json)
     with opened(where) as topology:
-        found, _ = components(topology, names, SaidShards())
+        found, _ = components(topology, names, ShardOptions())
     seen = 0
     with output.busy("looking at keys") as busy:
 

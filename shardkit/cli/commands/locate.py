@@ -12,7 +12,7 @@ import click
 
 from shardkit.cli.options import (
     OpenTopology,
-    SaidShards,
+    ShardOptions,
     common_options,
     config_option,
     examples,
@@ -105,7 +105,7 @@ def locate(
     name: str,
     keys: Sequence[str],
     where: str | None,
-    said: SaidShards,
+    sharding: ShardOptions,
     pairs: Sequence[tuple[str, str]],
     structure: str | None,
     total: int | None,
@@ -128,7 +128,7 @@ def locate(
     if structure is not None and pairs:
         raise click.UsageError("--pair is for keys and --in for members: use one of them")
     with opened(where) as topology:
-        component = read_component(topology, name, said)
+        component = read_component(topology, name, sharding)
         if structure is None:
             placed = [os.fsencode(key) for key in keys] + [pair_key(*pair) for pair in pairs]
             parts = _numbered(topology, component, placed)

@@ -24,7 +24,7 @@ from shardkit.cli.commands.status_survey import (
     survey,
 )
 from shardkit.cli.options import (
-    SaidShards,
+    ShardOptions,
     common_options,
     components,
     config_option,
@@ -87,7 +87,7 @@ _WIDE = 110  # columns from which on there is room for details
 def status(
     names: Sequence[str],
     where: str | None,
-    said: SaidShards,
+    sharding: ShardOptions,
     servers: bool,
     check: bool,
     timeout: float,
@@ -104,14 +104,14 @@ def status(
     """
     output = Output(as_json)
     if check:
-        return _check(output, *_survey(where, names, said, timeout))
+        return _check(output, *_survey(where, names, sharding, timeout))
     if watch is None:
-        return _show(output, servers, *_survey(where, names, said, timeout))
+        return _show(output, servers, *_survey(where, names, sharding, timeout))
     code = 0
     try:
         with output.live() as live:
             while True:
-                rows, broken = _survey(where, names, said, timeout)
+                rows, broken = _survey(where, names, sharding, timeout)
                 code = _code(rows, broken)
                 if live is not None:
                     output.redraw(live, _table(output, rows, servers), *_summary(rows, broken))
@@ -147,10 +147,10 @@ def _check(output: Output, rows: Sequence[ShardStatus], broken: dict[str, Config
 
 
 def _survey(
-    where: str | None, names: Sequence[str], said: SaidShards, timeout: float
+    where: str | None, names: Sequence[str], sharding: ShardOptions, timeout: float
 ) -> tuple[list[ShardStatus], dict[str, ConfigError]]:
     with opened(where) as topology:
-        found, broken = components(topology, names, said)
+        found, broken = components(topology, names, sharding)
         epoch = _epoch(topology.config_server)
     server = None if names else topology.config_server
     rows = survey(found.values(), server, timeout)

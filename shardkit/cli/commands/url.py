@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from shardkit.cli.options import (
-    SaidShards,
+    ShardOptions,
     common_options,
     component,
     config_option,
@@ -43,7 +43,7 @@ def url(
     name: str,
     number: int | None,
     where: str | None,
-    said: SaidShards,
+    sharding: ShardOptions,
     written: Path | None,
     show_secrets: bool,
     as_json: bool,
@@ -55,8 +55,10 @@ def url(
     """
     output = Output(as_json)
     with opened(where) as topology:
-        # The unsharded entry does not depend on the number of shards.
-        found = topology.kit.component(name) if number is None else component(topology, name, said)
+        if number is None:  # does not depend on the shards
+            found = topology.kit.component(name)
+        else:
+            found = component(topology, name, sharding)
         entry = found.entry_of(Shard(name, number))
     text = entry.url(entry_key(name, number))
     if written is not None:
