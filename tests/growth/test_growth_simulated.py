@@ -210,7 +210,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         55,
     ),
     ("clients ask for the fence", MovedShard, Greeting, "fenced", lambda *args: False, 65),
-    ("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 6),
+    ("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 268),
 ]
 
 
