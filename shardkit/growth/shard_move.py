@@ -397,8 +397,10 @@ class _Mover:
         self._hold_and_decide(old, new, copy, compared, before)
 
     @staticmethod
-    def _run_of(clients: Mapping[int, Any]) -> str:
-        return str(next(iter(clients.values())).info("server")["run_id"])
+    def _run_of(clients: Mapping[int, Any]) -> tuple[str, int]:
+        """Return a server's run, and how many keys it has evicted."""
+        client = next(iter(clients.values()))
+        return str(client.info("server")["run_id"]), int(client.info("stats")["evicted_keys"])
 
     def _compare(self, old: Mapping[int, Any], new: Mapping[int, Any]) -> ServerComparison:
         self._progress("comparing")
@@ -417,7 +419,7 @@ class _Mover:
         new: Mapping[int, Any],
         copy: DatabaseCopy,
         compared: ServerComparison,
-        before: str,
+        before: tuple[str, int],
     ) -> None:
         move = self._move
         problem: GrowthError | None = None
@@ -460,7 +462,7 @@ class _Mover:
             "try again when there are fewer writes, or allow more time: --hold",
         )
 
-    def _is_other_run(self, new: Mapping[int, Any], before: str) -> bool:
+    def _is_other_run(self, new: Mapping[int, Any], before: tuple[str, int]) -> bool:
         try:
             return self._run_of(new) != before
         except (RedisError, OSError):
@@ -506,7 +508,7 @@ class _Mover:
         new: Mapping[int, Any],
         copy: DatabaseCopy,
         compared: ServerComparison,
-        before: str,
+        before: tuple[str, int],
     ) -> None:
         """Copy what is left, and certify that both sides are the same, now that nobody writes.
 
@@ -526,9 +528,9 @@ class _Mover:
             )
         if self._is_other_run(new, before):
             raise GrowthError(
-                f"{self._move.target} was restarted during the move; the shards are where they "
-                "were",
-                "resume, which copies again, or abort",
+                f"{self._move.target} was restarted or has evicted keys (maxmemory) during the "
+                "move; the shards are where they were",
+                "give it enough memory, and resume, which copies again; or abort",
             )
         move = self._move
         move.certificate = {**asdict(compared), "keys_before": move.keys, "same": True, "stale": []}

@@ -199,3 +199,27 @@ def test_what_is_written_at_the_old_place_unnoticed_is_kept(fleet: Fleet) -> Non
         assert move.certificate is not None
         assert move.certificate["stale"] == ["2 stray"]
         assert old.get("stray") == b"1"
+
+
+def test_a_target_that_evicts_copied_keys_does_not_take_over(fleet: Fleet) -> None:
+    shard = Shard(fleet)
+    shard.write()
+    with fleet.servers[1].client() as target, fleet.servers[1].client(db=2) as new:
+
+        def evict() -> None:
+            fence = new.get(FENCE_KEY)
+            target.config_set("maxmemory-policy", "allkeys-random")
+            target.config_set("maxmemory", 1)
+            while new.dbsize():
+                target.ping()  # a server evicts keys before it executes a command
+            target.config_set("maxmemory", 0)
+            new.set(FENCE_KEY, fence)
+
+        with pytest.raises(
+            GrowthError, match=rf"{fleet.name(1)} was restarted or has evicted keys"
+        ):
+            shard.move("holding writers", evict)
+        assert fleet.masters()[1] == fleet.name(0)
+        assert shard.has("new")
+        assert resume_shard_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+        assert shard.has("new")
