@@ -38,6 +38,7 @@ from shardkit.growth.relocation import (
 from shardkit.growth.servers import (
     GrowthError,
     connected_to,
+    is_refused,
     persist_roles,
     replicate,
     role_of,
@@ -139,8 +140,15 @@ def detach_replica(config: Any, replica: str, *, force: bool = False) -> Attache
         source, like, where = _followed_by(components, target, same)
         role = None
         client = stack.enter_context(connected_to(target, like, where))
-        with suppress(RedisError, OSError):
+        try:
             role = role_of(client)
+        except (RedisError, OSError) as error:
+            if not (force or is_refused(error)):
+                raise GrowthError(
+                    f"{target} may be alive, but INFO failed ({error}): it would still follow "
+                    f"{source}, although no entry names it",
+                    "make INFO work; or --force",
+                ) from error
         if role is not None and role.replicas:
             below = ", ".join(str(server) for server, _ in role.replicas)
             raise GrowthError(f"{target} has replicas itself: {below}", "detach them first")
@@ -211,14 +219,22 @@ def _address(entry: Entry) -> ServerAddress:
 
 def _check_enough_are_left(source: ServerAddress, like: Entry, where: str) -> None:
     """Refuse to detach the replica without which its master takes no writes."""
-    with suppress(RedisError, OSError), connected_to(source, like, where) as master:
-        least = int(master.config_get("min-replicas-to-write").get("min-replicas-to-write", 0))
-        left = len(role_of(master).replicas) - 1
-        if left < least:
-            raise GrowthError(
-                f"{source} takes writes only with {least} replicas, and would have {left}",
-                "attach another one first; or --force",
-            )
+    try:
+        with connected_to(source, like, where) as master:
+            least = int(master.config_get("min-replicas-to-write").get("min-replicas-to-write", 0))
+            left = len(role_of(master).replicas) - 1
+    except (RedisError, OSError) as error:
+        if is_refused(error):
+            return
+        raise GrowthError(
+            f"{source} does not say how many replicas it needs to take writes ({error})",
+            "make INFO and CONFIG GET work; or --force",
+        ) from error
+    if left < least:
+        raise GrowthError(
+            f"{source} takes writes only with {least} replicas, and would have {left}",
+            "attach another one first; or --force",
+        )
 
 
 def _wait_for_clients(client: Any) -> None:

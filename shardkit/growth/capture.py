@@ -5,26 +5,37 @@
     PSUBSCRIBE __keyspace@3__:*      ◄── every write, expiry and eviction of a key of database 3
     PING                             ◄── what was answered before is all that happened before
 
-One connection is told of everything in the order in which it happens, so the answer to a PING says
-that no earlier change is still to come. Two things are not told: what FLUSHDB, FLUSHALL and SWAPDB
-do, which `flushes` counts, and what consumers of a stream acknowledge, so streams are copied once
-more in the end.
+One connection receives every notification in the order of the changes. Once the server has answered
+a PING, no earlier change is still to come. Some changes send no notification:
+
+* what consumers of a stream acknowledge; so streams are copied again at the end
+* FLUSHDB, FLUSHALL and SWAPDB, and the data that a server gets as a replica
+* all changes while ``notify-keyspace-events`` is set to something else, even if it is set back
+
+INFO commandstats counts the calls behind the last two. CONFIG RESETSTAT clears these counts. So
+the capture calls OBJECT HELP, which programs do not use, and later checks that it is still counted.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from shardkit.growth.servers import GrowthError
 
-_FLUSHES = ("flushdb", "flushall", "swapdb")
+_CANARY = "object|help"
+# Calls that may change keys without a notification; Redis 6 counts the last two.
+_UNTOLD = (
+    *("config|set", "config|resetstat", "flushdb", "flushall", "swapdb", "debug"),
+    *("replicaof", "slaveof", "failover", _CANARY, "config", "object"),
+)
 _BARRIER = 5.0  # seconds
 _POLL = 0.1
+_SETTING = "notify-keyspace-events"
 _WANTED = "KA"  # keyspace events, all kinds of them
 # What a server does to keys by itself.
 _OF_ITSELF = frozenset({b"expired", b"evicted"})
@@ -32,17 +43,22 @@ _OF_ITSELF = frozenset({b"expired", b"evicted"})
 
 def turn_on_notifications(client: Any) -> str:
     """Have a server tell of changed keys; return its setting as it was before."""
-    before = str(_text(client.config_get("notify-keyspace-events")["notify-keyspace-events"]))
-    if not ("K" in before and "A" in before):
-        client.config_set("notify-keyspace-events", "".join(dict.fromkeys(before + _WANTED)))
+    before = _text(client.config_get(_SETTING)[_SETTING])
+    if not _tells_all(before):
+        client.config_set(_SETTING, "".join(dict.fromkeys(before + _WANTED)))
     return before
 
 
-def flushes(client: Any) -> tuple[str, int]:
-    """Return the server's run, and how many commands it has executed that are not told of keys."""
-    stats = client.info("commandstats")
-    counts = (int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in _FLUSHES)
-    return str(client.info("server")["run_id"]), sum(counts)
+def _tells_all(setting: str) -> bool:
+    return set(_WANTED) <= set(setting)
+
+
+def _calls(stats: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: stats.get(f"cmdstat_{name}") for name in _UNTOLD}
+
+
+class MissedChangesError(GrowthError):
+    """Keys may have changed without a notification, so a copy has to start again."""
 
 
 class KeyCapture:
@@ -51,9 +67,14 @@ class KeyCapture:
     Args:
         client: a client of the server, whose pool gives a connection that this keeps.
         databases: the numbers.
+
+    Raises:
+        MissedChangesError: the server does not send all notifications.
+        GrowthError: it refuses, or does not count calls.
     """
 
     def __init__(self, client: Any, databases: Iterable[int]) -> None:
+        self._client = client
         self._pool = client.connection_pool
         self._connection = self._pool.get_connection()
         self._prefixes = {b"__keyspace@%d__:" % number: number for number in databases}
@@ -74,8 +95,47 @@ class KeyCapture:
             raise GrowthError(
                 f"the server does not tell of changed keys: {error}", "see docs/rights.md"
             ) from error
+        try:
+            self._calls = self._calls_at_first()
+        except BaseException:
+            self._connection.disconnect()
+            self._pool.release(self._connection)
+            raise
         self._thread = threading.Thread(target=self._listen, name="shardkit-capture", daemon=True)
         self._thread.start()
+
+    def _calls_at_first(self) -> dict[str, Any]:
+        """Return the counts of calls at a moment when the server sends all notifications."""
+        with suppress(ResponseError):  # a refused call is counted, too
+            self._client.execute_command("OBJECT", "HELP")
+        with self._client.pipeline(transaction=True) as pipe:
+            pipe.config_get(_SETTING)
+            pipe.info("commandstats")
+            setting, stats = pipe.execute()
+        if not _tells_all(_text(setting[_SETTING])):
+            raise MissedChangesError(f"{_SETTING} was changed", "copy again")
+        calls = _calls(stats)
+        if not calls[_CANARY] and not calls["object"]:
+            raise GrowthError(
+                "the server does not count calls (INFO commandstats), so a move could miss changes",
+                "move the whole server: shardkit move server",
+            )
+        return calls
+
+    def require_complete(self) -> None:
+        """Check that no change can have been missed so far.
+
+        Raises:
+            MissedChangesError: a command was called that changes keys without a notification, or
+                the setting; or the connection was lost.
+        """
+        self._check()
+        now = _calls(self._client.info("commandstats"))
+        called = [name for name in _UNTOLD if now[name] != self._calls[name]]
+        if called:
+            names = {"CONFIG RESETSTAT" if each == _CANARY else each for each in called}
+            listed = ", ".join(sorted(each.upper().replace("|", " ") for each in names))
+            raise MissedChangesError(f"{listed} was called", "copy again")
 
     def take(self, most: int | None = None) -> dict[tuple[int, bytes], bool]:
         """Return keys that have changed, with their databases, and forget them.
@@ -83,7 +143,7 @@ class KeyCapture:
         With each, whether a client changed it; what expired or was evicted, the server did itself.
 
         Raises:
-            GrowthError: the connection was lost, so that changes may be missing.
+            MissedChangesError: the connection was lost.
         """
         self._check()
         with self._lock:
@@ -97,7 +157,8 @@ class KeyCapture:
         """Wait until everything that has happened so far has been told.
 
         Raises:
-            GrowthError: the connection was lost, or the server does not answer.
+            MissedChangesError: the connection was lost.
+            GrowthError: the server does not answer.
         """
         with self._answered:
             self._asked += 1
@@ -122,9 +183,8 @@ class KeyCapture:
 
     def _check(self) -> None:
         if self._error is not None:
-            raise GrowthError(
-                f"the connection that tells of changes was lost ({self._error})",
-                "nothing has changed; try again",
+            raise MissedChangesError(
+                f"the connection that tells of changes was lost ({self._error})", "copy again"
             )
 
     def _listen(self) -> None:

@@ -7,6 +7,10 @@
     both      the entries are pushed; a write that meets the old master is refused (READONLY) and
               goes to the new one in the same call
 
+A master has crashed if it refuses connections, or if it is silent and all its replicas have lost
+their links. If INFO fails for another reason (too many clients, another password, a long script),
+the master may be alive, and clients would continue to write to it beside the new one.
+
 A master that crashed comes back as a master. Until it is fenced (`apply_fences`, which
 ``shardkit failover --guard`` repeats), a client that has not read the new entries could still write
 there. A fence makes it a replica of the new master, so its own last writes, which no replica had,
@@ -41,12 +45,15 @@ from shardkit.growth.managed_failover import (
 from shardkit.growth.relocation import Same, ServerAddress, address_of, entries_on
 from shardkit.growth.servers import (
     STEP,
+    TIMEOUT,
     GrowthError,
     ServerRole,
     Takeover,
     ask_for_replicas,
     connected_to,
+    errors_behind,
     hand_over,
+    is_refused,
     persist_roles,
     replicate,
     role_of,
@@ -56,6 +63,7 @@ from shardkit.growth.servers import (
 
 HOLD = 0.5  # seconds that writers may wait
 MOST_DOWN = 30  # seconds that a replica's link may have been down
+_NOTICE = TIMEOUT  # seconds for replicas to notice that their master has crashed
 _COPY = 30.0  # seconds to catch up before a planned failover
 _FENCES_KEY = "config:growth:fences"
 _FORMAT = 1
@@ -96,12 +104,14 @@ def fail_over(
             or a cluster, its Sentinels or nodes do it (`growth.managed_failover`).
         to: the replica, ``host:port``; by default the one that has the most writes. Sentinels
             choose it by its ``replica-priority``, which is the best for so long.
-        force: after a crash, also take a replica whose link had been down for more than 30 s; or
-            one that is a master already, if ``to`` names it.
+        force: also replace a master that may be alive although INFO fails; the writes that it still
+            acknowledges are lost. After a crash, also take a replica whose link had been down for
+            more than 30 s; or one that is a master already, if ``to`` names it.
         hold: how long writers may wait, in seconds; of a planned failover.
 
     Raises:
-        GrowthError: no replica can take over, or it did not catch up. The master is what it was.
+        GrowthError: no replica can take over, or it did not catch up, or the master may be alive.
+            The master is what it was.
         InvalidArgumentError: there is no such shard or server.
         ConfigError: the entries cannot be read, or do not name the server by host and port.
     """
@@ -130,10 +140,11 @@ def fail_over(
         message = f"failover of {source}"
         held: float | None
         master = stack.enter_context(connected_to(source, like, where))
+        role: ServerRole | None = None
         try:
-            role: ServerRole | None = role_of(master)
-        except (RedisError, OSError):
-            role = None
+            role = role_of(master)
+        except (RedisError, OSError) as error:
+            why = error
         known = replicas_of(components.values(), source, same)
         forced = _wanted(to, known, []) if force and role is None else None
         begun = _taken_over(config, source, known, like, where, forced, same)
@@ -166,7 +177,13 @@ def fail_over(
             behind = 0
         else:
             wanted = _wanted(to, known, [])
-            offsets = _roles([wanted] if wanted is not None else known, like, where)
+            everyone = list(dict.fromkeys(known if wanted is None else [*known, wanted]))
+            if force:
+                offsets = _roles(everyone, like, where)
+            else:
+                offsets = _require_crash(f"{shards[0]} ({source})", why, everyone, like, where)
+            if wanted is not None:
+                offsets = {each: role for each, role in offsets.items() if each == wanted}
             target = _best(offsets, None if force else MOST_DOWN)
             behind = max(each.offset for each in offsets.values()) - offsets[target].offset
             replica = stack.enter_context(connected_to(target, like, where))
@@ -196,6 +213,39 @@ def fail_over(
         failed,
         epoch,
     )
+
+
+def _require_crash(
+    name: str, why: Exception, replicas: list[ServerAddress], like: Entry, where: str
+) -> dict[ServerAddress, ServerRole]:
+    """Return the replicas' roles if their master has crashed.
+
+    Raises:
+        GrowthError: the master may be alive.
+    """
+    end = time.monotonic() + _NOTICE
+    refused = is_refused(why)
+    while True:
+        roles = _roles(replicas, like, where)
+        links = {server: role.raw.get("master_link_status") for server, role in roles.items()}
+        linked = [server for server, link in links.items() if link == "up"]
+        unsure = [server for server in replicas if links.get(server) != "down"]
+        if not any(isinstance(each, OSError) for each in errors_behind(why)):
+            evidence = "it replied"
+        elif linked:
+            evidence = f"its replica {linked[0]} has a link to it"
+        elif unsure and roles and not refused:
+            evidence = f"its replica {unsure[0]} cannot say"
+        else:
+            return roles
+        if not refused or time.monotonic() > end:
+            raise GrowthError(
+                f"{name}: the master may be alive: {evidence}, but INFO failed ({why}). A failover "
+                "now loses all writes that the replica has not got and all that clients still send "
+                "to the old master",
+                "make INFO work, or, if these writes may be lost: --force",
+            )
+        time.sleep(STEP)
 
 
 def master_of(components: Mapping[str, Component], name: str) -> tuple[ServerAddress, Entry, str]:

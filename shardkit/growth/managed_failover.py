@@ -236,6 +236,7 @@ class _Node:
     id: str
     master: str  # the id of its master; empty if it is one
     alive: bool
+    suspected: bool = False  # only the node that was asked takes it for dead
 
 
 def _nodes(entry: Entry, where: str, at: ServerAddress | None = None) -> list[_Node]:
@@ -251,7 +252,15 @@ def _nodes(entry: Entry, where: str, at: ServerAddress | None = None) -> list[_N
         if "noaddr" in flags:
             continue
         master = "" if "master" in flags else each["master_id"]
-        found.append(_Node(ServerAddress.parse(name), each["node_id"], master, not flags & _DEAD))
+        found.append(
+            _Node(
+                ServerAddress.parse(name),
+                each["node_id"],
+                master,
+                not flags & _DEAD,
+                "fail?" in flags,
+            )
+        )
     return found
 
 
@@ -302,9 +311,10 @@ def fail_over_cluster(
     if name and source.address != ServerAddress.parse(name):
         raise GrowthError(f"{to} replicates {source.address}, not {name}", "nothing was changed")
     if not source.alive and not force:
+        state = "may be alive: only one node suspects it (fail?)" if source.suspected else "is dead"
         raise GrowthError(
-            f"{source.address} is dead: what {target.address} had not got is lost",
-            "the cluster replaces it by itself if it can; or --force",
+            f"{source.address} {state}. A failover loses what {target.address} has not got",
+            "the cluster replaces a dead master by itself if it can; or --force",
         )
     fields = {
         **entry.resolved(where), "cluster": False, "host": target.address.host,

@@ -129,6 +129,18 @@ def role_of(client: Any) -> ServerRole:
     )
 
 
+def errors_behind(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and those that led to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def is_refused(error: BaseException) -> bool:
+    """Whether a server could not be asked because nothing listens at its address."""
+    return any(isinstance(each, ConnectionRefusedError) for each in errors_behind(error))
+
+
 def same_server(one: ServerAddress, other: ServerAddress) -> bool:
     """Whether two addresses are one server, as far as names resolve here."""
     return one.port == other.port and bool(_addresses(one.host) & _addresses(other.host))

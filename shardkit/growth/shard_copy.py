@@ -21,7 +21,8 @@ from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
-from shardkit.growth.capture import KeyCapture
+from shardkit.connections.greeting import FENCE_KEY
+from shardkit.growth.capture import KeyCapture, MissedChangesError
 from shardkit.growth.fence import OWN_KEYS, write_under
 from shardkit.growth.servers import GrowthError
 from shardkit.growth.slices import Slices, at_work
@@ -93,9 +94,21 @@ class DatabaseCopy:
                 time.sleep(0.005)
 
     def finish(self) -> list[tuple[int, bytes]]:
-        """Copy what is left, now that nobody writes any more; return which keys that were."""
+        """Copy what is left, now that nobody writes any more; return which keys that were.
+
+        Raises:
+            MissedChangesError: a change may have been missed. The mover has just set the fence of
+                each database, so these notifications must have arrived.
+        """
         self._capture.wait_until_told()
-        left = {**dict.fromkeys(self._streams, True), **self._capture.take()}
+        changed = self._capture.take()
+        for number in self._sources:
+            if (number, FENCE_KEY.encode()) not in changed:
+                raise MissedChangesError(
+                    f"a write to database {number} sent no notification", "copy again"
+                )
+        self._capture.require_complete()
+        left = {**dict.fromkeys(self._streams, True), **changed}
         self._copy_changed(left)
         return [each for each in left if each[1] not in OWN_KEYS]
 

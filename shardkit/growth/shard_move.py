@@ -2,7 +2,8 @@
 
 ::
 
-    begun    every key is copied, and what changes meanwhile; both sides are compared
+    begun    every key is copied, and what changes meanwhile; both sides are compared; if the mover
+             may have missed a change, it copies everything again
     (hold)   entries say so: from then on clients have connections of their own for what only reads;
              the source is closed to all others, for as long as the hold may take, and those that
              were there leave; what is left is copied
@@ -36,8 +37,8 @@ from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
 from shardkit.connections.greeting import FENCE_KEY
 from shardkit.growth import journal
-from shardkit.growth.capture import KeyCapture, flushes, turn_on_notifications
-from shardkit.growth.certificate import compare, differing, unequal
+from shardkit.growth.capture import KeyCapture, MissedChangesError, turn_on_notifications
+from shardkit.growth.certificate import ServerComparison, compare, differing, unequal
 from shardkit.growth.databases import (
     MOST_NAMED,
     clients_of,
@@ -70,6 +71,7 @@ from shardkit.growth.shard_copy import DatabaseCopy, Follower
 from shardkit.growth.shard_plan import located, plan_of
 
 _ATTEMPTS = 5
+_COPIES = 3  # as changes may have been missed
 # What of the hold there is for writers to leave, for the decision, and for readers to leave.
 _LEFT, _DECIDED, _READ = 0.5, 0.7, 0.9
 _LOOK = 0.01  # seconds between two looks at who is connected
@@ -253,19 +255,44 @@ class _Mover:
                 return move
             if move.phase == "begun" and self._is_decided(old):
                 self._reached("fenced")
+            capture = None  # of all changes since it was decided
             if move.phase == "begun":
-                self._begin(old, new)  # or it is decided meanwhile
-            first = next(iter(old.values()))
-            turn_on_notifications(first)  # a server that was restarted has forgotten
-            capture = KeyCapture(first, move.databases)
-            stack.callback(capture.close)
-            is_told = move.phase == "begun"  # of all that has changed since it was decided
-            if is_told:
-                self._transfer(old, new, capture)
+                capture = self._decide(old, new, stack)
             if move.phase == "fenced":
                 self._push(old, new)
-            self._clear(old, new, capture, is_told)
+            self._clear(old, new, capture)
         return move
+
+    def _decide(
+        self, old: Mapping[int, Any], new: Mapping[int, Any], stack: ExitStack
+    ) -> KeyCapture | None:
+        """Copy until no change was missed, and decide; return the capture.
+
+        Return None if another mover has decided.
+        """
+        move = self._move
+        for _ in range(_COPIES):
+            self._begin(old, new)
+            if move.phase != "begun":
+                return None
+            first = next(iter(old.values()))
+            turn_on_notifications(first)  # a server that was restarted has forgotten
+            with ExitStack() as attempt:
+                try:
+                    capture = KeyCapture(first, move.databases)
+                    attempt.callback(capture.close)
+                    self._transfer(old, new, capture)
+                except MissedChangesError as error:
+                    missed = error.message
+                    self._progress(f"copying again: {missed}")
+                else:
+                    stack.push(attempt.pop_all())
+                    return capture
+        raise GrowthError(
+            f"{move.name} ({move.source}): each of {_COPIES} copies may have missed changes "
+            f"({missed}); nothing has changed for clients",
+            f"prevent that, then: shardkit move resume {move.name}",
+        )
 
     def _is_decided(self, old: Mapping[int, Any]) -> bool:
         """Whether the first of the databases, which is closed last, is closed for good."""
@@ -283,6 +310,7 @@ class _Mover:
         Unless that decides the move just now.
         """
         move = self._move
+        move.certificate = None
         self._lease.write(move)
         if not role_of(next(iter(new.values()))).is_master:
             raise GrowthError(f"{move.target} is a replica", "nothing has changed for clients")
@@ -343,7 +371,7 @@ class _Mover:
     ) -> None:
         """Copy, follow, compare, hold and decide."""
         move = self._move
-        before = flushes(next(iter(old.values()))), self._run_of(new)
+        before = self._run_of(new)
         began = time.monotonic()
         copy = DatabaseCopy(old, new, self._attempt, capture, self._share)
 
@@ -360,41 +388,42 @@ class _Mover:
         move.copied, move.seconds = copy.bytes, round(time.monotonic() - began, 3)
         follower = Follower(copy)
         try:
-            self._compare(old, new)
+            compared = self._compare(old, new)
         finally:
             follower.stop()
-        self._hold_and_decide(old, new, copy, before)
+        capture.require_complete()  # before anybody is held
+        if not compared.same:
+            raise GrowthError(
+                f"{compared.differing:,} keys differ on both servers, such as "
+                f"{compared.different[0]}; nothing has changed for clients",
+                "resume, which copies again, or abort",
+            )
+        self._hold_and_decide(old, new, copy, compared, before)
 
     @staticmethod
-    def _run_of(clients: Mapping[int, Any]) -> str:
-        return str(next(iter(clients.values())).info("server")["run_id"])
+    def _run_of(clients: Mapping[int, Any]) -> tuple[str, int]:
+        """Return a server's run, and how many keys it has evicted."""
+        client = next(iter(clients.values()))
+        return str(client.info("server")["run_id"]), int(client.info("stats")["evicted_keys"])
 
-    def _compare(self, old: Mapping[int, Any], new: Mapping[int, Any]) -> None:
-        move = self._move
+    def _compare(self, old: Mapping[int, Any], new: Mapping[int, Any]) -> ServerComparison:
         self._progress("comparing")
-        found = compare(
+        return compare(
             old.__getitem__,
             new.__getitem__,
-            move.databases,
+            self._move.databases,
             lambda keys: self._progress(f"comparing: {keys:,} keys"),
             OWN_KEYS,
             self._share,
         )
-        if not found.same:
-            raise GrowthError(
-                f"{found.differing:,} keys differ on both servers, such as {found.different[0]}; "
-                "nothing has changed for clients",
-                "resume, which copies again, or abort",
-            )
-        move.certificate = {**asdict(found), "keys_before": move.keys, "same": True, "stale": []}
-        self._lease.write(move)
 
     def _hold_and_decide(
         self,
         old: Mapping[int, Any],
         new: Mapping[int, Any],
         copy: DatabaseCopy,
-        before: object,
+        compared: ServerComparison,
+        before: tuple[str, int],
     ) -> None:
         move = self._move
         problem: GrowthError | None = None
@@ -413,7 +442,7 @@ class _Mover:
                     close_for(client, value, _DECIDED * self._hold)
                 self._held(move.name)
                 self._wait_until_left(old, began)
-                self._finish(old, new, copy, before)
+                self._finish(old, new, copy, compared, before)
                 self._require_target(new)
                 move.decided = int(next(iter(old.values())).time()[0])
                 deciding = True
@@ -422,7 +451,7 @@ class _Mover:
                 deciding = False
             except GrowthError as error:
                 problem = error
-                if self._must_start_again(old, new, before):
+                if isinstance(error, MissedChangesError) or self._is_other_run(new, before):
                     raise
             finally:
                 if not decided and not deciding:  # in doubt, a resumption looks
@@ -437,11 +466,9 @@ class _Mover:
             "try again when there are fewer writes, or allow more time: --hold",
         )
 
-    def _must_start_again(
-        self, old: Mapping[int, Any], new: Mapping[int, Any], before: object
-    ) -> bool:
+    def _is_other_run(self, new: Mapping[int, Any], before: tuple[str, int]) -> bool:
         try:
-            return (flushes(next(iter(old.values()))), self._run_of(new)) != before
+            return self._run_of(new) != before
         except (RedisError, OSError):
             return True
 
@@ -480,9 +507,17 @@ class _Mover:
             time.sleep(_LOOK)
 
     def _finish(
-        self, old: Mapping[int, Any], new: Mapping[int, Any], copy: DatabaseCopy, before: object
+        self,
+        old: Mapping[int, Any],
+        new: Mapping[int, Any],
+        copy: DatabaseCopy,
+        compared: ServerComparison,
+        before: tuple[str, int],
     ) -> None:
-        """Copy what is left, and look whether that was all."""
+        """Copy what is left, and certify that both sides are the same, now that nobody writes.
+
+        They were the same when they were compared, and no change has been missed since.
+        """
         last = copy.finish()
         wrong = [
             line
@@ -495,12 +530,15 @@ class _Mover:
             raise GrowthError(
                 f"{len(wrong)} keys differ on both servers, such as {wrong[0]}", "resume, or abort"
             )
-        if self._must_start_again(old, new, before):
+        if self._is_other_run(new, before):
             raise GrowthError(
-                "a server was restarted or a database emptied (FLUSHDB, SWAPDB) meanwhile; the "
-                "shards are where they were",
-                "resume, which copies again, or abort",
+                f"{self._move.target} was restarted or has evicted keys (maxmemory) during the "
+                "move; the shards are where they were",
+                "give it enough memory, and resume, which copies again; or abort",
             )
+        move = self._move
+        move.certificate = {**asdict(compared), "keys_before": move.keys, "same": True, "stale": []}
+        self._lease.write(move)
 
     # ---- after it is decided
 
@@ -549,7 +587,7 @@ class _Mover:
             time.sleep(_LOOK)
 
     def _clear(
-        self, old: Mapping[int, Any], new: Mapping[int, Any], capture: KeyCapture, is_told: bool
+        self, old: Mapping[int, Any], new: Mapping[int, Any], capture: KeyCapture | None
     ) -> None:
         """Empty the source, but for what somebody has written there meanwhile."""
         move = self._move
@@ -560,17 +598,23 @@ class _Mover:
         )
         self._progress(f"emptying {move.source}")
         self._leave_replicas()
-        capture.wait_until_told()
-        stale = {each for each, by_client in capture.take().items() if by_client}
+        stale: set[tuple[int, bytes]] | None = None
+        if capture is not None:
+            with suppress(MissedChangesError):
+                capture.wait_until_told()
+                changed = capture.take()
+                capture.require_complete()
+                stale = {each for each, by_client in changed.items() if by_client}
         for number, client in old.items():
             value = client.get(FENCE_KEY)
             if move_of(value) != move.id:
                 continue  # reversed meanwhile: it is in use
             for page in pages(client):
-                keys = [key for key in page if (number, key) not in stale]
-                if not is_told:
-                    kept = set(self._maybe_written(client, new[number], keys))
-                    keys = [key for key in keys if key not in kept]
+                if stale is None:
+                    kept = set(self._maybe_written(client, new[number], page))
+                    keys = [key for key in page if key not in kept]
+                else:
+                    keys = [key for key in page if (number, key) not in stale]
                 if keys:
                     write_under(client, value, _unlinking(keys))
         with suppress(RedisError):
@@ -584,8 +628,8 @@ class _Mover:
     def _maybe_written(self, old: Any, new: Any, keys: Sequence[bytes]) -> list[bytes]:
         """Return keys of the source that somebody may have written since the move was decided.
 
-        Nobody has listened meanwhile. So these are those that were touched since, and are not the
-        same at the target; where the server does not tell (LFU), all that are not the same.
+        The mover has not seen all changes in the meantime. So these are the keys that were touched
+        since, and differ from the target; if the server has no idle times (LFU), all that differ.
         """
         with old.pipeline(transaction=False) as pipe:
             for key in keys:

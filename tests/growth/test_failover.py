@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -27,6 +28,7 @@ from shardkit.growth import apply_fences, fail_over, failover, pending_fences
 from shardkit.growth.relocation import ServerAddress
 from shardkit.growth.servers import GrowthError, ServerRole, role_of
 from shardkit.local import LocalServer
+from shardkit.local.server import free_port
 from shardkit.simulation.linearizability import Register, check_linearizable
 
 
@@ -179,6 +181,109 @@ def test_a_replica_without_its_master_for_long_takes_over_only_if_that_is_asked_
         fail_over(fleet.config, "users:0")
     assert fleet.masters() == [fleet.name(0)] * 2
     assert str(fail_over(fleet.config, "users:0", force=True).target) == fleet.name(1)
+
+
+def refuse_clients(server: LocalServer, admin: redis.Redis) -> None:
+    admin.config_set("maxclients", len(admin.client_list()))
+
+
+def change_the_password(server: LocalServer, admin: redis.Redis) -> None:
+    admin.acl_setuser("default", passwords=["+another"], reset_passwords=True, enabled=True)
+
+
+def take_away_info(server: LocalServer, admin: redis.Redis) -> None:
+    admin.execute_command("ACL", "SETUSER", "default", "-info")
+
+
+def answer_late(server: LocalServer, admin: redis.Redis) -> None:
+    server.pause()  # as a script that runs for long
+
+
+@pytest.mark.parametrize(
+    ("meddle", "why", "evidence"),
+    [
+        (refuse_clients, "max number of clients reached", "it replied"),
+        (change_the_password, "Authentication required.", "it replied"),
+        (take_away_info, "User default has no permissions to run the 'info' .*", "it replied"),
+        (answer_late, "Timeout .*", "its replica {replica} has a link to it"),
+    ],
+)
+def test_a_master_that_may_be_alive_is_replaced_only_if_that_is_forced(
+    fleet: Fleet, meddle: Callable[..., None], why: str, evidence: str
+) -> None:
+    a, b, _ = fleet.servers
+    follow(b, a)
+    fleet.push(0, (1,))
+    said = (
+        rf"^users:0 \({fleet.name(0)}\): the master may be alive: "
+        rf"{evidence.format(replica=fleet.name(1))}, but INFO failed \({why}\)\. A failover now "
+        r"loses all writes that the replica has not got and all that clients still send to the old "
+        r"master; make INFO work, or, if these writes may be lost: --force$"
+    )
+    with a.client() as admin, b.client() as replica:
+        admin.ping()
+        meddle(a, admin)
+        with pytest.raises(GrowthError, match=said):
+            fail_over(fleet.config, "users:0")
+        assert not role_of(replica).is_master
+        assert fleet.masters() == [fleet.name(0)] * 2
+        assert pending_fences(fleet.config) == []
+        done = fail_over(fleet.config, "users:0", force=True)
+        assert (str(done.target), done.planned) == (fleet.name(1), False)
+        assert role_of(replica).is_master
+    assert fleet.masters() == [fleet.name(1)] * 2
+    assert [str(each.source) for each in pending_fences(fleet.config)] == [fleet.name(0)]
+
+
+def test_a_master_that_only_refuses_this_machine_is_not_replaced(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, _ = fleet.servers
+    follow(b, a)
+    fleet.push(0, (1,))
+    monkeypatch.setattr(failover, "_NOTICE", 0.05)
+    with a.client() as client:
+        client.config_set("port", free_port())
+        with pytest.raises(GrowthError, match=r"has a link to it, but INFO failed .*refused"):
+            fail_over(fleet.config, "users:0")
+    assert fleet.masters() == [fleet.name(0)] * 2
+
+
+def test_a_master_that_is_silent_to_all_its_replicas_is_replaced(fleet: Fleet) -> None:
+    a, b, c = fleet.servers
+    follow(b, a)
+    follow(c, a)
+    fleet.push(0, (1, 2))
+    with b.client() as first, c.client() as second:
+        a.pause()
+        first.config_set("repl-timeout", 2)
+        until_link_is_down(first)
+        with pytest.raises(GrowthError, match=rf"its replica {fleet.name(2)} has a link to it"):
+            fail_over(fleet.config, "users:0")
+        second.config_set("repl-timeout", 2)
+        until_link_is_down(second)
+        assert not fail_over(fleet.config, "users:0").planned
+    assert fleet.masters()[0] != fleet.name(0)
+
+
+def test_a_replica_that_does_not_answer_cannot_say_that_its_master_is_dead(fleet: Fleet) -> None:
+    a, b, c = fleet.servers
+    follow(b, a)
+    follow(c, a)
+    fleet.push(0, (1, 2))
+    c.kill()
+    with b.client() as client:
+        a.pause()
+        client.config_set("repl-timeout", 2)
+        until_link_is_down(client)
+        with pytest.raises(GrowthError, match=rf"its replica {fleet.name(2)} cannot say, but INFO"):
+            fail_over(fleet.config, "users:0")
+    assert fleet.masters() == [fleet.name(0)] * 2
+
+
+def until_link_is_down(replica: redis.Redis) -> None:
+    while replica.info("replication")["master_link_status"] == "up":
+        time.sleep(0.01)
 
 
 def hand_over(master: LocalServer, replica: LocalServer) -> None:

@@ -19,6 +19,7 @@ from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, config_of, simulate
 
 from shardkit.connections.greeting import FENCE_KEY, Greeting
 from shardkit.growth import shard_move
+from shardkit.growth.capture import MissedChangesError
 from shardkit.growth.move import MovePlan
 from shardkit.growth.relocation import ServerAddress, moved
 from shardkit.growth.servers import GrowthError, ServerRole
@@ -35,10 +36,18 @@ class Capture:
     """Tells of changed keys, as `KeyCapture` does."""
 
     listeners: list[Capture] = []  # noqa: RUF012 - of the one run
+    is_told = True
+    settings = 0  # calls of CONFIG SET
 
     def __init__(self, client: Any, databases: Sequence[int]) -> None:
         self.changed: dict[tuple[int, bytes], bool] = {}
+        self.settings = Capture.settings
+        Capture.is_told = True  # as the mover sets it
         Capture.listeners.append(self)
+
+    def require_complete(self) -> None:
+        if self.settings != Capture.settings:
+            raise MissedChangesError("CONFIG SET was called", "copy again")
 
     def take(self, most: int | None = None) -> dict[tuple[int, bytes], bool]:
         taken, self.changed = self.changed, {}
@@ -63,6 +72,7 @@ class MovedShard(Protocol):
 
     def setup(self, kit: Any) -> None:
         Capture.listeners = []
+        Capture.is_told, Capture.settings = True, 0
 
     def client_functions(self) -> Sequence[Callable[[Client], Any]]:
         return [self.move, self.resume, self.write, self.read]
@@ -112,6 +122,24 @@ class MovedShard(Protocol):
         return is_outage(error)
 
 
+class UntoldChanges(MovedShard):
+    """And ``notify-keyspace-events`` is set to something else during some writes."""
+
+    def write(self, client: Client) -> None:
+        call = client.call
+
+        def untold(*args: Any, **options: Any) -> Any:
+            Capture.is_told = client.choose([True, False])
+            Capture.settings += not Capture.is_told
+            try:
+                return call(*args, **options)
+            finally:
+                Capture.is_told = True
+
+        client.call = untold  # type: ignore[method-assign]
+        super().write(client)
+
+
 @contextmanager
 def simulated_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have simulated servers tell of changes, too."""
@@ -120,7 +148,6 @@ def simulated_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patched.setattr(shard_move, "role_of", lambda client: role)
         patched.setattr(shard_move, "KeyCapture", Capture)
         patched.setattr(shard_move, "turn_on_notifications", lambda client: "")
-        patched.setattr(shard_move, "flushes", lambda client: ("", 0))
         patched.setattr(shard_move, "attest", lambda components, epoch: None)
         patched.setattr(shard_move._Mover, "_run_of", staticmethod(lambda clients: ""))
         plan = MovePlan(OLD, NEW, ("data",), {}, 0, 0.0, ())
@@ -129,7 +156,8 @@ def simulated_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
         def tell(self: SimulatedServer, socket: Any, args: list[bytes]) -> bool:
             done = execute(self, socket, args)
-            if self.address == "old:1" and len(args) > 1 and _writes(args[0].upper()):
+            is_write = len(args) > 1 and _writes(args[0].upper())
+            if self.address == "old:1" and is_write and Capture.is_told:
                 for listener in Capture.listeners:
                     listener.changed[0, args[1]] = True
             return done
@@ -142,6 +170,11 @@ def nothing(*args: Any, **options: Any) -> None:
     pass
 
 
+def take_fences(capture: Capture, most: int | None = None) -> dict[tuple[int, bytes], bool]:
+    fence = 0, FENCE_KEY.encode()
+    return {fence: True} if capture.changed.pop(fence, False) else {}
+
+
 def push_at_once(mover: Any, new: Any) -> None:
     for client in new.values():
         client.delete(FENCE_KEY)
@@ -151,33 +184,56 @@ def push_at_once(mover: Any, new: Any) -> None:
 
 
 # What is left out, and in which schedules that shows, so that none has to be looked for.
-MUTATIONS: list[tuple[str, Any, str, Any, int]] = [
-    ("writers are held until none is left", shard_move._Mover, "_wait_until_left", nothing, 42),
-    ("writers wait until no reader is left", shard_move._Mover, "_wait_for_readers", nothing, 43),
-    ("what changes is copied again", Capture, "take", lambda *args: {}, 43),
+MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
+    (
+        "writers are held until none is left",
+        MovedShard,
+        shard_move._Mover,
+        "_wait_until_left",
+        nothing,
+        42,
+    ),
+    (
+        "writers wait until no reader is left",
+        MovedShard,
+        shard_move._Mover,
+        "_wait_for_readers",
+        nothing,
+        43,
+    ),
+    ("what changes is copied again", MovedShard, Capture, "take", take_fences, 10),
     (
         "entries are pushed when it is decided",
+        MovedShard,
         shard_move._Mover,
         "_require_target",
         push_at_once,
-        198,
+        55,
     ),
-    ("clients ask for the fence", Greeting, "fenced", lambda *args: False, 65),
+    ("clients ask for the fence", MovedShard, Greeting, "fenced", lambda *args: False, 65),
+    ("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 268),
 ]
 
 
+@pytest.mark.parametrize("protocol", [MovedShard, UntoldChanges])
 def test_no_schedule_of_the_real_steps_loses_doubles_or_resurrects_anything(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, protocol: type[MovedShard]
 ) -> None:
     with simulated_shards(monkeypatch):
-        simulate(MovedShard(), schedules=SCHEDULES)
+        simulate(protocol(), schedules=SCHEDULES)
 
 
-@pytest.mark.parametrize(("what", "owner", "name", "instead", "known"), MUTATIONS)
+@pytest.mark.parametrize(("what", "protocol", "owner", "name", "instead", "known"), MUTATIONS)
 def test_each_part_of_the_real_steps_is_needed(
-    monkeypatch: pytest.MonkeyPatch, what: str, owner: Any, name: str, instead: Any, known: int
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    protocol: type[MovedShard],
+    owner: Any,
+    name: str,
+    instead: Any,
+    known: int,
 ) -> None:
     with simulated_shards(monkeypatch):
         monkeypatch.setattr(owner, name, instead)
         with pytest.raises(SimulationFailure, match="NotLinearizable"):
-            simulate(MovedShard(), schedules=MOST_FOR_A_MUTATION, seed=known, shrink_runs=0)
+            simulate(protocol(), schedules=MOST_FOR_A_MUTATION, seed=known, shrink_runs=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import cast
 from unittest.mock import Mock
 
@@ -9,7 +10,7 @@ import pytest
 import redis
 
 from shardkit.connections.greeting import FENCE_KEY
-from shardkit.growth.capture import KeyCapture, turn_on_notifications
+from shardkit.growth.capture import KeyCapture, MissedChangesError, turn_on_notifications
 from shardkit.growth.servers import GrowthError
 from shardkit.growth.shard_copy import NEAR, DatabaseCopy, Follower
 from shardkit.local import LocalServer
@@ -37,11 +38,12 @@ def test_a_connection_that_was_lost_is_noticed_when_it_is_asked_too(
     own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with own_server.client() as client:
+        turn_on_notifications(client)
         capture = KeyCapture(client, [0])
         try:
             away = redis.ConnectionError("away")
             monkeypatch.setattr(capture._connection, "send_command", Mock(side_effect=away))
-            with pytest.raises(GrowthError, match=r"tells of changes was lost \(away\); nothing h"):
+            with pytest.raises(GrowthError, match=r"tells of changes was lost \(away\); copy a"):
                 capture.wait_until_told()
             with pytest.raises(GrowthError, match=r"tells of changes was lost \(away\)"):
                 capture.take()
@@ -116,3 +118,35 @@ def test_a_value_that_the_target_refuses_stops_the_copy() -> None:
         new.set(FENCE_KEY, b"another's")
         with pytest.raises(GrowthError, match="another process has taken over this move; see:"):
             copy.copy(0, [b"k"])
+
+
+def test_a_capture_needs_the_setting_and_counted_calls(
+    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with own_server.client() as client:
+        client.config_set("notify-keyspace-events", "Ex")
+        with pytest.raises(MissedChangesError, match="notify-keyspace-events was changed"):
+            KeyCapture(client, [0])
+        turn_on_notifications(client)
+        monkeypatch.setattr("shardkit.growth.capture._calls", lambda stats: defaultdict(str))
+        with pytest.raises(GrowthError, match=r"does not count calls .*; move the whole server: "):
+            KeyCapture(client, [0])
+        assert client.client_list(_type="pubsub") == []
+
+
+def test_a_capture_is_complete_until_keys_may_change_without_a_notification() -> None:
+    with LocalServer() as server, server.client() as client:
+        turn_on_notifications(client)
+        client.execute_command("ACL", "SETUSER", "default", "-object")  # refused, and counted
+        for command in ("CONFIG RESETSTAT", "SWAPDB 0 1", "REPLICAOF NO ONE"):
+            capture = KeyCapture(client, [0])
+            try:
+                client.set("k", 1)
+                client.config_get("notify-keyspace-events")
+                capture.require_complete()
+                client.execute_command(*command.split())
+                name = command.split()[0] if "CONFIG" not in command else command
+                with pytest.raises(MissedChangesError, match=f"{name}.* was called; copy again"):
+                    capture.require_complete()
+            finally:
+                capture.close()

@@ -295,6 +295,13 @@ def test_a_node_of_a_cluster_without_a_replica_or_whose_replica_does_nothing_is_
     with pytest.raises(GrowthError, match=rf"{B} did not take over within 0\.01 s; nothing has ch"):
         managed_failover.fail_over_cluster(entry, "data", str(A), str(B), force=False)
     assert asked == [("CLUSTER", "FAILOVER")]
+    nodes[0] = managed_failover._Node(A, "a", "", False, suspected=True)
+    said = (
+        rf"{A} may be alive: only one node suspects it \(fail\?\)\. A failover loses what {B} has"
+    )
+    with pytest.raises(GrowthError, match=said):
+        managed_failover.fail_over_cluster(entry, "data", str(A), str(B), force=False)
+    assert asked == [("CLUSTER", "FAILOVER")]
 
 
 def test_a_replica_of_a_cluster_takes_its_masters_place_and_no_write_is_lost() -> None:
@@ -341,7 +348,7 @@ def test_of_a_dead_master_of_a_cluster_a_replica_takes_the_place_only_if_that_is
         while "fail" not in seen.cluster("nodes")[master.address]["flags"].split(","):
             assert time.monotonic() < end, "nobody notices that the master is dead"
             time.sleep(0.05)
-        with pytest.raises(GrowthError, match=f"{master.address} is dead: what {replica.address}"):
+        with pytest.raises(GrowthError, match=f"{master.address} is dead. A failover loses what"):
             fail_over(stored, "data", replica.address)
         with replica.client() as client:
             assert client.info("replication")["role"] == "slave", "nothing was changed"

@@ -119,6 +119,28 @@ def test_the_replica_that_a_master_needs_is_not_detached_and_a_dead_one_is(fleet
     assert named_replicas(fleet) == [[], []]
 
 
+def test_a_replica_is_not_detached_unless_it_and_its_master_say_what_that_means(
+    fleet: Fleet,
+) -> None:
+    follow(fleet.servers[1], fleet.servers[0])
+    fleet.push(0, (1,))
+    a, b = fleet.name(0), fleet.name(1)
+    with fleet.servers[0].client() as master, fleet.servers[1].client() as replica:
+        master.execute_command("ACL", "SETUSER", "default", "-config")
+        with pytest.raises(
+            GrowthError, match=f"{a} does not say how many replicas it needs .*conf"
+        ):
+            detach_replica(fleet.config, b)
+        replica.execute_command("ACL", "SETUSER", "default", "-info")
+        with pytest.raises(
+            GrowthError, match=f"{b} may be alive, but INFO failed .*still follow {a}"
+        ):
+            detach_replica(fleet.config, b)
+        assert named_replicas(fleet) == [[b], [b]]
+        detach_replica(fleet.config, b, force=True)
+        assert named_replicas(fleet) == [[], []]
+
+
 def test_a_write_is_verified_on_replicas_and_their_disks(fleet: Fleet) -> None:
     a, b, _ = fleet.servers
     follow(b, a)

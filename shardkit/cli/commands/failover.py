@@ -21,7 +21,11 @@ from shardkit.growth.failover import HOLD
 )
 @click.argument("name", metavar="[SHARD|SERVER]", required=False)
 @click.option("--to", metavar="REPLICA", help="The replica, HOST:PORT; else the one with most.")
-@click.option("--force", is_flag=True, help="After a crash: also one whose link was down for long.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also if the master may be alive, or the replica had no link for long: writes are lost.",
+)
 @click.option(
     "--hold",
     type=click.FloatRange(min=0.01),
@@ -49,9 +53,12 @@ def failover(
 ) -> None:
     """Have a replica take the place of its master: of all shards of the server of SHARD.
 
-    If the master answers, it hands over: no write is lost. Otherwise the replica with the most
-    writes is promoted, and the old master is fenced when it comes back: it becomes a replica, and
-    what only it had is dropped. Of a service or a cluster, its Sentinels or nodes do it.
+    If the master answers, it hands over: no write is lost. If it has crashed, the replica with the
+    most writes is promoted, and the old master is fenced when it comes back: it becomes a replica,
+    and what only it had is dropped. Of a service or a cluster, its Sentinels or nodes do it.
+
+    A crash is a refused connection, or silence if all replicas have lost their links. A master
+    that does not answer INFO for another reason is replaced only with --force.
     """
     if name is None and guard is None:
         raise click.UsageError("name a shard or a server, or give --guard")

@@ -1,0 +1,225 @@
+"""Moves of shards whose source stops telling of changed keys, for a moment or for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from growth_helpers import PATIENT, Fleet, on_redis_too
+
+import shardkit
+from shardkit.connections.greeting import FENCE_KEY
+from shardkit.growth import (
+    ShardMove,
+    journal,
+    resume_shard_move,
+    shard_move,
+    start_shard_move,
+    verify_shard_move,
+)
+from shardkit.growth.capture import KeyCapture
+from shardkit.growth.servers import GrowthError
+
+SETTING = "notify-keyspace-events"
+
+
+class Shard:
+    """The keys of ``users:1``, which is in database 2 of the first server."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        fleet.push(0)
+        self.fleet = fleet
+        with shardkit.connect(fleet.url) as kit:
+            router = kit.key_sharded("users")
+            self.keys = [key for key in (f"k{n}" for n in range(200)) if router.shard_of(key) == 1]
+            router.mset(dict.fromkeys(self.keys, "old"))
+
+    def write(self, value: str = "new") -> None:
+        """Set half of the keys, and delete the others."""
+        with shardkit.connect(self.fleet.url) as kit:
+            router = kit.key_sharded("users")
+            for key in self.keys[::2]:
+                router[key].set(key, value)
+            for key in self.keys[1::2]:
+                router[key].delete(key)
+
+    def has(self, value: str = "new") -> bool:
+        """Whether entries lead to what `write` wrote."""
+        with shardkit.connect(self.fleet.url) as kit:
+            found = kit.key_sharded("users").mget(self.keys)
+        return bool(found[::2] == [value.encode()] * len(found[::2]) and not any(found[1::2]))
+
+    def move(self, moment: str, meddle: Callable[[], object], times: int = 1) -> ShardMove:
+        """Move it, and do something else when the mover has come so far."""
+        left = [times]
+
+        def tell(what: str) -> None:
+            if what.startswith(moment) and left[0]:
+                left[0] -= 1
+                meddle()
+
+        return start_shard_move(
+            self.fleet.config, ["users:1"], self.fleet.name(1), hold=PATIENT, progress=tell
+        )
+
+
+def set_by_somebody(source: redis.Redis, write: Callable[[], object]) -> None:
+    source.config_set(SETTING, "Ex")
+    write()
+
+
+def set_and_set_back(source: redis.Redis, write: Callable[[], object]) -> None:
+    before = source.config_get(SETTING)[SETTING]
+    source.config_set(SETTING, "Ex")
+    write()
+    source.config_set(SETTING, before)
+
+
+def set_back_and_statistics_reset(source: redis.Redis, write: Callable[[], object]) -> None:
+    set_and_set_back(source, write)
+    source.config_resetstat()
+    # As many calls as the mover has seen in the beginning.
+    source.config_set(SETTING, source.config_get(SETTING)[SETTING])
+
+
+def subscription_lost(source: redis.Redis, write: Callable[[], object]) -> None:
+    source.client_kill_filter(_type="pubsub")
+    write()
+
+
+def flushed(source: redis.Redis, write: Callable[[], object]) -> None:
+    source.client().execute_command("FLUSHALL")
+    write()
+
+
+MEDDLERS = [
+    set_by_somebody,
+    set_and_set_back,
+    set_back_and_statistics_reset,
+    subscription_lost,
+    flushed,
+]
+
+
+@pytest.mark.parametrize("moment", ["copied", "comparing", "holding writers"])
+@pytest.mark.parametrize("meddle", MEDDLERS)
+def test_a_copy_that_may_have_missed_changes_is_made_again(
+    fleet: Fleet, meddle: Callable[..., None], moment: str
+) -> None:
+    shard = Shard(fleet)
+    with fleet.servers[0].client() as source:
+        source.config_resetstat()
+        move = shard.move(moment, lambda: meddle(source, shard.write))
+        assert source.config_get(SETTING)[SETTING] == ""
+    assert move.phase == "done"
+    assert fleet.masters()[1] == fleet.name(1)
+    assert shard.has("new")
+    assert move.certificate is not None
+    assert move.certificate["same"]
+    assert verify_shard_move(fleet.config, "users:1").certificate == move.certificate | {
+        "at": pytest.approx(move.certificate["at"], abs=60)
+    }
+
+
+@on_redis_too
+def test_databases_that_are_swapped_during_the_copy_are_copied_again(fleet: Fleet) -> None:
+    shard = Shard(fleet)
+    with fleet.servers[0].client() as source, fleet.servers[0].client(db=9) as other:
+        other.mset(dict.fromkeys(shard.keys[::2], "new"))
+        shard.move("copied", lambda: source.swapdb(2, 9))
+    assert shard.has("new")
+
+
+def test_a_move_whose_copies_all_miss_changes_gives_up_and_names_the_cause(fleet: Fleet) -> None:
+    shard = Shard(fleet)
+    with fleet.servers[0].client() as source, fleet.servers[1].client(db=2) as target:
+        said = (
+            rf"^users:1 \({fleet.name(0)}\): each of 3 copies may have missed changes "
+            r"\(CONFIG SET was called\); nothing has changed for clients; "
+            r"prevent that, then: shardkit move resume users:1$"
+        )
+        with pytest.raises(GrowthError, match=said):
+            shard.move("copied", lambda: set_by_somebody(source, shard.write), times=99)
+        assert fleet.masters()[1] == fleet.name(0)
+        assert shard.has("new")
+        assert journal.read_shards(fleet.config, "users:1").phase == "begun"
+        shard.write("newer")
+        assert resume_shard_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+        assert shard.has("newer")
+        assert not target.exists(FENCE_KEY)
+
+
+@pytest.mark.parametrize("is_needed", ["the fence is told of", "calls are counted"])
+def test_a_server_that_tells_nothing_is_noticed_in_two_ways(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, is_needed: str
+) -> None:
+    shard = Shard(fleet)
+    if is_needed == "the fence is told of":
+        monkeypatch.setattr(KeyCapture, "require_complete", lambda self: None)
+        meddle: Any = set_by_somebody
+    else:
+        meddle = set_and_set_back
+    with fleet.servers[0].client() as source:
+        shard.move("holding writers", lambda: meddle(source, shard.write))
+    assert shard.has("new")
+
+
+def test_the_certificate_says_same_only_when_writers_are_held(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = Shard(fleet)
+    seen: list[Any] = []
+    decide = shard_move.make_permanent
+
+    def decided(*args: Any) -> bool:
+        seen.append(journal.read_shards(fleet.config, "users:1").certificate)
+        return decide(*args)
+
+    monkeypatch.setattr(shard_move, "make_permanent", decided)
+
+    def look() -> None:
+        seen.append(journal.read_shards(fleet.config, "users:1").certificate)
+
+    shard.move("holding writers", look)
+    assert seen[0] is None
+    assert seen[1]["same"]
+
+
+def test_what_is_written_at_the_old_place_unnoticed_is_kept(fleet: Fleet) -> None:
+    shard = Shard(fleet)
+    with fleet.servers[0].client() as source, fleet.servers[0].client(db=2) as old:
+
+        def meddle() -> None:
+            source.config_set(SETTING, "Ex")
+            old.set("stray", 1)
+
+        move = shard.move("emptying", meddle)
+        assert move.certificate is not None
+        assert move.certificate["stale"] == ["2 stray"]
+        assert old.get("stray") == b"1"
+
+
+def test_a_target_that_evicts_copied_keys_does_not_take_over(fleet: Fleet) -> None:
+    shard = Shard(fleet)
+    shard.write()
+    with fleet.servers[1].client() as target, fleet.servers[1].client(db=2) as new:
+
+        def evict() -> None:
+            fence = new.get(FENCE_KEY)
+            target.config_set("maxmemory-policy", "allkeys-random")
+            target.config_set("maxmemory", 1)
+            while new.dbsize():
+                target.ping()  # a server evicts keys before it executes a command
+            target.config_set("maxmemory", 0)
+            new.set(FENCE_KEY, fence)
+
+        with pytest.raises(
+            GrowthError, match=rf"{fleet.name(1)} was restarted or has evicted keys"
+        ):
+            shard.move("holding writers", evict)
+        assert fleet.masters()[1] == fleet.name(0)
+        assert shard.has("new")
+        assert resume_shard_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+        assert shard.has("new")
