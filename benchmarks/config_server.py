@@ -20,10 +20,10 @@ from report import RESULTS, conditions, save, show
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.bench import plots
+from shardkit.cli.bench import plots
 from shardkit.errors import ShardKitError
 from shardkit.local import LocalServer
-from shardkit.topology import ConfigServer
+from shardkit.network.topology import ConfigServer
 
 PROCESSES = [int(n) for n in os.environ.get("PROCESSES", "1,10,50,100,200").split(",")]
 BEYOND = (1000, 10_000)

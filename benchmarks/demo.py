@@ -20,11 +20,11 @@ from statistics import median
 from report import bars, conditions, save, show
 
 import shardkit
-from shardkit.demo import sample
-from shardkit.demo.access_log import AccessLog, AccessLogParser
-from shardkit.demo.command import laptop_map
-from shardkit.demo.counting import VisitCounter
-from shardkit.demo.replay import BATCH_SIZE, replay
+from shardkit.cli.demo import sample
+from shardkit.cli.demo.access_log import AccessLog, AccessLogParser
+from shardkit.cli.demo.command import laptop_map
+from shardkit.cli.demo.counting import VisitCounter
+from shardkit.cli.demo.replay import BATCH_SIZE, replay
 from shardkit.local import LocalServers
 
 LINES = 1_000_000

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from shardkit.bench import plots
+from shardkit.cli.bench import plots
 from shardkit.errors import ShardKitError
 
 RESULTS = Path(__file__).parent / "results"

@@ -4,8 +4,8 @@
 README for a tour, and ``shardkit.errors`` for the tree of errors.
 """
 
-from shardkit.client_plane.lua_script import LuaScript, from_json, to_json
-from shardkit.client_plane.routers import (
+from shardkit.kit.lua_script import LuaScript, from_json, to_json
+from shardkit.kit.routers import (
     AsyncIdPairShardedConnection,
     AsyncKeyShardedConnection,
     IdPairShardedConnection,
@@ -24,7 +24,7 @@ from shardkit.errors import (
     ShardKitError,
     ShardUnavailable,
 )
-from shardkit.kit import (
+from shardkit.kit.kit import (
     AsyncShardKit,
     ShardKit,
     aconnect,

@@ -351,7 +351,7 @@ class _Hidden:
     """Hides what redis-py does from other instrumentation, which would tell of it as well.
 
     Attributes:
-        make: returns the context; `shardkit.otel` sets it.
+        make: returns the context; `shardkit.integrations.otel` sets it.
     """
 
     make: Callable[[], AbstractContextManager[Any]] = staticmethod(nullcontext)

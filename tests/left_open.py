@@ -19,10 +19,10 @@ from typing import Any
 from unittest.mock import patch
 
 from shardkit import AsyncShardKit, ShardKit
-from shardkit.connections.pool import live_pools
-from shardkit.connections.redis_private import idle_of, in_use_of
+from shardkit.network.connections.pool import live_pools
+from shardkit.network.connections.redis_private import idle_of, in_use_of
 from shardkit.local import process
-from shardkit.topology import Topology
+from shardkit.network.topology import Topology
 
 _LOOP = asyncio.BaseEventLoop
 
@@ -70,7 +70,7 @@ def threads() -> set[threading.Thread]:
 
 def is_real(connection: Any) -> bool:
     """Whether a connection is open, and not a simulated one."""
-    simulated = type(connection).__module__.startswith("shardkit.simulation")
+    simulated = type(connection).__module__.startswith("shardkit.testing.simulation")
     return connection.is_connected and not simulated
 
 

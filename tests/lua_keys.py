@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.operations.commands import Script
 
 # By script, or by the folder of all of them.

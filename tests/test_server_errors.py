@@ -14,7 +14,7 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.errors import ConfigServerError, ShardFailure, ShardKitError
 from shardkit.local import LocalServer
-from shardkit.server_errors import meaning
+from shardkit.operations.server_errors import meaning
 
 SECRET = "s3cretWord"
 

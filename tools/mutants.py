@@ -94,7 +94,7 @@ SURVIVED = ("survived", "unrun")
 VERBS = ("--serve", "--warm", "--pytest", "--probe", "--contexts")  # what it starts itself for
 COLD = 77  # the status of a child that cannot put a mutant into what has been imported
 EQUIVALENT = Path(__file__).with_name("mutants_equivalent.txt")
-LOADER = "shardkit.lua"  # reads scripts, and keeps them
+LOADER = "shardkit.operations.lua"  # reads scripts, and keeps them
 INCLUDE = re.compile(r"^--@include [\w/]+\n", re.MULTILINE)
 # ------------------------------------------------------------------------------------ the mutants
 

@@ -30,7 +30,7 @@ import shardkit
 from coordination import touches
 from coordination.markets import MARKETS
 from coordination.workers import LOCK_ON_SOCKET, SHARE_ON_SOCKET, work
-from shardkit.bench import plots
+from shardkit.cli.bench import plots
 from shardkit.local import LocalServer
 
 PROCESSES = (1, 2, 5, 10)

@@ -13,7 +13,7 @@ from redis.lock import Lock as RedisPyLock
 
 import shardkit
 from coordination.markets import MARKETS, RICH
-from shardkit.lua import script
+from shardkit.operations.lua import script
 
 TTL = 10
 SHARES = 3

@@ -16,9 +16,9 @@ from report import RESULTS, conditions, show
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.bench import plots
+from shardkit.cli.bench import plots
 from shardkit.local import LocalServer
-from shardkit.replication import ReadFrom
+from shardkit.network.replicas import ReadFrom
 
 PROCESSES, SECONDS = 4, float(os.environ.get("SECONDS", "4"))
 ROUNDS = int(os.environ.get("ROUNDS", "3"))

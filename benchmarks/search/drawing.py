@@ -7,7 +7,7 @@ from typing import Any
 
 from report import RESULTS
 
-from shardkit.bench import plots
+from shardkit.cli.bench import plots
 
 Rows = Mapping[str, Mapping[str, float]]
 _SHOWN = ("rare word", "three words", "frequent word", "phrase", "prefix")

@@ -12,15 +12,15 @@ import redis
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.bench.throughput.contestants import (
+from shardkit.cli.bench.throughput.contestants import (
     OurAsyncClient,
     OurClient,
     RedisPyAsyncClient,
     RedisPyClient,
 )
-from shardkit.bench.throughput.limits import Address, RawAsyncSockets, RawSockets
-from shardkit.bench.throughput.rounds import LIMIT, aratios, ratios
-from shardkit.bench.throughput.works import WORKS, Commands, columns_of, gets, sets
+from shardkit.cli.bench.throughput.limits import Address, RawAsyncSockets, RawSockets
+from shardkit.cli.bench.throughput.rounds import LIMIT, aratios, ratios
+from shardkit.cli.bench.throughput.works import WORKS, Commands, columns_of, gets, sets
 from shardkit.local import LocalCluster, LocalServers
 from shardkit.routing.placement import placement
 from throughput.proxy import delayed

@@ -22,7 +22,7 @@ from report import conditions, save, show
 
 import shardkit
 from shardkit import ShardKit, events
-from shardkit.connections import pool
+from shardkit.network.connections import pool
 from throughput import cases
 
 ROUNDS, TIMES = 60, 100

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from report import RESULTS, conditions, save, show
 
-from shardkit.bench.throughput.works import sets
+from shardkit.cli.bench.throughput.works import sets
 from throughput import cases
 
 HERE = Path(__file__).parent

@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from report import conditions, save, show
 
 import shardkit
-from shardkit.bench.throughput.contestants import OurClient, RedisPyClient
-from shardkit.bench.throughput.limits import RawSockets
-from shardkit.bench.throughput.works import gets, sets
+from shardkit.cli.bench.throughput.contestants import OurClient, RedisPyClient
+from shardkit.cli.bench.throughput.limits import RawSockets
+from shardkit.cli.bench.throughput.works import gets, sets
 from throughput import cases
 
 CALLS = 4000

@@ -22,8 +22,8 @@ from report import conditions, save, show
 
 import shardkit
 from shardkit import KeyShardedConnection, ShardKit, ShardMap
-from shardkit.bench.throughput.limits import RawAsyncSockets, RawSockets, pack
-from shardkit.bench.throughput.rounds import LIMIT, aratios, ratios
+from shardkit.cli.bench.throughput.limits import RawAsyncSockets, RawSockets, pack
+from shardkit.cli.bench.throughput.rounds import LIMIT, aratios, ratios
 from throughput import cases
 
 COUNT, AT_ONCE = 10_000, 64

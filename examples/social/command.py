@@ -29,8 +29,8 @@ from shardkit.cli.options import INTERRUPTED, common_options, examples
 from shardkit.cli.output import FAINT, GOOD, Output
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.config.shard_map import ShardMap
-from shardkit.demo.servers import started
-from shardkit.kit import ENVIRONMENT, AsyncShardKit, ShardKit
+from shardkit.cli.demo.servers import started
+from shardkit.kit.kit import ENVIRONMENT, AsyncShardKit, ShardKit
 from shardkit.local import LocalServer, LocalServers, Setting
 from shardkit.operations.operation import Blocking, Face, pages
 from shardkit.queues.task_queues import TaskQueues

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shardkit.kit import ShardKit
+from shardkit.kit.kit import ShardKit
 from shardkit.local import LocalServer
 from shardkit.operations.commands import Command, To
 from shardkit.operations.operation import Blocking, Operation, pages

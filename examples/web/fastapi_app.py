@@ -12,7 +12,7 @@ from fastapi import FastAPI, HTTPException, Request
 
 from examples.web import CONFIG, USERS
 from shardkit.integrations.asgi import MaintenanceMiddleware, TimingMiddleware, lifespan
-from shardkit.kit import AsyncShardKit, Where
+from shardkit.kit.kit import AsyncShardKit, Where
 
 
 def make_app(where: Where = CONFIG) -> FastAPI:

@@ -12,7 +12,7 @@ from flask import Flask, abort, request
 
 from examples.web import CONFIG, USERS
 from shardkit.integrations.wsgi import MaintenanceWSGI, TimingWSGI, init_flask
-from shardkit.kit import Where
+from shardkit.kit.kit import Where
 
 
 def make_app(where: Where = CONFIG) -> Flask:

@@ -15,7 +15,7 @@ import rq
 
 import shardkit
 from examples.web import CONFIG
-from shardkit.kit import ShardKit
+from shardkit.kit.kit import ShardKit
 from shardkit.queues import NewTask, Worker
 
 

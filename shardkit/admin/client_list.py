@@ -20,7 +20,7 @@ import redis
 from shardkit.admin.servers import entries_of, query_servers
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
-from shardkit.server_queries import TIMEOUT
+from shardkit.network.server_queries import TIMEOUT
 
 _NAME = re.compile(
     r"shardkit:(?:waiting/|reading/)?"

@@ -10,7 +10,7 @@ from redis.client import NEVER_DECODE
 from shardkit.admin.servers import entries_of, query_servers
 from shardkit.config.component import Component, entry_key
 from shardkit.operations.commands import Shard
-from shardkit.server_queries import TIMEOUT, client_of, query_all
+from shardkit.network.server_queries import TIMEOUT, client_of, query_all
 
 
 def execute(

@@ -12,7 +12,7 @@ import redis
 from shardkit.config.component import Component, entry_key
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import Shard
-from shardkit.server_queries import TIMEOUT, client_of
+from shardkit.network.server_queries import TIMEOUT, client_of
 
 _PAGE = 500  # keys of one SCAN, and of one exchange about them
 _COUNTED_BY = {

@@ -4,7 +4,7 @@
 
     push      one transaction on the config server ─► ZADD config:witness on each data server
 
-See `shardkit.topology.witness` for what the witnesses are for.
+See `shardkit.network.topology.witness` for what the witnesses are for.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from shardkit.config.component import Component
 from shardkit.config.diff import ComponentChange
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
-from shardkit.connections import Connector
+from shardkit.network.connections import Connector
 from shardkit.errors import ConfigError, ConfigServerError, few
-from shardkit.server_queries import TIMEOUT, client_of, query_all
-from shardkit.topology.witness import read_witness, witnesses, write_witness
+from shardkit.network.server_queries import TIMEOUT, client_of, query_all
+from shardkit.network.topology.witness import read_witness, witnesses, write_witness
 
 logger = logging.getLogger("shardkit.admin")
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from shardkit.kit import ShardKit
+from shardkit.kit.kit import ShardKit
 from shardkit.queues import QueueCounts, QueueRates, TaskQueues
 from shardkit.queues.keys import PARTS
 

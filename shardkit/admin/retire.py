@@ -31,7 +31,7 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_components, read_epoch, read_history
 from shardkit.config.stored import whole_component_of
 from shardkit.errors import ConfigError, MissingEntryError
-from shardkit.server_queries import TIMEOUT, client_of
+from shardkit.network.server_queries import TIMEOUT, client_of
 
 QUIET = 60  # seconds that nobody may have used a component before its data is deleted
 _PAGE = 500

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from shardkit.config.entry import Entry
 from shardkit.errors import ConfigServerError
-from shardkit.server_queries import TIMEOUT, client_of
+from shardkit.network.server_queries import TIMEOUT, client_of
 
 # Fields of an entry that do not hold for the servers that Sentinels name.
 _OF_SERVICES = ("sentinel", "read_from", "max_lag", "zone")

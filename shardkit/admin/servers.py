@@ -18,7 +18,7 @@ import redis
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.errors import ConfigError
-from shardkit.server_queries import TIMEOUT, client_of, query_all
+from shardkit.network.server_queries import TIMEOUT, client_of, query_all
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from shardkit.cli.options import INTERRUPTED, Session, examples, timed
 from shardkit.cli.output import PROGRAM, Output, write_error
 from shardkit.cli.text import reason
 from shardkit.errors import ShardErrors, ShardKitError
-from shardkit.server_queries import ServerErrors
+from shardkit.network.server_queries import ServerErrors
 
 FAILED, MISUSED = 1, 2
 
@@ -57,8 +57,8 @@ COMMANDS = {
     "worker": "shardkit.cli.commands.worker:worker",
     "files": "shardkit.cli.commands.files:files",
     "logs": "shardkit.cli.commands.logs:logs",
-    "bench": "shardkit.bench.command:bench",
-    "demo": "shardkit.demo.command:demo",
+    "bench": "shardkit.cli.bench.command:bench",
+    "demo": "shardkit.cli.demo.command:demo",
 }
 
 

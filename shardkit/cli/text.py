@@ -13,7 +13,7 @@ from redis.exceptions import TimeoutError  # noqa: A004 - redis-py's own
 
 from shardkit.config.url import mask_url
 from shardkit.operations.commands import Shard
-from shardkit.server_errors import meaning
+from shardkit.operations.server_errors import meaning
 
 _PROGRESSION = 4  # more numbers than this in even steps are written as first, second, …, last
 _UNITS = ("B", "K", "M", "G", "T", "P")

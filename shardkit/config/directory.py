@@ -25,8 +25,8 @@ from shardkit.config.component import check_name
 from shardkit.config.entry import load_json
 from shardkit.config.problem import invalid
 from shardkit.errors import ConfigError, ConfigServerError, InvalidEntryError, MissingEntryError
-from shardkit.forks import ForkSafeLock
-from shardkit.server_errors import meaning
+from shardkit.operations.forks import ForkSafeLock
+from shardkit.operations.server_errors import meaning
 
 logger = logging.getLogger("shardkit")
 

@@ -78,7 +78,7 @@ from shardkit.errors import (
     RetiredError,
 )
 from shardkit.routing.placement import DEFAULT
-from shardkit.server_errors import meaning
+from shardkit.operations.server_errors import meaning
 
 _ENTRY, _SHARDS = entry_key(""), shards_key("")
 _CHUNK = 1000  # keys of one MGET

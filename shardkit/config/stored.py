@@ -30,7 +30,7 @@ Stored: TypeAlias = Mapping[str, bytes | str | None]
 
 EPOCH_KEY = "config:epoch"
 PUSHED_KEY = "config:pushed"  # whether pushes mark what they write, see `pushed_key`
-WITNESS_KEY = "config:witness"  # on data servers, see shardkit.topology.witness
+WITNESS_KEY = "config:witness"  # on data servers, see shardkit.network.topology.witness
 EXPECTED_SHARDS = 64  # read before the count is known; a missing key costs next to nothing
 _LONGEST_MESSAGE = 200  # characters of why a component was removed
 PUSH = "shardkit config push"

@@ -32,7 +32,7 @@ from shardkit.errors import (
     ShardFailure,
     StaleTokenError,
 )
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.operations.arguments import check_calls, shown
 from shardkit.operations.commands import (
     Abandon,
@@ -52,7 +52,7 @@ from shardkit.operations.commands import (
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.keys import hash_tag, key_bytes
-from shardkit.transport.server_request import may_repeat
+from shardkit.network.links.server_request import may_repeat
 
 T = TypeVar("T")
 

@@ -65,7 +65,7 @@ from shardkit.errors import (
     ParameterMismatchError,
     ShardErrors,
 )
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.operations.arguments import shown
 from shardkit.operations.cancellation import UndoableBatch, undo_on_cancel
 from shardkit.operations.commands import (

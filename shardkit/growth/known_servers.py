@@ -22,9 +22,9 @@ from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of
 from shardkit.errors import ConfigError
-from shardkit.growth.relocation import ServerAddress, address_of
-from shardkit.growth.servers import connected_to, same_server
-from shardkit.server_queries import TIMEOUT, client_of, query_all
+from shardkit.admin.growth.relocation import ServerAddress, address_of
+from shardkit.admin.growth.servers import connected_to, same_server
+from shardkit.network.server_queries import TIMEOUT, client_of, query_all
 
 
 class KnownServers:

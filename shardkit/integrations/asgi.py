@@ -22,7 +22,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import shardkit
-from shardkit.kit import AsyncShardKit, Where
+from shardkit.kit.kit import AsyncShardKit, Where
 from shardkit.metrics.maintenance import MaintenanceState
 
 __all__ = ["MaintenanceMiddleware", "TimingMiddleware", "lifespan", "request_kit"]

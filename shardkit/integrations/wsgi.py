@@ -18,7 +18,7 @@ from typing import Any
 
 import shardkit
 from shardkit.integrations.asgi import body_of, retry_after
-from shardkit.kit import ShardKit, Where
+from shardkit.kit.kit import ShardKit, Where
 
 __all__ = ["MaintenanceWSGI", "TimingWSGI", "init_flask"]
 

@@ -40,7 +40,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.messaging.messages import (
     MOST_AT_ONCE,
     Message,

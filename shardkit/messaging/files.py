@@ -57,7 +57,7 @@ from shardkit.errors import (
     ParameterMismatchError,
     UnreadableFileError,
 )
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.messaging.decoding import FileDecoder, FilePosition
 from shardkit.messaging.messages import (
     LONGEST_WAIT,

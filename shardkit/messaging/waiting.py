@@ -7,7 +7,7 @@
         send ── the script takes one waiter off, and publishes on its channel
 
 All who wait in a process, for whatever mailboxes of a server, share one connection; see
-`shardkit.transport.wakeups`. What they wait for is stored, so a wake-up is only a hint: whoever has
+`shardkit.network.links.wakeups`. What they wait for is stored, so a wake-up is only a hint: whoever has
 heard nothing looks again after ten seconds, and at once if that connection is lost. Where nobody
 can be woken, because the user has no right to the channel, waiters poll.
 """
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from shardkit.errors import DamagedDataError, ShardErrors
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.operations.commands import (
     Abandon,
     Argument,

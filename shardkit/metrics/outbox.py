@@ -27,7 +27,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 from shardkit.errors import ShardFailure
-from shardkit.forks import renewed_in_children
+from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.commands import Command, Partial, Replies, Transaction, damage_in
 from shardkit.operations.operation import Driver, Operation
 

@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.metrics.counters import group_of
 from shardkit.metrics.outbox import Background
 from shardkit.operations.arguments import shown

@@ -142,7 +142,7 @@ class Coalesced(list["Command | Transaction"]):
     So are DEL, EXISTS, TOUCH and UNLINK of one key each: the first reply is the count of all that
     were joined, the others are 0. For keys that the caller owns: a GET of a key of another type
     answers None in place of WRONGTYPE. Everything else is as with a list; see
-    `shardkit.transport.coalescing`. Uniform commands are better given as `Columns`, which can be
+    `shardkit.network.links.coalescing`. Uniform commands are better given as `Columns`, which can be
     coalesced too.
     """
 
@@ -278,7 +278,7 @@ class Subscribe(NamedTuple):
     """Yielded instead of a batch: be woken by the server on which a key lives.
 
     The answer is the channel on which its scripts wake this process; empty if there is none. See
-    `shardkit.transport.wakeups`.
+    `shardkit.network.links.wakeups`.
 
     Attributes:
         to, key: where the key lives; see `Command`.

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
 from shardkit.errors import InvalidArgumentError, ShardFailure
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
     Argument,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from shardkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from shardkit.simulation import (
+    from shardkit.testing.simulation import (
         CLIENTS,
         EVERYTHING,
         NETWORK,
@@ -30,7 +30,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "shardkit.simulation": (
+            "shardkit.testing.simulation": (
                 "CLIENTS EVERYTHING NETWORK Client EndlessRun Model NotLinearizable Protocol "
                 "RecordedCall Register SimulationFailure SimulationReport check_linearizable "
                 "replay simulate"

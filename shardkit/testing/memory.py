@@ -14,7 +14,7 @@ Without a map, entries are read from a config server in memory, as programs read
     config.client().set("config:redis:unique", '{"host": "a.internal", "db": 20}')
     shardkit.configure(shardkit.connect(config.entry, connector=servers))
 
-`shardkit.transport.fake_servers` documents what the servers can and cannot do. There are pytest
+`shardkit.testing.fakes.servers` documents what the servers can and cannot do. There are pytest
 fixtures for this; see `shardkit.testing.plugin`.
 """
 
@@ -30,7 +30,7 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.errors import MissingEntryError
 from shardkit.local.server_plan import CONFIG_SERVER, CompleteEnvironment
 from shardkit.operations.commands import Shard
-from shardkit.transport.fake_servers import MemoryConnector, MemoryServer
+from shardkit.testing.fakes.servers import MemoryConnector, MemoryServer
 
 
 class MemoryServers(MemoryConnector):

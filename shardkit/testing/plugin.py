@@ -26,7 +26,7 @@ import pytest
 
 if TYPE_CHECKING:
     from shardkit.config.shard_map import ShardMap
-    from shardkit.kit import AsyncShardKit, ShardKit
+    from shardkit.kit.kit import AsyncShardKit, ShardKit
     from shardkit.local import LocalServers
     from shardkit.testing.memory import MemoryServers
 
@@ -103,7 +103,7 @@ def _shardkit_empty(shardkit_servers: LocalServers, shardkit_map: ShardMap) -> L
 @pytest.fixture
 def shardkit_kit(_shardkit_empty: LocalServers) -> Iterator[ShardKit]:
     """A blocking kit on real, empty servers."""
-    from shardkit.kit import ShardKit
+    from shardkit.kit.kit import ShardKit
     from shardkit.testing.kits import opened
 
     with opened(ShardKit, _shardkit_empty.shard_map) as kit:
@@ -113,7 +113,7 @@ def shardkit_kit(_shardkit_empty: LocalServers) -> Iterator[ShardKit]:
 @pytest.fixture
 def shardkit_async_kit(_shardkit_empty: LocalServers) -> Iterator[AsyncShardKit]:
     """An async kit on real, empty servers. For any event loop."""
-    from shardkit.kit import AsyncShardKit
+    from shardkit.kit.kit import AsyncShardKit
     from shardkit.testing.kits import opened
 
     with opened(AsyncShardKit, _shardkit_empty.shard_map) as kit:
@@ -124,7 +124,7 @@ def shardkit_async_kit(_shardkit_empty: LocalServers) -> Iterator[AsyncShardKit]
 def memory_servers(shardkit_map: ShardMap) -> MemoryServers:
     """The map's servers in memory, new for each test, with faults to inject.
 
-    ``memory_servers.server_of(component, shard).down()``; see `shardkit.transport.fake_servers`.
+    ``memory_servers.server_of(component, shard).down()``; see `shardkit.testing.fakes.servers`.
     """
     from shardkit.testing.memory import MemoryServers
 
@@ -134,7 +134,7 @@ def memory_servers(shardkit_map: ShardMap) -> MemoryServers:
 @pytest.fixture
 def memory_kit(memory_servers: MemoryServers) -> Iterator[ShardKit]:
     """A blocking kit on empty servers in memory."""
-    from shardkit.kit import ShardKit
+    from shardkit.kit.kit import ShardKit
     from shardkit.testing.kits import opened
 
     with opened(ShardKit, memory_servers.shard_map, memory_servers) as kit:
@@ -144,7 +144,7 @@ def memory_kit(memory_servers: MemoryServers) -> Iterator[ShardKit]:
 @pytest.fixture
 def async_memory_kit(memory_servers: MemoryServers) -> Iterator[AsyncShardKit]:
     """An async kit on empty servers in memory. For any event loop."""
-    from shardkit.kit import AsyncShardKit
+    from shardkit.kit.kit import AsyncShardKit
     from shardkit.testing.kits import opened
 
     with opened(AsyncShardKit, memory_servers.shard_map, memory_servers) as kit:

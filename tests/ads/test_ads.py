@@ -19,7 +19,7 @@ from shardkit.errors import (
     ShardCountError,
     ShardErrors,
 )
-from shardkit.kit import ShardKit
+from shardkit.kit.kit import ShardKit
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.search.text.analyzer import Analyzer
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardkit.ads.ads import Ads
 from shardkit.errors import InvalidArgumentError
-from shardkit.kit import ShardKit
+from shardkit.kit.kit import ShardKit
 from shardkit.search.parts import WORK_PER_CALL
 
 PLACES = st.lists(st.sampled_from("XYZ"), min_size=1, max_size=2, unique=True)

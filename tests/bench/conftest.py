@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from shardkit.bench import data, memory, part_sizes, servers
+from shardkit.cli.bench import data
+from shardkit.cli.bench import memory
+from shardkit.cli.bench import part_sizes
+from shardkit.cli.bench import servers
 
 
 @pytest.fixture(autouse=True, scope="session")

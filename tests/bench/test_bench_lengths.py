@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from shardkit.bench import packed_lengths, part_sizes, plots
-from shardkit.bench.servers import BenchServer, ServerSource
+from shardkit.cli.bench import packed_lengths
+from shardkit.cli.bench import part_sizes
+from shardkit.cli.bench import plots
+from shardkit.cli.bench.servers import BenchServer, ServerSource
 from shardkit.cli.app import app
 from shardkit.local import LocalServer, find_server
 

@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from shardkit.bench import data, memory
-from shardkit.bench.cases import CASES
-from shardkit.bench.memory import run
-from shardkit.bench.report import memory_document
-from shardkit.bench.servers import BenchServer, NotEmptyError, ServerSource
+from shardkit.cli.bench import data
+from shardkit.cli.bench import memory
+from shardkit.cli.bench.cases import CASES
+from shardkit.cli.bench.memory import run
+from shardkit.cli.bench.report import memory_document
+from shardkit.cli.bench.servers import BenchServer, NotEmptyError, ServerSource
 from shardkit.cli.app import app
 from shardkit.errors import ShardKitError
-from shardkit.kit import ShardKit
+from shardkit.kit.kit import ShardKit
 from shardkit.local import LocalServer
 
 Cli = Callable[..., Result]
@@ -189,7 +190,7 @@ def test_an_own_server_that_holds_data_is_refused(cli: Cli, own: LocalServer) ->
 def test_a_server_that_others_use_is_not_measured(
     cli: Cli, own: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardkit.bench.servers._CLOSE_TIMEOUT", 0.0)
+    monkeypatch.setattr("shardkit.cli.bench.servers._CLOSE_TIMEOUT", 0.0)
     with own.client() as other:
         other.ping()
         result = cli("memory", "ids", "--url", f"redis://{own.address}")

@@ -44,10 +44,10 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
             """Replay a log."""
             raise error
 
-        module = types.ModuleType("shardkit.demo.command")
+        module = types.ModuleType("shardkit.cli.demo.command")
         module.demo = demo  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "shardkit.demo", types.ModuleType("shardkit.demo"))
-        monkeypatch.setitem(sys.modules, "shardkit.demo.command", module)
+        monkeypatch.setitem(sys.modules, "shardkit.cli.demo", types.ModuleType("shardkit.cli.demo"))
+        monkeypatch.setitem(sys.modules, "shardkit.cli.demo.command", module)
 
     return put
 
@@ -224,7 +224,7 @@ def test_without_its_streams_a_command_still_runs(
         return code
 
     failing(ConfigError("unused"))
-    monkeypatch.setattr(sys.modules["shardkit.demo.command"], "demo", demo)
+    monkeypatch.setattr(sys.modules["shardkit.cli.demo.command"], "demo", demo)
     monkeypatch.setattr(sys, "stdout", None)  # as Python has it where they were closed: >&- 2>&-
     monkeypatch.setattr(sys, "stderr", None)
     with pytest.raises(SystemExit) as ended:
@@ -263,7 +263,7 @@ def test_the_librarys_warnings_are_remarks(
         logging.getLogger("shardkit").warning("%s did not stop", "unique:0")
 
     failing(ConfigError("unused"))
-    monkeypatch.setattr(sys.modules["shardkit.demo.command"], "demo", demo)
+    monkeypatch.setattr(sys.modules["shardkit.cli.demo.command"], "demo", demo)
     result = cli("demo")
     assert (result.code, result.out) == (0, "")
     assert result.err == "warning: unique:0 did not stop\n"
@@ -349,4 +349,4 @@ def test_the_last_of_the_output_that_nobody_reads_ends_a_command_without_a_word(
 
 
 def test_commands_are_named_where_they_are() -> None:
-    assert COMMANDS["demo"] == "shardkit.demo.command:demo"
+    assert COMMANDS["demo"] == "shardkit.cli.demo.command:demo"

@@ -17,7 +17,7 @@ from cli_helpers import Result
 
 import shardkit
 from shardkit.cli import options
-from shardkit.doctor.scan import pages
+from shardkit.admin.doctor.scan import pages
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.local import LocalServers
 
@@ -195,7 +195,7 @@ def test_a_structure_that_is_deleted_meanwhile_is_not_broken(
                 client.delete("ids:meta")
                 yield page
 
-        monkeypatch.setattr("shardkit.doctor.scan.pages", deleted_meanwhile)
+        monkeypatch.setattr("shardkit.admin.doctor.scan.pages", deleted_meanwhile)
         result = cli("doctor", "sessions", "-c", town_map)
     assert listed == [b"ids:meta"]
     assert result.code == 0, result

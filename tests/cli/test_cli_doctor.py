@@ -16,9 +16,9 @@ from cli_helpers import Result, in_terminal, plain
 
 import shardkit
 from shardkit import ShardKit, ShardMap
-from shardkit.doctor.diagnosis import diagnose, limit_changes
-from shardkit.doctor.scan import scan
-from shardkit.doctor.targets import default_user_lacks_rights
+from shardkit.admin.doctor.diagnosis import diagnose, limit_changes
+from shardkit.admin.doctor.scan import scan
+from shardkit.admin.doctor.targets import default_user_lacks_rights
 from shardkit.errors import ShardErrors, ShardUnavailable
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer, find_server
 
@@ -310,7 +310,7 @@ def test_a_shard_that_fails_when_it_is_looked_at_again_is_among_the_failures(
         yield from ()
         return []
 
-    monkeypatch.setattr("shardkit.doctor.scan.inspect_keys", inspect)
+    monkeypatch.setattr("shardkit.admin.doctor.scan.inspect_keys", inspect)
     told: dict[str, list[tuple[int, int]]] = {}
 
     def progress(what: str, done: int, total: int) -> None:

@@ -25,7 +25,7 @@ from shardkit.admin import biggest_keys
 from shardkit.admin.rotate import PasswordRotation, PendingProcess
 from shardkit.cli.output import Output
 from shardkit.errors import InvalidArgumentError, RetiredError
-from shardkit.growth import (
+from shardkit.admin.growth import (
     AttachedReplica,
     Fence,
     MovePlan,
@@ -35,7 +35,7 @@ from shardkit.growth import (
     Takeover,
     VerifiedReplica,
 )
-from shardkit.growth.relocation import ServerAddress
+from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.local import LocalServers
 
 Cli = Callable[..., Result]

@@ -20,7 +20,7 @@ import shardkit
 from shardkit import Entry, ShardMap
 from shardkit.cli.commands import status, status_survey
 from shardkit.local import LocalServer, LocalServers
-from shardkit.server_queries import query_all
+from shardkit.network.server_queries import query_all
 
 Cli = Callable[..., Result]
 ReadJson = Callable[..., Any]

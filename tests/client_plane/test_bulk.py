@@ -11,7 +11,7 @@ from faces import Face, holder
 
 import shardkit
 from shardkit import CommandRefused, ShardErrors, ShardMap, ShardUnavailable
-from shardkit.client_plane import bulk
+from shardkit.kit import bulk
 from shardkit.errors import InvalidArgumentError, InvalidKeyError, RoutingError
 from shardkit.local import LocalCluster, LocalServers
 

@@ -12,7 +12,7 @@ import redis.asyncio as aioredis
 from link_helpers import count_of
 
 from shardkit import AsyncShardKit, ShardKit
-from shardkit.client_plane.lua_script import LuaScript, from_json, to_json
+from shardkit.kit.lua_script import LuaScript, from_json, to_json
 from shardkit.errors import InvalidArgumentError
 from shardkit.local import LocalCluster, LocalServers
 from shardkit.operations.commands import Home, Transaction, script_call

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from redis.commands.core import DataAccessCommands
 
-from shardkit.client_plane import pipeline_commands
+from shardkit.kit import pipeline_commands
 
 # They do not collect a command, or are refused, or are for redis-py itself.
 LEFT_OUT = {

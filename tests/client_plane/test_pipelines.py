@@ -22,7 +22,7 @@ from shardkit import (
     ShardMap,
     ShardUnavailable,
 )
-from shardkit.client_plane.lookup import _Pinned
+from shardkit.kit.lookup import _Pinned
 from shardkit.config.component import Component
 from shardkit.errors import (
     InvalidArgumentError,
@@ -32,7 +32,7 @@ from shardkit.errors import (
     ShardCountError,
 )
 from shardkit.local import LocalServers
-from shardkit.topology import FixedMap, Topology
+from shardkit.network.topology import FixedMap, Topology
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import shardkit
 from shardkit import Entry, ShardMap
 from shardkit.errors import ConfigError, ShardKitError
 from shardkit.local import LocalServer
-from shardkit.transport.fake_servers import MemoryConnector
+from shardkit.testing.fakes.servers import MemoryConnector
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from redis.exceptions import (
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.connections.breaker import BreakerOpenError
+from shardkit.network.connections.breaker import BreakerOpenError
 from shardkit.errors import ClosedError
 from shardkit.local import LocalServer
 

@@ -15,7 +15,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from shardkit.connections.connection import ReplyParser, _Receiver
+from shardkit.network.connections.connection import ReplyParser, _Receiver
 
 SIZES = (0, 5, 65_535, 65_536, 65_537, 200_000, 2**20 - 2, 2**20 - 1, 3_000_000)
 

@@ -20,9 +20,9 @@ import yaml
 
 import shardkit
 from shardkit import ClosedError, ConfigError
-from shardkit.connections.connector import Connector
-from shardkit.connections.private_pool import PrivatePool
-from shardkit.deadlines import DeadlineExceeded
+from shardkit.network.connections.connector import Connector
+from shardkit.network.connections.private_pool import PrivatePool
+from shardkit.operations.deadlines import DeadlineExceeded
 from shardkit.local import LocalCluster, LocalServer, LocalServers
 
 

@@ -1,7 +1,7 @@
 """The contract with redis-py: what shardkit uses of it beyond its documentation is there.
 
 A failure here means that a new redis-py has changed something: adapt
-shardkit/connections/redis_private.py, where each of these has its one place.
+shardkit/network/connections/redis_private.py, where each of these has its one place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from redis.commands import AsyncCoreCommands, CoreCommands
 from redis.connection import parse_url
 
 import shardkit
-from shardkit.connections import redis_private
+from shardkit.network.connections import redis_private
 from shardkit.local import LocalCluster, LocalServer
 
 PACKAGE = Path(shardkit.__file__).parent
@@ -34,7 +34,7 @@ def contract(name: str, question: str) -> Iterator[None]:
     except Exception as error:
         pytest.fail(
             f"redis-py {redis.__version__} breaks redis_private.{name} ({error!r}): {question} "
-            "Look at shardkit/connections/redis_private.py."
+            "Look at shardkit/network/connections/redis_private.py."
         )
 
 
@@ -318,10 +318,10 @@ PRIVATE = re.compile(
     r"next_health_check|update_active_connections_for_reconnect|disconnect_free_connections)\b"
 )
 ALLOWED = {
-    "connections/redis_private.py",
-    "simulation/connections.py",  # redis-py's connection over a simulated network
-    "transport/fake_servers.py",  # fakeredis' parts
-    "replication/reading.py",  # readers answer as the clients whose reads they take
+    "network/connections/redis_private.py",
+    "testing/simulation/connections.py",  # redis-py's connection over a simulated network
+    "testing/fakes/servers.py",  # fakeredis' parts
+    "network/replicas/reading.py",  # readers answer as the clients whose reads they take
 }
 
 

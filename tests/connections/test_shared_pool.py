@@ -10,7 +10,7 @@ import pytest
 from faces import Face, faced, own_client
 
 from shardkit import ClosedError, ShardMap
-from shardkit.connections.redis_private import idle_of, in_use_of
+from shardkit.network.connections.redis_private import idle_of, in_use_of
 from shardkit.local import LocalCluster
 
 

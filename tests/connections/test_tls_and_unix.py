@@ -22,7 +22,7 @@ import shardkit
 from shardkit import AsyncShardKit, ShardMap
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
-from shardkit.topology import FixedMap
+from shardkit.network.topology import FixedMap
 
 
 @pytest.fixture(scope="module")

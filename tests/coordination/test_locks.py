@@ -35,8 +35,8 @@ from shardkit.errors import (
 )
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 from shardkit.operations.commands import AwaitWakeup, Command, Subscribe
-from shardkit.transport import wakeups
-from shardkit.transport.server_request import may_repeat
+from shardkit.network.links import wakeups
+from shardkit.network.links.server_request import may_repeat
 
 COMPONENTS = ["one", "many"]
 

@@ -9,7 +9,7 @@ import pytest
 import shardkit
 from shardkit import ShardKit
 from shardkit.config.store import push
-from shardkit.demo.command import laptop_map
+from shardkit.cli.demo.command import laptop_map
 from shardkit.local import LocalServers
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shardkit.demo.access_log import LONGEST, AccessLog, AccessLogParser, utc_date
+from shardkit.cli.demo.access_log import LONGEST, AccessLog, AccessLogParser, utc_date
 
 COMMON = b'192.0.2.7 - bob [03/Mar/2025:10:00:00 +0000] "GET / HTTP/1.1" 200 512'
 COMBINED = COMMON + b' "http://a.example/" "Mozilla/5.0 (X11)"'
@@ -44,7 +44,7 @@ def test_the_visitor_of_a_common_line_is_its_address_as_with_an_empty_agent() ->
 
 
 def test_a_log_of_many_minutes_keeps_few_of_them_in_mind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardkit.demo.access_log._MINUTES_KNOWN", 10)
+    monkeypatch.setattr("shardkit.cli.demo.access_log._MINUTES_KNOWN", 10)
     parser = AccessLogParser()
     lines = [
         b'192.0.2.7 - - [03/Mar/2025:%02d:%02d:00 +0000] "GET / HTTP/1.1" 200 1\n' % (hour, minute)

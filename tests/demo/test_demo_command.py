@@ -26,11 +26,12 @@ from redis.retry import Retry
 
 from shardkit import ShardKit
 from shardkit.cli.output import Output
-from shardkit.demo import command, sample
-from shardkit.demo.access_log import AccessLog
-from shardkit.demo.command import _progress, demo
-from shardkit.demo.logs import LogCounts
-from shardkit.demo.replay import ReplayResult
+from shardkit.cli.demo import command
+from shardkit.cli.demo import sample
+from shardkit.cli.demo.access_log import AccessLog
+from shardkit.cli.demo.command import _progress, demo
+from shardkit.cli.demo.logs import LogCounts
+from shardkit.cli.demo.replay import ReplayResult
 
 COMMAND = [sys.executable, "-m", "shardkit", "demo"]
 
@@ -152,7 +153,7 @@ def test_a_terminal_sees_bars_and_how_far_it_is(
     url: str, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shardkit.cli.output._is_terminal", lambda stream: True)
-    monkeypatch.setattr("shardkit.demo.report._ROWS", 6)
+    monkeypatch.setattr("shardkit.cli.demo.report._ROWS", 6)
     shown = unstyle(run("-c", url, "--log", str(log)).stdout).splitlines()
     assert any(line.startswith("unique:0 ") and "█" in line for line in shown)
     assert any(line.split()[:2] == ["10", "more"] for line in shown)

@@ -12,12 +12,13 @@ import pytest
 from demo_helpers import awk_figures, chance_log
 
 from shardkit import ShardKit
-from shardkit.demo import memory_use, sample
-from shardkit.demo.access_log import AccessLog, LogBatch
-from shardkit.demo.counting import VISITORS, VisitCounter, session_of
-from shardkit.demo.load import loads
-from shardkit.demo.memory_use import measure_memory
-from shardkit.demo.replay import ReplayResult, replay
+from shardkit.cli.demo import memory_use
+from shardkit.cli.demo import sample
+from shardkit.cli.demo.access_log import AccessLog, LogBatch
+from shardkit.cli.demo.counting import VISITORS, VisitCounter, session_of
+from shardkit.cli.demo.load import loads
+from shardkit.cli.demo.memory_use import measure_memory
+from shardkit.cli.demo.replay import ReplayResult, replay
 from shardkit.errors import LocalServerError
 from shardkit.local import LocalServer
 
@@ -224,7 +225,7 @@ def test_visitors_in_parts_weigh_a_fraction_of_a_plain_set(
 def test_the_busiest_days_are_weighed_as_far_as_there_is_time(
     demo_kit: ShardKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardkit.demo.memory_use.MOST", 100)
+    monkeypatch.setattr("shardkit.cli.demo.memory_use.MOST", 100)
     counting = VisitCounter(demo_kit)
     first = date(2025, 3, 3)
     days = [(first + timedelta(days=n), visitors) for n, visitors in enumerate((30, 60, 40))]

@@ -15,7 +15,8 @@ from unittest.mock import MagicMock
 import pytest
 from demo_helpers import AWK
 
-from shardkit.demo import logs, sample
+from shardkit.cli.demo import logs
+from shardkit.cli.demo import sample
 
 OPTIONS = ("--workers", "2", "--kill", "1", "--json")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from shardkit import ShardMap
-from shardkit.demo import sample
-from shardkit.demo.access_log import AccessLogParser
-from shardkit.demo.command import laptop_map
+from shardkit.cli.demo import sample
+from shardkit.cli.demo.access_log import AccessLogParser
+from shardkit.cli.demo.command import laptop_map
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

@@ -19,7 +19,7 @@ from httpx import ASGITransport, AsyncClient
 from shardkit.cli.commands.worker import worker
 from shardkit.cli.options import Session
 from shardkit.config.store import push
-from shardkit.demo.command import laptop_map
+from shardkit.cli.demo.command import laptop_map
 from shardkit.local import LocalServers
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "timeline_app"

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardkit import ShardMap
-from shardkit.encodings.inspection import inspect_keys
-from shardkit.encodings.limits import (
+from shardkit.structures.encodings.inspection import inspect_keys
+from shardkit.structures.encodings.limits import (
     FORMS,
     KeyEncoding,
     Limits,

@@ -20,7 +20,7 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.local import LocalServer
-from shardkit.simulation.linearizability import UNKNOWN, RecordedCall, Register
+from shardkit.testing.simulation.linearizability import UNKNOWN, RecordedCall, Register
 
 # How long a call may take, on a machine that does much else.
 PATIENT = 3.0

@@ -4,8 +4,8 @@ Each ``yield`` is a moment at which others go on, time passes, a mover is killed
 resumed) or stopped (and another one resumes it while the first goes on later), a client is told of
 new entries or not. One key stands for all: what the protocols do with one, they do with each.
 
-The models follow `shardkit.growth.shard_move`, `shardkit.growth.move` and
-`shardkit.growth.failover`; ``without`` leaves a part of the protocol out.
+The models follow `shardkit.admin.growth.shard_move`, `shardkit.admin.growth.move` and
+`shardkit.admin.growth.failover`; ``without`` leaves a part of the protocol out.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
-from shardkit.simulation.choices import Choices
-from shardkit.simulation.linearizability import RecordedCall, Register, check_linearizable
+from shardkit.testing.simulation.choices import Choices
+from shardkit.testing.simulation.linearizability import RecordedCall, Register, check_linearizable
 
 HOLD = 40  # steps
 MOST = 4000  # steps of one run
@@ -208,7 +208,7 @@ class Client:
 
 
 def move_of_a_shard(world: World) -> Steps:
-    """`shardkit.growth.shard_move`."""
+    """`shardkit.admin.growth.shard_move`."""
     source, target = world.servers["a"], world.servers["b"]
     if world.journal == "begun":
         fence = source.fence
@@ -217,7 +217,7 @@ def move_of_a_shard(world: World) -> Steps:
     if world.journal == "begun":
         world.attempts += 1
         attempt = world.attempts
-        target.guard = attempt  # before the source is opened, see shardkit.growth.fence
+        target.guard = attempt  # before the source is opened, see shardkit.admin.growth.fence
         yield
         if source.fence is not None and source.fence.until < FOR_GOOD:
             source.fence = None
@@ -330,7 +330,7 @@ def _copy(world: World, attempt: int) -> Generator[None, None, bool]:
 
 
 def move_of_a_server(world: World) -> Steps:
-    """`shardkit.growth.move`, and a planned failover: FAILOVER, then the entries."""
+    """`shardkit.admin.growth.move`, and a planned failover: FAILOVER, then the entries."""
     source, target = world.servers["a"], world.servers["b"]
     if world.journal == "done":
         return
@@ -365,7 +365,7 @@ def move_of_a_server(world: World) -> Steps:
 
 
 def failover_after_a_crash(world: World) -> Steps:
-    """`shardkit.growth.failover`: what the replica had goes on, the old master comes back fenced.
+    """`shardkit.admin.growth.failover`: what the replica had goes on, the old master comes back fenced.
 
     Writes that no replica had are lost in any case, so all are replicated when it crashes.
     """

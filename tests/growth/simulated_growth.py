@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from shardkit.connections.connection import Closable
-from shardkit.simulation import Client
-from shardkit.simulation.connections import SimulatedConnection, SimulatedConnector
-from shardkit.simulation.processes import SimulatedProcess
+from shardkit.network.connections.connection import Closable
+from shardkit.testing.simulation import Client
+from shardkit.testing.simulation.connections import SimulatedConnection, SimulatedConnector
+from shardkit.testing.simulation.processes import SimulatedProcess
 
 SCHEDULES = int(os.environ.get("SCHEDULES", "20"))
 MOST_FOR_A_MUTATION = 200
@@ -43,9 +43,9 @@ def simulated_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monkey
             finally:
                 client.connection_pool.disconnect()
 
-        patched.setattr("shardkit.growth.servers.client_of", client_of)
-        patched.setattr("shardkit.growth.known_servers.query_all", lambda queries: {})
-        patched.setattr("shardkit.growth.known_servers.same_server", eq)
+        patched.setattr("shardkit.admin.growth.servers.client_of", client_of)
+        patched.setattr("shardkit.admin.growth.known_servers.query_all", lambda queries: {})
+        patched.setattr("shardkit.admin.growth.known_servers.same_server", eq)
         connect = SimulatedConnection.on_connect_check_health
 
         def greet(self: Any, *args: Any, **options: Any) -> None:

@@ -14,8 +14,9 @@ from shardkit.admin import push
 from shardkit.config.component import Component
 from shardkit.config.store import read_epoch
 from shardkit.errors import PushRefusedError
-from shardkit.growth import entries, journal
-from shardkit.growth.entries import push_changed, wait_until_read
+from shardkit.admin.growth import entries
+from shardkit.admin.growth import journal
+from shardkit.admin.growth.entries import push_changed, wait_until_read
 from shardkit.local import LocalServer
 
 

@@ -24,12 +24,13 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.errors import ConfigError, InvalidArgumentError
-from shardkit.growth import apply_fences, fail_over, failover, pending_fences
-from shardkit.growth.relocation import ServerAddress
-from shardkit.growth.servers import GrowthError, ServerRole, role_of
+from shardkit.admin.growth import apply_fences, fail_over, pending_fences
+from shardkit.admin.growth import failover
+from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.servers import GrowthError, ServerRole, role_of
 from shardkit.local import LocalServer
 from shardkit.local.server import free_port
-from shardkit.simulation.linearizability import Register, check_linearizable
+from shardkit.testing.simulation.linearizability import Register, check_linearizable
 
 
 @on_redis_too
@@ -176,7 +177,7 @@ def test_a_replica_without_its_master_for_long_takes_over_only_if_that_is_asked_
     with b.client() as client:
         while client.info("replication").get("master_link_down_since_seconds", -1) < 1:
             time.sleep(0.05)
-    monkeypatch.setattr("shardkit.growth.failover.MOST_DOWN", 0)
+    monkeypatch.setattr("shardkit.admin.growth.failover.MOST_DOWN", 0)
     with pytest.raises(GrowthError, match="has had no link to its master"):
         fail_over(fleet.config, "users:0")
     assert fleet.masters() == [fleet.name(0)] * 2

@@ -2,7 +2,7 @@
 
 One process moves the server or has its replica take over, another one carries on with that, as soon
 or late as the schedule says, and others write and read. Simulated servers replicate each other with
-delays (`shardkit.simulation.replication`). ``SCHEDULES=1000`` tries more.
+delays (`shardkit.testing.simulation.replication`). ``SCHEDULES=1000`` tries more.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ import pytest
 from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, config_of, simulated_servers
 
 from shardkit.config.store import read_components
-from shardkit.growth import failover, servers
-from shardkit.growth import move as server_move
-from shardkit.growth.entries import push_relocation
-from shardkit.growth.relocation import ServerAddress, address_of
-from shardkit.growth.servers import GrowthError
-from shardkit.simulation import Client, Protocol, SimulationFailure, simulate
-from shardkit.simulation.linearizability import Register
-from shardkit.simulation.protocol import is_outage
+from shardkit.admin.growth import failover
+from shardkit.admin.growth import servers
+from shardkit.admin.growth import move as server_move
+from shardkit.admin.growth.entries import push_relocation
+from shardkit.admin.growth.relocation import ServerAddress, address_of
+from shardkit.admin.growth.servers import GrowthError
+from shardkit.testing.simulation import Client, Protocol, SimulationFailure, simulate
+from shardkit.testing.simulation.linearizability import Register
+from shardkit.testing.simulation.protocol import is_outage
 
 OLD, NEW = ServerAddress("old", 1), ServerAddress("new", 2)
 HOLD = 3.0
@@ -202,7 +203,7 @@ def replicating_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monk
     """Have growth work on simulated servers that replicate each other."""
     with simulated_servers(monkeypatch) as patched:
         patched.setattr(servers, "_addresses", lambda host: {host})
-        patched.setattr("shardkit.growth.entries.attest", lambda components, epoch: None)
+        patched.setattr("shardkit.admin.growth.entries.attest", lambda components, epoch: None)
         patched.setattr(server_move, "connected_clients", lambda components: ([], {}))
         yield patched
 

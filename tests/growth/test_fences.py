@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import redis
 
-from shardkit.connections.greeting import FENCE_KEY
-from shardkit.growth.fence import (
+from shardkit.network.connections.greeting import FENCE_KEY
+from shardkit.admin.growth.fence import (
     change,
     close_for,
     fence_value,
@@ -20,7 +20,7 @@ from shardkit.growth.fence import (
     move_of,
     write_under,
 )
-from shardkit.growth.servers import GrowthError
+from shardkit.admin.growth.servers import GrowthError
 from shardkit.local import LocalServer
 
 MINE, OTHERS = fence_value("mine", "1", "a:1"), fence_value("other's", "1", "a:1")

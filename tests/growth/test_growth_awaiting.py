@@ -10,9 +10,9 @@ import pytest
 from growth_helpers import Fleet
 
 import shardkit
-from shardkit import growth
+from shardkit.admin import growth
 from shardkit.errors import InvalidArgumentError
-from shardkit.growth import awaiting
+from shardkit.admin.growth import awaiting
 
 
 def test_every_function_that_works_on_servers_can_be_awaited() -> None:

@@ -18,7 +18,7 @@ from growth_models import (
     move_of_a_shard,
 )
 
-from shardkit.simulation.linearizability import NotLinearizable
+from shardkit.testing.simulation.linearizability import NotLinearizable
 
 SCHEDULES = int(os.environ.get("SCHEDULES", "150"))
 MOST_FOR_A_MUTATION = 4000

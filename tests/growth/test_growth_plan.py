@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from shardkit import ShardMap
 from shardkit.cli.app import app
 from shardkit.errors import ConfigError, InvalidArgumentError
-from shardkit.growth import plan_growth
+from shardkit.admin.growth import plan_growth
 
 
 def test_four_times_each_half_year_for_two_years_are_256_shards() -> None:

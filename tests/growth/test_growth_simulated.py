@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, config_of, simulated_servers
 
-from shardkit.connections.greeting import FENCE_KEY, Greeting
-from shardkit.growth import shard_move
-from shardkit.growth.capture import MissedChangesError
-from shardkit.growth.move import MovePlan
-from shardkit.growth.relocation import ServerAddress, moved
-from shardkit.growth.servers import GrowthError, ServerRole
-from shardkit.simulation import Client, Protocol, SimulationFailure, simulate
-from shardkit.simulation.linearizability import Register
-from shardkit.simulation.protocol import is_outage
-from shardkit.simulation.servers import SimulatedServer, _writes
+from shardkit.network.connections.greeting import FENCE_KEY, Greeting
+from shardkit.admin.growth import shard_move
+from shardkit.admin.growth.capture import MissedChangesError
+from shardkit.admin.growth.move import MovePlan
+from shardkit.admin.growth.relocation import ServerAddress, moved
+from shardkit.admin.growth.servers import GrowthError, ServerRole
+from shardkit.testing.simulation import Client, Protocol, SimulationFailure, simulate
+from shardkit.testing.simulation.linearizability import Register
+from shardkit.testing.simulation.protocol import is_outage
+from shardkit.testing.simulation.servers import SimulatedServer, _writes
 
 OLD, NEW = ServerAddress("old", 1), ServerAddress("new", 1)
 HOLD = 3.0

@@ -9,10 +9,10 @@ from unittest.mock import Mock
 import pytest
 import redis
 
-from shardkit.connections.greeting import FENCE_KEY
-from shardkit.growth.capture import KeyCapture, MissedChangesError, turn_on_notifications
-from shardkit.growth.servers import GrowthError
-from shardkit.growth.shard_copy import NEAR, DatabaseCopy, Follower
+from shardkit.network.connections.greeting import FENCE_KEY
+from shardkit.admin.growth.capture import KeyCapture, MissedChangesError, turn_on_notifications
+from shardkit.admin.growth.servers import GrowthError
+from shardkit.admin.growth.shard_copy import NEAR, DatabaseCopy, Follower
 from shardkit.local import LocalServer
 
 
@@ -55,7 +55,7 @@ def test_a_connection_that_was_lost_is_noticed_when_it_is_asked_too(
 def test_a_copy_follows_until_little_is_left_or_no_less(
     monkeypatch: pytest.MonkeyPatch, patience: float, looks: int
 ) -> None:
-    monkeypatch.setattr("shardkit.growth.shard_copy._PATIENCE", patience)
+    monkeypatch.setattr("shardkit.admin.growth.shard_copy._PATIENCE", patience)
     much = {(number, FENCE_KEY.encode()): True for number in range(NEAR + 1)}
     little = {(number, FENCE_KEY.encode()): True for number in range(NEAR)}
     capture = Mock(take=Mock(side_effect=[much, much, little]))
@@ -66,7 +66,7 @@ def test_a_copy_follows_until_little_is_left_or_no_less(
 def test_a_server_that_tells_nothing_or_does_not_answer_stops_the_copy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("shardkit.growth.capture._BARRIER", 0.05)
+    monkeypatch.setattr("shardkit.admin.growth.capture._BARRIER", 0.05)
     with LocalServer() as server, server.client() as client:
         turn_on_notifications(client)
         capture = KeyCapture(client, [0])
@@ -128,7 +128,7 @@ def test_a_capture_needs_the_setting_and_counted_calls(
         with pytest.raises(MissedChangesError, match="notify-keyspace-events was changed"):
             KeyCapture(client, [0])
         turn_on_notifications(client)
-        monkeypatch.setattr("shardkit.growth.capture._calls", lambda stats: defaultdict(str))
+        monkeypatch.setattr("shardkit.admin.growth.capture._calls", lambda stats: defaultdict(str))
         with pytest.raises(GrowthError, match=r"does not count calls .*; move the whole server: "):
             KeyCapture(client, [0])
         assert client.client_list(_type="pubsub") == []

@@ -32,9 +32,9 @@ from growth_helpers import (
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.growth import fail_over
+from shardkit.admin.growth import fail_over
 from shardkit.local import LocalSentinel, LocalServer
-from shardkit.simulation.linearizability import Register, check_linearizable
+from shardkit.testing.simulation.linearizability import Register, check_linearizable
 
 KILLS = int(os.environ.get("KILLS", "1"))
 LASTING = {**FAST, "appendonly": True, "appendfsync": "always"}

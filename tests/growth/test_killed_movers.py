@@ -21,21 +21,13 @@ from growth_helpers import PATIENT, Fleet, check_nothing_lost, writing
 from test_move_server import filled
 
 import shardkit
-from shardkit.growth import move as server_move
-from shardkit.growth import (
-    moves,
-    resume_move,
-    resume_shard_move,
-    shard_move,
-    shard_moves,
-    start_move,
-    start_shard_move,
-    verify_move,
-)
-from shardkit.growth.databases import MOST_NAMED, strays
-from shardkit.growth.servers import GrowthError
+from shardkit.admin.growth import move as server_move
+from shardkit.admin.growth import moves, resume_move, resume_shard_move, shard_moves, start_move, start_shard_move, verify_move
+from shardkit.admin.growth import shard_move
+from shardkit.admin.growth.databases import MOST_NAMED, strays
+from shardkit.admin.growth.servers import GrowthError
 from shardkit.local import LocalServer
-from shardkit.simulation.linearizability import Register, check_linearizable
+from shardkit.testing.simulation.linearizability import Register, check_linearizable
 
 KILLS = int(os.environ.get("KILLS", "3"))
 

@@ -13,20 +13,11 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.config.store import read_components
-from shardkit.growth import (
-    attach_replica,
-    detach_replica,
-    fail_over,
-    known_servers,
-    plan_move,
-    plan_shard_move,
-    replica_tree,
-    start_move,
-    start_shard_move,
-)
-from shardkit.growth.known_servers import KnownServers
-from shardkit.growth.relocation import ServerAddress
-from shardkit.growth.servers import GrowthError
+from shardkit.admin.growth import attach_replica, detach_replica, fail_over, known_servers, plan_move, plan_shard_move, start_move, start_shard_move
+from shardkit.admin.growth import replica_tree
+from shardkit.admin.growth.known_servers import KnownServers
+from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.servers import GrowthError
 from shardkit.local import LocalServer
 
 HOSTS = {"a": "127.0.0.1", "b": "localhost"}
@@ -122,7 +113,7 @@ def test_a_move_under_way_is_found_by_every_name_of_its_server(
         raise GrowthError("killed")
 
     with monkeypatch.context() as patched:
-        patched.setattr("shardkit.growth.move.wait_for_copy", killed)
+        patched.setattr("shardkit.admin.growth.move.wait_for_copy", killed)
         with pytest.raises(GrowthError, match="killed"):
             start_move(fleet.config, f"localhost:{fleet.servers[0].port}", fleet.name(1))
     with pytest.raises(GrowthError, match=r"is being moved to .*; shardkit move resume localhost:"):

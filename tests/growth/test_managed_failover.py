@@ -22,9 +22,10 @@ from shardkit.admin import push
 from shardkit.cli.app import app
 from shardkit.config.entry import Entry
 from shardkit.errors import ConfigServerError, InvalidArgumentError
-from shardkit.growth import fail_over, managed_failover
-from shardkit.growth.relocation import ServerAddress
-from shardkit.growth.servers import GrowthError, Takeover
+from shardkit.admin.growth import fail_over
+from shardkit.admin.growth import managed_failover
+from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.servers import GrowthError, Takeover
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 
 

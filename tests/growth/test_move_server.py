@@ -29,24 +29,14 @@ from growth_helpers import (
 import shardkit
 from shardkit.config.store import read_epoch
 from shardkit.errors import ConfigError, NewerFormatError
-from shardkit.growth import (
-    ServerMove,
-    abort_move,
-    certificate,
-    compare,
-    journal,
-    moves,
-    plan_move,
-    resume_move,
-    reverse_move,
-    start_move,
-    verify_move,
-)
-from shardkit.growth.relocation import ServerAddress
-from shardkit.growth.servers import GrowthError, hand_over, too_small, wait_for_copy
-from shardkit.growth.slices import Slices, at_work
+from shardkit.admin.growth import ServerMove, abort_move, compare, moves, plan_move, resume_move, reverse_move, start_move, verify_move
+from shardkit.admin.growth import certificate
+from shardkit.admin.growth import journal
+from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.servers import GrowthError, hand_over, too_small, wait_for_copy
+from shardkit.admin.growth.slices import Slices, at_work
 from shardkit.local import LocalServer
-from shardkit.simulation.linearizability import Register, check_linearizable
+from shardkit.testing.simulation.linearizability import Register, check_linearizable
 
 
 def filled(fleet: Fleet) -> None:
@@ -160,8 +150,8 @@ def test_a_move_that_is_killed_leaves_no_server_that_asks_for_fewer_replicas(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("shardkit.growth.move.hand_over", killed)
-        patched.setattr("shardkit.growth.move.ask_for_replicas", lambda *args: None)
+        patched.setattr("shardkit.admin.growth.move.hand_over", killed)
+        patched.setattr("shardkit.admin.growth.move.ask_for_replicas", lambda *args: None)
         with pytest.raises(Killed):
             start_move(fleet.config, fleet.name(0), fleet.name(1))
     with fleet.servers[1].client() as client:
@@ -207,7 +197,7 @@ def test_a_new_server_that_lost_its_copy_before_the_handover_is_filled_first(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("shardkit.growth.move.hand_over", killed)
+        patched.setattr("shardkit.admin.growth.move.hand_over", killed)
         with pytest.raises(Killed):
             start_move(fleet.config, fleet.name(0), fleet.name(1))
     with fleet.servers[0].client() as old, fleet.servers[1].client() as new:
@@ -238,7 +228,7 @@ def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(
         raise GrowthError("it did not catch up", "try again")
 
     with monkeypatch.context() as patched:
-        patched.setattr("shardkit.growth.move.hand_over", not_now)
+        patched.setattr("shardkit.admin.growth.move.hand_over", not_now)
         with pytest.raises(GrowthError, match="did not catch up"):
             start_move(fleet.config, fleet.name(0), fleet.name(1))
     with pytest.raises(GrowthError, match="is being moved"):
@@ -249,7 +239,7 @@ def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(
         assert client.info("replication")["role"] == "master"
         assert client.info("keyspace") == {}
     with monkeypatch.context() as patched:
-        patched.setattr("shardkit.growth.move.push_relocation", not_now)
+        patched.setattr("shardkit.admin.growth.move.push_relocation", not_now)
         with pytest.raises(GrowthError, match="did not catch up"):
             start_move(fleet.config, fleet.name(0), fleet.name(1))
     with pytest.raises(GrowthError, match="has taken over"):
@@ -409,7 +399,7 @@ class Answering:
 def test_a_replica_that_is_not_in_good_order_gets_no_handover(
     monkeypatch: pytest.MonkeyPatch, master: dict[str, Any], said: str, commands: list[str]
 ) -> None:
-    monkeypatch.setattr("shardkit.growth.servers.TIMEOUT", 0.01)
+    monkeypatch.setattr("shardkit.admin.growth.servers.TIMEOUT", 0.01)
     asked = Answering(master)
     with pytest.raises(GrowthError, match=said):
         hand_over(asked, Answering(REPLICA), B, 0.001)
@@ -617,7 +607,7 @@ def test_work_that_has_a_share_of_the_time_pauses_for_the_rest(
 ) -> None:
     now, slept = [0.0], []
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=slept.append)
-    monkeypatch.setattr("shardkit.growth.slices.time", clock)
+    monkeypatch.setattr("shardkit.admin.growth.slices.time", clock)
     for share in (0.2, 1.0):
         with at_work(share):
             now[0] += 2.0

@@ -23,25 +23,16 @@ from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.cli.app import app
 from shardkit.config.read_from import in_use
-from shardkit.connections.greeting import FENCE_KEY, READING, WAITING, lets_readers_pass
+from shardkit.network.connections.greeting import FENCE_KEY, READING, WAITING, lets_readers_pass
 from shardkit.errors import ConfigError, InvalidArgumentError
-from shardkit.growth import (
-    ShardMove,
-    abort_shard_move,
-    certificate,
-    journal,
-    plan_shard_move,
-    resume_shard_move,
-    reverse_shard_move,
-    shard_move,
-    shard_moves,
-    start_shard_move,
-    verify_shard_move,
-)
-from shardkit.growth.certificate import compare, differing
-from shardkit.growth.fence import fence_value, write_under
-from shardkit.growth.servers import GrowthError
-from shardkit.simulation.linearizability import Register, check_linearizable
+from shardkit.admin.growth import ShardMove, abort_shard_move, plan_shard_move, resume_shard_move, reverse_shard_move, shard_moves, start_shard_move, verify_shard_move
+from shardkit.admin.growth import certificate
+from shardkit.admin.growth import journal
+from shardkit.admin.growth import shard_move
+from shardkit.admin.growth.certificate import compare, differing
+from shardkit.admin.growth.fence import fence_value, write_under
+from shardkit.admin.growth.servers import GrowthError
+from shardkit.testing.simulation.linearizability import Register, check_linearizable
 
 
 @on_redis_too
@@ -534,7 +525,7 @@ def test_a_client_that_cannot_read_the_config_server_writes_nothing_at_the_old_p
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small(fleet)
-    monkeypatch.setattr("shardkit.connections.greeting.FENCE_WAIT", 0.2)
+    monkeypatch.setattr("shardkit.network.connections.greeting.FENCE_WAIT", 0.2)
     with shardkit.connect(fleet.url) as kit:
         client = kit.client("users", 1)
         assert client.incr("count") == 1  # type: ignore[union-attr]

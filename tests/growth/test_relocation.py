@@ -10,7 +10,7 @@ import pytest
 
 from shardkit import Entry, ShardMap
 from shardkit.errors import ConfigError, InvalidArgumentError
-from shardkit.growth.relocation import ServerAddress, address_of, at_server, relocated
+from shardkit.admin.growth.relocation import ServerAddress, address_of, at_server, relocated
 
 NEW = ServerAddress("::1", 7001)
 

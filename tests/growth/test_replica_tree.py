@@ -20,19 +20,12 @@ from shardkit.admin import push
 from shardkit.cli.app import app
 from shardkit.config.store import read_components
 from shardkit.errors import InvalidArgumentError
-from shardkit.growth import (
-    VerifiedReplica,
-    attach_replica,
-    attachment,
-    detach_replica,
-    plan_move,
-    replica_tree,
-    verify_replica,
-    verify_replicas,
-)
-from shardkit.growth.failover import replicas_of
-from shardkit.growth.relocation import ServerAddress
-from shardkit.growth.servers import GrowthError
+from shardkit.admin.growth import VerifiedReplica, attach_replica, detach_replica, plan_move, verify_replica, verify_replicas
+from shardkit.admin.growth import attachment
+from shardkit.admin.growth import replica_tree
+from shardkit.admin.growth.failover import replicas_of
+from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.servers import GrowthError
 from shardkit.local import LocalServer
 from shardkit.local.server import free_port
 
@@ -53,7 +46,7 @@ def test_a_tree_of_replicas_shows_every_level_and_who_does_not_follow(fleet: Fle
     assert [node.depth for node in nodes] == [0, 1, 2]
     assert all(node.ok for node in nodes)
     with pytest.MonkeyPatch.context() as patched:  # servers that replicate each other in a circle
-        patched.setattr(import_module("shardkit.growth.replica_tree"), "_DEEPEST", 1)
+        patched.setattr(import_module("shardkit.admin.growth.replica_tree"), "_DEEPEST", 1)
         assert len(replica_tree(read_components(fleet.config).values())) == 2
     done = CliRunner().invoke(app, ["replicas", "tree", "--config", fleet.url])
     assert "in sync" in done.output or "behind" in done.output
@@ -207,7 +200,7 @@ def test_a_replica_is_verified_in_the_database_of_its_entry(
     monkeypatch: pytest.MonkeyPatch, described: dict[str, int], database: int
 ) -> None:
     asked = Mock(side_effect=redis.ConnectionError("away"))
-    monkeypatch.setattr(import_module("shardkit.growth.verify"), "connected_to", asked)
+    monkeypatch.setattr(import_module("shardkit.admin.growth.verify"), "connected_to", asked)
     entry = {"host": "a", "port": 1, "replicas": [{"port": 2}], **described}
     text = json.dumps({"components": {"data": {"entry": entry}}})
     [answer] = verify_replicas(ShardMap.parse(text).components.values()).values()

@@ -70,7 +70,7 @@ def test_values_live_on_the_shards_of_their_keys(monkeypatch: pytest.MonkeyPatch
     data = {f"key{n}": {"n": n} for n in range(100)}
     assert found.set_many(data, timeout=60) == []
     assert found.get_many([*data, "missing"]) == data
-    kit = shardkit.kit.default_kit()
+    kit = shardkit.kit.kit.default_kit()
     counts = [kit.client("many", n).dbsize() for n in range(16)]
     assert sum(count > 0 for count in counts) == 16
     assert 50 < (found.ttl("key1") or 0) <= 60
@@ -125,7 +125,7 @@ def test_values_can_be_compressed_as_with_django_redis() -> None:
     assert found.get("long") == "x" * 10_000
     assert found.incr("number") == 8
     assert found.get("number") == 8
-    client: Any = shardkit.kit.default_kit().client
+    client: Any = shardkit.kit.kit.default_kit().client
     sizes = [client("few", n).strlen("cache::1:long") for n in range(4)]
     assert 0 < max(sizes) < 200
 

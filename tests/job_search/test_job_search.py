@@ -21,7 +21,7 @@ from shardkit.errors import (
     ShardErrors,
 )
 from shardkit.job_search.job_search import JobSearch
-from shardkit.kit import ShardKit
+from shardkit.kit.kit import ShardKit
 from shardkit.local import LocalCluster
 from shardkit.search.parts import WORK_PER_CALL
 

@@ -6,7 +6,7 @@ import inspect
 import typing
 from typing import Any
 
-from shardkit.catalogue import Catalogue
+from shardkit.kit.catalogue import Catalogue
 
 METHODS = {name: method for name, method in vars(Catalogue).items() if not name.startswith("_")}
 

@@ -18,7 +18,7 @@ import pytest_asyncio
 import shardkit
 from shardkit import AsyncShardKit, ClosedError, ShardKit, ShardMap
 from shardkit.config.store import push
-from shardkit.connections.connection import AsyncTcpConnection, TcpConnection
+from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
 from shardkit.local import LocalServer, LocalServers
 from shardkit.search.text.stemming import stemmer
 

@@ -12,7 +12,7 @@ import pytest
 
 import shardkit
 from shardkit import ShardKit, ShardMap
-from shardkit.catalogue import Catalogue
+from shardkit.kit.catalogue import Catalogue
 from shardkit.coordination.holdable import Holdable, HoldOptions
 from shardkit.errors import (
     InvalidArgumentError,

@@ -11,7 +11,7 @@ from lua_keys import UNDECLARED, watched
 
 import shardkit
 from shardkit.local import LocalServer
-from shardkit.lua import script
+from shardkit.operations.lua import script
 
 PACKAGE = Path(shardkit.__file__).parent
 

@@ -27,7 +27,7 @@ from shardkit.errors import (
 )
 from shardkit.messaging import FilePosition, Files, RecordTally, Total
 from shardkit.messaging.decoding import FileDecoder
-from shardkit.transport.server_request import may_repeat
+from shardkit.network.links.server_request import may_repeat
 
 LINES = [b"line %d %d" % (n, n * 7919) for n in range(5000)]
 TEXT = b"\n".join(LINES) + b"\n"

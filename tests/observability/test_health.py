@@ -14,7 +14,7 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.config.store import push
 from shardkit.errors import ClosedError
-from shardkit.health import asgi, wsgi
+from shardkit.network.health import asgi, wsgi
 from shardkit.local import LocalServer
 
 

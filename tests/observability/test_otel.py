@@ -19,9 +19,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from redis.exceptions import ResponseError
 
 import shardkit
-from shardkit import ShardMap, events, otel, prometheus
+from shardkit import ShardMap, events
+from shardkit.integrations import otel
+from shardkit.integrations import prometheus
 from shardkit.errors import ShardErrors
-from shardkit.transport.fake_servers import MemoryConnector
+from shardkit.testing.fakes.servers import MemoryConnector
 
 
 class Telemetry:

@@ -22,7 +22,7 @@ import pytest
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.growth import fail_over, start_move
+from shardkit.admin.growth import fail_over, start_move
 from shardkit.local import LocalServer
 
 pytestmark = pytest.mark.timeout(600)  # a busy machine takes long to start workers

@@ -18,8 +18,8 @@ from shardkit.admin import push
 from shardkit.errors import InvalidArgumentError, NotDurableError, ShardFailure
 from shardkit.local import LocalServer
 from shardkit.operations.commands import Pause
-from shardkit.replication import durable
-from shardkit.replication.durable import DurableBlock
+from shardkit.network.replicas import durable
+from shardkit.network.replicas.durable import DurableBlock
 
 
 @pytest.fixture(scope="module", params=list(BINARIES))

@@ -21,8 +21,8 @@ from replication_helpers import Replicated
 import shardkit
 from shardkit import Entry, ShardKit, ShardMap
 from shardkit.admin import push
-from shardkit.connections import redis_private
-from shardkit.connections.clients import ReplicaOf
+from shardkit.network.connections import redis_private
+from shardkit.network.connections.clients import ReplicaOf
 from shardkit.errors import (
     InvalidArgumentError,
     InvalidEntryError,
@@ -31,8 +31,9 @@ from shardkit.errors import (
 )
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 from shardkit.operations.commands import Shard
-from shardkit.replication import ReadFrom, replicas, session
-from shardkit.replication.replicas import Replicas, ReplicaState
+from shardkit.network.replicas import ReadFrom, session
+from shardkit.network.replicas import replicas
+from shardkit.network.replicas.replicas import Replicas, ReplicaState
 from shardkit.routing.placement import slot_of
 
 
@@ -76,7 +77,7 @@ def test_a_router_reads_from_a_replica_and_writes_to_the_master(
 ENDS_IN_A_ROUND = """
 import concurrent.futures.thread as pools, sys, threading, time
 import shardkit
-from shardkit.replication.replicas import Replicas
+from shardkit.network.replicas.replicas import Replicas
 
 ask, asked = Replicas._ask, threading.Event()
 
@@ -329,7 +330,7 @@ def test_a_replica_without_its_master_or_that_does_not_answer_is_skipped(
 def test_reads_under_way_go_elsewhere_when_their_replica_dies(
     kind: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardkit.replication.replicas.INTERVAL", 3600)  # only the read learns it
+    monkeypatch.setattr("shardkit.network.replicas.replicas.INTERVAL", 3600)  # only the read learns it
     with LocalServer() as master, LocalServer(replica_of=master) as replica:
         entry = {"port": master.port, "replicas": [{"port": replica.port}]}
         text = json.dumps({"components": {"one": {"shards": [entry]}}})
@@ -365,7 +366,7 @@ def test_reads_under_way_go_elsewhere_when_their_replica_dies(
 def test_a_read_is_tried_so_often_and_then_its_failure_is_told(
     opened: Face, replicated: Replicated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardkit.replication.replicas.INTERVAL", 3600)  # only the read learns it
+    monkeypatch.setattr("shardkit.network.replicas.replicas.INTERVAL", 3600)  # only the read learns it
     router = opened.kit.key_sharded("users", read_from="replica")
     hashes = opened.kit.hash("h", component="one", read_from="replica")
 
@@ -377,7 +378,7 @@ def test_a_read_is_tried_so_often_and_then_its_failure_is_told(
         with server.client() as client:
             client.config_set("replica-serve-stale-data", "no")
             client.replicaof("127.0.0.1", "1")  # nobody is there
-    monkeypatch.setattr("shardkit.replication.reading.ATTEMPTS", 1)
+    monkeypatch.setattr("shardkit.network.replicas.reading.ATTEMPTS", 1)
     with pytest.raises(MasterDownError, match="Link with MASTER is down"):
         on(opened, router, "k", "get", "k")
     with pytest.raises(ShardErrors) as raised:
@@ -424,7 +425,7 @@ def test_while_reads_are_held_none_is_begun(opened: Face) -> None:
 def test_a_session_goes_to_another_replica_when_that_has_all_it_read(
     opened: Face, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr("shardkit.replication.replicas.INTERVAL", 3600)
+    monkeypatch.setattr("shardkit.network.replicas.replicas.INTERVAL", 3600)
     replicas, state = state_of(opened)
     first = state.last[""]
     [other] = [each.entry for each in state.replicas if each.entry != first]
@@ -442,7 +443,7 @@ def test_a_session_goes_to_another_replica_when_that_has_all_it_read(
         return answer
 
     monkeypatch.setattr(Replicas, "_ask", late_at_first)
-    monkeypatch.setattr("shardkit.replication.replicas.CATCH_UP", 0.05 if state.reading else 20)
+    monkeypatch.setattr("shardkit.network.replicas.replicas.CATCH_UP", 0.05 if state.reading else 20)
     replicas._switch(state)
     assert not state.held
     changed = what == "wants a late one"
@@ -453,7 +454,7 @@ def test_a_session_goes_to_another_replica_when_that_has_all_it_read(
 
 
 def test_so_many_sessions_are_remembered(opened: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardkit.replication.replicas._MOST_SESSIONS", 2)
+    monkeypatch.setattr("shardkit.network.replicas.replicas._MOST_SESSIONS", 2)
     _, state = state_of(opened)
     router = opened.kit.key_sharded("one", read_from="replica")
     for name, remembered in (("a", ["", "a"]), ("b", ["b"]), ("a", ["b", "a"]), ("b", ["b", "a"])):
@@ -783,7 +784,7 @@ def test_a_cluster_is_read_from_its_replicas(kind: str, monkeypatch: pytest.Monk
             assert asked == 1
             face.run(router.mset(dict.fromkeys(keys, "mine")))
             assert face.run(router.mget(keys)) == [b"mine"] * 30, "masters answer for a while"
-            monkeypatch.setattr("shardkit.replication.replicas.CLUSTER_WRITES", -1.0)
+            monkeypatch.setattr("shardkit.network.replicas.replicas.CLUSTER_WRITES", -1.0)
             for server in cluster.nodes:
                 with server.client() as client:
                     role = client.info("replication")["role"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shardkit.errors import ParameterMismatchError
-from shardkit.kit import ShardKit
+from shardkit.kit.kit import ShardKit
 from shardkit.search.model.documents import join_values, value_term
 from shardkit.search.stored_schema import parameters_of, stored_parameters
 from shardkit.search.text.analyzer import Analyzer

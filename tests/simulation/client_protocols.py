@@ -13,15 +13,15 @@ from typing import Any, ClassVar
 
 from shardkit import ShardKit, ShardMap
 from shardkit.config.store import push
-from shardkit.connections.breaker import BreakerOpenError
+from shardkit.network.connections.breaker import BreakerOpenError
 from shardkit.errors import (
     ClosedError,
     ConfigError,
     ShardErrors,
 )
 from shardkit.queues import AsyncWorker, Worker
-from shardkit.simulation import CLIENTS, NETWORK, Client, Protocol
-from shardkit.simulation.protocol import is_outage
+from shardkit.testing.simulation import CLIENTS, NETWORK, Client, Protocol
+from shardkit.testing.simulation.protocol import is_outage
 
 
 @cache

@@ -13,9 +13,9 @@ from shardkit import ShardKit
 from shardkit.operations import Command, Operation, Partial, Script, Structure, operation
 from shardkit.operations.commands import script_call
 from shardkit.routing.placement import slot_of
-from shardkit.simulation import CLIENTS, NETWORK, Client, Protocol
-from shardkit.simulation.cluster import NODES
-from shardkit.simulation.protocol import is_outage
+from shardkit.testing.simulation import CLIENTS, NETWORK, Client, Protocol
+from shardkit.testing.simulation.cluster import NODES
+from shardkit.testing.simulation.protocol import is_outage
 
 _NODES = ", ".join(f"{{host: node, port: {n}}}" for n in range(1, NODES + 1))
 

@@ -12,7 +12,7 @@ from shardkit import ShardKit
 from shardkit.coordination import Hold, Leg, Transfers
 from shardkit.errors import LockLostError, LockTimeoutError, StaleTokenError
 from shardkit.market import Market
-from shardkit.simulation import CLIENTS, NETWORK, Client, Protocol, Register
+from shardkit.testing.simulation import CLIENTS, NETWORK, Client, Protocol, Register
 
 _ENDED = (LockLostError, LockTimeoutError, StaleTokenError)
 

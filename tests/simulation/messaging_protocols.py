@@ -12,8 +12,8 @@ from typing import Any
 from shardkit import ShardKit
 from shardkit.errors import FileLeaseLostError, FileStalledError
 from shardkit.messaging import RecordTally, Total
-from shardkit.simulation import CLIENTS, NETWORK, Client, Protocol
-from shardkit.simulation.protocol import is_outage
+from shardkit.testing.simulation import CLIENTS, NETWORK, Client, Protocol
+from shardkit.testing.simulation.protocol import is_outage
 
 
 async def attempt(call: Callable[[], Any]) -> Any:

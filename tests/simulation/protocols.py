@@ -25,8 +25,8 @@ from shardkit import ShardKit
 from shardkit.config.store import pull, push
 from shardkit.errors import ConfigError, ParameterMismatchError
 from shardkit.geo.models import City, IpRange
-from shardkit.simulation import CLIENTS, NETWORK, Client, Protocol, Register
-from shardkit.simulation.protocol import is_outage
+from shardkit.testing.simulation import CLIENTS, NETWORK, Client, Protocol, Register
+from shardkit.testing.simulation.protocol import is_outage
 
 
 class GrowingHash(Protocol):

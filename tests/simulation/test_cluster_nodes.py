@@ -11,8 +11,8 @@ from redis.exceptions import ResponseError
 
 from shardkit.local import LocalCluster
 from shardkit.routing.placement import slot_of
-from shardkit.simulation.cluster import NODES, SimulatedNode
-from shardkit.simulation.servers import ServerSocket, SimulatedServer
+from shardkit.testing.simulation.cluster import NODES, SimulatedNode
+from shardkit.testing.simulation.servers import ServerSocket, SimulatedServer
 
 TAG = next(f"{{t{n}}}" for n in range(1000) if slot_of(f"{{t{n}}}") < 5000)  # of the first node
 SLOT = slot_of(TAG)

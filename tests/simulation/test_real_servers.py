@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from redis.exceptions import ResponseError
 
 from shardkit.local import LocalServer
-from shardkit.simulation.servers import SimulatedServer
+from shardkit.testing.simulation.servers import SimulatedServer
 
 KEYS = st.sampled_from(["s", "h", "l", "z", "m", "x"])
 TEXT = st.sampled_from(["", "a", "b", "7", "-3", "1.5", "\x00\xff", "long " * 20])

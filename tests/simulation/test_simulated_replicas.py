@@ -10,14 +10,14 @@ import hiredis
 import pytest
 from redis.exceptions import ResponseError
 
-from shardkit.simulation.choices import Choices
-from shardkit.simulation.connections import SimulatedSocket
-from shardkit.simulation.processes import SimulatedProcess
-from shardkit.simulation.replication import LAGS, Replication, replicate
-from shardkit.simulation.replies import pack_reply
-from shardkit.simulation.sentinels import SimulatedSentinels
-from shardkit.simulation.servers import SimulatedServer
-from shardkit.simulation.world import STEP, World
+from shardkit.testing.simulation.choices import Choices
+from shardkit.testing.simulation.connections import SimulatedSocket
+from shardkit.testing.simulation.processes import SimulatedProcess
+from shardkit.testing.simulation.replication import LAGS, Replication, replicate
+from shardkit.testing.simulation.replies import pack_reply
+from shardkit.testing.simulation.sentinels import SimulatedSentinels
+from shardkit.testing.simulation.servers import SimulatedServer
+from shardkit.testing.simulation.world import STEP, World
 
 
 def replicas_in(world: World, count: int) -> list[Replication]:

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.simulation.choices import Choices, from_text, shrink
-from shardkit.simulation.protocol import _Run
+from shardkit.testing.simulation.choices import Choices, from_text, shrink
+from shardkit.testing.simulation.protocol import _Run
 from shardkit.structures import ShardedHash
 from shardkit.testing import (
     Client,
@@ -161,7 +161,7 @@ def test_what_runs_without_ever_waiting_is_found(monkeypatch: pytest.MonkeyPatch
             for _ in range(10_000):
                 await asyncio.sleep(0)
 
-    monkeypatch.setattr("shardkit.simulation.processes.MOST_HANDLES", 1_000)
+    monkeypatch.setattr("shardkit.testing.simulation.processes.MOST_HANDLES", 1_000)
     with pytest.raises(SimulationFailure, match="runs for ever without waiting"):
         simulate(Spinning(), 1)
 

@@ -9,7 +9,7 @@ from faces import Face, faced, holder
 from social_helpers import opened, populate
 
 from shardkit import ShardMap
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.operations.commands import script_call
 from shardkit.social.content.timelines import _prepend
 from shardkit.social.delivery.fan_out_job import MARK, FanOutJob

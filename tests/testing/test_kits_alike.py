@@ -12,7 +12,7 @@ import redis.asyncio as aioredis
 from redis.exceptions import NoScriptError, ResponseError
 
 from shardkit.config.shard_map import ShardMap
-from shardkit.connections import Connector
+from shardkit.network.connections import Connector
 from shardkit.errors import (
     CommandRefused,
     CrossShardError,
@@ -20,7 +20,7 @@ from shardkit.errors import (
     ParameterMismatchError,
     ShardErrors,
 )
-from shardkit.kit import AsyncShardKit, ShardKit
+from shardkit.kit.kit import AsyncShardKit, ShardKit
 from shardkit.local import LocalServers
 from shardkit.operations.commands import Command, Script, Shard, Transaction, script_call
 from shardkit.testing.kits import opened

@@ -9,7 +9,7 @@ import pytest
 
 import shardkit
 from shardkit import ShardKit, ShardMap
-from shardkit.catalogue import Catalogue
+from shardkit.kit.catalogue import Catalogue
 from shardkit.coordination import Leg
 from shardkit.geo.models import City, IpRange
 from shardkit.messaging import RecordTally, Total

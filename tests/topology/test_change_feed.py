@@ -15,8 +15,8 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.local import LocalServer
-from shardkit.topology import cache
-from shardkit.topology.feed import BEAT, ChangeFeed
+from shardkit.network.topology import cache
+from shardkit.network.topology.feed import BEAT, ChangeFeed
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def database_of(kit: shardkit.ShardKit) -> object:
 def test_an_idle_client_of_a_thousand_shards_reads_nothing(
     config_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardkit.topology.feed.BEAT", 0.1)
+    monkeypatch.setattr("shardkit.network.topology.feed.BEAT", 0.1)
     with (
         config_server.client() as client,
         shardkit.connect(f"redis://{config_server.address}") as kit,
@@ -114,7 +114,7 @@ def test_an_idle_process_asks_the_config_server_less_than_once_a_second(
     config_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert BEAT > 1, "seconds"
-    monkeypatch.setattr("shardkit.topology.feed.BEAT", 0.2)
+    monkeypatch.setattr("shardkit.network.topology.feed.BEAT", 0.2)
     with config_server.client() as client:
         push(client, entries(config_server, 1000))
         with connected(config_server) as kit:
@@ -171,7 +171,7 @@ def test_a_feed_that_is_released_leaves_no_connection(
 def test_a_server_that_says_nothing_for_two_beats_is_away(
     feed: ChangeFeed, own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardkit.topology.feed.BEAT", 0.05)
+    monkeypatch.setattr("shardkit.network.topology.feed.BEAT", 0.05)
     assert feed.wait() == (set(), 0)
     own_server.pause()
     try:

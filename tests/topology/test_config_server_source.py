@@ -173,7 +173,7 @@ async def test_a_first_load_by_many_tasks_is_one_exchange(
 ) -> None:
     push(config, shards_on(running))
     config.config_resetstat()
-    source, clients = shardkit.kit._source(url(running), {})
+    source, clients = shardkit.kit.kit._source(url(running), {})
     async with shardkit.AsyncShardKit(source, config_clients=clients) as kit:
         found = await asyncio.gather(*[kit.component("few") for _ in range(200)])
         assert len(set(found)) == 1
@@ -292,7 +292,7 @@ def test_a_batch_is_routed_by_one_version_of_the_map(a: LocalServer, b: LocalSer
     versions = [shards_on(server, count).components["few"] for server, count in ((a, 3), (b, 8))]
     looks = iter(range(10**9))
 
-    class Shifty(shardkit.topology.Topology):
+    class Shifty(shardkit.network.topology.Topology):
         def component(self, name: str) -> Component:
             return versions[next(looks) % 2]
 
@@ -301,7 +301,7 @@ def test_a_batch_is_routed_by_one_version_of_the_map(a: LocalServer, b: LocalSer
 
     with shardkit.connect(shards_on(a)) as kit:
         shifty = Shifty(kit.topology.source)
-        plane = shardkit.client_plane.lookup.ClientPlane(shifty, kit.clients)
+        plane = shardkit.kit.lookup.ClientPlane(shifty, kit.clients)
         router = shardkit.KeyShardedConnection("few", plane=plane)
 
         def sizes(server: LocalServer, count: int) -> list[int]:

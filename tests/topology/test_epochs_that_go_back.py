@@ -164,7 +164,7 @@ def test_a_slower_reply_than_that_of_a_newer_push_is_no_return(
     running: LocalServer, config: redis.Redis
 ) -> None:
     push(config, four())
-    source, clients = shardkit.kit._source(f"redis://{running.address}", {})
+    source, clients = shardkit.kit.kit._source(f"redis://{running.address}", {})
     slow = source.read("few", None)
     slow_values = source.fetch(next(slow))
     push(config, four(port=2))

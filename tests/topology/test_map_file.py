@@ -13,7 +13,7 @@ from topology_helpers import Clock
 
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, InvalidEntryError, MissingEntryError
-from shardkit.topology import MapFile, Topology
+from shardkit.network.topology import MapFile, Topology
 
 MAP = """
 components:

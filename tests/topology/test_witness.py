@@ -17,7 +17,7 @@ from shardkit.admin import push
 from shardkit.config import store
 from shardkit.errors import ConfigServerError, ShardErrors
 from shardkit.local import LocalServer
-from shardkit.topology.witness import read_witness, write_witness
+from shardkit.network.topology.witness import read_witness, write_witness
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.errors import MissingEntryError
-from shardkit.topology import Reading, Topology, Values
+from shardkit.network.topology import Reading, Topology, Values
 
 
 def component(name: str = "c", shards: int = 2, port: int = 7001, epoch: int = 1) -> Component:

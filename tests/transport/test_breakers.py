@@ -24,9 +24,9 @@ from scripted_server import scripted
 
 import shardkit
 from shardkit import ShardMap, ShardUnavailable
-from shardkit.connections.breaker import Breaker, BreakerOpenError, BreakerSettings
-from shardkit.connections.policy import CallPolicy
-from shardkit.deadlines import LONG_ENOUGH, DeadlineExceeded
+from shardkit.network.connections.breaker import Breaker, BreakerOpenError, BreakerSettings
+from shardkit.network.connections.policy import CallPolicy
+from shardkit.operations.deadlines import LONG_ENOUGH, DeadlineExceeded
 from shardkit.errors import ClosedError, InvalidEntryError
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.operations.commands import Command, Shard

@@ -21,7 +21,7 @@ from scripted_server import ScriptedServer, bulk, scripted
 
 import shardkit
 from shardkit import ShardErrors, ShardFailure, ShardMap, ShardUnavailable
-from shardkit.deadlines import current, earliest, within
+from shardkit.operations.deadlines import current, earliest, within
 from shardkit.errors import ConfigServerError, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.operations.commands import Batch, Pause, Replies, Shard

@@ -21,7 +21,7 @@ from redis.exceptions import (
 import shardkit
 from shardkit import AsyncShardKit, Entry, ShardKit, ShardMap, ShardUnavailable
 from shardkit.config.component import Component
-from shardkit.connections.clients import Clients
+from shardkit.network.connections.clients import Clients
 from shardkit.errors import (
     ClosedError,
     CommandRefused,
@@ -31,8 +31,9 @@ from shardkit.errors import (
 )
 from shardkit.local import LocalServer
 from shardkit.operations.commands import Command, Locate, Replies, Shard, Transaction
-from shardkit.transport import fake_lua, fake_servers
-from shardkit.transport.fake_servers import MemoryConnector
+from shardkit.testing.fakes import lua as fake_lua
+from shardkit.testing.fakes import servers as fake_servers
+from shardkit.testing.fakes.servers import MemoryConnector
 
 MAP = ShardMap.parse("""
 components:

@@ -22,8 +22,8 @@ from shardkit.errors import (
 from shardkit.local import LocalServers
 from shardkit.operations.commands import Command, Home, Locate, Shard, ShardOf, Transaction
 from shardkit.operations.operation import Operation
-from shardkit.transport.resp import CHUNK_BYTES, CHUNK_REQUESTS
-from shardkit.transport.server_request import ServerRequest, settle
+from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS
+from shardkit.network.links.server_request import ServerRequest, settle
 
 MANY_SHARDS = """
 components:

@@ -15,8 +15,8 @@ from shardkit.errors import CommandRefused
 from shardkit.local import LocalCluster, LocalServers
 from shardkit.operations.commands import Coalesced, Command, Replies, Transaction
 from shardkit.operations.drivers import BlockingDriver
-from shardkit.transport.coalescing import JoinedRun, pack_joined, split
-from shardkit.transport.resp import CHUNK_BYTES, UniformCommands, pack_all, pack_command
+from shardkit.network.links.coalescing import JoinedRun, pack_joined, split
+from shardkit.network.links.resp import CHUNK_BYTES, UniformCommands, pack_all, pack_command
 
 
 async def send(face: Face, batch: list[Any]) -> Replies:

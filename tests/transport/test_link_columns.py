@@ -26,9 +26,9 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.drivers import BlockingDriver
 from shardkit.operations.operation import Operation
-from shardkit.transport.grouping import group_by_shard
-from shardkit.transport.resp import pack_command
-from shardkit.transport.server_request import ServerRequest
+from shardkit.network.links.grouping import group_by_shard
+from shardkit.network.links.resp import pack_command
+from shardkit.network.links.server_request import ServerRequest
 
 MAP = ShardMap.parse("components: {few: {shards: {count: 4, over: [{port: 1}]}}}")
 

@@ -11,7 +11,8 @@ from link_helpers import Face, command
 
 from shardkit.operations.commands import Command, Script, Transaction, script_call
 from shardkit.operations.operation import Operation
-from shardkit.transport import multiplexer, resp
+from shardkit.network.links import multiplexer
+from shardkit.network.links import resp
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 TWICE = Script("twice", "redis.call('INCR', KEYS[1]); return {redis.call('INCR', KEYS[1]), ARGV}")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from shardkit.connections.connection import ReplyParser, _Receiver
+from shardkit.network.connections.connection import ReplyParser, _Receiver
 
 SAID = [
     (b"$1\r\na\r\n", b"a"),

@@ -19,7 +19,7 @@ from scripted_server import ScriptedServer, bulk, scripted
 
 import shardkit
 from shardkit import ShardMap, ShardUnavailable
-from shardkit.connections.redis_private import idle_of, postpone_health_check
+from shardkit.network.connections.redis_private import idle_of, postpone_health_check
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.operations.commands import Command, Shard
 
@@ -218,7 +218,7 @@ async def test_pipelines_work_where_there_is_no_poll(
     face_name: str, own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """eventlet.monkey_patch() takes it away."""
-    monkeypatch.setattr("shardkit.connections.connection.select", SimpleNamespace())
+    monkeypatch.setattr("shardkit.network.connections.connection.select", SimpleNamespace())
     async with opened(face_name, two(own_server.port, own_server.port)) as face:
         batch = [on(n % 2, "INCR", "k") for n in range(3_000)]
         for n in range(3):

@@ -20,7 +20,7 @@ from scripted_server import scripted
 import shardkit
 from shardkit import ShardMap
 from shardkit.config import store
-from shardkit.connections.greeting import FENCE_KEY, WAITING
+from shardkit.network.connections.greeting import FENCE_KEY, WAITING
 from shardkit.local import LocalServer
 from shardkit.operations.commands import Command
 

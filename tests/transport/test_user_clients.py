@@ -18,9 +18,9 @@ from redis.exceptions import DataError, NoScriptError, ResponseError
 import shardkit
 from shardkit import AsyncShardKit, ShardMap
 from shardkit.local import LocalServer
-from shardkit.transport import user_clients
-from shardkit.transport.fake_servers import MemoryConnector
-from shardkit.transport.user_clients import DirectClient, MultiplexedClient
+from shardkit.network.links import user_clients
+from shardkit.testing.fakes.servers import MemoryConnector
+from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 
 
 def map_of(port: int, **fields: Any) -> ShardMap:
@@ -231,7 +231,7 @@ async def test_an_entry_can_ask_for_redis_pys_own_way(
     def never(self: Any, chunks: Any) -> Any:
         raise AssertionError("multiplexed")
 
-    monkeypatch.setattr("shardkit.transport.multiplexer.MultiplexedConnection.submit", never)
+    monkeypatch.setattr("shardkit.network.links.multiplexer.MultiplexedConnection.submit", never)
     async with await shardkit.aconnect(map_of(own_server.port, **fields)) as kit:
         client: Any = await kit.client("own")
         assert await client.set("a", "é") is True

@@ -14,7 +14,7 @@ from shardkit import ShardKit, ShardMap
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.operations.commands import AwaitWakeup, Subscribe
 from shardkit.routing.placement import slot_of
-from shardkit.transport import wakeups
+from shardkit.network.links import wakeups
 
 TOO_LONG = 20
 

@@ -9,7 +9,7 @@
 -- Reply    {next, stop, version, id, eCPM}: where to continue, 0 if nothing is left; the part's
 --          version; the best of the ads looked at, of equal ones the first by its id's bytes, left
 --          out if there is none
---@include text_order
+--@include operations/text_order
 --@include search/base
 --@include search/hits
 --@include search/match

@@ -24,7 +24,7 @@ from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, table_of
 from shardkit.cli.text import counted
 from shardkit.config.store import read_epoch
-from shardkit.server_queries import TIMEOUT
+from shardkit.network.server_queries import TIMEOUT
 
 
 @click.command(

@@ -51,7 +51,7 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import components_at, read_component, read_components, read_epoch
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.operations.commands import Key, Shard
-from shardkit.server_queries import ServerErrors, client_of, query_all
+from shardkit.network.server_queries import ServerErrors, client_of, query_all
 
 DIFFERS = 3  # what `diff --exit-code` exits with
 

@@ -27,12 +27,12 @@ from shardkit.cli.commands.config_diff import data_keys
 from shardkit.cli.text import reason
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
-from shardkit.doctor.targets import default_user_lacks_rights
+from shardkit.admin.doctor.targets import default_user_lacks_rights
 from shardkit.errors import ConfigError, few
 from shardkit.operations.commands import Shard
 from shardkit.routing.placement import DEFAULT, placement
-from shardkit.server_errors import meaning
-from shardkit.server_queries import TIMEOUT, ServerErrors, client_of, query_all
+from shardkit.operations.server_errors import meaning
+from shardkit.network.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 
 SAMPLED_KEYS = 100
 _PLACEMENTS = (DEFAULT, "slot", "rendezvous", "redis-in-action")

@@ -6,8 +6,8 @@ import click
 
 from shardkit.cli.options import common_options, config_option, config_server, connected, examples
 from shardkit.cli.output import DOUBTFUL, GOOD, Output
-from shardkit.growth import Fence, apply_fences, fail_over, pending_fences
-from shardkit.growth.failover import HOLD
+from shardkit.admin.growth import Fence, apply_fences, fail_over, pending_fences
+from shardkit.admin.growth.failover import HOLD
 
 
 @click.command(

@@ -21,7 +21,7 @@ from shardkit.cli.rows import Field, rounded, write_rows
 from shardkit.cli.text import reason
 from shardkit.config.component import Component
 from shardkit.coordination import Holder
-from shardkit.server_queries import ServerErrors
+from shardkit.network.server_queries import ServerErrors
 
 KINDS = ("lock", "semaphore", "rwlock", "election", "quorum")
 _KEY = re.compile(rb"(\w+):\{([^{}]+)\}:(?:holders|waiters)")

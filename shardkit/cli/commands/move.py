@@ -13,7 +13,7 @@ import redis
 from shardkit.cli.options import common_options, config_option, config_server, connected, examples
 from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output, Table, number
 from shardkit.cli.text import counted
-from shardkit.growth import (
+from shardkit.admin.growth import (
     MovePlan,
     ServerMove,
     ShardMove,
@@ -32,8 +32,8 @@ from shardkit.growth import (
     verify_move,
     verify_shard_move,
 )
-from shardkit.growth.failover import HOLD
-from shardkit.growth.move import COPY
+from shardkit.admin.growth.failover import HOLD
+from shardkit.admin.growth.move import COPY
 
 _hold = click.option(
     "--hold",

@@ -9,7 +9,7 @@ import click
 
 from shardkit.cli.options import common_options, examples
 from shardkit.cli.output import DOUBTFUL, GOOD, Output, Table, number
-from shardkit.growth.plan import GrowthPlan, plan_growth
+from shardkit.admin.growth.plan import GrowthPlan, plan_growth
 
 
 @click.command(

@@ -20,17 +20,10 @@ from shardkit.cli.options import (
 )
 from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output, Styled, Table, number
 from shardkit.cli.text import reason
-from shardkit.growth import (
-    AttachedReplica,
-    ReplicaNode,
-    VerifiedReplica,
-    attach_replica,
-    detach_replica,
-    replica_tree,
-    verify_replicas,
-)
-from shardkit.growth.attachment import COPY
-from shardkit.growth.verify import TIMEOUT
+from shardkit.admin.growth import AttachedReplica, ReplicaNode, VerifiedReplica, attach_replica, detach_replica, verify_replicas
+from shardkit.admin.growth import replica_tree
+from shardkit.admin.growth.attachment import COPY
+from shardkit.admin.growth.verify import TIMEOUT
 
 
 @click.group(

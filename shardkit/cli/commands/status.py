@@ -51,7 +51,7 @@ from shardkit.cli.text import counted, shard_list, size
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_epoch
 from shardkit.errors import ConfigError, few
-from shardkit.server_queries import TIMEOUT
+from shardkit.network.server_queries import TIMEOUT
 
 CONFIG_SERVER = "config server"
 _WIDE = 110  # columns from which on there is room for details

@@ -27,8 +27,8 @@ from shardkit.config.stored import WITNESS_KEY
 from shardkit.errors import ConfigError
 from shardkit.operations.commands import Shard
 from shardkit.routing.placement import SLOTS
-from shardkit.server_errors import meaning
-from shardkit.server_queries import TIMEOUT, ServerErrors, client_of, query_all
+from shardkit.operations.server_errors import meaning
+from shardkit.network.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 from shardkit.structures.base.parameters import evicted
 
 OK = "ok"

@@ -23,7 +23,7 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import push
 from shardkit.config.url import REFERENCE
 from shardkit.errors import LocalServerError, PushRefusedError
-from shardkit.kit import ENVIRONMENT
+from shardkit.kit.kit import ENVIRONMENT
 from shardkit.local import LocalServer, LocalServers
 from shardkit.local.server import HOST
 from shardkit.operations.commands import Shard

@@ -10,7 +10,7 @@ from shardkit.cli.options import common_options, components, config_option, exam
 from shardkit.cli.output import GOOD, Output, wordy
 from shardkit.cli.rows import Field, write_rows
 from shardkit.cli.text import counted
-from shardkit.upgrade import Upgrade
+from shardkit.structures.upgrade import Upgrade
 
 _FIELDS: tuple[Field[Upgrade], ...] = (
     Field("component", lambda row: row.component, wordy("component")),

@@ -9,7 +9,7 @@
 -- ARGV[6]  for how many milliseconds it is kept
 -- Reply    {1 if it has opened, else 0, the round, how many have arrived, the stored parties}
 --@include structures/base/damage
---@include wake
+--@include operations/wake
 local MOST_PARTIES, MOST_ROUNDS = 1000, 2 ^ 53 - 1
 local stored = redis.call('HMGET', KEYS[1], 'parties', 'round', 'format')
 check_format(KEYS[1], stored[3])

@@ -5,7 +5,7 @@
 -- KEYS[4]  who waits, a ZSET by order of arrival
 -- Times are microseconds since 1970 by the server's clock; all numbers are below 2^53.
 -- A holder is exclusive (x) or shares (s); with a limit of n at most n share.
---@include wake
+--@include operations/wake
 
 local AT_ONCE = 1000
 local KEPT = 8 * 86400000  -- milliseconds; holds last a day at most, and are extended before

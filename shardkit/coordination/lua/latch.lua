@@ -6,7 +6,7 @@
 -- ARGV[3]  for how many milliseconds it is kept
 -- Reply    {the count, 1 if the latch was set, or already was open}
 --@include structures/base/damage
---@include wake
+--@include operations/wake
 local stored = redis.call('HMGET', KEYS[1], 'count', 'format')
 check_format(KEYS[1], stored[2])
 local text, MOST = stored[1], 2 ^ 40

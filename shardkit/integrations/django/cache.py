@@ -33,8 +33,8 @@ from django.utils.module_loading import import_string
 
 import shardkit
 from shardkit.errors import CommandRefused, ShardErrors, ShardFailure, ShardKitError
-from shardkit.kit import ShardKit, default_kit
-from shardkit.lua import script
+from shardkit.kit.kit import ShardKit, default_kit
+from shardkit.operations.lua import script
 from shardkit.operations.commands import (
     Argument,
     Command,

@@ -13,7 +13,7 @@
 -- Reply    {found, {id, requirements, …}, next, stop, version}: of the jobs looked at; next is
 --          where to continue, 0 if nothing is left; the version is the part's
 --@reads
---@include text_order
+--@include operations/text_order
 --@include search/base
 --@include search/hits
 --@include search/match

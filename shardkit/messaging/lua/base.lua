@@ -1,6 +1,6 @@
 -- Included by the scripts of messaging: the time, stored numbers, and how those who wait are woken.
 --@include structures/base/damage
---@include wake
+--@include operations/wake
 local MOST = 9007199254740991
 
 local function digits(number)

@@ -11,7 +11,7 @@
 --          those that no document has any more, and where to continue; the bytes are empty if there
 --          are no more. A word may be told twice.
 --@reads
---@include text_order
+--@include operations/text_order
 --@include search/base
 local prefix, limit, last = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local start, cursor, work = ARGV[5], ARGV[6], tonumber(ARGV[7])

@@ -24,7 +24,7 @@
 --          documents have each word is told at first only, of a hundred words at most. Each hit has
 --          its attributes and text too if either was requested; cached is 1 if it is cached
 --@reads
---@include text_order
+--@include operations/text_order
 --@include search/base
 --@include search/hits
 --@include search/match

@@ -12,7 +12,7 @@ from functools import lru_cache
 from types import ModuleType
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.forks import ForkSafeLock
+from shardkit.operations.forks import ForkSafeLock
 
 CACHED_STEMS = 50_000
 

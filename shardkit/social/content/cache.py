@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 from shardkit.errors import InvalidArgumentError, ShardFailure
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.operations.commands import (
     Argument,
     Call,

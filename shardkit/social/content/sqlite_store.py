@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shardkit.errors import ClosedError, InvalidArgumentError
-from shardkit.forks import ForkSafeLock
+from shardkit.operations.forks import ForkSafeLock
 from shardkit.operations.arguments import shown
 from shardkit.social.content.status_store import TableStatusStore
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.operations.commands import script_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.base.keys import REMEMBERED, KeyLayout

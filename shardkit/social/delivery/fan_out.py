@@ -34,7 +34,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.operations.commands import Command, Key, To, script_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.base.keys import KINDS, KeyLayout

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, script_call
 from shardkit.social.base.keys import FOLLOWING, LIST, USER, KeyLayout, RelationKind

@@ -80,7 +80,7 @@ from shardkit.errors import (
     ParameterMismatchError,
     ShardFailure,
 )
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.operations.commands import (
     Argument,
     Command,

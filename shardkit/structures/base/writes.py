@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from shardkit.errors import ParameterMismatchError, ShardErrors
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.operations.commands import (
     WRITE_PART,
     Argument,

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from typing import Any, TypeAlias, TypeVar
 
 from shardkit.errors import ShardFailure
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.operations.commands import (
     WRITE_PART,
     Argument,

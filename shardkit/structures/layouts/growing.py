@@ -52,7 +52,7 @@ from shardkit.errors import (
     ParameterMismatchError,
     ShardFailure,
 )
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
     Argument,

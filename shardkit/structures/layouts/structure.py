@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from shardkit.encodings.limits import FORMS, warn_if_not_compact
+from shardkit.structures.encodings.limits import FORMS, warn_if_not_compact
 from shardkit.operations.commands import Argument, Key, To
 from shardkit.operations.operation import Driver, Face, Operation, Stream, stream
 from shardkit.structures.base.check import Damage
@@ -26,7 +26,7 @@ class StructureWithLayout(ExpirableStructure[Face]):
 
     Attributes:
         layout: where its members live.
-        _form: the servers' compact form of its parts; see `shardkit.encodings.limits`.
+        _form: the servers' compact form of its parts; see `shardkit.structures.encodings.limits`.
         _largest_part: how many members a part may have.
     """
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardkit.errors import ParameterMismatchError
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.operations.cancellation import UndoableBatch
 from shardkit.operations.commands import (
     Argument,

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from shardkit.errors import InvalidArgumentError, ShardFailure
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
     Argument,

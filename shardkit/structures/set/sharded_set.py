@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Sized
 from typing import Any, ClassVar, Generic, TypeAlias
 
-from shardkit.encodings.limits import FORMS
+from shardkit.structures.encodings.limits import FORMS
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Key

@@ -23,7 +23,7 @@ from itertools import chain
 from math import ceil, floor, sqrt
 from typing import Any, NamedTuple, TypeAlias
 
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, Transaction, script_call
 from shardkit.operations.operation import Operation

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from datetime import date
 from typing import Final
 
-from shardkit.encodings.limits import warn_if_not_compact
+from shardkit.structures.encodings.limits import warn_if_not_compact
 from shardkit.operations.commands import Command, Home, To
 from shardkit.operations.operation import Operation
 from shardkit.routing.partition import part_count

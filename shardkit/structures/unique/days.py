@@ -33,7 +33,7 @@ from secrets import token_hex
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from shardkit.errors import ShardFailure
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.operations.commands import (
     Argument,
     Command,

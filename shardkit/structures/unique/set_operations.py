@@ -24,7 +24,7 @@ from functools import reduce
 from typing import Any, Final, Literal, TypeAlias
 
 from shardkit.errors import ParameterMismatchError, StructureError
-from shardkit.lua import script
+from shardkit.operations.lua import script
 from shardkit.operations.commands import Command, Locate, script_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base.damage import stored_integer

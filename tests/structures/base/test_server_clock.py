@@ -11,7 +11,7 @@ from shardkit import ShardKit
 from shardkit.operations.commands import Home
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.server_clock import FRESH, ServerClock
-from shardkit.transport.server_request import may_repeat
+from shardkit.network.links.server_request import may_repeat
 
 HOME = Home("unique")
 

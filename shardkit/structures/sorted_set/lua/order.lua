@@ -1,7 +1,7 @@
 -- Included by scripts that find the first or last members of a sorted set.
 -- Members are in order of score, and of their bytes where scores are equal, as in a ZSET. Scores
 -- are passed as text, which represents them exactly.
---@include text_order
+--@include operations/text_order
 
 local INFINITE = {['inf'] = math.huge, ['+inf'] = math.huge, ['-inf'] = -math.huge}
 

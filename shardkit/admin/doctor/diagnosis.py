@@ -1,0 +1,334 @@
+"""Turns the result of a scan into findings and remedies: pure rules.
+
+Raising a limit pays off as long as the parts that it allows are fast. A compact part is searched
+from its beginning, so beyond some length it costs time and saves little memory. The part size that
+a structure was created with is taken as intended; beyond it, smaller parts help, not higher limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from shardkit.admin.doctor.scan import ScanResult
+from shardkit.admin.doctor.summary import KeyGroup, KeyStatistics, StoredStructure
+from shardkit.admin.doctor.targets import ServerInfo
+from shardkit.structures.encodings.limits import FORMS, Excess, beyond, recommend
+from shardkit.structures.base.parameters import evicted, meta_key
+
+# Up to these sizes parts are fast: an HGET from 1,024 fields takes seven times as long as from 128,
+# an intset is searched by bisection, and only adding to it moves the members that follow.
+MOST_ENTRIES: Final[Mapping[str, int]] = {"hash": 1024, "zset": 1024, "set": 1024, "intset": 4096}
+# Longer entries save little: the overhead of an entry is some 60 bytes.
+MOST_BYTES: Final = 1024
+
+ENTRIES, BYTES, PLAN = "entries", "bytes", "plan"
+STALE, NO_FORM, UNKNOWN, BROKEN = "stale", "no form", "unknown", "broken"
+RIGHTS = "rights"
+EVICTION = "eviction"
+
+_OTHERS = {"hash": "kit.hash", "zset": "kit.sorted_set", "intset": "kit.set", "set": "kit.set"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as compact as it could be.
+
+    Attributes:
+        component: where.
+        structure: the structure; None for other keys.
+        type: TYPE of the keys, if they belong to no structure.
+        problem: ``entries`` or ``bytes``: a limit is exceeded; ``plan``: it will be exceeded when
+            parts reach their planned size; ``stale``: it was exceeded once; ``no form``: the server
+            has no compact form; ``unknown``: the server does not show its limits;
+            ``broken``: a ``:meta`` key describes no structure;
+            ``rights``: the server will lose data when it starts again;
+            ``eviction``: it removes keys as memory runs out.
+        keys: about how many keys are affected; 0 for ``plan``.
+        text: what is wrong.
+        remedy: what to do about it.
+        setting: the limit, as the server names it.
+        limit: its value.
+        found: the number of entries, or bytes, that exceeds it.
+        form: the name of the compact form.
+        needed: what to raise the limit to; None if raising it does not help.
+    """
+
+    component: str
+    structure: str | None
+    type: str
+    problem: str
+    keys: int
+    text: str
+    remedy: str
+    setting: str | None = None
+    limit: int | None = None
+    found: int | None = None
+    form: str | None = None
+    needed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReport:
+    """The findings about a structure, or about other keys of one type and encoding.
+
+    Attributes:
+        group: which keys.
+        structure: the structure, if they belong to one.
+        statistics: totals of its keys.
+        findings: what is wrong with them.
+    """
+
+    group: KeyGroup
+    structure: StoredStructure | None
+    statistics: KeyStatistics
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def compact(self) -> float | None:
+        """The share of its keys that are compact; None without a compact form or keys."""
+        statistics = self.statistics
+        return None if statistics.form is None else 1 - statistics.loose / statistics.keys
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The findings about components.
+
+    Attributes:
+        scan: what was scanned.
+        structures: the structures, by component and name.
+        others: all other keys, by component, type and encoding.
+        broken: the ``:meta`` keys that describe no structure, and servers that will lose data.
+    """
+
+    scan: ScanResult
+    structures: list[GroupReport] = field(default_factory=list)
+    others: list[GroupReport] = field(default_factory=list)
+    broken: list[Finding] = field(default_factory=list)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Everything that is wrong, structures first."""
+        reports = (*self.structures, *self.others)
+        return [*self.broken, *(each for report in reports for each in report.findings)]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether all scanned keys are compact, and will stay so."""
+        return not self.findings and not self.scan.failures
+
+
+def diagnose(scan: ScanResult) -> Diagnosis:
+    """Return the findings about scanned keys."""
+    structures = []
+    for key in sorted(scan.structures):
+        structure = scan.structures[key]
+        group = KeyGroup(*key, "")
+        statistics = scan.groups.get(group, KeyStatistics())
+        found = (
+            *_beyond(group, statistics, structure),
+            *_beyond_ends(group, statistics),
+            *_planned(scan, structure),
+            *_rest(group, statistics),
+        )
+        structures.append(GroupReport(group, structure, statistics, found))
+    others = [
+        GroupReport(
+            group, None, statistics, (*_beyond(group, statistics, None), *_rest(group, statistics))
+        )
+        for group, statistics in sorted(
+            scan.groups.items(), key=lambda item: item[0][::2] + item[0][3:]
+        )
+        if group.structure is None
+    ]
+    broken = [
+        Finding(
+            component,
+            key.decode(errors="backslashreplace").removesuffix(meta_key("")),
+            "",
+            BROKEN,
+            1,
+            f"its :meta {text}",
+            "restore it from a backup; if the key is your own, rename it",
+        )
+        for (component, key), text in sorted(scan.broken.items())
+    ]
+    for component, servers in sorted(scan.component_servers.items()):
+        for server in (scan.servers[id_] for id_ in sorted(servers)):
+            has_structures = any(owner == component for owner, _ in scan.structures)
+            if has_structures and server.policy != "noeviction":
+                text = (
+                    f"{server.address} has maxmemory-policy {server.policy}: "
+                    f"{evicted(server.policy)}"
+                )
+                remedy = "CONFIG SET maxmemory-policy noeviction"
+                broken.append(Finding(component, None, "", EVICTION, 0, text, remedy))
+            if server.loses_scripts:
+                text = (
+                    f"{server.address} appends to a file, and its default user is off without "
+                    "rights: when it starts again it loses what scripts and MULTI wrote"
+                )
+                remedy = "ACL SETUSER default off ~* &* +@all, and ACL SAVE"
+                broken.append(Finding(component, None, "", RIGHTS, 0, text, remedy))
+    return Diagnosis(scan, structures, others, broken)
+
+
+def _beyond(
+    group: KeyGroup, statistics: KeyStatistics, structure: StoredStructure | None
+) -> Iterator[Finding]:
+    """Yield the limits that keys exceed."""
+    form = statistics.form or ""
+    for worst in statistics.worst.values():
+        excess = worst.excess
+        planned = structure.part_size if structure else None
+        needed = _needed(form, excess, planned)
+        yield _finding(
+            group,
+            BYTES if excess.of_bytes else ENTRIES,
+            round(worst.keys),
+            str(excess),
+            _remedy(form, excess, needed, structure),
+            excess,
+            form,
+            needed,
+        )
+
+
+def _beyond_ends(group: KeyGroup, statistics: KeyStatistics) -> Iterator[Finding]:
+    """Yield the limits that the first and last members of a sorted set exceed."""
+    for worst in statistics.worst_ends.values():
+        excess = worst.excess
+        needed = _needed("zset", excess, None)
+        remedy = f"set {excess.setting} to {needed}" if needed else "make it with a smaller bound"
+        text = f"{excess}, of its first or last members"
+        problem = BYTES if excess.of_bytes else ENTRIES
+        yield _finding(group, problem, round(worst.keys), text, remedy, excess, "zset", needed)
+
+
+def _needed(form: str, excess: Excess, planned: int | None) -> int | None:
+    """Return what to raise a limit to; None if raising it costs more than it saves."""
+    most = MOST_BYTES if excess.of_bytes else max(MOST_ENTRIES.get(form, 0), planned or 0)
+    if excess.found > most:
+        return None
+    if not excess.of_bytes and planned and excess.found <= planned:
+        return planned
+    return min(most, 1 << (excess.found - 1).bit_length())
+
+
+def _remedy(
+    form: str, excess: Excess, needed: int | None, structure: StoredStructure | None
+) -> str:
+    if needed is not None:
+        return f"set {excess.setting} to {needed}"
+    if excess.of_bytes:
+        return "store long values elsewhere, or compress them (codec=)"
+    if structure is not None:
+        return "its parts outgrew their size: create it again with a larger total"
+    return f"store it in parts ({_OTHERS.get(form, 'a structure')})"
+
+
+def _planned(scan: ScanResult, structure: StoredStructure) -> Iterator[Finding]:
+    """Yield the limits that parts will exceed when they reach their planned size."""
+    form, size = structure.form, structure.part_size
+    group = KeyGroup(structure.component, structure.name, "")
+    statistics = scan.groups.get(group, KeyStatistics())
+    if form is None or size is None:
+        return
+    for limits in scan.limits_of(structure.component):
+        for excess in beyond(FORMS[form], size, None, limits):
+            if (excess.setting, excess.limit) not in statistics.worst:
+                text = (
+                    f"{excess.setting} is {excess.limit:,}: parts may have {size:,} {excess.entry}s"
+                )
+                remedy = f"set {excess.setting} to {size}"
+                yield _finding(group, PLAN, 0, text, remedy, excess, form, size)
+
+
+def _rest(group: KeyGroup, statistics: KeyStatistics) -> Iterator[Finding]:
+    """Yield the reasons other than limits why keys are not compact."""
+    what = "part" if group.structure else "key"
+    if statistics.stale:
+        text = f"{what}s are within the limits now, but exceeded them once"
+        remedy = "rewrite them: " + ("--repack" if group.structure else "DUMP, RESTORE … REPLACE")
+        yield _finding(group, STALE, round(statistics.stale), text, remedy)
+    if statistics.without_form:
+        text = "the server has no compact form for sets of text"
+        remedy = "use integers (members=int), Redis 7.2 or later, or Valkey"
+        yield _finding(group, NO_FORM, round(statistics.without_form), text, remedy)
+    if statistics.unknown_limits:
+        text = f"{what}s are not compact, and the server does not show its limits"
+        yield _finding(
+            group,
+            UNKNOWN,
+            round(statistics.unknown_limits),
+            text,
+            "allow CONFIG GET, or check them",
+        )
+
+
+def _finding(
+    group: KeyGroup,
+    problem: str,
+    keys: int,
+    text: str,
+    remedy: str,
+    excess: Excess | None = None,
+    form: str | None = None,
+    needed: int | None = None,
+) -> Finding:
+    where = (group.component, group.structure, group.type, problem, keys, text, remedy)
+    if excess is None:
+        return Finding(*where, form=form, needed=needed)
+    return Finding(*where, excess.setting, excess.limit, excess.found, form, needed)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChange:
+    """A limit to raise on one server.
+
+    Attributes:
+        server: the server.
+        setting: the limit, as the server names it.
+        before, after: its value now, and its new value.
+    """
+
+    server: ServerInfo
+    setting: str
+    before: int
+    after: int
+
+
+def limit_changes(diagnosis: Diagnosis) -> list[LimitChange]:
+    """Return which limits to raise: on all servers of a component, so that new parts fit too."""
+    scan = diagnosis.scan
+    wanted: dict[tuple[str, str], int] = {}
+    for finding in diagnosis.findings:
+        if finding.needed is None or finding.form is None:
+            continue
+        for id_ in scan.component_servers[finding.component]:
+            for setting, value in _settings(scan.servers[id_], finding):
+                wanted[id_, setting] = max(value, wanted.get((id_, setting), 0))
+    return list(_changes(scan.servers, wanted.items()))
+
+
+def _settings(server: ServerInfo, finding: Finding) -> Iterable[tuple[str, int]]:
+    """Return a finding's setting as a server names it."""
+    if server.limits is None or finding.form is None or finding.needed is None:
+        return ()
+    entries, longest = (0, finding.needed) if finding.problem == BYTES else (finding.needed, None)
+    return recommend(finding.form, entries, longest, server.limits).items()
+
+
+def _changes(
+    servers: Mapping[str, ServerInfo], wanted: Iterable[tuple[tuple[str, str], int]]
+) -> Iterator[LimitChange]:
+    for (id_, setting), value in sorted(
+        wanted, key=lambda each: (servers[each[0][0]].address, each)
+    ):
+        limits = servers[id_].limits
+        assert limits is not None
+        before = limits.settings[setting]
+        if before < value:
+            yield LimitChange(servers[id_], setting, before, value)

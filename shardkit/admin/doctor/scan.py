@@ -1,0 +1,316 @@
+"""Scans the keys of components: all of them, or a sample of each database.
+
+SCAN returns keys in the order of their hashes, so the first thousand are a fair sample of a
+database; each of them represents an equal share of all keys. Structures are found first, by a SCAN
+of every database for ``*:meta``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+from redis.exceptions import RedisClusterException, RedisError
+
+from shardkit.config.component import Component
+from shardkit.admin.doctor.summary import (
+    KeyGroup,
+    KeyStatistics,
+    StoredStructure,
+    is_part,
+    structure_of,
+)
+from shardkit.admin.doctor.targets import (
+    Database,
+    ServerInfo,
+    by_server,
+    databases_of,
+    distinct_shards,
+    server_info,
+)
+from shardkit.structures.encodings.inspection import KEYS_AT_ONCE, inspect_keys
+from shardkit.structures.encodings.limits import KeyEncoding, Limits, check
+from shardkit.errors import ShardErrors, ShardKitError
+from shardkit.kit.kit import ShardKit
+from shardkit.operations.lua import script
+from shardkit.operations.commands import Shard, script_call
+from shardkit.operations.operation import Operation, pages
+from shardkit.operations.server_errors import meaning
+from shardkit.structures.base.parameters import meta_key
+from shardkit.structures.layouts.growing import tags
+
+SAMPLE: Final = 1_000
+_SCAN: Final = 1_000  # keys of one SCAN
+_SCAN_NAMES: Final = 10_000  # of a SCAN whose pattern few keys match
+_WORKERS: Final = 8
+_REPACKED_AT_ONCE: Final = 100
+_KINDS: Final = frozenset(
+    (
+        *("hash", "list", "packed", "set", "sorted-set", "unique-visitors"),
+        *("address-book", "ads", "jobs", "search", "social"),
+    )
+)
+_PROBED: Final = 16  # parts of a structure that the sample missed
+
+Progress = Callable[[str, int, int], object]
+
+
+@dataclass
+class ScanResult:
+    """What a scan of components found.
+
+    Attributes:
+        sample: how many keys of a database were scanned at most; None for all.
+        servers: the servers, by id.
+        component_servers: the ids of each component's servers.
+        structures: the structures, by component and name.
+        groups: the totals of each group of keys.
+        keys: how many keys there are.
+        seen: how many were scanned.
+        repacked: how many parts were rewritten.
+        broken: by component and key, why a ``:meta`` key describes no structure.
+        failures: by shard, why it could not be scanned.
+    """
+
+    sample: int | None
+    servers: dict[str, ServerInfo] = field(default_factory=dict)
+    component_servers: dict[str, set[str]] = field(default_factory=dict)
+    structures: dict[tuple[str, str], StoredStructure] = field(default_factory=dict)
+    groups: dict[KeyGroup, KeyStatistics] = field(default_factory=dict)
+    keys: int = 0
+    seen: int = 0
+    repacked: int = 0
+    broken: dict[tuple[str, bytes], str] = field(default_factory=dict)
+    failures: dict[str, Exception] = field(default_factory=dict)
+
+    @property
+    def estimated(self) -> bool:
+        """Whether figures are estimates, because not all keys were scanned."""
+        return self.seen < self.keys
+
+    def limits_of(self, component: str) -> set[Limits]:
+        """Return the different limits of a component's servers."""
+        found = (self.servers[each].limits for each in self.component_servers.get(component, ()))
+        return {limits for limits in found if limits is not None}
+
+
+def scan(
+    kit: ShardKit,
+    components: Mapping[str, Component],
+    sample: int | None = SAMPLE,
+    *,
+    repack: bool = False,
+    progress: Progress = lambda what, done, total: None,
+) -> ScanResult:
+    """Scan components' keys: how they are stored, their size, and which limits they exceed.
+
+    Args:
+        kit: a kit on their topology.
+        components: the components.
+        sample: how many keys of each database to scan; None for all of them.
+        repack: rewrite the parts that become compact by it.
+        progress: called with the current step, how many databases are done, and how many there are.
+
+    Returns:
+        What was found. Shards that cannot be scanned are among its failures.
+
+    Cost: for each database a SCAN for structures, which transfers only their names, and a few
+    exchanges for the scanned keys; their entries are read only if they are not compact.
+    """
+    return _Scanner(kit, components, sample, repack, progress).run()
+
+
+class _Scanner:
+    def __init__(
+        self,
+        kit: ShardKit,
+        components: Mapping[str, Component],
+        sample: int | None,
+        repack: bool,
+        progress: Progress,
+    ) -> None:
+        self._kit = kit
+        self._components = components
+        self._repack = repack
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._result = ScanResult(sample)
+        self._names: dict[str, set[bytes]] = {}
+        self._limits: dict[Database, Limits | None] = {}
+
+    def run(self) -> ScanResult:
+        databases: list[Database] = []
+        for component in self._components.values():
+            for shard in distinct_shards(component):
+                try:
+                    databases += databases_of(self._kit, component, shard)
+                except ShardKitError as error:
+                    self._result.failures[str(shard)] = error
+        reachable = self._visit_all("finding structures", databases, self._find_structures)
+        for name in self._components:
+            structures = self._result.structures
+            self._names[name] = {each.encode() for owner, each in structures if owner == name}
+        self._visit_all("inspecting keys", reachable, self._inspect_database)
+        for structure in self._result.structures.values():
+            statistics = self._result.groups.get(KeyGroup(structure.component, structure.name, ""))
+            if statistics is None or not statistics.seen:
+                self._probe(structure)
+        return self._result
+
+    def _visit_all(
+        self, what: str, databases: Sequence[Database], visit: Callable[[Database], None]
+    ) -> list[Database]:
+        """Visit databases, different servers in parallel; return those that answered."""
+        answered: list[Database] = []
+
+        def visit_all(group: Sequence[Database]) -> None:
+            dead: Exception | None = None
+            for database in group:
+                try:
+                    if dead is None:
+                        visit(database)
+                        answered.append(database)
+                except (RedisError, RedisClusterException, OSError, ShardErrors) as error:
+                    dead = error
+                with self._lock:
+                    if dead is not None:
+                        self._result.failures.setdefault(str(database.shard), dead)
+                    self._done += 1
+                    self._progress(what, self._done, len(databases))
+
+        self._done = 0
+        self._progress(what, 0, len(databases))
+        with ThreadPoolExecutor(_WORKERS) as pool:
+            list(pool.map(visit_all, by_server(databases)))
+        return answered
+
+    # ---- first: which servers there are, and which structures
+
+    def _find_structures(self, database: Database) -> None:
+        server = server_info(database)
+        component = database.shard.component
+        with self._lock:
+            self._result.servers.setdefault(server.id, server)
+            self._result.component_servers.setdefault(component, set()).add(server.id)
+            self._limits[database] = server.limits
+        names = database.client.scan_iter(match=meta_key("*"), count=_SCAN_NAMES)
+        for page in pages(names, _SCAN):
+            pipe = database.client.pipeline(transaction=False)
+            for key in page:
+                pipe.hgetall(key)
+            for key, fields in zip(page, pipe.execute(raise_on_error=False), strict=True):
+                found = _described(component, key, fields)
+                with self._lock:
+                    if isinstance(found, StoredStructure):
+                        self._result.structures[component, found.name] = found
+                    elif found:
+                        self._result.broken[component, key] = found
+
+    # ---- then: the keys
+
+    def _inspect_database(self, database: Database) -> None:
+        sample = self._result.sample
+        total = int(database.client.dbsize())
+        names = database.client.scan_iter(count=_SCAN if sample is None else min(sample, _SCAN))
+        if sample is not None:
+            names = islice(names, sample)
+        seen = 0
+        for page in pages(names, max(KEYS_AT_ONCE, sample or 0)):
+            # A sample is one page.
+            weight = 1.0 if sample is None else max(1.0, total / len(page))
+            self._add(
+                database.shard,
+                self._limits[database],
+                self._kit.driver.run(inspect_keys(database.shard, page)),
+                weight,
+            )
+            seen += len(page)
+        with self._lock:
+            self._result.keys += max(total, seen)
+            self._result.seen += seen
+
+    def _add(
+        self, shard: Shard, limits: Limits | None, found: Sequence[KeyEncoding], weight: float
+    ) -> None:
+        groups: dict[KeyGroup, KeyStatistics] = {}
+        names = self._names[shard.component]
+        if self._repack:
+            found = self._repack_stale(shard, limits, found)
+        for seen in found:
+            structure = structure_of(seen.key, names)
+            if structure is None:
+                group = KeyGroup(shard.component, None, seen.type, seen.encoding)
+            else:
+                group = KeyGroup(shard.component, structure, "")
+            statistics = groups.setdefault(group, KeyStatistics())
+            if structure is None or is_part(seen.key):
+                statistics.add(seen, weight, limits)
+            else:
+                statistics.add_beside(seen, weight, limits)
+        with self._lock:
+            for group, statistics in groups.items():
+                self._result.groups.setdefault(group, KeyStatistics()).merge(statistics)
+
+    def _repack_stale(
+        self, shard: Shard, limits: Limits | None, found: Sequence[KeyEncoding]
+    ) -> list[KeyEncoding]:
+        """Rewrite the parts that become compact by it; return all keys as they are now."""
+        names = self._names[shard.component]
+        parts = [seen for seen in found if structure_of(seen.key, names) and is_part(seen.key)]
+        stale = [part.key for part in parts if check(part, limits).stale]
+        if not stale:
+            return list(found)
+        now = {seen.key: seen for seen in self._kit.driver.run(_repack(shard, stale))}
+        with self._lock:
+            self._result.repacked += len(now)
+        return [now.get(seen.key, seen) for seen in found]
+
+    def _probe(self, structure: StoredStructure) -> None:
+        """Inspect the first parts of a structure that the sample missed."""
+        name, groups = structure.name, structure.parameters.get("groups", "")
+        keys = [f"{name}:{part}" for part in range(_PROBED)]
+        if groups.isdigit():
+            keys += [f"{name}:{{{tag}}}:0" for tag in islice(tags(int(groups)), _PROBED)]
+        component = self._components[structure.component]
+        try:
+            owned_by: dict[Shard, list[str]] = {}
+            for key in keys:
+                owned_by.setdefault(component.shard_of(key), []).append(key)
+            for shard, owned in owned_by.items():
+                found = self._kit.driver.run(inspect_keys(shard, owned))
+                limits = next(iter(self._result.limits_of(component.name)), None)
+                self._add(shard, limits, found, 1.0)
+        except (ShardErrors, ShardKitError) as error:
+            self._result.failures.setdefault(component.name, error)
+
+
+def _repack(shard: Shard, keys: Sequence[bytes]) -> Operation[list[KeyEncoding]]:
+    """Rewrite keys, each atomically."""
+    for page in pages(keys, _REPACKED_AT_ONCE):
+        yield [script_call(shard, script("doctor/repack"), [key]) for key in page]
+    return (yield from inspect_keys(shard, keys))
+
+
+def _described(component: str, key: bytes, fields: object) -> StoredStructure | str:
+    """Return the structure that a ``:meta`` key describes, or why it describes none."""
+    if isinstance(fields, Exception):
+        known = meaning(fields)
+        return known.text if known else "is not a HASH"
+    if not isinstance(fields, dict) or not fields:
+        return ""  # it is gone
+    if b"kind" not in fields:
+        return "does not say the kind of its structure"
+    words = {n.decode(errors="replace"): v.decode(errors="replace") for n, v in fields.items()}
+    try:
+        name = key.decode().removesuffix(meta_key(""))
+    except UnicodeDecodeError:
+        return "is not UTF-8"
+    if words["kind"] not in _KINDS:
+        return f"says kind={words['kind'][:40]!r}, which is not known"
+    if not words.get("part_size", "1").isdigit():
+        return f"says part_size={words['part_size'][:40]!r}, which is not a number"
+    return StoredStructure(component, name, words)

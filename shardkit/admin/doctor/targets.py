@@ -1,0 +1,129 @@
+"""The databases of a component, and the server processes that hold them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis
+
+from shardkit.config.component import Component
+from shardkit.structures.encodings.limits import LIMITS_PATTERN, Limits, read_limits
+from shardkit.kit.kit import ShardKit
+from shardkit.operations.commands import Shard
+
+
+@dataclass(frozen=True)
+class Database:
+    """A database of one shard; a cluster has one on each node.
+
+    Attributes:
+        shard: the shard, or the first of several that share the database.
+        address: ``127.0.0.1:7101/1``.
+        client: redis-py's client for it, without decoding.
+    """
+
+    shard: Shard
+    address: str
+    client: redis.Redis = field(repr=False)
+
+    @property
+    def server(self) -> str:
+        """Its server's address: ``127.0.0.1:7101``."""
+        return re.sub(r"/\d+$", "", self.address)
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """A server process.
+
+    Attributes:
+        id: its run id, which does not depend on the address that it is reached by.
+        address: the first address that it was reached by, without a database.
+        software: ``valkey 9.1.2``.
+        limits: its limits for compact forms; None if it does not show them.
+        replicas: how many replicas it has; they have limits of their own.
+        policy: its ``maxmemory-policy``.
+        loses_scripts: whether it will lose what its append-only file holds of scripts and
+            transactions when it starts again: its default user has no rights.
+        client: a client for it.
+    """
+
+    id: str
+    address: str
+    software: str
+    limits: Limits | None
+    replicas: int
+    policy: str
+    loses_scripts: bool
+    client: redis.Redis = field(repr=False)
+
+
+def distinct_shards(component: Component) -> Iterator[Shard]:
+    """Yield a component's shards, its entry first; of those that share a database, the first."""
+    addresses = set()
+    for shard, entry in component.entries():
+        if entry.address not in addresses:
+            addresses.add(entry.address)
+            yield shard
+
+
+def databases_of(kit: ShardKit, component: Component, shard: Shard) -> list[Database]:
+    """Return the databases of a shard: one, or on a cluster one for each master.
+
+    Raises:
+        ConfigError: its entry cannot be used.
+        ShardUnavailable: no node of the cluster answers.
+    """
+    client = kit.clients.get(component, shard.number, raw=True)
+    if isinstance(client, redis.RedisCluster):
+        return [
+            Database(shard, f"{node.host}:{node.port}", client.get_redis_connection(node))
+            for node in client.get_primaries()  # type: ignore[no-untyped-call]
+        ]
+    return [Database(shard, component.entry_of(shard).address, client)]
+
+
+def server_info(database: Database) -> ServerInfo:
+    """Return which server holds a database, and its limits.
+
+    Raises:
+        RedisError, OSError: it cannot be reached, or refuses to answer.
+    """
+    info: Any = database.client.info()
+    name = "valkey" if "valkey_version" in info else "redis"
+    try:
+        limits = read_limits(database.client.config_get(LIMITS_PATTERN))
+    except redis.ResponseError:  # CONFIG is not permitted
+        limits = None
+    return ServerInfo(
+        str(info["run_id"]),
+        database.server,
+        f"{name} {info[f'{name}_version']}",
+        limits,
+        int(info.get("connected_slaves", 0)),
+        str(info.get("maxmemory_policy", "noeviction")),
+        name == "redis"
+        and bool(info.get("aof_enabled"))
+        and default_user_lacks_rights(database.client),
+        database.client,
+    )
+
+
+def default_user_lacks_rights(client: Any) -> bool:
+    """Whether the default user is off and has no rights, if the server shows that."""
+    try:
+        users = [bytes(line) for line in client.execute_command("ACL", "LIST")]
+    except redis.ResponseError:
+        return False
+    return any(line.startswith(b"user default off ") and b"-@all" in line for line in users)
+
+
+def by_server(databases: Iterable[Database]) -> list[list[Database]]:
+    """Return databases grouped by the server in their addresses."""
+    groups: dict[str, list[Database]] = {}
+    for database in databases:
+        groups.setdefault(database.server, []).append(database)
+    return list(groups.values())

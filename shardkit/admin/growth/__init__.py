@@ -1,0 +1,67 @@
+"""Growing a fleet while it is in use: failover, and moving servers; see docs/growth.md."""
+
+from shardkit.admin.growth.attachment import AttachedReplica, attach_replica, detach_replica
+from shardkit.admin.growth.certificate import ServerComparison, compare
+from shardkit.admin.growth.failover import Fence, apply_fences, fail_over, pending_fences
+from shardkit.admin.growth.journal import ServerMove, ShardMove
+from shardkit.admin.growth.move import (
+    MovePlan,
+    abort_move,
+    moves,
+    plan_move,
+    resume_move,
+    reverse_move,
+    start_move,
+    verify_move,
+)
+from shardkit.admin.growth.plan import GrowthPlan, GrowthStep, plan_growth
+from shardkit.admin.growth.replica_tree import ReplicaNode, replica_tree
+from shardkit.admin.growth.servers import Takeover
+from shardkit.admin.growth.shard_move import (
+    abort_shard_move,
+    resume_shard_move,
+    reverse_shard_move,
+    shard_moves,
+    start_shard_move,
+    verify_shard_move,
+)
+from shardkit.admin.growth.shard_plan import plan_shard_move
+from shardkit.admin.growth.verify import VerifiedReplica, verify_replica, verify_replicas
+
+__all__ = [
+    "AttachedReplica",
+    "Fence",
+    "GrowthPlan",
+    "GrowthStep",
+    "MovePlan",
+    "ReplicaNode",
+    "ServerComparison",
+    "ServerMove",
+    "ShardMove",
+    "Takeover",
+    "VerifiedReplica",
+    "abort_move",
+    "abort_shard_move",
+    "apply_fences",
+    "attach_replica",
+    "compare",
+    "detach_replica",
+    "fail_over",
+    "moves",
+    "pending_fences",
+    "plan_growth",
+    "plan_move",
+    "plan_shard_move",
+    "replica_tree",
+    "resume_move",
+    "resume_shard_move",
+    "reverse_move",
+    "reverse_shard_move",
+    "shard_moves",
+    "start_move",
+    "start_shard_move",
+    "verify_move",
+    "verify_replica",
+    "verify_replicas",
+    "verify_shard_move",
+]

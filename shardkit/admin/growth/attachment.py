@@ -1,0 +1,247 @@
+"""Attaching replicas to servers that are in use, and detaching them.
+
+::
+
+    attach   the new server follows, is filled and near its master ─► entries name it
+    detach   entries name it no more ─► clients have left it ─► it follows nobody
+
+A replica may follow a replica, which relieves the master; entries do not name it then, as clients
+read only from replicas that follow the master itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
+from shardkit.config.store import read_components, read_epoch
+from shardkit.errors import InvalidArgumentError
+from shardkit.admin.growth.entries import LEAVE, push_changed
+from shardkit.admin.growth.failover import master_of
+from shardkit.admin.growth.journal import lease
+from shardkit.admin.growth.known_servers import KnownServers
+from shardkit.admin.growth.relocation import (
+    Same,
+    ServerAddress,
+    address_of,
+    entries_on,
+    with_replica,
+    without_replica,
+)
+from shardkit.admin.growth.servers import (
+    GrowthError,
+    connected_to,
+    is_refused,
+    persist_roles,
+    replicate,
+    role_of,
+    same_server,
+    unfit,
+    wait_for_copy,
+)
+
+COPY = 3600.0  # seconds
+
+
+@dataclass(frozen=True)
+class AttachedReplica:
+    """A replica that was attached or detached.
+
+    Attributes:
+        replica: the server.
+        master: the one that it follows, or followed.
+        named: whether entries name it now.
+        epoch: `config:epoch` now.
+    """
+
+    replica: ServerAddress
+    master: ServerAddress
+    named: bool
+    epoch: int
+
+
+def attach_replica(
+    config: Any, replica: str, to: str, *, zone: str | None = None, copy: float = COPY
+) -> AttachedReplica:
+    """Have an empty server replicate another one; when it is filled, entries name it.
+
+    Args:
+        config: a client of the config server.
+        replica: the new server, ``host:port``, empty. One that follows already is only named.
+        to: the server to follow: a shard (``timelines:3``), a master that entries name, or one of
+            its replicas, ``host:port``. Who follows a replica is not named in entries.
+        zone: where it is, for `read_from="zone"`.
+        copy: how long the copy may take, in seconds.
+
+    Raises:
+        GrowthError: it cannot replicate that server, or was not filled in time: then it follows it,
+            and no entry names it.
+        InvalidArgumentError: no entry names the server to follow.
+    """
+    with lease(config) as held, ExitStack() as stack:
+        components = read_components(config)
+        target = ServerAddress.parse(replica)
+        same = KnownServers(components.values(), target).same
+        if entries_on(components.values(), target, same):
+            raise GrowthError(f"entries name {target} as a master", "nothing was changed")
+        source, like, where = _followed(components, to)
+        master = stack.enter_context(connected_to(source, like, where))
+        new = stack.enter_context(connected_to(target, like, where))
+        role, info = role_of(new), master.info()
+        problems = unfit(info, new.info(), master, new, source, target)
+        if same(source, target):
+            problems = [f"{source} and {target} are one server"]
+        if info.get("cluster_enabled"):
+            problems.append(f"{source} is a node of a cluster: CLUSTER REPLICATE")
+        if problems:
+            raise GrowthError("; ".join(problems), "nothing was changed")
+        if role.is_master:
+            replicate(new, source, like, where)
+            persist_roles(new)
+        wait_for_copy(master, new, copy)
+        named = bool(entries_on(components.values(), source, same))
+        epoch = read_epoch(config)
+        if named:
+            epoch = push_changed(
+                held,
+                lambda components: with_replica(components, source, target, same, zone),
+                f"{target} replicates {source}",
+            )
+    return AttachedReplica(target, source, named, epoch)
+
+
+def detach_replica(config: Any, replica: str, *, force: bool = False) -> AttachedReplica:
+    """Have a replica follow nobody, after entries name it no more and clients have left it.
+
+    It keeps its data, and takes writes again. One that is down is only removed from the entries.
+
+    Args:
+        config: a client of the config server.
+        replica: the server, ``host:port``.
+        force: also if its master will refuse writes without it (``min-replicas-to-write``).
+
+    Raises:
+        GrowthError: it is a master, others follow it, or its master would refuse writes.
+        InvalidArgumentError: it follows no server that entries name.
+    """
+    with lease(config) as held, ExitStack() as stack:
+        components = read_components(config)
+        target = ServerAddress.parse(replica)
+        same = KnownServers(components.values(), target).same
+        if entries_on(components.values(), target, same):
+            raise GrowthError(f"entries name {target} as a master", "fail over first")
+        source, like, where = _followed_by(components, target, same)
+        role = None
+        client = stack.enter_context(connected_to(target, like, where))
+        try:
+            role = role_of(client)
+        except (RedisError, OSError) as error:
+            if not (force or is_refused(error)):
+                raise GrowthError(
+                    f"{target} may be alive, but INFO failed ({error}): it would still follow "
+                    f"{source}, although no entry names it",
+                    "make INFO work; or --force",
+                ) from error
+        if role is not None and role.replicas:
+            below = ", ".join(str(server) for server, _ in role.replicas)
+            raise GrowthError(f"{target} has replicas itself: {below}", "detach them first")
+        if role is not None and not force:
+            _check_enough_are_left(source, like, where)
+        epoch = push_changed(
+            held,
+            lambda components: without_replica(components, target, same),
+            f"{target} replicates {source} no more",
+        )
+        if role is not None and not role.is_master:
+            _wait_for_clients(client)
+            client.execute_command("REPLICAOF", "NO", "ONE")
+            persist_roles(client)
+    return AttachedReplica(target, source, False, epoch)
+
+
+Components = Mapping[str, Component]
+
+
+def _followed(components: Components, name: str) -> tuple[ServerAddress, Entry, str]:
+    """Return the server to follow, an entry that says how to log in, and where that is stored."""
+    try:
+        return master_of(components, name)
+    except InvalidArgumentError:
+        for where, entry, replica in _named_replicas(components):
+            if str(replica) == name:
+                return replica, entry, where
+        raise
+
+
+def _followed_by(
+    components: Components, replica: ServerAddress, same: Same
+) -> tuple[ServerAddress, Entry, str]:
+    """Return whom a server follows, by the entries or by what it says itself."""
+    named = list(_named_replicas(components))
+    for where, entry, each in named:
+        if same(each, replica):
+            return _address(entry), entry, where
+    servers = named
+    for component in components.values():
+        for shard, entry in component.entries():
+            if not entry.is_cluster and (master := address_of(entry)) is not None:
+                servers.append((entry_key(*shard), entry, master))
+    for where, entry, server in servers:
+        with suppress(RedisError, OSError), connected_to(replica, entry, where) as client:
+            role = role_of(client)
+            if role.master is not None and same_server(role.master, server):
+                return server, entry, where
+    raise InvalidArgumentError(
+        f"{replica} follows no server that entries name", "see: shardkit replicas tree"
+    )
+
+
+def _named_replicas(components: Components) -> Iterator[tuple[str, Entry, ServerAddress]]:
+    for component in components.values():
+        for shard, entry in component.entries():
+            for each in entry.replicas:
+                if address_of(entry) is not None and (server := address_of(each)) is not None:
+                    yield entry_key(*shard), entry, server
+
+
+def _address(entry: Entry) -> ServerAddress:
+    server = address_of(entry)
+    assert server is not None, "checked by _named_replicas"
+    return server
+
+
+def _check_enough_are_left(source: ServerAddress, like: Entry, where: str) -> None:
+    """Refuse to detach the replica without which its master takes no writes."""
+    try:
+        with connected_to(source, like, where) as master:
+            least = int(master.config_get("min-replicas-to-write").get("min-replicas-to-write", 0))
+            left = len(role_of(master).replicas) - 1
+    except (RedisError, OSError) as error:
+        if is_refused(error):
+            return
+        raise GrowthError(
+            f"{source} does not say how many replicas it needs to take writes ({error})",
+            "make INFO and CONFIG GET work; or --force",
+        ) from error
+    if left < least:
+        raise GrowthError(
+            f"{source} takes writes only with {least} replicas, and would have {left}",
+            "attach another one first; or --force",
+        )
+
+
+def _wait_for_clients(client: Any) -> None:
+    """Wait until no connection of shardkit's is left, but not for ever."""
+    end = time.monotonic() + LEAVE
+    while time.monotonic() < end:
+        with suppress(RedisError):  # CLIENT LIST is not everybody's right
+            if not any(each["name"].startswith("shardkit:") for each in client.client_list()):
+                return
+        time.sleep(0.05)

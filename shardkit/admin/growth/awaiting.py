@@ -1,0 +1,89 @@
+"""The functions of `shardkit.admin.growth`, awaiting: each with the same name and arguments.
+
+::
+
+    from shardkit.admin.growth import awaiting
+
+    move = await awaiting.start_shard_move(config, ["timelines:3"], "new.internal:6379")
+
+Each works in a thread of its own, with the blocking client of the config server that it is given,
+so the event loop goes on. ``progress`` is called in the event loop. A task that is cancelled does
+not wait any longer; the work goes on to its end, because half of a move helps nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial, wraps
+from typing import Any, ParamSpec, TypeVar
+
+from shardkit.admin import growth
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _awaiting(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
+    @wraps(function)
+    async def run(*args: P.args, **options: P.kwargs) -> R:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[R] = loop.create_future()
+
+        def in_loop(function: Callable[..., object], *args: object) -> None:
+            with suppress(RuntimeError):  # it is closed: nobody waits any more
+                loop.call_soon_threadsafe(function, *args)
+
+        told = options.get("progress")
+        if callable(told):
+            options["progress"] = partial(in_loop, told)
+
+        def settle(result: R | None, error: BaseException | None) -> None:
+            if done.cancelled():
+                return
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(result)  # type: ignore[arg-type]
+
+        def work() -> None:
+            result, error = None, None
+            try:
+                result = function(*args, **options)
+            except BaseException as raised:  # it is raised where it is awaited
+                error = raised
+            in_loop(settle, result, error)
+
+        # Not of the loop's pool: a move takes long, and would take the place of other work.
+        target = partial(copy_context().run, work)
+        threading.Thread(target=target, name=f"shardkit-{function.__name__}").start()
+        return await done
+
+    return run
+
+
+abort_move = _awaiting(growth.abort_move)
+abort_shard_move = _awaiting(growth.abort_shard_move)
+apply_fences = _awaiting(growth.apply_fences)
+attach_replica = _awaiting(growth.attach_replica)
+detach_replica = _awaiting(growth.detach_replica)
+fail_over = _awaiting(growth.fail_over)
+moves = _awaiting(growth.moves)
+pending_fences = _awaiting(growth.pending_fences)
+plan_move = _awaiting(growth.plan_move)
+plan_shard_move = _awaiting(growth.plan_shard_move)
+replica_tree = _awaiting(growth.replica_tree)
+resume_move = _awaiting(growth.resume_move)
+resume_shard_move = _awaiting(growth.resume_shard_move)
+reverse_move = _awaiting(growth.reverse_move)
+reverse_shard_move = _awaiting(growth.reverse_shard_move)
+shard_moves = _awaiting(growth.shard_moves)
+start_move = _awaiting(growth.start_move)
+start_shard_move = _awaiting(growth.start_shard_move)
+verify_move = _awaiting(growth.verify_move)
+verify_replica = _awaiting(growth.verify_replica)
+verify_replicas = _awaiting(growth.verify_replicas)
+verify_shard_move = _awaiting(growth.verify_shard_move)

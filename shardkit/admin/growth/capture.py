@@ -1,0 +1,216 @@
+"""Which keys of some databases change, told by the server itself: keyspace notifications.
+
+::
+
+    PSUBSCRIBE __keyspace@3__:*      ◄── every write, expiry and eviction of a key of database 3
+    PING                             ◄── what was answered before is all that happened before
+
+One connection receives every notification in the order of the changes. Once the server has answered
+a PING, no earlier change is still to come. Some changes send no notification:
+
+* what consumers of a stream acknowledge; so streams are copied again at the end
+* FLUSHDB, FLUSHALL and SWAPDB, and the data that a server gets as a replica
+* all changes while ``notify-keyspace-events`` is set to something else, even if it is set back
+
+INFO commandstats counts the calls behind the last two. CONFIG RESETSTAT clears these counts. So
+the capture calls OBJECT HELP, which programs do not use, and later checks that it is still counted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from redis.exceptions import RedisError, ResponseError
+
+from shardkit.admin.growth.servers import GrowthError
+
+_CANARY = "object|help"
+# Calls that may change keys without a notification; Redis 6 counts the last two.
+_UNTOLD = (
+    *("config|set", "config|resetstat", "flushdb", "flushall", "swapdb", "debug"),
+    *("replicaof", "slaveof", "failover", _CANARY, "config", "object"),
+)
+_BARRIER = 5.0  # seconds
+_POLL = 0.1
+_SETTING = "notify-keyspace-events"
+_WANTED = "KA"  # keyspace events, all kinds of them
+# What a server does to keys by itself.
+_OF_ITSELF = frozenset({b"expired", b"evicted"})
+
+
+def turn_on_notifications(client: Any) -> str:
+    """Have a server tell of changed keys; return its setting as it was before."""
+    before = _text(client.config_get(_SETTING)[_SETTING])
+    if not _tells_all(before):
+        client.config_set(_SETTING, "".join(dict.fromkeys(before + _WANTED)))
+    return before
+
+
+def _tells_all(setting: str) -> bool:
+    return set(_WANTED) <= set(setting)
+
+
+def _calls(stats: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: stats.get(f"cmdstat_{name}") for name in _UNTOLD}
+
+
+class MissedChangesError(GrowthError):
+    """Keys may have changed without a notification, so a copy has to start again."""
+
+
+class KeyCapture:
+    """The keys of some databases of one server that have changed since they were last taken.
+
+    Args:
+        client: a client of the server, whose pool gives a connection that this keeps.
+        databases: the numbers.
+
+    Raises:
+        MissedChangesError: the server does not send all notifications.
+        GrowthError: it refuses, or does not count calls.
+    """
+
+    def __init__(self, client: Any, databases: Iterable[int]) -> None:
+        self._client = client
+        self._pool = client.connection_pool
+        self._connection = self._pool.get_connection()
+        self._prefixes = {b"__keyspace@%d__:" % number: number for number in databases}
+        self._lock = threading.Lock()
+        self._changed: dict[tuple[int, bytes], bool] = {}
+        self._answered = threading.Condition()
+        self._asked = self._heard = 0
+        self._error: Exception | None = None
+        self._ended = False
+        patterns = [prefix + b"*" for prefix in self._prefixes]
+        try:
+            self._connection.send_command("PSUBSCRIBE", *patterns)
+            for _ in patterns:
+                self._connection.read_response(disable_decoding=True)
+        except (RedisError, OSError) as error:
+            self._connection.disconnect()
+            self._pool.release(self._connection)
+            raise GrowthError(
+                f"the server does not tell of changed keys: {error}", "see docs/rights.md"
+            ) from error
+        try:
+            self._calls = self._calls_at_first()
+        except BaseException:
+            self._connection.disconnect()
+            self._pool.release(self._connection)
+            raise
+        self._thread = threading.Thread(target=self._listen, name="shardkit-capture", daemon=True)
+        self._thread.start()
+
+    def _calls_at_first(self) -> dict[str, Any]:
+        """Return the counts of calls at a moment when the server sends all notifications."""
+        with suppress(ResponseError):  # a refused call is counted, too
+            self._client.execute_command("OBJECT", "HELP")
+        with self._client.pipeline(transaction=True) as pipe:
+            pipe.config_get(_SETTING)
+            pipe.info("commandstats")
+            setting, stats = pipe.execute()
+        if not _tells_all(_text(setting[_SETTING])):
+            raise MissedChangesError(f"{_SETTING} was changed", "copy again")
+        calls = _calls(stats)
+        if not calls[_CANARY] and not calls["object"]:
+            raise GrowthError(
+                "the server does not count calls (INFO commandstats), so a move could miss changes",
+                "move the whole server: shardkit move server",
+            )
+        return calls
+
+    def require_complete(self) -> None:
+        """Check that no change can have been missed so far.
+
+        Raises:
+            MissedChangesError: a command was called that changes keys without a notification, or
+                the setting; or the connection was lost.
+        """
+        self._check()
+        now = _calls(self._client.info("commandstats"))
+        called = [name for name in _UNTOLD if now[name] != self._calls[name]]
+        if called:
+            names = {"CONFIG RESETSTAT" if each == _CANARY else each for each in called}
+            listed = ", ".join(sorted(each.upper().replace("|", " ") for each in names))
+            raise MissedChangesError(f"{listed} was called", "copy again")
+
+    def take(self, most: int | None = None) -> dict[tuple[int, bytes], bool]:
+        """Return keys that have changed, with their databases, and forget them.
+
+        With each, whether a client changed it; what expired or was evicted, the server did itself.
+
+        Raises:
+            MissedChangesError: the connection was lost.
+        """
+        self._check()
+        with self._lock:
+            if most is None or len(self._changed) <= most:
+                taken, self._changed = self._changed, {}
+            else:
+                taken = {key: self._changed.pop(key) for key in list(self._changed)[:most]}
+        return taken
+
+    def wait_until_told(self) -> None:
+        """Wait until everything that has happened so far has been told.
+
+        Raises:
+            MissedChangesError: the connection was lost.
+            GrowthError: the server does not answer.
+        """
+        with self._answered:
+            self._asked += 1
+            wanted = self._asked
+            try:
+                self._connection.send_command("PING", str(wanted), check_health=False)
+            except (RedisError, OSError) as error:
+                self._error = error
+            self._answered.wait_for(lambda: self._heard >= wanted or self._error, _BARRIER)
+            heard = self._heard >= wanted
+        self._check()
+        if not heard:
+            raise GrowthError("the server does not answer", "nothing has changed; try again")
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._ended = True
+        self._thread.join()
+        self._connection.disconnect()
+        with suppress(RedisError, OSError):
+            self._pool.release(self._connection)
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise MissedChangesError(
+                f"the connection that tells of changes was lost ({self._error})", "copy again"
+            )
+
+    def _listen(self) -> None:
+        try:
+            while not self._ended:
+                if not self._connection.can_read(timeout=_POLL):
+                    continue
+                said = self._connection.read_response(disable_decoding=True)
+                if said[0] == b"pmessage":
+                    self._note(said[2], said[3])
+                else:  # the PONG of `wait_until_told`: nothing else is asked for
+                    with self._answered:
+                        self._heard = int(said[1])
+                        self._answered.notify_all()
+        except (RedisError, OSError, ValueError, LookupError, TypeError) as error:
+            with self._answered:
+                self._error = error
+                self._answered.notify_all()
+
+    def _note(self, channel: bytes, event: bytes) -> None:
+        prefix, colon, key = channel.partition(b":")
+        found = self._prefixes[prefix + colon], key
+        by_client = event not in _OF_ITSELF
+        with self._lock:
+            self._changed[found] = self._changed.get(found, False) or by_client
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

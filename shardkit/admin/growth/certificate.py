@@ -1,0 +1,321 @@
+"""Whether two servers hold the same: every key, its type, its value and when it expires.
+
+::
+
+    SCAN of one side ─► TYPE, PTTL of some keys ─► their values, in one exchange ─► one digest a key
+                        on both sides                     what is large, in pages
+    SCAN of the other side ─► keys that only it has
+
+Values are compared whatever their encoding and order, so servers of different versions can be
+compared. A key that differs is read again, as it may just have been written: what differs for
+`SETTLED` seconds differs; unless it is being written all the time, which is counted apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis
+
+from shardkit.admin.growth.slices import Slices, at_work
+
+SETTLED = 2.0
+_PAGE = 200
+_SLICE = 30_000  # bytes of values in one exchange, about
+_MEMBER = 100  # bytes of a slice that a member of a collection stands for
+_MEMBERS = 500  # of a collection, in the exchange with other values
+_BYTES = 1 << 14  # of a string, in the exchange with other values
+_MOST_BYTES = 1 << 18  # of a string, in an exchange of its own
+_MOST_NAMED = 20
+_EXPIRY = 1000  # milliseconds by which times to live may differ
+_STEP = 0.02
+_REPEATED = 100_000  # keys that are known again if SCAN repeats them
+_CHANGING = "is being written"
+
+
+@dataclass
+class ServerComparison:
+    """What a comparison of two servers found.
+
+    Attributes:
+        keys: how many keys the first has, by database and type: ``{"3 hash": 17}``.
+        digest: of all names, types and values of the first; the order does not matter.
+        different: up to 20 keys that differ, as ``3 name: how``.
+        differing: how many differ.
+        changing: how many were being written all the time, so that they could not be compared.
+    """
+
+    keys: dict[str, int] = field(default_factory=dict)
+    digest: str = "0" * 32
+    different: list[str] = field(default_factory=list)
+    differing: int = 0
+    changing: int = 0
+
+    @property
+    def same(self) -> bool:
+        """Whether both hold the same."""
+        return not self.differing
+
+    @property
+    def total(self) -> int:
+        """How many keys there are."""
+        return sum(self.keys.values())
+
+
+def compare(
+    first: Callable[[int], Any],
+    second: Callable[[int], Any],
+    databases: Sequence[int],
+    progress: Callable[[int], object] = lambda keys: None,
+    ignored: Collection[bytes] = (),
+    share: float = 1.0,
+) -> ServerComparison:
+    """Compare databases of two servers.
+
+    Args:
+        first: returns a client of the first server, by the database's number.
+        second: returns one of the second.
+        databases: the numbers.
+        progress: is told how many keys have been compared.
+        ignored: keys that may differ.
+        share: for how much of the time it works; it pauses for the rest, and others have their
+            turn.
+
+    Cost: two exchanges with each server for up to 32 keys of 30 KB together, more for collections
+    above 500 members and strings above 16 KB.
+    """
+    found = ServerComparison()
+    slices = Slices(_SLICE)
+    total = 0
+    for number in databases:
+        one, other = first(number), second(number)
+        for keys in _pages(one, ignored):
+            mine: dict[bytes, tuple[str, bytes, str]] = {}
+            for part in slices.of(keys):
+                with at_work(share):
+                    mine |= _settled(one, other, part, slices)
+            for key, (kind, digest, why) in mine.items():
+                if kind == "none":  # it went away meanwhile, on both sides
+                    continue
+                label = f"{number} {kind}"
+                found.keys[label] = found.keys.get(label, 0) + 1
+                total ^= int.from_bytes(digest, "big")
+                if why == _CHANGING:
+                    found.changing += 1
+                elif why:
+                    _note(found, number, key, why)
+            progress(found.total)
+        for keys in _pages(other, ignored):
+            there = one.exists(*keys)
+            if there == len(keys):
+                continue
+            for key, (kind, _, why) in _settled(other, one, keys, slices).items():
+                if why and why != _CHANGING and kind != "none" and not one.exists(key):
+                    _note(found, number, key, "is only on the second server")
+    found.digest = f"{total:032x}"
+    return found
+
+
+def differing(one: Any, other: Any, keys: Sequence[bytes]) -> list[str]:
+    """Return which of some keys differ on two servers, and how."""
+    slices = Slices(_SLICE)
+    return [
+        f"{key.decode(errors='backslashreplace')}: {why}"
+        for part in slices.of(keys)
+        for key, (_, _, why) in _settled(one, other, part, slices).items()
+        if why
+    ]
+
+
+def unequal(one: Any, other: Any, keys: Sequence[bytes]) -> list[bytes]:
+    """Return which of some keys are not the same on two servers just now. Cost: two pages."""
+    mine, there = _digests(one, keys), _digests(other, keys)
+    return [key for key in keys if _difference(mine[key], there[key])]
+
+
+def _note(found: ServerComparison, number: int, key: bytes, why: str) -> None:
+    found.differing += 1
+    if len(found.different) < _MOST_NAMED:
+        found.different.append(f"{number} {key.decode(errors='backslashreplace')}: {why}")
+
+
+def _settled(
+    one: Any, other: Any, keys: Sequence[bytes], slices: Slices
+) -> dict[bytes, tuple[str, bytes, str]]:
+    """Return each key's type and digest on one server, and how the other's differs."""
+    end = time.monotonic() + SETTLED
+    result: dict[bytes, tuple[str, bytes, str]] = {}
+    pending = list(keys)
+    while True:
+        before, right, after = _digests(one, pending, slices), _digests(other, pending), None
+        if any(before[key][:2] != right[key][:2] for key in pending):
+            after = _digests(one, pending)
+        again = []
+        for key in pending:
+            left = before[key] if after is None else after[key]
+            why = _difference(before[key], right[key])
+            if why and after is not None:
+                why = why and _difference(left, right[key])
+                if why and left[:2] != before[key][:2]:
+                    why = _CHANGING
+            result[key] = left[0], left[1], why
+            if why:
+                again.append(key)
+        if not again or time.monotonic() > end:
+            return result
+        pending = again
+        time.sleep(_STEP)
+
+
+def _difference(left: tuple[str, bytes, int], right: tuple[str, bytes, int]) -> str:
+    if left[0] != right[0]:
+        return f"is a {left[0]} here and a {right[0]} there"
+    if left[1] != right[1]:
+        return "has another value"
+    if (left[2] < 0) != (right[2] < 0) or abs(left[2] - right[2]) > _EXPIRY:
+        return "expires at another time"
+    return ""
+
+
+def _pages(client: Any, ignored: Collection[bytes]) -> Iterator[list[bytes]]:
+    cursor = 0
+    seen: set[bytes] = set(ignored)
+    while True:
+        cursor, keys = client.scan(cursor, count=_PAGE)
+        if len(seen) > _REPEATED:  # SCAN may repeat keys, mostly close to each other
+            seen = set(ignored)
+        page = [key for key in dict.fromkeys(keys) if key not in seen]
+        seen.update(page)
+        for start in range(0, len(page), _PAGE):
+            yield page[start : start + _PAGE]
+        if not int(cursor):
+            return
+
+
+# What reads a value of each type, or as much of it as fits into the exchange with others.
+_FIRST: dict[str, tuple[Any, ...]] = {
+    "string": ("GETRANGE", 0, _BYTES - 1),
+    "list": ("LRANGE", 0, _MEMBERS - 1),
+    "hash": ("HSCAN", 0, "COUNT", 2 * _MEMBERS),
+    "set": ("SSCAN", 0, "COUNT", 2 * _MEMBERS),
+    "zset": ("ZSCAN", 0, "COUNT", 2 * _MEMBERS),
+    "stream": ("XRANGE", "-", "+", "COUNT", _MEMBERS),
+    "none": ("EXISTS",),
+}
+_CHANGED = b"changing"
+
+
+def _digests(
+    client: Any, keys: Sequence[bytes], slices: Slices | None = None
+) -> dict[bytes, tuple[str, bytes, int]]:
+    """Return each key's type, digest, and when it expires, in milliseconds; negative for never.
+
+    Cost: two exchanges, and more for values that are large.
+    """
+    with client.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.type(key)
+            pipe.pttl(key)
+        answers = pipe.execute()
+    now = round(1000 * time.monotonic())  # both sides are not read at the same time
+    kinds = [kind.decode() if isinstance(kind, bytes) else kind for kind in answers[::2]]
+    with client.pipeline(transaction=False) as pipe:
+        for key, kind in zip(keys, kinds, strict=True):
+            name, *args = _FIRST.get(kind, ("DUMP",))  # a module's type is dumped
+            pipe.execute_command(name, key, *args)
+        values = pipe.execute(raise_on_error=False)
+    if slices is not None:
+        slices.note(len(keys), sum(map(_size, values)))
+    found = {}
+    for key, kind, left, value in zip(keys, kinds, answers[1::2], values, strict=True):
+        digest = b"" if kind == "none" else _value(client, key, kind, value)
+        found[key] = (
+            kind,
+            _hash(key, kind.encode(), digest),
+            int(left) if left < 0 else now + int(left),
+        )
+    return found
+
+
+def _size(value: Any) -> int:
+    """Return for how many bytes a value counts, or as much of it as `_FIRST` has read."""
+    if isinstance(value, bytes):
+        return len(value)
+    if isinstance(value, tuple):  # a cursor and members
+        value = value[1]
+    return _MEMBER * len(value) if isinstance(value, (list, dict)) else 0
+
+
+def _hash(*parts: bytes) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(b"%d:" % len(part) + part)
+    return digest.digest()
+
+
+def _value(client: Any, key: bytes, kind: str, first: Any) -> bytes:
+    """Return a digest of a value that does not depend on encoding and order.
+
+    Args:
+        client: of its server.
+        key: the key.
+        kind: its type.
+        first: the value, or as much of it as `_FIRST` has read.
+    """
+    try:
+        if isinstance(first, Exception):
+            raise first
+        if kind in ("hash", "set", "zset"):
+            members = 0
+            for member in set(_members(client, key, kind, *first)):
+                members ^= int.from_bytes(_hash(*member), "big")
+            return b"%d" % members
+        ordered = hashlib.blake2b(digest_size=16)
+        if kind == "string":
+            ordered.update(first)
+            if len(first) == _BYTES:
+                for start in range(_BYTES, client.strlen(key), _MOST_BYTES):
+                    ordered.update(client.getrange(key, start, start + _MOST_BYTES - 1))
+        elif kind == "list":
+            for value in _values(client, key, first):
+                ordered.update(_hash(value))
+        elif kind == "stream":
+            for entry in first if len(first) < _MEMBERS else client.xrange(key):
+                ordered.update(repr(entry).encode())
+        else:
+            return first or b""
+        return ordered.digest()
+    except redis.ResponseError:  # it has just become another type
+        return _CHANGED
+
+
+def _members(
+    client: Any, key: bytes, kind: str, cursor: Any, first: Any
+) -> Iterator[tuple[bytes, ...]]:
+    """Yield what a hash, set or sorted set has, some of it twice."""
+    while True:
+        if kind == "set":
+            yield from ((member,) for member in first)
+        elif kind == "hash":
+            yield from first.items()
+        else:
+            yield from ((member, repr(score).encode()) for member, score in first)
+        if not int(cursor):
+            return
+        scan = {"set": client.sscan, "hash": client.hscan, "zset": client.zscan}[kind]
+        cursor, first = scan(key, cursor, count=_MEMBERS)
+
+
+def _values(client: Any, key: bytes, first: list[bytes]) -> Iterator[bytes]:
+    """Yield what a list has."""
+    start = 0
+    while True:
+        yield from first
+        if len(first) < _MEMBERS:
+            return
+        start += _MEMBERS
+        first = client.lrange(key, start, start + _MEMBERS - 1)

@@ -1,0 +1,82 @@
+"""The databases that a move of shards concerns, on one server: their keys, and who is connected."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from shardkit.config.entry import Entry
+from shardkit.network.connections.greeting import READING, WAITING
+from shardkit.admin.growth.fence import OWN_KEYS
+from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.servers import connected_to
+
+MOST_NAMED = 20
+_OWN = "shardkit-move/"  # names of the mover's own connections
+_TIMEOUT = 10.0  # seconds for one answer
+_PAGE = 100  # keys that are listed, and deleted, at a time; others wait for that long
+
+
+@contextmanager
+def database_client(server: ServerAddress, like: Entry, where: str, number: int) -> Iterator[Any]:
+    """Give a client of a database, with the user and TLS of an entry."""
+    with connected_to(
+        server, like, where, timeout=_TIMEOUT, database=number, client_name=f"{_OWN}{number}"
+    ) as client:
+        yield client
+
+
+@contextmanager
+def clients_of(
+    server: ServerAddress, databases: Sequence[int], like: Entry, where: str
+) -> Iterator[dict[int, Any]]:
+    """Give clients of databases, by their numbers."""
+    with ExitStack() as stack:
+        yield {
+            number: stack.enter_context(database_client(server, like, where, number))
+            for number in databases
+        }
+
+
+def strays(client: Any, most: int = MOST_NAMED) -> list[str]:
+    """Return keys of a database that are not shardkit's own, so many at most."""
+    found: list[str] = []
+    for key in client.scan_iter(count=_PAGE):
+        if key not in OWN_KEYS:
+            found.append(key.decode(errors="backslashreplace"))
+            if len(found) == most:
+                break
+    return found
+
+
+def pages(client: Any) -> Iterator[list[bytes]]:
+    """Yield the keys of a database that are not shardkit's own, some at a time."""
+    cursor: Any = None
+    while cursor != 0:
+        cursor, keys = client.scan(cursor or 0, count=_PAGE)
+        cursor = int(cursor)
+        page = [key for key in keys if key not in OWN_KEYS]
+        if page:
+            yield page
+
+
+def connections_to(client: Any, databases: Collection[int]) -> list[Mapping[str, str]]:
+    """Return the connections to databases of a server, as CLIENT LIST has them.
+
+    Not those that wait at the fence, subscribers, and a mover's own.
+    """
+    numbers = {str(number) for number in databases}
+    return [
+        each
+        for each in client.client_list()
+        if each["db"] in numbers
+        and not each["name"].startswith((_OWN, WAITING))
+        and not set(each["flags"]) & set("SM")
+        and not (each.get("resp") != "3" and "P" in each["flags"])
+    ]
+
+
+def only_reads(connection: Mapping[str, str]) -> bool:
+    """Whether nothing is written over a connection."""
+    return connection["name"].startswith(READING)

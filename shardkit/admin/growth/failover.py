@@ -1,0 +1,459 @@
+"""Failover: a replica takes the place of its master, planned or after a crash.
+
+::
+
+    planned   the master hands over (FAILOVER): no write is lost, writers wait some milliseconds
+    crash     the replica with the most writes; others follow it; the old master is noted as fenced
+    both      the entries are pushed; a write that meets the old master is refused (READONLY) and
+              goes to the new one in the same call
+
+A master has crashed if it refuses connections, or if it is silent and all its replicas have lost
+their links. If INFO fails for another reason (too many clients, another password, a long script),
+the master may be alive, and clients would continue to write to it beside the new one.
+
+A master that crashed comes back as a master. Until it is fenced (`apply_fences`, which
+``shardkit failover --guard`` repeats), a client that has not read the new entries could still write
+there. A fence makes it a replica of the new master, so its own last writes, which no replica had,
+are dropped. ``min-replicas-to-write 1`` on all servers closes the gap by itself: a master that is
+back alone takes no writes. The one that takes over is told to do without, until it has replicas.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from operator import eq
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
+from shardkit.config.store import read_components, read_epoch
+from shardkit.errors import ConfigError, InvalidArgumentError
+from shardkit.admin.growth.entries import push_relocation, wait_until_read
+from shardkit.admin.growth.journal import lease
+from shardkit.admin.growth.known_servers import KnownServers
+from shardkit.admin.growth.managed_failover import (
+    fail_over_cluster,
+    fail_over_sentinels,
+    managed_by,
+)
+from shardkit.admin.growth.relocation import Same, ServerAddress, address_of, entries_on
+from shardkit.admin.growth.servers import (
+    STEP,
+    TIMEOUT,
+    GrowthError,
+    ServerRole,
+    Takeover,
+    ask_for_replicas,
+    connected_to,
+    errors_behind,
+    hand_over,
+    is_refused,
+    persist_roles,
+    replicate,
+    role_of,
+    take_writes_alone,
+    wait_for_copy,
+)
+
+HOLD = 0.5  # seconds that writers may wait
+MOST_DOWN = 30  # seconds that a replica's link may have been down
+_NOTICE = TIMEOUT  # seconds for replicas to notice that their master has crashed
+_COPY = 30.0  # seconds to catch up before a planned failover
+_FENCES_KEY = "config:growth:fences"
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Fence:
+    """A master that was replaced while it was down.
+
+    Attributes:
+        source: the server.
+        target: the one that took its place.
+        applied: whether it is a replica now.
+        least: the replicas that the new master asked for before it took over alone, and asks for
+            again once this one follows.
+    """
+
+    source: ServerAddress
+    target: ServerAddress
+    applied: bool = False
+    least: int = 0
+
+
+def fail_over(
+    config: Any,
+    name: str,
+    to: str | None = None,
+    *,
+    force: bool = False,
+    hold: float = HOLD,
+) -> Takeover:
+    """Have a replica take the place of its master.
+
+    Args:
+        config: a client of the config server.
+        name: a shard (``timelines:3``, or ``unique`` for an unsharded entry) or a master,
+            ``host:port``, also of a cluster. All shards of the server are concerned. Of a service
+            or a cluster, its Sentinels or nodes do it (`growth.managed_failover`).
+        to: the replica, ``host:port``; by default the one that has the most writes. Sentinels
+            choose it by its ``replica-priority``, which is the best for so long.
+        force: also replace a master that may be alive although INFO fails; the writes that it still
+            acknowledges are lost. After a crash, also take a replica whose link had been down for
+            more than 30 s; or one that is a master already, if ``to`` names it.
+        hold: how long writers may wait, in seconds; of a planned failover.
+
+    Raises:
+        GrowthError: no replica can take over, or it did not catch up, or the master may be alive.
+            The master is what it was.
+        InvalidArgumentError: there is no such shard or server.
+        ConfigError: the entries cannot be read, or do not name the server by host and port.
+    """
+    with lease(config) as leased, ExitStack() as stack:
+        components = read_components(config)
+        if (managed := managed_by(components, name)) is not None:
+            node, entry, where = managed
+            if entry.is_sentinel:
+                done = fail_over_sentinels(config, components, entry, where, to)
+            else:
+                done = fail_over_cluster(entry, where, node, to, force=force)
+            return replace(done, epoch=read_epoch(config))
+        source, like, where = master_of(components, name)
+        servers = KnownServers(components.values())
+        same = servers.same
+        if nameless := servers.nameless(source):
+            raise GrowthError(
+                f"{nameless[0]} leads to {source} by a socket, Sentinels or a reference, which a "
+                "failover cannot change",
+                "write host and port",
+            )
+        shards = tuple(
+            component if number is None else f"{component}:{number}"
+            for component, number, _ in entries_on(components.values(), source, same)
+        )
+        message = f"failover of {source}"
+        held: float | None
+        master = stack.enter_context(connected_to(source, like, where))
+        role: ServerRole | None = None
+        try:
+            role = role_of(master)
+        except (RedisError, OSError) as error:
+            why = error
+        known = replicas_of(components.values(), source, same)
+        forced = _wanted(to, known, []) if force and role is None else None
+        begun = _taken_over(config, source, known, like, where, forced, same)
+        if role is not None and not role.is_master:
+            # Begun before, by somebody who was killed: the entries are to follow.
+            target = _named(known, role.master, same) or role.master
+            assert target is not None
+            replica = stack.enter_context(connected_to(target, like, where))
+            stack.callback(ask_for_replicas, replica, config, target)
+            epoch = push_relocation(leased, source, target, same, keep_source=True, message=message)
+            return Takeover(shards, source, target, True, None, epoch=epoch)
+        if begun is not None:  # after a crash, by somebody who was killed before the push
+            role, held, behind = None, None, 0
+            target = begun
+            replica = stack.enter_context(connected_to(target, like, where))
+            stack.callback(ask_for_replicas, replica, config, target)
+        elif role is not None:
+            seen = [each for each, _ in role.replicas]
+            wanted = _wanted(to, known, seen)
+            candidates = [wanted] if wanted is not None else known or seen
+            offsets = _roles(candidates, like, where)
+            target = _best(offsets, None)
+            replica = stack.enter_context(connected_to(target, like, where))
+            wait_for_copy(master, replica, _COPY)
+            stack.callback(ask_for_replicas, replica, config, target)
+            take_writes_alone(replica, config, target)
+            leased.check()
+            held = hand_over(master, replica, target, hold)
+            persist_roles(master, replica)
+            behind = 0
+        else:
+            wanted = _wanted(to, known, [])
+            everyone = list(dict.fromkeys(known if wanted is None else [*known, wanted]))
+            if force:
+                offsets = _roles(everyone, like, where)
+            else:
+                offsets = _require_crash(f"{shards[0]} ({source})", why, everyone, like, where)
+            if wanted is not None:
+                offsets = {each: role for each, role in offsets.items() if each == wanted}
+            target = _best(offsets, None if force else MOST_DOWN)
+            behind = max(each.offset for each in offsets.values()) - offsets[target].offset
+            replica = stack.enter_context(connected_to(target, like, where))
+            stack.callback(ask_for_replicas, replica, config, target)
+            least = take_writes_alone(replica, config, target)
+            fence = {"format": _FORMAT, "master": str(target), "least": least}
+            config.hset(_FENCES_KEY, str(source), json.dumps(fence))
+            leased.check()  # who was stopped for long would make a second master
+            replica.execute_command("REPLICAOF", "NO", "ONE")
+            persist_roles(replica)
+            held = None
+        followers, failed = _repoint(
+            [each for each in known if each != target], target, like, where
+        )
+        epoch = push_relocation(
+            leased, source, target, same, keep_source=role is not None, message=message
+        )
+        wait_until_read(config, epoch)
+    return Takeover(
+        shards,
+        source,
+        target,
+        role is not None,
+        held,
+        behind,
+        tuple(followers),
+        failed,
+        epoch,
+    )
+
+
+def _require_crash(
+    name: str, why: Exception, replicas: list[ServerAddress], like: Entry, where: str
+) -> dict[ServerAddress, ServerRole]:
+    """Return the replicas' roles if their master has crashed.
+
+    Raises:
+        GrowthError: the master may be alive.
+    """
+    end = time.monotonic() + _NOTICE
+    refused = is_refused(why)
+    while True:
+        roles = _roles(replicas, like, where)
+        links = {server: role.raw.get("master_link_status") for server, role in roles.items()}
+        linked = [server for server, link in links.items() if link == "up"]
+        unsure = [server for server in replicas if links.get(server) != "down"]
+        if not any(isinstance(each, OSError) for each in errors_behind(why)):
+            evidence = "it replied"
+        elif linked:
+            evidence = f"its replica {linked[0]} has a link to it"
+        elif unsure and roles and not refused:
+            evidence = f"its replica {unsure[0]} cannot say"
+        else:
+            return roles
+        if not refused or time.monotonic() > end:
+            raise GrowthError(
+                f"{name}: the master may be alive: {evidence}, but INFO failed ({why}). A failover "
+                "now loses all writes that the replica has not got and all that clients still send "
+                "to the old master",
+                "make INFO work, or, if these writes may be lost: --force",
+            )
+        time.sleep(STEP)
+
+
+def master_of(components: Mapping[str, Component], name: str) -> tuple[ServerAddress, Entry, str]:
+    """Return the master of a shard or by its address, an entry of it, and where that is stored.
+
+    Raises:
+        InvalidArgumentError: there is none.
+        ConfigError: its entry does not name it by host and port.
+    """
+    component, _, number = name.rpartition(":")
+    for key, which in ((component, number), (name, None)):
+        found = components.get(key)
+        if found is None or not (which is None or which.isdigit()):
+            continue
+        shard = found.all_shards()[0] if which is None else None
+        at = shard.number if shard is not None else int(which or 0)
+        if which is None and len(found.shards) > 1:
+            raise InvalidArgumentError(
+                f"{name} has {len(found.shards)} shards", f"name one of them: {name}:0"
+            )
+        if at is not None and at >= len(found.shards):
+            raise InvalidArgumentError(f"{name} is no shard", "see: shardkit status")
+        entry = found.entry if at is None else found.shards[at]
+        assert entry is not None
+        server = address_of(entry)
+        if server is None or entry.is_cluster:
+            kind = "cluster" if entry.is_cluster else "Sentinels" if entry.is_sentinel else ""
+            raise ConfigError(
+                f"{entry_key(key, at)} does not name its server by host and port",
+                f"use the failover of its {kind}" if kind else "write host and port",
+            )
+        return server, entry, entry_key(key, at)
+    server = ServerAddress.parse(name)
+    entries = entries_on(components.values(), server, eq)
+    if not entries:  # they may have another name of it
+        servers = KnownServers(components.values(), server)
+        entries = entries_on(components.values(), server, servers.same)
+    for key, at, entry in entries:
+        return address_of(entry) or server, entry, entry_key(key, at)
+    raise InvalidArgumentError(
+        f"{name} is neither a shard nor a master that an entry names", "see: shardkit status"
+    )
+
+
+def replicas_of(
+    components: Iterable[Component], master: ServerAddress, same: Same
+) -> list[ServerAddress]:
+    """Return the replicas that the entries of a master name."""
+    found: dict[ServerAddress, None] = {}
+    for _, _, entry in entries_on(components, master, same):
+        for replica in entry.replicas:
+            server = address_of(replica)
+            if server is not None:
+                found[server] = None
+    return list(found)
+
+
+def _taken_over(
+    config: Any,
+    source: ServerAddress,
+    known: list[ServerAddress],
+    like: Entry,
+    where: str,
+    forced: ServerAddress | None,
+    same: Same,
+) -> ServerAddress | None:
+    """Return the replica that has taken over already, though entries name the old master.
+
+    After a crash the config server says which; after a planned failover, whose master then died,
+    only the caller knows.
+    """
+    noted = [each.target for each in pending_fences(config) if same(each.source, source)]
+    candidates = [each for each in noted if _named(known, each, same)]
+    if not candidates and forced:
+        candidates = [forced]
+    found = _roles(candidates, like, where)
+    return next((server for server, role in found.items() if role.is_master), None)
+
+
+def _named(
+    known: Iterable[ServerAddress], server: ServerAddress | None, same: Same
+) -> ServerAddress | None:
+    return next((each for each in known if same(server, each)), None)
+
+
+def _wanted(
+    to: str | None, known: list[ServerAddress], seen: list[ServerAddress]
+) -> ServerAddress | None:
+    if to is None:
+        return None
+    return ServerAddress.parse(to)
+
+
+def _roles(
+    servers: Iterable[ServerAddress], like: Entry, where: str
+) -> dict[ServerAddress, ServerRole]:
+    found = {}
+    for server in servers:
+        try:
+            with connected_to(server, like, where) as client:
+                found[server] = role_of(client)
+        except (RedisError, OSError):
+            continue
+    return found
+
+
+def _best(offsets: Mapping[ServerAddress, ServerRole], most_down: int | None) -> ServerAddress:
+    """Return the replica that has the most writes.
+
+    Raises:
+        GrowthError: there is none, or its link had been down for too long.
+    """
+    replicas = {server: role for server, role in offsets.items() if not role.is_master}
+    if not replicas and offsets:
+        named = ", ".join(map(str, offsets))
+        raise GrowthError(
+            f"no replica answers; {named} is a master already",
+            f"if it has taken over: --to {next(iter(offsets))} --force",
+        )
+    if not replicas:
+        raise GrowthError("no replica answers", "start one; or restore a backup: shardkit restore")
+    target = max(replicas, key=lambda server: replicas[server].offset)
+    role = replicas[target]
+    if most_down is not None and role.raw.get("master_sync_in_progress"):
+        raise GrowthError(f"{target} is half filled: it has lost its old data", "use a backup")
+    if most_down is not None and role.down_for > most_down:
+        raise GrowthError(
+            f"{target} has had no link to its master for {role.down_for} s: what was written since "
+            "is not there",
+            "if that may be lost: --force",
+        )
+    return target
+
+
+def _repoint(
+    servers: Iterable[ServerAddress], master: ServerAddress, like: Entry, where: str
+) -> tuple[list[str], dict[str, str]]:
+    followers, failed = [], {}
+    for server in servers:
+        try:
+            with connected_to(server, like, where) as client:
+                replicate(client, master, like, where)
+                persist_roles(client)
+            followers.append(str(server))
+        except (RedisError, OSError) as error:
+            failed[str(server)] = str(error)
+    return followers, failed
+
+
+def pending_fences(config: Any) -> list[Fence]:
+    """Return the masters that were replaced while they were down, and are not fenced yet."""
+    found = []
+    for source, text in config.hgetall(_FENCES_KEY).items():
+        name = source.decode() if isinstance(source, bytes) else source
+        try:
+            stored = json.loads(text)
+            target = ServerAddress.parse(stored["master"])
+            least = int(stored.get("least", 0))
+            found.append(Fence(ServerAddress.parse(name), target, least=least))
+        except (ValueError, TypeError, KeyError, InvalidArgumentError):
+            raise ConfigError(
+                f"{_FENCES_KEY} {name} holds no fence", "look at it; delete it if all is well"
+            ) from None
+    return found
+
+
+def apply_fences(config: Any, wait: float = 0.0) -> list[Fence]:
+    """Have masters that were replaced, and are back, follow those that took their place.
+
+    Args:
+        config: a client of the config server.
+        wait: for how long to look again and again until all are back, in seconds.
+
+    Returns:
+        All that were pending, and whether each is a replica now.
+    """
+    end = time.monotonic() + wait
+    done: dict[ServerAddress, Fence] = {}
+    servers: KnownServers | None = None
+    while True:
+        components = read_components(config)
+        pending = pending_fences(config)
+        if pending and servers is None:
+            servers = KnownServers(components.values(), *(each.target for each in pending))
+        for source in done.keys() - {each.source for each in pending}:
+            done[source] = replace(done[source], applied=True)  # by somebody else
+        for fence in pending:
+            applied = False
+            assert servers is not None, "something was pending"
+            for key, at, like in entries_on(components.values(), fence.target, servers.same)[:1]:
+                applied = _apply(config, fence, like, entry_key(key, at))
+            if applied:
+                config.hdel(_FENCES_KEY, str(fence.source))
+            done[fence.source] = replace(fence, applied=applied)
+        if all(fence.applied for fence in done.values()) or time.monotonic() >= end:
+            return list(done.values())
+        time.sleep(4 * STEP)
+
+
+def _apply(config: Any, fence: Fence, like: Entry, where: str) -> bool:
+    try:
+        with connected_to(fence.source, like, where, timeout=0.5) as client:
+            if role_of(client).is_master:
+                replicate(client, fence.target, like, where)
+                persist_roles(client)
+        if fence.least:
+            with connected_to(fence.target, like, where) as master:
+                ask_for_replicas(master, config, fence.target)
+    except (RedisError, OSError):
+        return False
+    return True

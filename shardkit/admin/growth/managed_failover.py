@@ -1,0 +1,351 @@
+"""Failover where Sentinels or a cluster see to it: they are told to, and no entry changes.
+
+::
+
+    Sentinels   SENTINEL FAILOVER main COORDINATED   the master hands over: no write is lost
+                SENTINEL FAILOVER main               before Valkey 9: what no replica had is lost
+                CONFIG SET replica-priority 1        of the replica that was asked for: they choose
+                                                     the one with the lowest (0 is none's turn)
+    cluster     CLUSTER FAILOVER, to a replica       the master hands over: no write is lost
+                CLUSTER FAILOVER FORCE               its master is dead
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from redis.exceptions import RedisError, ResponseError
+
+from shardkit.admin.sentinels import sentinels_of, servers_of_service
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
+from shardkit.errors import InvalidArgumentError
+from shardkit.admin.growth.relocation import ServerAddress, address_of
+from shardkit.admin.growth.servers import STEP, TIMEOUT, GrowthError, Takeover
+from shardkit.network.server_queries import client_of
+
+_SECONDS = 30.0  # for Sentinels to agree, or nodes to vote
+_AGAIN = 2.0  # seconds
+_AGREE = 5.0  # seconds for the nodes of a cluster to learn of it
+_PRIORITY = "replica-priority"
+_PRIORITIES_KEY = "config:growth:priorities"  # what replicas had as that, while one is preferred
+_DEAD = frozenset({"fail", "fail?", "noaddr", "handshake"})
+
+
+def managed_by(components: Mapping[str, Component], name: str) -> tuple[str, Entry, str] | None:
+    """Return the entry of Sentinels or of a cluster that a name means, and where that is stored.
+
+    Args:
+        components: the components.
+        name: a component or shard, or a node of a cluster, ``host:port``.
+
+    Returns:
+        Also the node to replace, empty if it was not named; None if the name means something else.
+    """
+    for component in components.values():
+        for shard, entry in component.entries():
+            if not (entry.is_sentinel or entry.is_cluster):
+                continue
+            if str(shard) == name or (shard.number is None and component.name == name):
+                return "", entry, entry_key(*shard)
+            if entry.is_cluster and ":" in name:
+                with suppress(RedisError, OSError, InvalidArgumentError):
+                    nodes = _nodes(entry, entry_key(*shard))
+                    if any(node.address == ServerAddress.parse(name) for node in nodes):
+                        return name, entry, entry_key(*shard)
+    return None
+
+
+def fail_over_sentinels(
+    config: redis.Redis,
+    components: Mapping[str, Component],
+    entry: Entry,
+    where: str,
+    to: str | None,
+) -> Takeover:
+    """Have Sentinels replace the master of a service.
+
+    Args:
+        config: a client of the config server, which notes the priorities of servers meanwhile.
+        components: the components.
+        entry: the service's entry.
+        where: where that is stored.
+        to: the replica; by default the one that they choose.
+
+    Raises:
+        GrowthError: they refuse, did not do it in time, or chose another one than was asked for.
+        ConfigServerError: none of them answers.
+    """
+    with _preferring(config, entry, where, None if to is None else ServerAddress.parse(to)):
+        done = _have_sentinels_do_it(components, entry, where)
+    if to is not None and done.target != ServerAddress.parse(to):
+        raise GrowthError(
+            f"the Sentinels chose {done.target}, not {to}, though that had the best priority",
+            "it was not in good order for them; see their logs, and fail over once more",
+        )
+    return done
+
+
+@contextmanager
+def _preferring(
+    config: redis.Redis, entry: Entry, where: str, wanted: ServerAddress | None
+) -> Iterator[None]:
+    """Have Sentinels choose a replica, by its priority; all have theirs again at the end.
+
+    Also those that somebody who was killed has left with another one.
+    """
+    listed = servers_of_service(entry, where)
+    servers = {_address(each): each for _, each in listed}
+    if wanted is not None and wanted not in list(servers)[1:]:
+        said = "the master already" if wanted == next(iter(servers)) else "no replica of it"
+        raise GrowthError(
+            f"{wanted} is {said}, as the Sentinels of {where} know", "see: shardkit status"
+        )
+    try:
+        if wanted is not None:
+            for server in list(servers)[1:]:
+                _set_priority(config, servers[server], where, server, 1 if server == wanted else 2)
+            _wait_for_priority(entry, where, wanted)
+        yield
+    finally:
+        for name, noted in config.hgetall(_PRIORITIES_KEY).items():
+            address = ServerAddress.parse(name.decode() if isinstance(name, bytes) else name)
+            if address in servers and noted.isdigit():
+                with suppress(RedisError, OSError, GrowthError):  # the next one does it
+                    _set_priority(config, servers[address], where, address, int(noted), back=True)
+
+
+def _set_priority(
+    config: redis.Redis,
+    entry: Entry,
+    where: str,
+    server: ServerAddress,
+    priority: int,
+    *,
+    back: bool = False,
+) -> None:
+    """Give a replica a priority, unless it has a worse one; note what it had, or give it back."""
+    with client_of(entry.resolved(where), TIMEOUT) as client:
+        try:
+            before = int(client.config_get(_PRIORITY)[_PRIORITY])
+            if not back and before != priority and (priority == 1 or before == 1):
+                config.hsetnx(_PRIORITIES_KEY, str(server), str(before))
+                client.config_set(_PRIORITY, priority)
+            elif back:
+                client.config_set(_PRIORITY, priority)
+                config.hdel(_PRIORITIES_KEY, str(server))
+        except (ResponseError, KeyError) as error:
+            raise GrowthError(
+                f"{server} does not let its {_PRIORITY} be changed ({error}), by which Sentinels "
+                "choose the replica",
+                "give the user CONFIG, or leave out --to",
+            ) from error
+
+
+def _wait_for_priority(entry: Entry, where: str, wanted: ServerAddress) -> None:
+    """Wait until all Sentinels that answer have seen that a replica has the best priority."""
+    service = entry.fields["sentinel"]["service"]
+    end = time.monotonic() + _SECONDS
+    with sentinels_of(entry, where) as sentinels:
+        for each in sentinels:
+            while True:
+                try:
+                    known = each.sentinel_slaves(service)
+                except (RedisError, OSError):
+                    break
+                best = {
+                    ServerAddress(str(said["ip"]), int(said["port"])): int(said["slave-priority"])
+                    for said in known
+                }
+                others = [n for server, n in best.items() if server != wanted and n > 0]
+                if 0 < best.get(wanted, 0) < min(others, default=1_000_000):
+                    break
+                if time.monotonic() > end:
+                    raise GrowthError(
+                        f"a Sentinel did not learn within {_SECONDS:g} s that {wanted} has the "
+                        "best priority; nothing has changed",
+                        "look at its log, or leave out --to",
+                    )
+                time.sleep(20 * STEP)
+
+
+def _have_sentinels_do_it(
+    components: Mapping[str, Component], entry: Entry, where: str
+) -> Takeover:
+    service = entry.fields["sentinel"]["service"]
+    source = _address(servers_of_service(entry, where)[0][1])
+    began = asked = time.monotonic()
+    planned = _ask_sentinels(entry, where, service)
+    while True:
+        target = _address(servers_of_service(entry, where)[0][1])
+        if target != source and _is_master(entry, where):
+            break
+        now = time.monotonic()
+        if now > began + _SECONDS:
+            raise GrowthError(
+                f"the Sentinels of {service!r} did not replace {source} within {_SECONDS:g} s",
+                "look at their logs",
+            )
+        if now > asked + _AGAIN:  # they may have found no majority that time
+            asked = now
+            with suppress(GrowthError):  # they are at it
+                planned = _ask_sentinels(entry, where, service)
+        time.sleep(10 * STEP)
+    shards = tuple(
+        str(shard)
+        for component in components.values()
+        for shard, each in component.entries()
+        if each.fields.get("sentinel", {}).get("service") == service
+    )
+    return Takeover(shards, source, target, planned, time.monotonic() - began)
+
+
+def _ask_sentinels(entry: Entry, where: str, service: str) -> bool:
+    """Have one Sentinel begin; return whether the master hands over."""
+    why: Exception | None = None
+    with sentinels_of(entry, where) as sentinels:
+        for each in sentinels:
+            for words in (("COORDINATED",), ()):
+                try:
+                    each.execute_command("SENTINEL", "FAILOVER", service, *words)
+                    return bool(words)
+                except ResponseError as error:
+                    why = error
+                    if "number of arguments" not in str(error):
+                        break  # it knows the command, and refuses
+                except (RedisError, OSError) as error:
+                    why = error
+                    break
+    raise GrowthError(f"no Sentinel replaces the master of {service!r}: {why}", "nothing changed")
+
+
+def _is_master(entry: Entry, where: str) -> bool:
+    with suppress(RedisError, OSError), client_of(entry.resolved(where), TIMEOUT) as client:
+        return bool(client.info("replication")["role"] == "master")
+    return False
+
+
+@dataclass(frozen=True)
+class _Node:
+    address: ServerAddress
+    id: str
+    master: str  # the id of its master; empty if it is one
+    alive: bool
+    suspected: bool = False  # only the node that was asked takes it for dead
+
+
+def _nodes(entry: Entry, where: str, at: ServerAddress | None = None) -> list[_Node]:
+    """Ask a cluster, or one node of it, for its nodes."""
+    fields = entry.resolved(where)
+    if at is not None:
+        fields = {**fields, "cluster": False, "host": at.host, "port": at.port}
+    with client_of(fields, TIMEOUT) as client:
+        said: Any = client.execute_command("CLUSTER NODES")
+    found = []
+    for name, each in said.items():
+        flags = frozenset(each["flags"].split(","))
+        if "noaddr" in flags:
+            continue
+        master = "" if "master" in flags else each["master_id"]
+        found.append(
+            _Node(
+                ServerAddress.parse(name),
+                each["node_id"],
+                master,
+                not flags & _DEAD,
+                "fail?" in flags,
+            )
+        )
+    return found
+
+
+def _agree(entry: Entry, where: str, nodes: list[_Node], source: _Node, target: _Node) -> bool:
+    """Whether all nodes that answer know that two have changed their roles."""
+    changed = {target.id: "", source.id: target.id} if source.alive else {target.id: ""}
+    for each in nodes:
+        with suppress(RedisError, OSError):
+            masters = {node.id: node.master for node in _nodes(entry, where, each.address)}
+            if any(masters.get(id_) != master for id_, master in changed.items()):
+                return False
+    return True
+
+
+def fail_over_cluster(
+    entry: Entry, where: str, name: str, to: str | None, *, force: bool
+) -> Takeover:
+    """Have a replica of a cluster take the place of its master.
+
+    Args:
+        entry: the cluster's entry.
+        where: where that is stored.
+        name: the master, ``host:port``; empty if only the replica is named.
+        to: the replica; by default one that is alive.
+        force: also if the master is dead.
+
+    Raises:
+        GrowthError: no replica can take over, or it did not in time.
+        InvalidArgumentError: neither master nor replica is named, or it is no such node.
+    """
+    nodes = _nodes(entry, where)
+    by_id = {node.id: node for node in nodes}
+    if to is not None:
+        wanted = [node for node in nodes if node.address == ServerAddress.parse(to) and node.master]
+    elif name:
+        masters = {n.id for n in nodes if n.address == ServerAddress.parse(name) and not n.master}
+        wanted = [node for node in nodes if node.master in masters and node.alive]
+    else:
+        raise InvalidArgumentError(
+            f"{where} is a cluster of several masters", "name one, HOST:PORT, or its replica: --to"
+        )
+    if not wanted or wanted[0].master not in by_id:
+        raise GrowthError(
+            f"{to or name} is no {'replica' if to else 'master with a replica'} of the cluster",
+            "see: shardkit status",
+        )
+    target, source = wanted[0], by_id[wanted[0].master]
+    if name and source.address != ServerAddress.parse(name):
+        raise GrowthError(f"{to} replicates {source.address}, not {name}", "nothing was changed")
+    if not source.alive and not force:
+        state = "may be alive: only one node suspects it (fail?)" if source.suspected else "is dead"
+        raise GrowthError(
+            f"{source.address} {state}. A failover loses what {target.address} has not got",
+            "the cluster replaces a dead master by itself if it can; or --force",
+        )
+    fields = {
+        **entry.resolved(where), "cluster": False, "host": target.address.host,
+        "port": target.address.port,
+    }  # fmt: skip
+    began = time.monotonic()
+    with client_of(fields, TIMEOUT) as client:
+        words = () if source.alive else ("FORCE",)
+        client.execute_command("CLUSTER", "FAILOVER", *words)
+        while client.info("replication")["role"] != "master":
+            if time.monotonic() > began + _SECONDS:
+                raise GrowthError(
+                    f"{target.address} did not take over within {_SECONDS:g} s",
+                    "nothing has changed; look at its log",
+                )
+            time.sleep(STEP)
+        held = time.monotonic() - began
+        alive = [node for node in nodes if node.alive]
+        end = time.monotonic() + _AGREE
+        while not _agree(entry, where, alive, source, target) and time.monotonic() < end:
+            time.sleep(4 * STEP)
+    return Takeover(
+        (where.removeprefix("config:redis:"),),
+        source.address,
+        target.address,
+        source.alive,
+        held,
+    )
+
+
+def _address(entry: Entry) -> ServerAddress:
+    found = address_of(entry)
+    assert found is not None, "Sentinels name servers by host and port"
+    return found

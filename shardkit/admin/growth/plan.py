@@ -1,0 +1,267 @@
+"""How many shards a component needs to grow, where they begin, and what each step moves. No I/O.
+
+::
+
+    plan_growth("users", ["a:6379"], growth=4, periods=4)
+
+    period   servers   shards on each   moved
+    now            1              256
+    1              4               64     192      shardkit move shards users:64 … --to new1:6379
+    2             16               16     192
+    …
+    4            256                1     192
+
+The number of shards never changes, so keys never do either: shards move to new servers, and there
+are as many of them as there will be servers in the end. Each has a database number of its own, so
+any of them can go to any server. Databases of a server share its single thread: with ``separate``
+each shard has a server of its own from the beginning, several on a machine.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardkit.config.component import MAX_SHARDS, check_name
+from shardkit.config.problem import invalid
+from shardkit.errors import InvalidArgumentError
+from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.operations.commands import Shard
+
+# Memory by data: pages that are written while a snapshot or rewrite runs are copied, and replicas
+# and clients have buffers.
+HEADROOM = 1.5
+_BYTES_A_SECOND = 20e6  # of moves of shards; servers are copied faster
+
+
+@dataclass(frozen=True)
+class GrowthStep:
+    """One period of a plan: the servers by then, and what has to be done for it.
+
+    Attributes:
+        period: its number; 0 is now.
+        servers: how many there are.
+        shards: how many shards a server has at most.
+        data: bytes of data on a server, about.
+        memory: what a server needs, in bytes.
+        connections: to a server, of all processes.
+        append: what a server appends to its AOF, in bytes a second.
+        moves: which shards move from where to where.
+        moved: bytes that are moved, about.
+        seconds: how long that takes, about, one move after the other.
+    """
+
+    period: int
+    servers: int
+    shards: int
+    data: float
+    memory: float
+    connections: int
+    append: float
+    moves: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    moved: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class GrowthPlan:
+    """A plan for a component.
+
+    Attributes:
+        component: its name.
+        count: how many shards it needs.
+        databases: the ``databases`` that servers must have.
+        entries: where each shard is now.
+        steps: the periods, now first.
+        separate: whether each shard has a server of its own.
+        warnings: what speaks against it.
+    """
+
+    component: str
+    count: int
+    databases: int
+    entries: tuple[dict[str, Any], ...]
+    steps: tuple[GrowthStep, ...]
+    separate: bool = False
+    warnings: tuple[str, ...] = field(default=())
+
+    def to_yaml(self) -> str:
+        """Return the shard map as it is now."""
+        lines = ["components:", f"  {self.component}:", "    shards:"]
+        lines += [f"      - {json.dumps(entry)}" for entry in self.entries]
+        return "\n".join(lines) + "\n"
+
+    def commands(self, step: GrowthStep) -> list[str]:
+        """Return the commands that a step takes."""
+        if self.separate:
+            return [
+                f"shardkit move server {source} --to {target}" for source, target, _ in step.moves
+            ]
+        return [
+            f"shardkit move shards {' '.join(shards)} --to {target}"
+            for _, target, shards in step.moves
+        ]
+
+
+def plan_growth(
+    component: str,
+    servers: Sequence[str],
+    *,
+    growth: float,
+    periods: int,
+    new: Sequence[str] = (),
+    data: float = 0.0,
+    commands: float = 0.0,
+    size: float = 0.0,
+    processes: int = 1,
+    connections: int = 1,
+    separate: bool = False,
+) -> GrowthPlan:
+    """Plan how a component grows.
+
+    Args:
+        component: its name.
+        servers: the servers, or with ``separate`` the machines, that it begins on, ``host:port``.
+        growth: by what its load is multiplied in a period.
+        periods: how many of them.
+        new: servers to come, in order; later ones are called ``new1:6379`` and so on.
+        data: bytes of data now.
+        commands: write commands a second now.
+        size: of one, in bytes of the AOF.
+        processes: how many processes use it.
+        connections: how many connections each has to a shard.
+        separate: each shard is a server of its own, on ports from that of its machine on.
+
+    Returns:
+        The plan: ``growth ** periods`` shards for each server, rounded up to a power of two.
+
+    Raises:
+        InvalidArgumentError: a number is none that can be planned with.
+    """
+    problems = list(check_name(component, "component"))
+    if problems:
+        raise invalid(problems)
+    _check(servers, growth, periods, data, commands, size, processes, connections)
+    machines = [ServerAddress.parse(server) for server in servers]
+    if len(set(machines)) < len(machines):
+        raise InvalidArgumentError("a server is named twice", "name each once")
+    ends = math.ceil(len(machines) * growth**periods - 1e-9)
+    count = 1 << (ends - 1).bit_length()
+    if count > MAX_SHARDS:
+        raise InvalidArgumentError(
+            f"{growth:g} times in each of {periods} periods are {count:,} shards",
+            f"a component has at most {MAX_SHARDS:,}; plan fewer periods",
+        )
+    coming = [ServerAddress.parse(server) for server in new]
+    homes = [n % len(machines) for n in range(count)]  # of each shard, by its machine
+    steps = []
+    for period in range(periods + 1):
+        by_then = growth**period
+        wanted = min(count, math.ceil(len(servers) * by_then - 1e-9))
+        while len(machines) < wanted:
+            at = len(machines) - len(servers)
+            extra = at - len(coming) + 1
+            machines.append(coming[at] if at < len(coming) else ServerAddress(f"new{extra}", 6379))
+        taken = _balance(homes, wanted)
+        most = max(homes.count(machine) for machine in range(wanted))
+        share = most / count
+        of_one = 1 if separate else most
+        bytes_of_shard = data * by_then / count
+        moved = bytes_of_shard * len(taken)
+        steps.append(
+            GrowthStep(
+                period,
+                wanted,
+                most,
+                data * by_then * share,
+                HEADROOM * data * by_then * share,
+                processes * connections * of_one,
+                commands * size * by_then * share,
+                _moves(component, taken, machines, separate),
+                moved,
+                moved / _BYTES_A_SECOND,
+            )
+        )
+    first = [n % len(servers) for n in range(count)]
+    entries = tuple(_entry(machines[first[n]], n, separate) for n in range(count))
+    warnings = []
+    if not separate and len(servers) < count:
+        warnings.append(
+            "the databases of a server share its single thread: they prepare for growth, and add "
+            "no speed; --separate has servers instead"
+        )
+    if separate and max(machines[first[n]].port + n for n in range(count)) > 65535:
+        raise InvalidArgumentError("the ports go beyond 65535", "begin at a lower one")
+    return GrowthPlan(
+        component,
+        count,
+        1 if separate else count + 1,
+        entries,
+        tuple(steps),
+        separate,
+        tuple(warnings),
+    )
+
+
+def _check(servers: Sequence[str], growth: float, periods: int, *numbers: float) -> None:
+    if not servers:
+        raise InvalidArgumentError("no server was named", "name those that it begins on")
+    if not 1 <= growth <= MAX_SHARDS or not 0 <= periods <= 100:
+        raise InvalidArgumentError(
+            f"growth {growth:g} in {periods} periods cannot be planned",
+            "give a factor of 1 or more, and 0 to 100 periods",
+        )
+    if not all(0 <= number < math.inf for number in numbers):
+        raise InvalidArgumentError("a rate or size is negative", "give numbers of 0 or more")
+    if growth**periods * len(servers) > 4 * MAX_SHARDS:
+        raise InvalidArgumentError(
+            f"{growth:g} times in each of {periods} periods are too many shards",
+            f"a component has at most {MAX_SHARDS:,}; plan fewer periods",
+        )
+
+
+def _balance(homes: list[int], machines: int) -> list[tuple[int, int, int]]:
+    """Have so many machines get as many shards each; return shard, source and target of each move.
+
+    As few move as possible.
+    """
+    has: list[list[int]] = [[] for _ in range(machines)]
+    for shard, home in enumerate(homes):
+        has[home].append(shard)
+    least, more = divmod(len(homes), machines)
+    # Those that have most may keep one more.
+    order = sorted(range(machines), key=lambda machine: (-len(has[machine]), machine))
+    room = {machine: least + (rank < more) for rank, machine in enumerate(order)}
+    free = [shard for machine in order for shard in has[machine][room[machine] :]]
+    moved = []
+    for machine in order:
+        for _ in range(room[machine] - len(has[machine])):
+            shard = free.pop(0)
+            moved.append((shard, homes[shard], machine))
+            homes[shard] = machine
+    return moved
+
+
+def _moves(
+    component: str,
+    taken: Sequence[tuple[int, int, int]],
+    machines: Sequence[ServerAddress],
+    separate: bool,
+) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+    found: dict[tuple[str, str], list[str]] = {}
+    for shard, source, target in taken:
+        pair = tuple(
+            str(ServerAddress(at.host, at.port + shard) if separate else at)
+            for at in (machines[source], machines[target])
+        )
+        found.setdefault((pair[0], pair[1]), []).append(str(Shard(component, shard)))
+    return tuple((source, target, tuple(shards)) for (source, target), shards in found.items())
+
+
+def _entry(machine: ServerAddress, shard: int, separate: bool) -> dict[str, Any]:
+    if separate:
+        return {"host": machine.host, "port": machine.port + shard}
+    return {"host": machine.host, "port": machine.port, "db": shard + 1}

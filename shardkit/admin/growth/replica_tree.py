@@ -1,0 +1,98 @@
+"""Which server replicates which, at every level, and whether each has what its master has.
+
+::
+
+    a:6379                 master, offset 9000
+      b:6379               in sync
+        c:6379             4,000 bytes behind
+
+Masters are asked for their replicas, these for theirs. A leaf under a replica relieves the master,
+but a failover has to repoint more servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from redis.exceptions import RedisError
+
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
+from shardkit.admin.growth.failover import replicas_of
+from shardkit.admin.growth.known_servers import KnownServers
+from shardkit.admin.growth.relocation import ServerAddress, address_of
+from shardkit.admin.growth.servers import ServerRole, connected_to, role_of
+
+_DEEPEST = 5
+
+
+@dataclass(frozen=True)
+class ReplicaNode:
+    """One server of a tree.
+
+    Attributes:
+        server: its address, as its master or an entry names it.
+        depth: 0 for a master that entries name.
+        state: ``master``, ``in sync``, ``behind``, ``no link``, or why it does not answer.
+        behind: how many bytes of writes it lacks; None if that is not known.
+    """
+
+    server: ServerAddress
+    depth: int
+    state: str
+    behind: int | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is a master, or a replica with a link to one."""
+        return self.state in ("master", "in sync", "behind")
+
+
+def replica_tree(components: Iterable[Component]) -> list[ReplicaNode]:
+    """Return the masters that entries name, each followed by its replicas and theirs.
+
+    Replicas that entries name and that do not follow are told too. Cost: an INFO to each server.
+    """
+    components = list(components)
+    same = KnownServers(components).same
+    masters: dict[ServerAddress, tuple[Entry, str]] = {}
+    for component in components:
+        for shard, entry in component.entries():
+            server = None if entry.is_cluster else address_of(entry)
+            if server is not None and not any(same(server, each) for each in masters):
+                masters[server] = entry, entry_key(*shard)
+    found: list[ReplicaNode] = []
+    for server, (like, where) in masters.items():
+        below = _visit(server, like, where, 0, None)
+        for named in replicas_of(components, server, same):
+            if not any(same(named, node.server) for node in below):
+                below += _visit(named, like, where, 1, None)
+        found += below
+    return found
+
+
+def _visit(
+    server: ServerAddress, like: Entry, where: str, depth: int, master: ServerRole | None
+) -> list[ReplicaNode]:
+    try:
+        with connected_to(server, like, where) as client:
+            role = role_of(client)
+    except (RedisError, OSError) as error:
+        return [ReplicaNode(server, depth, f"does not answer ({error})")]
+    behind = None if master is None else max(0, master.offset - role.offset)
+    if depth == 0:
+        state = "master" if role.is_master else "is a replica, though an entry names it as master"
+    elif role.is_master:
+        state = "follows nobody"
+    elif not role.linked:
+        state = "no link"
+    elif master is None:
+        state = f"follows {role.master}, not the master of its entry"
+    else:
+        state = "behind" if behind else "in sync"
+    found = [ReplicaNode(server, depth, state, behind)]
+    if depth < _DEEPEST:
+        for replica, _ in role.replicas:
+            found += _visit(replica, like, where, depth + 1, role)
+    return found

@@ -1,0 +1,398 @@
+"""What failovers and moves ask of servers and tell them: roles, offsets, FAILOVER, REPLICAOF."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from shardkit.config.entry import Entry
+from shardkit.errors import ShardKitError
+from shardkit.admin.growth.relocation import ServerAddress, at_server
+from shardkit.network.server_queries import client_of
+
+STEP = 0.005  # seconds between two looks
+TIMEOUT = 2.0  # seconds for one answer
+_ATTEMPTS = 5  # to hand over
+_LEAST = "min-replicas-to-write"
+_LEAST_KEY = "config:growth:least"  # what servers had as that, while they take writes without
+
+
+class GrowthError(ShardKitError):
+    """A failover or a move cannot go on; says what is as it was."""
+
+
+@dataclass(frozen=True)
+class ServerRole:
+    """What a server says of its replication.
+
+    Attributes:
+        is_master: whether it takes writes.
+        master: the master that it follows, if it is a replica.
+        linked: whether its link to it is up, and it has been filled.
+        offset: how much of the history of writes it has, in bytes.
+        history: the replication id of that history.
+        down_for: for how many seconds its link has been down; 0 if it is up.
+        replicas: its replicas as it sees them: address and offset.
+        raw: all that it said.
+    """
+
+    is_master: bool
+    master: ServerAddress | None
+    linked: bool
+    offset: int
+    history: str
+    down_for: int
+    replicas: tuple[tuple[ServerAddress, int], ...]
+    raw: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """What a failover did.
+
+    Attributes:
+        shards: the shards concerned, as ``timelines:3``.
+        source: the master that was.
+        target: the one that is.
+        planned: whether the master handed over, so that no write was lost.
+        held: for how long writers were held at most, in seconds; of a planned one.
+        behind: how many bytes of writes other replicas had and this one had not; of a crash.
+        followers: the other replicas, which follow the new master.
+        failed: those that could not be told, and why.
+        epoch: `config:epoch` now.
+    """
+
+    shards: tuple[str, ...]
+    source: ServerAddress
+    target: ServerAddress
+    planned: bool
+    held: float | None = None
+    behind: int = 0
+    followers: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    epoch: int = 0
+
+
+@contextmanager
+def connected_to(
+    server: ServerAddress,
+    like: Entry,
+    where: str = "entry",
+    timeout: float = TIMEOUT,
+    database: int = 0,
+    client_name: str = "",
+) -> Iterator[Any]:
+    """Give a client of a server, with the user and TLS of an entry."""
+    fields = Entry(_alone(like, server, where), where).resolved(where)
+    fields["db"] = database
+    if client_name:
+        fields["client_name"] = client_name
+    with client_of(fields, timeout) as client:
+        yield client
+
+
+def _alone(like: Entry, server: ServerAddress, where: str) -> dict[str, Any]:
+    fields = at_server(like.fields, server, where)
+    for name in ("db", "replicas", "read_from", "max_lag", "held"):
+        fields.pop(name, None)
+    return fields
+
+
+def role_of(client: Any) -> ServerRole:
+    """Ask a server for its role."""
+    said: dict[str, Any] = client.info("replication")
+    is_master = said["role"] == "master"
+    linked = said.get("master_link_status") == "up" and not said.get("master_sync_in_progress")
+    # A replica may have replicas of its own.
+    replicas = tuple(
+        (ServerAddress(str(each["ip"]), int(each["port"])), int(each["offset"]))
+        for name, each in said.items()
+        if name.startswith("slave") and isinstance(each, Mapping) and each.get("state") == "online"
+    )
+    return ServerRole(
+        is_master,
+        None if is_master else ServerAddress(str(said["master_host"]), int(said["master_port"])),
+        linked,
+        int(said["master_repl_offset"] if is_master else said["slave_repl_offset"]),
+        str(said["master_replid"]),
+        int(said.get("master_link_down_since_seconds", 0)),
+        replicas,
+        said,
+    )
+
+
+def errors_behind(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and those that led to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def is_refused(error: BaseException) -> bool:
+    """Whether a server could not be asked because nothing listens at its address."""
+    return any(isinstance(each, ConnectionRefusedError) for each in errors_behind(error))
+
+
+def same_server(one: ServerAddress, other: ServerAddress) -> bool:
+    """Whether two addresses are one server, as far as names resolve here."""
+    return one.port == other.port and bool(_addresses(one.host) & _addresses(other.host))
+
+
+def _addresses(host: str) -> set[str]:
+    found = {host}
+    with suppress(OSError):
+        found |= {str(each[4][0]) for each in socket.getaddrinfo(host, None)}
+    return found
+
+
+def replicate(client: Any, master: ServerAddress, like: Entry, where: str = "entry") -> None:
+    """Have a server follow a master, with the user and password of an entry."""
+    fields = like.resolved(where)
+    if fields.get("password"):
+        client.config_set("masterauth", fields["password"])
+        client.config_set("masteruser", fields.get("username") or "")
+    client.execute_command("REPLICAOF", master.host, master.port)
+
+
+def persist_roles(*servers: Any) -> None:
+    """Have servers remember their roles over a restart, as far as they have a file for that."""
+    for server in servers:
+        with suppress(RedisError):
+            server.execute_command("CONFIG", "REWRITE")
+
+
+def hand_over(master: Any, replica: Any, to: ServerAddress, seconds: float) -> float:
+    """Have a master hand its role to a replica, without the loss of a write (FAILOVER).
+
+    Writers are held until the replica has acknowledged everything. It does so once a second, and a
+    master that holds writers does not ask; asked from here, it takes milliseconds.
+
+    Args:
+        master: a client of the master.
+        replica: a client of the replica, which must be up to date.
+        to: the replica.
+        seconds: how long writers may be held at a time. If the replica has not caught up by then,
+            nothing has changed; it is tried five times.
+
+    Returns:
+        How long writers were held at most, in seconds.
+
+    Raises:
+        GrowthError: the replica did not catch up in time.
+    """
+    with _acknowledging(replica) as acknowledge:
+        # A master counts a replica as online once that has acknowledged the copy.
+        end = time.monotonic() + TIMEOUT
+        while not (seen := [each for each, _ in role_of(master).replicas if same_server(each, to)]):
+            if time.monotonic() > end:
+                raise GrowthError(
+                    f"{to} is no replica in good order of its master", "see: shardkit replicas tree"
+                )
+            acknowledge()
+            time.sleep(STEP)
+        command = ("FAILOVER", "TO", seen[0].host, seen[0].port, "TIMEOUT", round(1000 * seconds))
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                time.sleep(seconds)  # what was held meanwhile goes first
+            began = time.monotonic()
+            try:
+                master.execute_command(*command)
+            except ResponseError:  # unless somebody else has begun or done it, who was stopped
+                if not (role_of(replica).is_master or _is_handing_over(role_of(master))):
+                    raise
+            while True:
+                acknowledge()
+                if role_of(replica).is_master:
+                    return time.monotonic() - began
+                said = role_of(master)
+                if said.is_master and not _is_handing_over(said):
+                    break
+                if time.monotonic() > began + seconds + TIMEOUT:
+                    with suppress(RedisError):
+                        master.execute_command("FAILOVER", "ABORT")
+                time.sleep(STEP)
+    raise GrowthError(
+        f"{to} did not catch up within {seconds:g} s, {_ATTEMPTS} times: the master is what it "
+        "was, no write was lost",
+        "try again when there are fewer writes, or allow more time: --hold",
+    )
+
+
+def _is_handing_over(role: ServerRole) -> bool:
+    return bool(role.raw.get("master_failover_state", "no-failover") != "no-failover")
+
+
+def take_writes_alone(server: Any, config: redis.Redis, address: ServerAddress) -> int:
+    """Have a server take writes without replicas, until `ask_for_replicas`.
+
+    The config server notes how many it asked for, so that whoever goes on after a kill knows.
+
+    Args:
+        server: a client of the server.
+        config: a client of the config server.
+        address: the server.
+
+    Returns:
+        How many that are; 0 for none.
+    """
+    with suppress(ResponseError):  # CONFIG is not everybody's right
+        least = int(server.config_get(_LEAST).get(_LEAST, 0))
+        if least:
+            config.hset(_LEAST_KEY, str(address), least)
+            server.config_set(_LEAST, 0)
+    return _asked_for(config, address)
+
+
+def ask_for_replicas(
+    server: Any, config: redis.Redis, address: ServerAddress, seconds: float = TIMEOUT
+) -> None:
+    """Have a server take writes only with as many replicas as before `take_writes_alone`.
+
+    A master only if it has them in time; else it is left to whoever comes next. After 0 seconds it
+    has to do with those that it has.
+    """
+    end = time.monotonic() + seconds
+    with suppress(RedisError, OSError):
+        least = _asked_for(config, address)
+        while least:
+            role = role_of(server)
+            if len(role.replicas) >= least or not role.is_master or not seconds:
+                server.config_set(_LEAST, least)
+                persist_roles(server)
+                config.hdel(_LEAST_KEY, str(address))
+                return
+            if time.monotonic() > end:
+                return
+            time.sleep(STEP)
+
+
+def _asked_for(config: redis.Redis, address: ServerAddress) -> int:
+    noted = config.hget(_LEAST_KEY, str(address))
+    return int(noted) if noted is not None and noted.isdigit() else 0
+
+
+@contextmanager
+def _acknowledging(replica: Any) -> Iterator[Callable[[], object]]:
+    """Give a function that has a replica acknowledge to its master, at once, what it has.
+
+    A replica does so whoever asks, and replies nothing. A reply that it may not be asked stays
+    unread, on a connection of its own; then it acknowledges once a second as ever.
+    """
+    connection = replica.connection_pool.get_connection()
+    try:
+        yield lambda: connection.send_command("REPLCONF", "GETACK", "*")
+    finally:
+        connection.disconnect()
+        replica.connection_pool.release(connection)
+
+
+def wait_for_copy(master: Any, replica: Any, seconds: float, near: int = 1_000_000) -> None:
+    """Wait until a replica has been filled and is near its master's offset.
+
+    Raises:
+        GrowthError: it took longer, or was restarted as a master.
+        redis.exceptions.TimeoutError: after that time, one of the two did not answer.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            found, ahead = role_of(replica), role_of(master)
+        except RedisTimeoutError:  # a server that is at work on gigabytes answers late
+            if time.monotonic() > end:
+                raise
+            continue
+        if found.is_master:
+            raise GrowthError(
+                "the new server follows its master no more: it was restarted, or told so; nothing "
+                "has changed for clients",
+                "empty it if it has keys, and resume; or abort",
+            )
+        if found.linked and found.history == ahead.history and ahead.offset - found.offset < near:
+            return
+        if time.monotonic() > end:
+            raise GrowthError(
+                f"the copy was not complete within {seconds:g} s (its link to the master is "
+                f"{'up' if found.linked else 'down'}); nothing has changed for clients",
+                "resume when it is, or abort; see: shardkit replicas tree",
+            )
+        time.sleep(10 * STEP)
+
+
+def unfit(
+    info: Mapping[str, Any],
+    there: Mapping[str, Any],
+    master: Any,
+    replica: Any,
+    source: ServerAddress,
+    target: ServerAddress,
+) -> list[str]:
+    """Return why a server cannot take another's place, or replicate it.
+
+    Args:
+        info: what the master says of itself; empty if it does not answer.
+        there: what the other one says.
+        master: a client of the master.
+        replica: a client of the other one.
+        source: the master's address.
+        target: the other one's.
+    """
+    problems = []
+    follows = there["role"] == "slave" and same_server(
+        ServerAddress(str(there["master_host"]), int(there["master_port"])), source
+    )
+    if there["role"] == "slave" and not follows:
+        problems.append(f"{target} is a replica of another server")
+    if not follows and any(name.startswith("db") and name[2:].isdigit() for name in there):
+        problems.append(f"{target} is not empty: it would lose its keys")
+    used = int(info.get("used_memory", 0))
+    return problems + too_small(info, there, master, replica, target, used)
+
+
+def too_small(
+    info: Mapping[str, Any],
+    there: Mapping[str, Any],
+    master: Any,
+    other: Any,
+    target: ServerAddress,
+    needed: int,
+) -> list[str]:
+    """Return why a server cannot have data of another one, whatever else it has.
+
+    Args:
+        info: what the other one says of itself; empty if it does not answer.
+        there: what the server says.
+        master: a client of the other one.
+        other: a client of the server.
+        target: the server's address.
+        needed: how much memory it needs in all, in bytes.
+    """
+    problems = []
+    if there.get("loading"):
+        problems.append(f"{target} is loading")
+    if not info:
+        return problems
+    if "valkey_version" in info and "valkey_version" not in there:
+        problems.append(f"{target} is a Redis, which cannot read what a Valkey sends")
+    elif _version(there) < _version(info):
+        problems.append(f"{target} is of an older version")
+    limit = int(there.get("maxmemory", 0))
+    if limit and limit < needed:
+        problems.append(f"{target} has too little memory: maxmemory is {limit:,} bytes")
+    with suppress(RedisError):
+        mine = int(master.config_get("databases")["databases"])
+        if int(other.config_get("databases")["databases"]) < mine:
+            problems.append(f"{target} has fewer databases than {mine}")
+    return problems
+
+
+def _version(info: Mapping[str, Any]) -> tuple[int, ...]:
+    text = str(info.get("valkey_version") or info["redis_version"])
+    return tuple(int(part) for part in text.split(".")[:2])

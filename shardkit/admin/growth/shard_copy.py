@@ -1,0 +1,197 @@
+"""Copying databases to another server while they are in use, key by key.
+
+::
+
+    KeyCapture ◄── changes                    1. listen, then copy every key that SCAN finds
+    SCAN ─► DUMP, PTTL ─► RESTORE REPLACE     2. copy what changed, again and again, until little is
+    changed keys ─► the same, or DEL          3. when nobody writes any more: what is left
+
+The last copy of a key is always younger than its last change, because a change is told before the
+key is read. So nothing has to be atomic, and keys that are gone are deleted at the target. Values,
+expiries and encodings travel as DUMP packs them. Works from and to whatever has other databases in
+use, where replication would not.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from redis.exceptions import RedisError, ResponseError
+
+from shardkit.network.connections.greeting import FENCE_KEY
+from shardkit.admin.growth.capture import KeyCapture, MissedChangesError
+from shardkit.admin.growth.fence import OWN_KEYS, write_under
+from shardkit.admin.growth.servers import GrowthError
+from shardkit.admin.growth.slices import Slices, at_work
+
+_PAGE = 200
+_KEYS = 96  # that are written at a time,
+_BYTES = 75_000  # and their values: RESTORE takes a third of DUMP's time
+NEAR = 200  # changed keys that are left when writers are held
+_PATIENCE = 10.0  # seconds for changed keys to become few
+_STREAMS = frozenset({15, 19, 21})  # the first byte of what DUMP makes of streams
+
+
+class DatabaseCopy:
+    """The copy of some databases of one server on another.
+
+    Args:
+        sources: clients of the source, by database.
+        targets: clients of the target, by database.
+        value: what the fence of this attempt at the target says.
+        capture: of the same databases of the source.
+        share: for how much of the time `copy_all` works; it pauses for the rest.
+
+    Attributes:
+        keys: how many keys were copied, those again that changed.
+        bytes: of their values, as DUMP packs them.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[int, Any],
+        targets: Mapping[int, Any],
+        value: bytes,
+        capture: KeyCapture,
+        share: float = 1.0,
+    ) -> None:
+        self._sources, self._targets = sources, targets
+        self._value = value
+        self._capture = capture
+        self._share = share
+        self._streams: set[tuple[int, bytes]] = set()
+        self._slices = Slices()
+        self.keys = self.bytes = 0
+
+    def copy_all(self, progress: Callable[[int, int], object]) -> None:
+        """Copy every key that is there.
+
+        Raises:
+            GrowthError: a server or the connection was lost, or the target refuses values.
+        """
+        for number, source in self._sources.items():
+            cursor: Any = None
+            while cursor != 0:
+                cursor, keys = source.scan(cursor or 0, count=_PAGE)
+                cursor = int(cursor)
+                self.copy(number, [key for key in keys if key not in OWN_KEYS], self._share)
+                progress(self.keys, self.bytes)
+
+    def follow(self, until: Callable[[], bool]) -> None:
+        """Copy what changes, until the caller says so and there is little of it, or no less."""
+        end = 0.0
+        while True:
+            changed = self._capture.take(_PAGE)
+            self._copy_changed(changed)
+            if until():
+                end = end or time.monotonic() + _PATIENCE
+                if len(changed) <= NEAR or time.monotonic() > end:
+                    return
+            if not changed:
+                time.sleep(0.005)
+
+    def finish(self) -> list[tuple[int, bytes]]:
+        """Copy what is left, now that nobody writes any more; return which keys that were.
+
+        Raises:
+            MissedChangesError: a change may have been missed. The mover has just set the fence of
+                each database, so these notifications must have arrived.
+        """
+        self._capture.wait_until_told()
+        changed = self._capture.take()
+        for number in self._sources:
+            if (number, FENCE_KEY.encode()) not in changed:
+                raise MissedChangesError(
+                    f"a write to database {number} sent no notification", "copy again"
+                )
+        self._capture.require_complete()
+        left = {**dict.fromkeys(self._streams, True), **changed}
+        self._copy_changed(left)
+        return [each for each in left if each[1] not in OWN_KEYS]
+
+    def _copy_changed(self, changed: Iterable[tuple[int, bytes]]) -> None:
+        by_database: dict[int, list[bytes]] = {}
+        for number, key in changed:
+            if key not in OWN_KEYS:
+                by_database.setdefault(number, []).append(key)
+        for number, keys in by_database.items():
+            self.copy(number, keys)
+
+    def copy(self, number: int, keys: Sequence[bytes], share: float = 1.0) -> None:
+        """Copy keys of a database as they are now; delete those that are gone."""
+        read: dict[bytes, tuple[int, bytes | None]] = {}
+        for part in self._slices.of(keys):
+            with at_work(share):
+                read |= self._read(number, part)
+                if len(read) >= _KEYS or sum(map(_size, read.values())) >= _BYTES:
+                    self._write(number, read)
+                    read.clear()
+        if read:
+            self._write(number, read)
+
+    def _read(self, number: int, keys: Sequence[bytes]) -> dict[bytes, tuple[int, bytes | None]]:
+        """Return how long keys have to live, and what DUMP makes of them."""
+        with self._sources[number].pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.pttl(key).dump(key)
+            answers = pipe.execute()
+        found = dict(zip(keys, zip(answers[::2], answers[1::2], strict=True), strict=True))
+        self._slices.note(len(keys), sum(map(_size, found.values())))
+        return found
+
+    def _write(self, number: int, read: Mapping[bytes, tuple[int, bytes | None]]) -> None:
+        def write(pipe: Any) -> None:
+            for key, (left, packed) in read.items():
+                if packed is None or left == -2:
+                    pipe.unlink(key)
+                    self._streams.discard((number, key))
+                    continue
+                if packed[0] in _STREAMS:
+                    self._streams.add((number, key))
+                pipe.restore(key, 0 if left < 0 else max(1, left), packed, replace=True)
+
+        try:
+            write_under(self._targets[number], self._value, write)
+        except ResponseError as error:
+            raise GrowthError(
+                f"the target refuses a value: {error}", "is it of an older version, or full?"
+            ) from error
+        self.keys += len(read)
+        self.bytes += sum(map(_size, read.values()))
+
+
+def _size(read: tuple[int, bytes | None]) -> int:
+    return len(read[1] or b"")
+
+
+class Follower:
+    """Follows a copy's changes in a thread, while something else is done."""
+
+    def __init__(self, copy: DatabaseCopy) -> None:
+        self._end = threading.Event()
+        self._error: Exception | None = None
+        self._copy = copy
+        self._thread = threading.Thread(target=self._run, name="shardkit-copy", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop when there is little left.
+
+        Raises:
+            GrowthError: it could not follow.
+        """
+        self._end.set()
+        self._thread.join()
+        if isinstance(self._error, GrowthError):
+            raise self._error
+        if self._error is not None:
+            raise GrowthError(f"the copy was interrupted: {self._error}", "resume it")
+
+    def _run(self) -> None:
+        try:
+            self._copy.follow(self._end.is_set)
+        except (GrowthError, RedisError, OSError) as error:
+            self._error = error

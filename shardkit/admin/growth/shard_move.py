@@ -1,0 +1,708 @@
+"""Moving some shards of a server, databases that is, to another server, while they are in use.
+
+::
+
+    begun    every key is copied, and what changes meanwhile; both sides are compared; if the mover
+             may have missed a change, it copies everything again
+    (hold)   entries say so: from then on clients have connections of their own for what only reads;
+             the source is closed to all others, for as long as the hold may take, and those that
+             were there leave; what is left is copied
+    fenced   the source is closed for good: the one step that decides; entries name the target,
+             which may be read; when nobody reads the source any more, the target takes writes
+    pushed   who waited has gone on at the target
+    done     the source is emptied, but for what somebody wrote there meanwhile: that is reported
+
+Until it is fenced, a move can be aborted, and nothing has changed for anybody; if the mover dies
+within the hold, the source opens by itself. Afterwards it can be reversed: the same the other way.
+Nobody can write at the source unnoticed: new connections ask for the fence, and those made before
+are in CLIENT LIST, where the mover sees them leave (see `shardkit.admin.growth.fence`). Readers never
+wait: while writers do, the data does not change, and is the same on both sides. Both servers may
+have other databases in use. What a client has subscribed to does not move.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import asdict, replace
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from shardkit.admin.push import attest
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
+from shardkit.config.store import read_components, read_epoch
+from shardkit.network.connections.greeting import FENCE_KEY
+from shardkit.admin.growth import journal
+from shardkit.admin.growth.capture import KeyCapture, MissedChangesError, turn_on_notifications
+from shardkit.admin.growth.certificate import ServerComparison, compare, differing, unequal
+from shardkit.admin.growth.databases import (
+    MOST_NAMED,
+    clients_of,
+    connections_to,
+    database_client,
+    only_reads,
+    pages,
+    strays,
+)
+from shardkit.admin.growth.entries import LEAVE, push_changed, wait_until_read
+from shardkit.admin.growth.failover import HOLD, replicas_of
+from shardkit.admin.growth.fence import (
+    OWN_KEYS,
+    change,
+    close_for,
+    fence_value,
+    is_permanent,
+    lift,
+    lift_unless_permanent,
+    make_permanent,
+    move_of,
+    write_under,
+)
+from shardkit.admin.growth.journal import Lease, ShardMove
+from shardkit.admin.growth.known_servers import KnownServers
+from shardkit.admin.growth.move import COPY, Progress
+from shardkit.admin.growth.relocation import ServerAddress, held, moved
+from shardkit.admin.growth.servers import GrowthError, role_of
+from shardkit.admin.growth.shard_copy import DatabaseCopy, Follower
+from shardkit.admin.growth.shard_plan import located, plan_of
+
+_ATTEMPTS = 5
+_COPIES = 3  # as changes may have been missed
+# What of the hold there is for writers to leave, for the decision, and for readers to leave.
+_LEFT, _DECIDED, _READ = 0.5, 0.7, 0.9
+_LOOK = 0.01  # seconds between two looks at who is connected
+_UNBLOCK = 0.1  # seconds after which those who wait in a blocking command are woken
+_CLOCK = 2  # seconds that servers are wrong at most about when a key was used
+
+
+def start_shard_move(
+    config: Any,
+    shards: Sequence[str],
+    to: str,
+    *,
+    hold: float = HOLD,
+    copy: float = COPY,
+    kill: bool = False,
+    share: float = 1.0,
+    progress: Progress = lambda what: None,
+) -> ShardMove:
+    """Move some shards of a server to another one; return when that is done.
+
+    Args:
+        config: a client of the config server.
+        shards: which, as ``timelines:3``: all on one server, and all that share their databases.
+        to: the server that shall have them, ``host:port``; it may have others.
+        hold: how long writers may be held at a time, in seconds.
+        copy: how long the copy may take, in seconds.
+        kill: whether connections that do not leave within two fifths of the hold are closed.
+        share: for how much of the time the copy and the comparison work; they pause for the rest.
+        progress: is told what is being done.
+
+    Returns:
+        The move, with its certificate.
+
+    Raises:
+        GrowthError: something stands in its way, or it cannot go on; says what is as it was.
+        InvalidArgumentError: there is no such shard, or they are on several servers.
+    """
+    with journal.lease(config) as lease:
+        components = read_components(config)
+        wanted = set(located(components, shards, KnownServers(components.values()).same)[0])
+        for each in journal.read_all_shards(config):
+            if wanted & set(each.shards) and each.phase not in ("done", "aborted"):
+                raise GrowthError(
+                    f"{each.name} is being moved to {each.target} already ({each.phase})",
+                    f"shardkit move resume {each.name}, or abort it",
+                )
+        plan, databases = plan_of(components, shards, ServerAddress.parse(to), hold)
+        if plan.problems:
+            raise GrowthError("; ".join(plan.problems), "nothing was changed")
+        move = ShardMove(
+            plan.shards[0],
+            secrets.token_hex(8),
+            list(plan.shards),
+            str(plan.source),
+            str(plan.target),
+            databases,
+            keys=sum(plan.keys.values()),
+        )
+        return _Mover(lease, components, move, hold, copy, kill, share, progress).run()
+
+
+def resume_shard_move(
+    config: Any,
+    shard: str,
+    *,
+    hold: float = HOLD,
+    copy: float = COPY,
+    kill: bool = False,
+    share: float = 1.0,
+    progress: Progress = lambda what: None,
+) -> ShardMove:
+    """Carry on with a move that was interrupted; see `start_shard_move`.
+
+    The copy starts again if the move was not decided yet.
+    """
+    with journal.lease(config) as lease:
+        move = journal.read_shards(config, shard)
+        if move.phase == "aborted":
+            raise GrowthError(f"the move of {shard} was aborted", "start it again")
+        return _Mover(lease, read_components(config), move, hold, copy, kill, share, progress).run()
+
+
+def abort_shard_move(config: Any, shard: str) -> ShardMove:
+    """Undo a move that has not been decided: the target is empty again.
+
+    Raises:
+        GrowthError: the target has taken over.
+    """
+    with journal.lease(config) as lease:
+        move = journal.read_shards(config, shard)
+        if move.phase in ("done", "aborted"):
+            raise GrowthError(f"the move of {shard} is {move.phase}", "there is nothing to abort")
+        mover = _Mover(lease, read_components(config), move, HOLD, COPY)
+        return mover.abort()
+
+
+def reverse_shard_move(
+    config: Any,
+    shard: str,
+    *,
+    hold: float = HOLD,
+    copy: float = COPY,
+    kill: bool = False,
+    share: float = 1.0,
+    progress: Progress = lambda what: None,
+) -> ShardMove:
+    """Move shards back to where they were, with the same promises.
+
+    Raises:
+        GrowthError: the move is not done, or something stands in its way.
+    """
+    move = journal.read_shards(config, shard)
+    if move.phase != "done":
+        raise GrowthError(f"the move of {shard} is {move.phase}", "resume it, or abort it")
+    return start_shard_move(
+        config,
+        move.shards,
+        move.source,
+        hold=hold,
+        copy=copy,
+        kill=kill,
+        share=share,
+        progress=progress,
+    )
+
+
+def verify_shard_move(config: Any, shard: str) -> ShardMove:
+    """Look again whether somebody has written at the source since the shards have moved.
+
+    Raises:
+        GrowthError: the move is not done.
+    """
+    move = journal.read_shards(config, shard)
+    if move.phase != "done" or move.certificate is None:
+        raise GrowthError(f"the move of {shard} is {move.phase}", "resume it first")
+    before = replace(move)
+    _note_strays(move, *_described(read_components(config), move))
+    journal.write_verified(config, before, move)
+    return move
+
+
+def shard_moves(config: Any) -> list[ShardMove]:
+    """Return all moves of shards that the journal has."""
+    return journal.read_all_shards(config)
+
+
+class _Mover:
+    """One attempt at a move."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        components: Mapping[str, Component],
+        move: ShardMove,
+        hold: float,
+        copy: float,
+        kill: bool = False,
+        share: float = 1.0,
+        progress: Progress = lambda what: None,
+    ) -> None:
+        self._lease, self._config = lease, lease.config
+        self._components = components
+        self._move = move
+        self._hold, self._copy, self._kill, self._share = hold, copy, kill, share
+        self._progress = progress
+        self._source = ServerAddress.parse(move.source)
+        self._target = ServerAddress.parse(move.target)
+        self._like, self._where = _described(components, move)
+        self._same = KnownServers(components.values(), self._source, self._target).same
+        self._attempt = fence_value(move.id, secrets.token_hex(8), move.target)
+
+    def _clients(self, server: ServerAddress) -> AbstractContextManager[dict[int, Any]]:
+        return clients_of(server, self._move.databases, self._like, self._where)
+
+    def run(self) -> ShardMove:
+        move = self._move
+        with ExitStack() as stack:
+            old = stack.enter_context(self._clients(self._source))
+            new = stack.enter_context(self._clients(self._target))
+            if move.phase == "done":
+                return move
+            if move.phase == "begun" and self._is_decided(old):
+                self._reached("fenced")
+            capture = None  # of all changes since it was decided
+            if move.phase == "begun":
+                capture = self._decide(old, new, stack)
+            if move.phase == "fenced":
+                self._push(old, new)
+            self._clear(old, new, capture)
+        return move
+
+    def _decide(
+        self, old: Mapping[int, Any], new: Mapping[int, Any], stack: ExitStack
+    ) -> KeyCapture | None:
+        """Copy until no change was missed, and decide; return the capture.
+
+        Return None if another mover has decided.
+        """
+        move = self._move
+        for _ in range(_COPIES):
+            self._begin(old, new)
+            if move.phase != "begun":
+                return None
+            first = next(iter(old.values()))
+            turn_on_notifications(first)  # a server that was restarted has forgotten
+            with ExitStack() as attempt:
+                try:
+                    capture = KeyCapture(first, move.databases)
+                    attempt.callback(capture.close)
+                    self._transfer(old, new, capture)
+                except MissedChangesError as error:
+                    missed = error.message
+                    self._progress(f"copying again: {missed}")
+                else:
+                    stack.push(attempt.pop_all())
+                    return capture
+        raise GrowthError(
+            f"{move.name} ({move.source}): each of {_COPIES} copies may have missed changes "
+            f"({missed}); nothing has changed for clients",
+            f"prevent that, then: shardkit move resume {move.name}",
+        )
+
+    def _is_decided(self, old: Mapping[int, Any]) -> bool:
+        """Whether the first of the databases, which is closed last, is closed for good."""
+        return is_permanent(old[self._move.databases[0]], self._move.id)
+
+    def _reached(self, phase: str) -> None:
+        self._move.phase = phase
+        self._lease.write(self._move)
+
+    # ---- before it is decided
+
+    def _begin(self, old: Mapping[int, Any], new: Mapping[int, Any]) -> None:
+        """Have everything as at the beginning, whatever an attempt before has left or still does.
+
+        Unless that decides the move just now.
+        """
+        move = self._move
+        move.certificate = None
+        self._lease.write(move)
+        if not role_of(next(iter(new.values()))).is_master:
+            raise GrowthError(f"{move.target} is a replica", "nothing has changed for clients")
+        for number, client in new.items():
+            fence = client.get(FENCE_KEY)
+            if move_of(fence) != move.id:
+                if strays(client, 1):
+                    raise GrowthError(
+                        f"{move.target} has keys in database {number}",
+                        "empty it, or abort the move",
+                    )
+                if fence is not None:
+                    move.fences[str(number)] = fence.decode(errors="replace")
+        if move.notifications is None:
+            move.notifications = turn_on_notifications(next(iter(old.values())))
+        self._lease.write(move)
+        if self._take_over(old, new):
+            for client in new.values():
+                write_under(client, self._attempt, self._emptying)
+        else:
+            self._reached("fenced")
+
+    def _take_over(self, old: Mapping[int, Any], new: Mapping[int, Any]) -> bool:
+        """Have other attempts write nothing and decide nothing; False if one has decided."""
+        for client in new.values():
+            client.set(FENCE_KEY, self._attempt)
+        for number in self._move.databases:
+            if number != self._move.databases[0]:
+                lift(old[number], self._move.id)
+            elif not lift_unless_permanent(old[number], self._move.id):
+                return False
+        self._held(None)
+        return True
+
+    def _emptying(self, pipe: Any) -> None:
+        pipe.flushdb(asynchronous=True)
+        pipe.set(FENCE_KEY, self._attempt)
+
+    def _let_go(self, old: Mapping[int, Any], value: bytes) -> None:
+        """Have clients go on at the source."""
+        for client in old.values():
+            lift(client, self._move.id, value)
+        self._held(None)
+
+    def _held(self, by: str | None, server: ServerAddress | None = None) -> int:
+        """Push by whom the shards are held, on the source unless it is said; return the epoch."""
+        return push_changed(
+            self._lease,
+            lambda components: held(
+                components, server or self._source, self._move.databases, by, self._same
+            ),
+            f"move of {self._move.name}",
+            witnessed=False,
+        )
+
+    def _transfer(
+        self, old: Mapping[int, Any], new: Mapping[int, Any], capture: KeyCapture
+    ) -> None:
+        """Copy, follow, compare, hold and decide."""
+        move = self._move
+        before = self._run_of(new)
+        began = time.monotonic()
+        copy = DatabaseCopy(old, new, self._attempt, capture, self._share)
+
+        def tell(keys: int, size: int) -> None:
+            if time.monotonic() > began + self._copy:
+                raise GrowthError(
+                    f"the copy was not complete within {self._copy:g} s; nothing has changed for "
+                    "clients",
+                    "resume it with more time: --copy",
+                )
+            self._progress(f"copied {keys:,} of {move.keys:,} keys, {size / 1e6:,.0f} MB")
+
+        copy.copy_all(tell)
+        move.copied, move.seconds = copy.bytes, round(time.monotonic() - began, 3)
+        follower = Follower(copy)
+        try:
+            compared = self._compare(old, new)
+        finally:
+            follower.stop()
+        capture.require_complete()  # before anybody is held
+        if not compared.same:
+            raise GrowthError(
+                f"{compared.differing:,} keys differ on both servers, such as "
+                f"{compared.different[0]}; nothing has changed for clients",
+                "resume, which copies again, or abort",
+            )
+        self._hold_and_decide(old, new, copy, compared, before)
+
+    @staticmethod
+    def _run_of(clients: Mapping[int, Any]) -> tuple[str, int]:
+        """Return a server's run, and how many keys it has evicted."""
+        client = next(iter(clients.values()))
+        return str(client.info("server")["run_id"]), int(client.info("stats")["evicted_keys"])
+
+    def _compare(self, old: Mapping[int, Any], new: Mapping[int, Any]) -> ServerComparison:
+        self._progress("comparing")
+        return compare(
+            old.__getitem__,
+            new.__getitem__,
+            self._move.databases,
+            lambda keys: self._progress(f"comparing: {keys:,} keys"),
+            OWN_KEYS,
+            self._share,
+        )
+
+    def _hold_and_decide(
+        self,
+        old: Mapping[int, Any],
+        new: Mapping[int, Any],
+        copy: DatabaseCopy,
+        compared: ServerComparison,
+        before: tuple[str, int],
+    ) -> None:
+        move = self._move
+        problem: GrowthError | None = None
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                time.sleep(self._hold)  # what was held meanwhile goes first
+                copy.follow(lambda: True)
+            self._progress("holding writers")
+            # All know of it before anybody is held: then it takes less than a second to read.
+            wait_until_read(self._config, self._held(f"{move.name} soon"))
+            began = time.monotonic()
+            value = fence_value(move.id, secrets.token_hex(8), move.target, readers=True)
+            decided = deciding = False
+            try:
+                for client in old.values():
+                    close_for(client, value, _DECIDED * self._hold)
+                self._held(move.name)
+                self._wait_until_left(old, began)
+                self._finish(old, new, copy, compared, before)
+                self._require_target(new)
+                move.decided = int(next(iter(old.values())).time()[0])
+                deciding = True
+                last = reversed(move.databases)  # the first of them decides
+                decided = all(make_permanent(old[number], value) for number in last)
+                deciding = False
+            except GrowthError as error:
+                problem = error
+                if isinstance(error, MissedChangesError) or self._is_other_run(new, before):
+                    raise
+            finally:
+                if not decided and not deciding:  # in doubt, a resumption looks
+                    self._let_go(old, value)
+            if decided:
+                self._reached("fenced")
+                self._push(old, new, began)
+                return
+        raise problem or GrowthError(
+            f"the rest could not be copied within {self._hold:g} s, {_ATTEMPTS} times: the shards "
+            "are where they were",
+            "try again when there are fewer writes, or allow more time: --hold",
+        )
+
+    def _is_other_run(self, new: Mapping[int, Any], before: tuple[str, int]) -> bool:
+        try:
+            return self._run_of(new) != before
+        except (RedisError, OSError):
+            return True
+
+    def _require_target(self, new: Mapping[int, Any]) -> None:
+        """Look whether no other attempt has taken the target, which may be empty by now."""
+        if any(client.get(FENCE_KEY) != self._attempt for client in new.values()):
+            raise GrowthError(
+                "another process has taken over this move", "see: shardkit move status"
+            )
+
+    def _wait_until_left(self, old: Mapping[int, Any], began: float) -> None:
+        """Wait until nobody who may write is connected who was before the databases were closed."""
+        client = next(iter(old.values()))
+        end = began + _LEFT * self._hold
+        while True:
+            here = [
+                each
+                for each in connections_to(client, self._move.databases)
+                if not only_reads(each)
+            ]
+            if not here:
+                return
+            now = time.monotonic()
+            for each in here:
+                if "b" in each["flags"] and now > began + _UNBLOCK:
+                    client.client_unblock(int(each["id"]))  # as if its time were over
+                elif self._kill and now > began + 0.4 * self._hold:
+                    client.client_kill_filter(_id=each["id"])
+            if now > end:
+                names = sorted({each["name"] or f"a client at {each['addr']}" for each in here})
+                raise GrowthError(
+                    f"{len(here)} connections did not leave within {_LEFT * self._hold:g} s: "
+                    f"{', '.join(names[:5])}; the shards are where they were",
+                    "look at them; --kill closes them, --hold allows more time",
+                )
+            time.sleep(_LOOK)
+
+    def _finish(
+        self,
+        old: Mapping[int, Any],
+        new: Mapping[int, Any],
+        copy: DatabaseCopy,
+        compared: ServerComparison,
+        before: tuple[str, int],
+    ) -> None:
+        """Copy what is left, and certify that both sides are the same, now that nobody writes.
+
+        They were the same when they were compared, and no change has been missed since.
+        """
+        last = copy.finish()
+        wrong = [
+            line
+            for number in old
+            for line in differing(
+                old[number], new[number], [key for at, key in last if at == number]
+            )
+        ]
+        if wrong:
+            raise GrowthError(
+                f"{len(wrong)} keys differ on both servers, such as {wrong[0]}", "resume, or abort"
+            )
+        if self._is_other_run(new, before):
+            raise GrowthError(
+                f"{self._move.target} was restarted or has evicted keys (maxmemory) during the "
+                "move; the shards are where they were",
+                "give it enough memory, and resume, which copies again; or abort",
+            )
+        move = self._move
+        move.certificate = {**asdict(compared), "keys_before": move.keys, "same": True, "stale": []}
+        self._lease.write(move)
+
+    # ---- after it is decided
+
+    def _push(
+        self, old: Mapping[int, Any], new: Mapping[int, Any], began: float | None = None
+    ) -> None:
+        """Have readers go to the target, and writers when no reader is left at the source."""
+        move = self._move
+        self._progress("pushing the entries")
+        attempt = secrets.token_hex(8)
+        for client in new.values():
+            change(client, move.id, fence_value(move.id, attempt, move.target, readers=True))
+        push_changed(
+            self._lease,
+            lambda components: moved(
+                components, self._source, move.databases, self._target, self._same
+            ),
+            f"move of {move.name} to {move.target}",
+            witnessed=False,
+        )
+        for client in old.values():
+            change(client, move.id, fence_value(move.id, attempt, move.target))
+        patience = _READ * self._hold - (time.monotonic() - began if began else 0.0)
+        self._wait_for_readers(next(iter(old.values())), max(_LOOK, patience))
+        for client in new.values():
+            lift(client, move.id)
+        if began is not None:
+            move.held = time.monotonic() - began
+        move.epoch = self._held(None, self._target)
+        self._reached("pushed")
+
+    def _wait_for_readers(self, client: Any, patience: float, *, all_read: bool = False) -> None:
+        """Wait until nobody reads; close who has not left after so many seconds.
+
+        With ``all_read`` that is everybody who is connected.
+        """
+        end = time.monotonic() + patience
+        while here := [
+            each
+            for each in connections_to(client, self._move.databases)
+            if all_read or only_reads(each)
+        ]:
+            if time.monotonic() > end:
+                for each in here:
+                    client.client_kill_filter(_id=each["id"])
+            time.sleep(_LOOK)
+
+    def _clear(
+        self, old: Mapping[int, Any], new: Mapping[int, Any], capture: KeyCapture | None
+    ) -> None:
+        """Empty the source, but for what somebody has written there meanwhile."""
+        move = self._move
+        components = read_components(self._config)
+        attest(
+            [each for each in components.values() if each.name in _names(move.shards)],
+            read_epoch(self._config),
+        )
+        self._progress(f"emptying {move.source}")
+        self._leave_replicas()
+        stale: set[tuple[int, bytes]] | None = None
+        if capture is not None:
+            with suppress(MissedChangesError):
+                capture.wait_until_told()
+                changed = capture.take()
+                capture.require_complete()
+                stale = {each for each, by_client in changed.items() if by_client}
+        for number, client in old.items():
+            value = client.get(FENCE_KEY)
+            if move_of(value) != move.id:
+                continue  # reversed meanwhile: it is in use
+            for page in pages(client):
+                if stale is None:
+                    kept = set(self._maybe_written(client, new[number], page))
+                    keys = [key for key in page if key not in kept]
+                else:
+                    keys = [key for key in page if (number, key) not in stale]
+                if keys:
+                    write_under(client, value, _unlinking(keys))
+        with suppress(RedisError):
+            next(iter(old.values())).config_set("notify-keyspace-events", move.notifications)
+        certificate = move.certificate or {}
+        certificate["keys_now"] = sum(client.dbsize() for client in new.values())
+        move.certificate = certificate | {"held": move.held, "epoch": move.epoch}
+        _note_strays(move, self._like, self._where)
+        self._reached("done")
+
+    def _maybe_written(self, old: Any, new: Any, keys: Sequence[bytes]) -> list[bytes]:
+        """Return keys of the source that somebody may have written since the move was decided.
+
+        The mover has not seen all changes in the meantime. So these are the keys that were touched
+        since, and differ from the target; if the server has no idle times (LFU), all that differ.
+        """
+        with old.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.object("idletime", key)
+            idle = pipe.execute(raise_on_error=False)
+        since = int(old.time()[0]) - self._move.decided + _CLOCK
+        touched = [
+            key
+            for key, seconds in zip(keys, idle, strict=True)
+            if not isinstance(seconds, int) or seconds <= since
+        ]
+        return unequal(old, new, touched) if touched else []
+
+    def _leave_replicas(self) -> None:
+        """Wait until nobody reads from replicas of the source; close who does not leave."""
+        for server in replicas_of(self._components.values(), self._source, self._same):
+            with (
+                suppress(RedisError, OSError),
+                database_client(server, self._like, self._where, 0) as client,
+            ):
+                self._wait_for_readers(client, LEAVE, all_read=True)
+
+    def abort(self) -> ShardMove:
+        move = self._move
+        with self._clients(self._source) as old, self._clients(self._target) as new:
+            taken = any(move_of(client.get(FENCE_KEY)) == move.id for client in new.values())
+            if (
+                move.phase != "begun"
+                or self._is_decided(old)
+                or (taken and not self._take_over(old, new))
+            ):
+                raise GrowthError(
+                    f"{move.target} has taken over",
+                    f"resume it, and then: shardkit move reverse {move.name}",
+                )
+            for number, client in new.items():
+                if taken:
+                    write_under(client, self._attempt, self._emptying)
+                    lift(client, move.id)
+                    fence = move.fences.get(str(number))
+                    if fence is not None:
+                        client.set(FENCE_KEY, fence)
+            if move.notifications is not None:
+                with suppress(RedisError):
+                    first = next(iter(old.values()))
+                    first.config_set("notify-keyspace-events", move.notifications)
+        self._reached("aborted")
+        return move
+
+
+def _described(components: Mapping[str, Component], move: ShardMove) -> tuple[Entry, str]:
+    """Return an entry whose user both servers know."""
+    for component in components.values():
+        for shard, entry in component.entries():
+            if str(shard) in move.shards:
+                return entry, entry_key(component.name, shard.number)
+    raise GrowthError(f"{move.name} is no shard any more", "push its entry again")
+
+
+def _note_strays(move: ShardMove, like: Entry, where: str) -> None:
+    """Note which keys are at the source though its shards have moved."""
+    stale = []
+    with clients_of(ServerAddress.parse(move.source), move.databases, like, where) as old:
+        for number, client in old.items():
+            if move_of(client.get(FENCE_KEY)) == move.id:
+                stale += [f"{number} {key}" for key in strays(client)]
+    assert move.certificate is not None
+    move.certificate = {**move.certificate, "stale": stale[:MOST_NAMED], "at": time.time()}
+
+
+def _unlinking(keys: Sequence[bytes]) -> Callable[[Any], object]:
+    return lambda pipe: pipe.unlink(*keys)
+
+
+def _names(shards: Sequence[str]) -> set[str]:
+    return {shard.rpartition(":")[0] or shard for shard in shards} | set(shards)

@@ -1,0 +1,148 @@
+"""Whether what is written to a master reaches a replica, and its disk.
+
+A token is written to the master and looked for on the replica, which then is watched until it has
+synced its append-only file, if it has one::
+
+    ZADD sync:wait <now> <token>      on the master; removed at the end, with all that are older
+    ZSCORE sync:wait <token>          on the replica, while its link to the master is up
+    INFO persistence                  aof_pending_bio_fsync 0, a second after the token was seen
+
+After Redis in Action, section 4.2.4, whose version waits for ever while the link is up, and fails
+on a server that is no replica or has no append-only file.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
+from shardkit.admin.growth.relocation import ServerAddress, address_of
+from shardkit.admin.growth.servers import connected_to
+
+KEY = "sync:wait"
+TIMEOUT = 5.0
+_OLD = 900  # seconds
+_STEP = 0.005
+_EVERY_SECOND = 1.0  # an append-only file is synced so often
+
+
+@dataclass(frozen=True)
+class VerifiedReplica:
+    """How far a write to a master has come.
+
+    Attributes:
+        linked: whether the replica's link to the master is up.
+        written: whether the replica has the write.
+        synced: whether it is on the replica's disk; None if it has no append-only file.
+        seconds: how long it took, or was waited for.
+    """
+
+    linked: bool
+    written: bool
+    synced: bool | None
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether the replica has the write, on disk too unless it has no append-only file."""
+        return self.linked and self.written and self.synced is not False
+
+
+def verify_replica(master: Any, replica: Any, timeout: float = TIMEOUT) -> VerifiedReplica:
+    """Say whether a write to a master is on a replica, and on its disk, in time.
+
+    Args:
+        master: a redis-py client of the master.
+        replica: one of the replica, with the same database.
+        timeout: seconds.
+
+    Raises:
+        redis.RedisError: the master or the replica does not answer, or refuses.
+
+    Cost: a few exchanges with both, one more with the replica every 5 ms, and a second if the
+    replica has an append-only file.
+    """
+    began = time.monotonic()
+    end = began + timeout
+    token = secrets.token_hex(16)
+    linked = written = False
+    synced: bool | None = False
+    now = master.time()[0]
+    master.zadd(KEY, {token: now})
+    try:
+        linked = _until(end, lambda: _is_linked(replica))
+        written = linked and _until(end, lambda: replica.zscore(KEY, token) is not None)
+        if written and not replica.info("persistence")["aof_enabled"]:
+            synced = None
+        elif written:
+            # A sync that was due when the token came has begun a second later at most.
+            seen = time.monotonic()
+            synced = _until(
+                end, lambda: time.monotonic() > seen + _EVERY_SECOND and _is_synced(replica)
+            )
+    finally:
+        master.zrem(KEY, token)
+        master.zremrangebyscore(KEY, "-inf", now - _OLD)
+    return VerifiedReplica(linked, written, synced, time.monotonic() - began)
+
+
+def _until(end: float, holds: Callable[[], bool]) -> bool:
+    while not holds():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(_STEP)
+    return True
+
+
+def _is_linked(replica: Any) -> bool:
+    return bool(replica.info("replication").get("master_link_status") == "up")
+
+
+def _is_synced(replica: Any) -> bool:
+    return not replica.info("persistence").get("aof_pending_bio_fsync", 0)
+
+
+def verify_replicas(
+    components: Iterable[Component], timeout: float = TIMEOUT
+) -> dict[tuple[ServerAddress, ServerAddress], VerifiedReplica | Exception]:
+    """Verify every replica that entries name, all at the same time.
+
+    Args:
+        components: the components.
+        timeout: seconds.
+
+    Returns:
+        By master and replica, how far a write came, or why it could not be tried.
+    """
+    pairs: dict[tuple[ServerAddress, ServerAddress], tuple[Entry, str]] = {}
+    for component in components:
+        for shard, entry in component.entries():
+            master = None if entry.is_cluster else address_of(entry)
+            for replica in map(address_of, entry.replicas):
+                if master is not None and replica is not None:
+                    pairs.setdefault((master, replica), (entry, entry_key(*shard)))
+
+    def verify(
+        pair: tuple[ServerAddress, ServerAddress], entry: Entry, where: str
+    ) -> VerifiedReplica | Exception:
+        database = entry.resolved(where).get("db", 0)
+        try:
+            with (
+                connected_to(pair[0], entry, where, database=database) as master,
+                connected_to(pair[1], entry, where, database=database) as replica,
+            ):
+                return verify_replica(master, replica, timeout)
+        except (RedisError, OSError) as error:
+            return error
+
+    with ThreadPoolExecutor(max_workers=16) as threads:
+        asked = {pair: threads.submit(verify, pair, *each) for pair, each in pairs.items()}
+        return {pair: answer.result() for pair, answer in asked.items()}

@@ -1,0 +1,223 @@
+"""Measures the layouts of a case: bytes per entry, loading time, and single calls.
+
+Each layout gets an empty server. They are loaded and their memory is measured one after the other.
+Then single calls are timed, with the layouts taking turns, so that other load on the machine
+affects them equally. A call has two times: the caller's, which includes the exchange and Python,
+and the server's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from statistics import median
+from typing import Any, Final
+
+from shardkit.cli.bench.cases import Case, CaseLayout, One
+from shardkit.cli.bench.servers import BenchServer, ServerSource
+from shardkit.operations.operation import pages
+
+_PAGE: Final = 10_000
+_TRAINING: Final = 20_000  # entries that a dictionary is trained on
+_SAMPLE: Final = 500  # entries for single calls
+_ROUNDS: Final = 5
+
+# Called with the case, the layout, how many entries are done, and how many there are.
+Progress = Callable[[str, str, int, int], object]
+
+
+@dataclass(frozen=True)
+class CallTime:
+    """The duration of one kind of call, in microseconds.
+
+    Attributes:
+        caller: the caller's time, the median of several rounds.
+        server: the server's time, in the best round.
+    """
+
+    caller: float
+    server: float
+
+    @property
+    def per_second(self) -> float:
+        """Calls per second by one caller."""
+        return 1e6 / self.caller
+
+
+@dataclass(frozen=True)
+class LayoutResult:
+    """The figures of a layout.
+
+    Attributes:
+        layout: its name.
+        entries: how many were loaded.
+        bytes: their memory.
+        load_seconds: how long loading took.
+        get, put: the time to read and to write one entry; None if the case has no such call.
+        whole_seconds: how long reading or aggregating everything takes.
+    """
+
+    layout: str
+    entries: int
+    bytes: int
+    load_seconds: float
+    get: CallTime | None = None
+    put: CallTime | None = None
+    whole_seconds: float | None = None
+
+    @property
+    def bytes_each(self) -> float:
+        """Bytes per entry."""
+        return self.bytes / self.entries
+
+    def saving(self, plain: LayoutResult) -> float:
+        """Return the share of the plain layout's memory that this one saves."""
+        return 1 - self.bytes_each / plain.bytes_each
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """The figures of a case on one kind of server.
+
+    Attributes:
+        case: the case.
+        software: the server, its version and allocator.
+        layouts: the layouts, the plain one first.
+    """
+
+    case: Case
+    software: str
+    layouts: Sequence[LayoutResult]
+
+
+class _LoadedLayout:
+    """A layout that is loaded on its server."""
+
+    def __init__(
+        self, layout: CaseLayout, server: BenchServer, bytes_: int, entries: int, seconds: float
+    ) -> None:
+        self.layout, self.server = layout, server
+        self.bytes, self.entries, self.seconds = bytes_, entries, seconds
+        self.calls: dict[str, list[tuple[float, float]]] = {"get": [], "put": []}
+        self.whole: float | None = None
+        self.handle: Any = None
+
+    def time(self, sample: Sequence[Any]) -> None:
+        """Time one round of single calls, the first time after a warm-up."""
+        warm = self.handle is not None
+        if self.handle is None:
+            self.handle = self.layout.make(self.server, self.entries)
+        for name, one in (("get", self.layout.get), ("put", self.layout.put)):
+            if one is None:
+                continue
+            calls = _each(one, self.handle, sample)
+            if not warm:
+                calls()
+            self.calls[name].append(self.server.timed(calls, len(sample)))
+
+    def time_whole(self) -> None:
+        """Time reading everything."""
+        if self.layout.whole is None:
+            return
+        began = time.perf_counter()
+        self.layout.whole(self.handle)
+        self.whole = time.perf_counter() - began
+
+    def measured(self) -> LayoutResult:
+        """Return the figures."""
+        get, put = map(_call, self.calls.values())
+        return LayoutResult(
+            self.layout.name, self.entries, self.bytes, self.seconds, get, put, self.whole
+        )
+
+
+def _call(rounds: Sequence[tuple[float, float]]) -> CallTime | None:
+    if not rounds:
+        return None
+    caller, server = zip(*rounds, strict=True)
+    return CallTime(median(caller), min(server))
+
+
+def _each(one: One, handle: Any, sample: Sequence[Any]) -> Callable[[], None]:
+    def calls() -> None:
+        for entry in sample:
+            one(handle, entry)
+
+    return calls
+
+
+def run(
+    case: Case,
+    servers: ServerSource,
+    entries: int | None = None,
+    progress: Progress = lambda case, layout, done, total: None,
+) -> CaseResult:
+    """Measure the layouts of a case.
+
+    Args:
+        case: the case.
+        servers: provides its servers.
+        entries: how many entries; None for the case's own number.
+        progress: called as entries are loaded.
+
+    Raises:
+        NotEmptyError: the user's own server holds data.
+        ShardKitError: a server cannot be used.
+    """
+    count = case.entries if entries is None else entries
+    found: list[LayoutResult] = []
+    with ExitStack() as stack:
+        loaded: list[_LoadedLayout] = []
+        for layout in case.layouts:
+            own = stack.enter_context(ExitStack())
+            server = own.enter_context(servers.empty_server())
+            own.enter_context(server.limits(layout.settings))
+            one = _load(case, layout, server, max(1, count // layout.share), progress)
+            loaded.append(one)
+            if servers.shared:  # one layout at a time
+                _time(case, loaded)
+                found.append(one.measured())
+                loaded.clear()
+                own.close()
+            software = server.software
+        _time(case, loaded)
+        found += [one.measured() for one in loaded]
+    return CaseResult(case, software, found)
+
+
+def _load(
+    case: Case, layout: CaseLayout, server: BenchServer, count: int, progress: Progress
+) -> _LoadedLayout:
+    handle = layout.make(server, count)
+    seconds, done = 0.0, 0
+    progress(case.name, layout.name, 0, count)
+    if layout.prepare is not None:
+        some = _sample(case, count, _TRAINING)
+        began = time.perf_counter()
+        layout.prepare(handle, some)
+        seconds += time.perf_counter() - began
+    for page in pages(case.data(count), _PAGE):
+        began = time.perf_counter()
+        layout.load(handle, page)
+        seconds += time.perf_counter() - began
+        done += len(page)
+        progress(case.name, layout.name, done, count)
+    return _LoadedLayout(layout, server, server.bytes_added(layout.probe), done, seconds)
+
+
+def _time(case: Case, loaded: Sequence[_LoadedLayout]) -> None:
+    samples = {each.entries: _sample(case, each.entries, _SAMPLE) for each in loaded}
+    for _ in range(_ROUNDS):
+        for each in loaded:
+            each.time(samples[each.entries])
+    for each in loaded:
+        each.time_whole()
+
+
+def _sample(case: Case, count: int, wanted: int) -> list[Any]:
+    """Return some entries, evenly spread over the case."""
+    every: Iterator[Any] = islice(iter(case.data(count)), 0, None, max(1, count // wanted))
+    return list(islice(every, wanted))

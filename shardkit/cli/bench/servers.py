@@ -1,0 +1,219 @@
+"""The servers that benchmarks run on: new ones, or the user's own if it is empty.
+
+Memory is the growth of ``used_memory``, measured without other connections and after rehashing.
+While a hash table grows, it exists twice, and each look-up moves one of its entries; so keys are
+looked up until all entries have moved::
+
+    used_memory ─► load ─► close ─► finish rehashing ─► used_memory
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+import redis
+
+import shardkit
+from shardkit.config.shard_map import ShardMap
+from shardkit.errors import ShardKitError
+from shardkit.kit.kit import ShardKit
+from shardkit.local import LocalServer, Setting
+from shardkit.operations.operation import pages
+
+COMPONENT: Final = "bench"
+# The prefix of all keys, inside a hash tag or not, by which benchmarks find and remove them.
+PREFIX: Final = "bench:"
+
+T = TypeVar("T")
+
+# The server's statistics would count as memory.
+_QUIET: Final[Mapping[str, Setting]] = {"latency-tracking": False, "slowlog-max-len": 0}
+_STEP = 0.05  # seconds between two measurements
+_DATABASE: Final = re.compile(r"db\d+")
+_CLOSE_TIMEOUT: Final = 30.0  # seconds to wait for other connections to close
+_LOOK_UPS: Final = 10_000  # per command
+_LENGTHS: Final = {"HMGET": "HLEN", "SMISMEMBER": "SCARD", "ZMSCORE": "ZCARD"}
+# The commands of the measurement itself.
+_OWN_COMMANDS: Final = ("cmdstat_info", "cmdstat_config", "cmdstat_ping", "cmdstat_client")
+
+
+class NotEmptyError(ShardKitError):
+    """The server to measure on is not empty."""
+
+
+class BenchServer:
+    """A server that holds only the data being measured.
+
+    Args:
+        fields: an entry's fields.
+
+    Attributes:
+        client: a client with a timeout of a minute.
+        kit: a kit whose component ``bench`` is the server; opened on first use.
+        software: its software and allocator: ``valkey 9.1.2, jemalloc-5.3.0``.
+
+    Raises:
+        NotEmptyError: it is not empty.
+        ShardKitError: it cannot be used for measuring.
+    """
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._fields = {"socket_timeout": 60, **fields}
+        self._text = json.dumps({"components": {COMPONENT: {"entry": self._fields}}})
+        self._kit: ShardKit | None = None
+        with shardkit.connect(ShardMap.parse(self._text)) as kit:
+            client = kit.client(COMPONENT)
+            if not isinstance(client, redis.Redis):
+                raise ShardKitError("a cluster cannot be measured", "name one server")
+            info: Any = client.info()
+        held = {name: each["keys"] for name, each in info.items() if _DATABASE.fullmatch(name)}
+        if held:
+            what = ", ".join(f"{name}: {keys:,} keys" for name, keys in held.items())
+            raise NotEmptyError(
+                f"the server holds data ({what})", "name an empty one, or use embedded servers"
+            )
+        name = "valkey" if "valkey_version" in info else "redis"
+        self.software = f"{name} {info[f'{name}_version']}, {info['mem_allocator']}"
+        self._empty = self.used()
+
+    @property
+    def kit(self) -> ShardKit:
+        """The kit."""
+        if self._kit is None:
+            self._kit = shardkit.connect(ShardMap.parse(self._text))
+        return self._kit
+
+    @property
+    def client(self) -> redis.Redis:
+        """The kit's client."""
+        client = self.kit.client(COMPONENT)
+        assert isinstance(client, redis.Redis)
+        return client
+
+    def close(self) -> None:
+        """Close all connections; later calls open new ones."""
+        if self._kit is not None:
+            self._kit.close()
+            self._kit = None
+
+    def used(self) -> int:
+        """Return the used memory, once it is stable and nobody else is connected."""
+        self.close()
+        deadline = time.monotonic() + _CLOSE_TIMEOUT
+        with shardkit.connect(ShardMap.parse(self._text)) as kit:
+            client = kit.client(COMPONENT)
+            before, same = -1, 0
+            while same < 3:
+                info: Any = client.info()
+                if info["connected_clients"] > 1 and time.monotonic() > deadline:
+                    raise ShardKitError(
+                        "the server has other clients, whose memory would be measured too",
+                        "disconnect them during the benchmark",
+                    )
+                alone = info["connected_clients"] == 1
+                same = same + 1 if alone and info["used_memory"] == before else 0
+                before = info["used_memory"]
+                time.sleep(_STEP)
+        return before
+
+    def bytes_added(self, probe: tuple[str, str] | None = None) -> int:
+        """Return how many bytes were added since the server was empty.
+
+        Args:
+            probe: a command that looks up fields, and the key of a large table: ("HMGET", key).
+        """
+        self._finish_rehashing(probe)
+        return self.used() - self._empty
+
+    def _finish_rehashing(self, probe: tuple[str, str] | None) -> None:
+        """Look up keys, and fields of a large key, until all entries of their tables have moved."""
+        client: Any = self.client
+        nothing = ["?"] * _LOOK_UPS
+        for _ in range(0, 2 * client.dbsize(), _LOOK_UPS):
+            client.execute_command("EXISTS", *nothing)
+        if probe is not None:
+            command, key = probe
+            for _ in range(0, 2 * client.execute_command(_LENGTHS[command], key), _LOOK_UPS):
+                client.execute_command(command, key, *nothing)
+
+    def timed(self, calls: Callable[[], T], operations: int) -> tuple[float, float]:
+        """Return the microseconds per operation: for the caller, and on the server.
+
+        Args:
+            calls: runs the operations.
+            operations: how many there are.
+        """
+        client = self.client
+        client.config_resetstat()
+        began = time.perf_counter()
+        calls()
+        taken = time.perf_counter() - began
+        stats: Any = client.info("commandstats")
+        served = sum(
+            each["usec"] for name, each in stats.items() if not name.startswith(_OWN_COMMANDS)
+        )
+        return taken / operations * 1e6, served / operations
+
+    def remove(self) -> None:
+        """Remove all keys of benchmarks."""
+        for pattern in (f"{PREFIX}*", f"{{{PREFIX}*"):
+            for page in pages(self.client.scan_iter(match=pattern, count=1000), 1000):
+                self.client.unlink(*page)
+        self.close()
+
+    @contextmanager
+    def limits(self, settings: Mapping[str, int]) -> Iterator[None]:
+        """Set limits, of which the server may lack some, and restore them in any case."""
+        known: Any = {n: v for name in settings for n, v in self.client.config_get(name).items()}
+        try:
+            for name in known.keys() & settings.keys():
+                self.client.config_set(name, settings[name])
+            yield
+        finally:
+            for name in known.keys() & settings.keys():
+                self.client.config_set(name, known[name])
+
+
+class ServerSource:
+    """Provides empty servers.
+
+    Args:
+        binary: the server binary; None finds the embedded one.
+        url: the user's own server, which must be empty, to use instead.
+    """
+
+    def __init__(self, binary: str | None = None, url: str | None = None) -> None:
+        self._binary = binary
+        self._url = url
+
+    @contextmanager
+    def empty_server(self) -> Iterator[BenchServer]:
+        """Provide an empty server: a new one, or the user's own, which is emptied again afterwards.
+
+        Raises:
+            LocalServerError: it cannot be started.
+            NotEmptyError: the user's own server is not empty.
+        """
+        if self._url is None:
+            with LocalServer(binary=self._binary, config=_QUIET) as local:
+                server = BenchServer(dict(local.entry.fields))
+                try:
+                    yield server
+                finally:
+                    server.close()
+            return
+        server = BenchServer({"url": self._url})
+        try:
+            yield server
+        finally:
+            server.remove()
+
+    @property
+    def shared(self) -> bool:
+        """Whether there is only one server, so that only one layout can use it at a time."""
+        return self._url is not None

@@ -1,0 +1,294 @@
+"""``shardkit demo``: replay a web access log, and show what was counted and where.
+
+::
+
+    laptop map ─► embedded servers ─► push ─► a kit from the config server's URL ─► replay ─► tables
+"""
+
+from __future__ import annotations
+
+import io
+import shlex
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+import shardkit
+from shardkit.cli.options import INTERRUPTED, common_options, examples, opened
+from shardkit.cli.output import FAINT, GOOD, Output, Table, number, wordy
+from shardkit.cli.text import counted
+from shardkit.config.shard_map import ShardMap
+from shardkit.cli.demo import sample
+from shardkit.cli.demo.access_log import AccessLog
+from shardkit.cli.demo.counting import (
+    FIRST_DAY,
+    VISITORS,
+    VISITORS_COMPONENT,
+    VisitCounter,
+)
+from shardkit.cli.demo.load import loads
+from shardkit.cli.demo.logs import KINDS, count_logs, servers_map, top_places
+from shardkit.cli.demo.memory_use import measure_memory
+from shardkit.cli.demo.replay import BATCH_SIZE, ReplayResult, replay
+from shardkit.cli.demo.report import DemoReport, VisitorExample, document, show
+from shardkit.cli.demo.servers import started
+from shardkit.kit.kit import ENVIRONMENT, ShardKit
+from shardkit.local import LocalServers
+
+
+@click.group(
+    invoke_without_command=True,
+    epilog=examples(
+        "shardkit demo",
+        "shardkit demo --log access.log.gz",
+        "zcat access.log.*.gz | shardkit demo --log - --first-day 1000000 --json",
+        "shardkit demo --keep",
+        "shardkit demo logs /var/log/access --kill 3",
+    ),
+)
+@click.option(
+    "--log",
+    "path",
+    metavar="FILE",
+    help="An access log in Common or Combined Log Format, plain or gzip; - reads it from stdin. "
+    "Without it a sample is replayed.",
+)
+@click.option(
+    "-c",
+    "--config",
+    "where",
+    metavar="MAP|URL",
+    help="Use the servers of this shard map or config server, not embedded ones.",
+)
+@click.option(
+    "--fresh", is_flag=True, help="First remove the keys of earlier runs from those servers."
+)
+@click.option("--keep", is_flag=True, help="Keep the embedded servers running until Ctrl-C.")
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1, 1_000_000),
+    default=BATCH_SIZE,
+    show_default=True,
+    metavar="LINES",
+    help="How many lines to count at a time.",
+)
+@click.option(
+    "--first-day",
+    type=click.IntRange(0, 1_000_000_000),
+    default=FIRST_DAY,
+    show_default=True,
+    metavar="VISITORS",
+    help="How many visitors to plan for on a day if there was none before.",
+)
+@common_options
+@click.pass_context
+def demo(
+    context: click.Context,
+    path: str | None,
+    where: str | None,
+    fresh: bool,
+    keep: bool,
+    batch_size: int,
+    first_day: int,
+    as_json: bool,
+) -> int:
+    """Count the hits and unique visitors per day of a web access log, over 16 shards.
+
+    Starts a config server and four data servers on free ports, pushes the laptop's shard map, and
+    replays the log through decorated functions and the unique-visitors structure. Then shows the
+    counts, their distribution over the shards, their memory, and where one visitor's id is stored.
+    """
+    if context.invoked_subcommand is not None:
+        return 0
+    if keep and where:
+        raise click.UsageError("--keep needs embedded servers, and cannot be used with --config")
+    output = Output(as_json)
+    with _log(path) as log, _servers(output, where) as servers:
+        counting = VisitCounter(servers.kit, first_day)
+        if fresh:
+            counting.forget()
+        with _progress(log) as progress:
+            replayed = replay(log, counting, batch_size, progress)
+        report = _report(output, log, counting, replayed)
+        if as_json:
+            output.document(document(report))
+        else:
+            show(output, report)
+        if keep and not replayed.interrupted:
+            _keep(output, servers, report)
+    if replayed.interrupted:
+        return INTERRUPTED
+    return 1 if report.damage else 0
+
+
+@demo.command(
+    short_help="Count the logs of a directory by place, with processes that are killed.",
+    epilog=examples("shardkit demo logs /var/log/access", "shardkit demo logs DIR --kill 5 --json"),
+)
+@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False))
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=3,
+    show_default=True,
+    help="How many processes count.",
+)
+@click.option(
+    "--kill",
+    "kills",
+    type=click.IntRange(0, 1000),
+    default=0,
+    show_default=True,
+    help="How many of them to kill while they count; each is started anew.",
+)
+@common_options
+def logs(folder: str, workers: int, kills: int, as_json: bool) -> int:
+    """Count the web access logs of DIR by day, country, region and city.
+
+    Starts five servers on free ports, publishes the files in chunks over their shards, and has
+    processes count them, each file once, whoever is killed. Then counts the same files in one
+    process. Exits with 1 if the counts differ. The places of addresses are made up.
+    """
+    output = Output(as_json)
+    with (
+        started(output, LocalServers(servers_map(), ports="free")) as url,
+        shardkit.connect(url) as kit,
+        output.busy("counting"),
+    ):
+        found = count_logs(kit, url, Path(folder), workers, kills)
+    same = found.days == found.expected
+    if as_json:
+        countries = {
+            day: {member: n for (kind, member), n in of.items() if kind == "country"}
+            for day, of in found.days.items()
+        }
+        counts = {"files": found.files, "lines": found.lines, "kills": found.kills, "same": same}
+        top = {kind: dict(top_places(found.days, kind)) for kind in KINDS}
+        output.document({**counts, "seconds": found.seconds, "top": top, "countries": countries})
+        return 0 if same else 1
+    output.line(
+        f"{counted(found.files, 'file')}, {counted(found.lines, 'line')}, {found.seconds:.1f} s "
+        f"with {workers} processes at a time, {found.kills} killed"
+    )
+    table = Table.of(wordy("country"), number("lines"))
+    for country, lines in top_places(found.days, "country"):
+        table.row(country, f"{lines:,}")
+    output.table(table)
+    output.line("one process counts the same" if same else "ONE PROCESS COUNTS OTHERWISE")
+    return 0 if same else 1
+
+
+def laptop_map() -> ShardMap:
+    """Return the shard map that the embedded servers are started from."""
+    text = files("shardkit.cli.demo").joinpath("local.yaml").read_text("utf-8")
+    return ShardMap.parse(text, "the laptop map")
+
+
+def _log(path: str | None) -> AccessLog:
+    if path is None:
+        return AccessLog(io.BytesIO(sample.read()), "sample")
+    if path == "-":
+        return AccessLog(sys.stdin.buffer, "stdin")
+    return AccessLog.open(path)
+
+
+@dataclass(frozen=True)
+class _DemoServers:
+    """A kit for the servers, and the config server's URL if they are embedded."""
+
+    kit: ShardKit
+    url: str = ""
+
+
+@contextmanager
+def _servers(output: Output, where: str | None) -> Iterator[_DemoServers]:
+    """Open the named topology, or start the servers of the laptop map."""
+    if where is not None:
+        with opened(where) as topology:
+            yield _DemoServers(topology.kit)
+        return
+    with (
+        started(output, LocalServers(laptop_map(), ports="free")) as url,
+        shardkit.connect(url) as kit,
+    ):
+        yield _DemoServers(kit, url)
+
+
+@contextmanager
+def _progress(log: AccessLog) -> Iterator[Callable[[ReplayResult], object] | None]:
+    """Show the progress of reading, if stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (
+        TextColumn("replaying"),
+        BarColumn(),
+        TextColumn("{task.fields[lines]:>12,} lines  {task.fields[speed]:>9,.0f} a second"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=log.size, lines=0, speed=0.0)
+
+        def update(replayed: ReplayResult) -> None:
+            read = log.position if log.size is not None else 0
+            progress.update(task, completed=read, lines=replayed.lines, speed=replayed.speed)
+
+        yield update
+
+
+def _report(
+    output: Output, log: AccessLog, counting: VisitCounter, replayed: ReplayResult
+) -> DemoReport:
+    kit = counting.kit
+    component = kit.component(VISITORS_COMPONENT)
+    days = counting.days()
+    example = None
+    if replayed.visitor is not None:
+        day, visitor = replayed.visitor
+        place, there = counting.locate(visitor, day)
+        figures = next(figures for figures in days if figures.day == day)
+        example = VisitorExample(
+            visitor, figures, place, there, component.entry_of(place.shard).address
+        )
+    shares, memory = [], None
+    if not replayed.interrupted:
+        with output.busy("querying the shards"):
+            shares = list(loads(kit, VISITORS_COMPONENT, VISITORS))
+        with output.busy("measuring the visitors"):
+            memory = measure_memory(counting, days)
+    return DemoReport(
+        log.name,
+        log.damage,
+        replayed,
+        component,
+        counting.visitors.part_size,
+        days,
+        shares,
+        memory,
+        example,
+    )
+
+
+def _keep(output: Output, servers: _DemoServers, report: DemoReport) -> None:
+    """Show what to try on the servers, and wait for Ctrl-C."""
+    if not output.as_json:
+        output.line()
+        output.line(f"export {ENVIRONMENT}={shlex.quote(servers.url)}", GOOD)
+        output.line("shardkit status", FAINT)
+        if report.example is not None:
+            example = report.example
+            name = f"{VISITORS}:{example.figures.day}"
+            output.line(f"shardkit locate unique --in {name} {example.place.id}", FAINT)
+    output.note("Ctrl-C stops the servers.", FAINT)
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        output.note("stopped the servers", FAINT)

@@ -1,0 +1,130 @@
+"""The main loop: reads, parses and counts lines, measures the speed, and handles Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date
+from types import FrameType
+from typing import Any, Final, TypeAlias
+
+from shardkit.cli.demo.access_log import AccessLog, AccessLogParser, LogBatch, Visitor
+from shardkit.cli.demo.counting import VisitCounter
+
+BATCH_SIZE: Final = 10_000
+EXAMPLES: Final = 5
+
+
+@dataclass(slots=True)
+class ReplayResult:
+    """The result of reading a log.
+
+    Attributes:
+        lines: how many lines were read.
+        malformed: how many of them are malformed.
+        examples: the first malformed lines, by line number.
+        visitor: a date and a visitor of that day; None if there is none.
+        seconds: how long it took.
+        interrupted: whether Ctrl-C ended it.
+    """
+
+    lines: int = 0
+    malformed: int = 0
+    examples: dict[int, bytes] = field(default_factory=dict)
+    visitor: tuple[date, Visitor] | None = None
+    seconds: float = 0.0
+    interrupted: bool = False
+
+    @property
+    def speed(self) -> float:
+        """Lines per second."""
+        return self.lines / self.seconds if self.seconds else 0.0
+
+    def add(self, batch: LogBatch) -> None:
+        """Add a counted batch."""
+        for n, line in batch.malformed[: EXAMPLES - len(self.examples)]:
+            self.examples[self.lines + n + 1] = line
+        if self.visitor is None:
+            self.visitor = next(((day, visits[0]) for day, visits in batch.visits.items()), None)
+        self.malformed += len(batch.malformed)
+        self.lines += batch.lines
+
+
+Progress: TypeAlias = Callable[[ReplayResult], object]
+
+
+def replay(
+    log: AccessLog,
+    counting: VisitCounter,
+    batch_size: int = BATCH_SIZE,
+    progress: Progress | None = None,
+) -> ReplayResult:
+    """Count all lines of a log, until it ends or Ctrl-C is pressed.
+
+    Args:
+        log: the log.
+        counting: counts the lines.
+        batch_size: how many lines to count at a time.
+        progress: called after each batch.
+
+    Raises:
+        ShardErrors: shards failed.
+    """
+    replayed = ReplayResult()
+    parser = AccessLogParser()
+    began = time.perf_counter()
+    with _Interrupts() as interrupts:
+        try:
+            for lines in log.batches(batch_size):
+                batch = parser.parse(lines)
+                with interrupts.held():
+                    counting.count(batch)
+                    replayed.add(batch)
+                    replayed.seconds = time.perf_counter() - began
+                if progress is not None:
+                    progress(replayed)
+        except KeyboardInterrupt:
+            replayed.interrupted = True
+    return replayed
+
+
+class _Interrupts:
+    """Delays Ctrl-C until the current batch is counted, so that no batch is counted in part.
+
+    A second Ctrl-C interrupts at once.
+    """
+
+    def __init__(self) -> None:
+        self._holding = False
+        self._asked = False
+        self._before: Any = None
+
+    def __enter__(self) -> _Interrupts:
+        usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if usual and threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Delay the first Ctrl-C until the end of the block."""
+        self._holding = True
+        try:
+            yield
+        finally:
+            self._holding = False
+        if self._asked:
+            raise KeyboardInterrupt
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._asked or not self._holding:
+            raise KeyboardInterrupt
+        self._asked = True

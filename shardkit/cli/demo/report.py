@@ -1,0 +1,283 @@
+"""The results of the job: tables for people, one JSON document for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Styled, Table, number, wordy
+from shardkit.cli.text import counted, printable
+from shardkit.cli.why import why
+from shardkit.config.component import Component
+from shardkit.cli.demo.access_log import Visitor
+from shardkit.cli.demo.counting import DayFigures
+from shardkit.cli.demo.load import ShardLoad
+from shardkit.cli.demo.memory_use import VisitorMemory
+from shardkit.cli.demo.replay import ReplayResult
+from shardkit.structures.unique.days import VisitorPlace
+
+_ROWS: Final = 40  # of a table
+_BAR: Final = 20  # columns
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉"
+_LINE: Final = 120  # characters shown of a malformed line
+_UNEVEN: Final = 1.5  # times the mean
+
+
+@dataclass(frozen=True)
+class VisitorExample:
+    """Where one visitor's id is stored.
+
+    Attributes:
+        visitor: address and agent.
+        figures: those of the day of the visit.
+        place: where its id is stored.
+        there: whether it was found there.
+        address: the address in the shard's entry.
+    """
+
+    visitor: Visitor
+    figures: DayFigures
+    place: VisitorPlace
+    there: bool
+    address: str
+
+
+@dataclass(frozen=True)
+class DemoReport:
+    """The results of the job.
+
+    Attributes:
+        log: the log's name.
+        damage: why the log could not be read to its end; empty if it could.
+        replayed: the result of reading it.
+        component: the component of the visitors.
+        part_size: the most ids that a part is planned for.
+        days: the figures of each day, as stored.
+        loads: each shard's share of the visitors.
+        memory: the memory of the visitors; None if it was not measured.
+        example: where a visitor's id is stored; None if there are no visitors.
+    """
+
+    log: str
+    damage: str
+    replayed: ReplayResult
+    component: Component
+    part_size: int
+    days: Sequence[DayFigures]
+    loads: Sequence[ShardLoad] = field(default=())
+    memory: VisitorMemory | None = None
+    example: VisitorExample | None = None
+
+
+# ---- for people
+
+
+def show(output: Output, report: DemoReport) -> None:
+    """Write the tables."""
+    replayed = report.replayed
+    so_far = " until it was interrupted" if replayed.interrupted else ""
+    output.line(
+        f"{report.log}: {counted(replayed.lines, 'line')} in {replayed.seconds:.2f} s{so_far}, "
+        f"{replayed.speed:,.0f} lines a second",
+        DOUBTFUL if replayed.interrupted else GOOD,
+    )
+    for line in _malformed(replayed):
+        output.line(_cut(line, _room(output)), DOUBTFUL)
+    if report.damage:
+        output.line(f"the log cannot be read any further: {report.damage}", BAD)
+    if report.days:
+        _table(output, _days(output, report))
+        if any(_outgrown(report, day) for day in report.days):
+            output.line(
+                "Some days had more visitors than planned, and parts outgrew their compact form: "
+                "use --first-day.",
+                DOUBTFUL,
+            )
+    if report.days and report.loads:
+        _table(output, _shards(output, report))
+        ids = [load.ids for load in report.loads]
+        if max(ids) * len(ids) > _UNEVEN * sum(ids):
+            output.line(
+                "Parts are never split: the more there are, the more evenly they use the shards.",
+                FAINT,
+            )
+    if report.memory is not None:
+        _table(output, _memory(report.memory, report.part_size))
+        output.line(_measured(report.memory, len(report.days)), FAINT)
+    if report.example is not None:
+        _table(output, _place(output, report.component, report.example))
+
+
+def _table(output: Output, grid: Table) -> None:
+    output.line()
+    output.table(grid)
+
+
+def _malformed(replayed: ReplayResult) -> Iterator[str]:
+    if not replayed.malformed:
+        return
+    rest = replayed.malformed - len(replayed.examples)
+    verb = "is" if replayed.malformed == 1 else "are"
+    yield f"{counted(replayed.malformed, 'line')} {verb} malformed and not counted:"
+    for n, line in replayed.examples.items():
+        yield f"  line {n:,}: {_shown(line) or 'empty'}"
+    if rest:
+        yield f"  and {rest:,} more"
+
+
+def _shown(data: bytes) -> str:
+    """Return bytes of a log as text that is safe for a terminal."""
+    text = printable(data[:_LINE].decode(errors="backslashreplace").rstrip("\r\n"))
+    return _cut(text if len(data) <= _LINE else f"{text}…", _LINE)
+
+
+def _room(output: Output) -> int:
+    """Return how many characters of a log are shown."""
+    return min(_LINE, output.width)
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - 1]}…"
+
+
+def _days(output: Output, report: DemoReport) -> Table:
+    days = report.days
+    grid = _with_bars(
+        output, "day", number("hits"), number("planned"), number("parts"), number("visitors")
+    )
+    most = max(day.visitors for day in days)
+    cut = len(days) > _ROWS
+    for day in [*days[: _ROWS // 2], *days[-_ROWS // 2 :]] if cut else days:
+        cells = day.day.isoformat(), day.hits, day.planned, day.parts, day.visitors
+        grid.row(*cells, *_bar(output, day.visitors, most))
+    if cut:
+        left_out = Styled(f"… {len(days) - _ROWS:,} more", FAINT)
+        grid.rows.insert(_ROWS // 2, [left_out, *[""] * (len(grid.columns) - 1)])
+    return grid
+
+
+def _outgrown(report: DemoReport, day: DayFigures) -> bool:
+    return day.visitors > day.parts * report.part_size
+
+
+def _shards(output: Output, report: DemoReport) -> Table:
+    loads = report.loads
+    grid = _with_bars(output, "shard", "server", number("keys"), number("bytes"), number("ids"))
+    most = max(load.ids for load in loads)
+    for load in loads[:_ROWS]:
+        cells = str(load.shard), load.address, load.keys, load.size, load.ids
+        grid.row(*cells, *_bar(output, load.ids, most))
+    rest = loads[_ROWS:]
+    if rest:
+        sums = (sum(getattr(load, name) for load in rest) for name in ("keys", "size", "ids"))
+        grid.row(Styled(f"{len(rest):,} more", FAINT), "", *sums, *_bar(output, 0, most))
+    return grid
+
+
+def _memory(memory: VisitorMemory, part_size: int) -> Table:
+    grid = Table.of("memory", number("bytes"), number("a visitor"), number("times"))
+    for name, size in (
+        (f"in parts of {part_size} ids", memory.parts),
+        ("one SET a day of the same ids", memory.plain),
+        ("one SET a day of UUIDs as text", memory.text),
+    ):
+        grid.row(name, size, f"{size / memory.visitors:.1f}", f"{size / memory.parts:.1f}")
+    return grid
+
+
+def _measured(memory: VisitorMemory, days: int) -> str:
+    which = "all days" if memory.days == days else f"the {memory.days} busiest days"
+    visitors = counted(memory.visitors, "visitor")
+    return f"used_memory of new servers, {memory.server}; {visitors} of {which}"
+
+
+def _place(output: Output, component: Component, example: VisitorExample) -> Table:
+    place, figures = example.place, example.figures
+    visitor = _shown(b" ".join(example.visitor))
+    grid = Table.of("visitor", wordy(_cut(visitor, _room(output) - len("visitor  "))))
+    grid.row("came on", figures.day.isoformat())
+    grid.row("id", str(place.id))
+    grid.row("part", f"{place.part} of {figures.parts}")
+    grid.row("key", place.key)
+    grid.row("shard", f"{place.shard}: {why(component, place.key).text}")
+    grid.row("server", example.address)
+    grid.row("there", Styled("yes", GOOD) if example.there else Styled("no", BAD))
+    return grid
+
+
+def _with_bars(output: Output, *columns: Any) -> Table:
+    return Table.of(*columns, *([""] if output.interactive else []))
+
+
+def _bar(output: Output, value: int, most: int) -> list[Styled]:
+    """Return the cell of a bar; nothing if the output is not a terminal."""
+    if not output.interactive:
+        return []
+    whole, eighths = divmod(round(8 * _BAR * value / max(1, most)), 8)
+    return [Styled(("█" * whole + _EIGHTHS[eighths]).rstrip() or " ", GOOD)]
+
+
+# ---- for programs
+
+
+def document(report: DemoReport) -> dict[str, Any]:
+    """Return everything as one JSON document."""
+    replayed, memory, example = report.replayed, report.memory, report.example
+    return {
+        "log": report.log,
+        "lines": replayed.lines,
+        "malformed": {
+            "lines": replayed.malformed,
+            "examples": [
+                {"line": n, "text": _shown(line)} for n, line in replayed.examples.items()
+            ],
+        },
+        "seconds": round(replayed.seconds, 3),
+        "lines_per_second": round(replayed.speed),
+        "interrupted": replayed.interrupted,
+        "damage": report.damage or None,
+        "days": [
+            {
+                "day": day.day.isoformat(),
+                "hits": day.hits,
+                "visitors": day.visitors,
+                "planned": day.planned,
+                "parts": day.parts,
+            }
+            for day in report.days
+        ],
+        "shards": [
+            {
+                "shard": str(load.shard),
+                "address": load.address,
+                "ids": load.ids,
+                "keys": load.keys,
+                "bytes": load.size,
+            }
+            for load in report.loads
+        ],
+        "memory": None
+        if memory is None
+        else {
+            "server": memory.server,
+            "days": memory.days,
+            "visitors": memory.visitors,
+            "parts": memory.parts,
+            "plain_set": memory.plain,
+            "uuid_text_set": memory.text,
+        },
+        "visitor": None
+        if example is None
+        else {
+            "address": _shown(example.visitor[0]),
+            "agent": _shown(example.visitor[1]),
+            "day": example.figures.day.isoformat(),
+            "id": example.place.id,
+            "part": example.place.part,
+            "key": example.place.key,
+            "shard": str(example.place.shard),
+            "server": example.address,
+            "there": example.there,
+        },
+    }

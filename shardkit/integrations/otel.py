@@ -1,0 +1,264 @@
+"""OpenTelemetry: spans and metrics of calls and commands, by the stable database conventions.
+
+::
+
+    stop = shardkit.integrations.otel.instrument()        # pip install shardkit[otel]
+
+    ShardedHash.hmget                        one span for the call
+    ├── HMGET 1   users:0  10.0.0.1:6379     one for each server that it asks
+    └── HMGET 1   users:3  10.0.0.2:6379
+
+No span has a value, nor a key unless you ask for them. What redis-py's own code sends for
+handed-out clients is hidden from opentelemetry-instrumentation-redis while this is on, so that
+nothing is counted twice. See docs/observability.md and https://opentelemetry.io/docs/specs/semconv/database/.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+from opentelemetry import context, metrics, trace
+from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
+
+from shardkit import events
+from shardkit.network.connections.policy import CallPolicy
+from shardkit.network.connections.pool import live_pools, watchers
+from shardkit.errors import RoutingError
+from shardkit.routing.command_keys import key_positions
+
+__all__ = ["instrument"]
+
+# As the conventions say, in seconds.
+_BUCKETS = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10]
+
+
+def instrument(
+    *,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+    keys: int = 0,
+) -> Callable[[], None]:
+    """Make spans and metrics of everything that shardkit does in this process, from now on.
+
+    Args:
+        tracer_provider: where spans go; the global one by default.
+        meter_provider: where metrics go; the global one by default.
+        keys: how many of the keys of its commands a server's span has at most, as
+            ``shardkit.keys``; none by default, as keys may say what nobody else should know.
+
+    Returns:
+        What ends it.
+    """
+    telemetry = _Telemetry(
+        trace.get_tracer("shardkit", tracer_provider=tracer_provider),
+        metrics.get_meter("shardkit", meter_provider=meter_provider),
+        keys,
+    )
+    unsubscribe = events.subscribe(telemetry)
+    watchers.append(telemetry.used)
+    before, events.hidden.make = events.hidden.make, _hidden
+
+    def stop() -> None:
+        telemetry.active = False
+        unsubscribe()
+        watchers.remove(telemetry.used)
+        events.hidden.make = before
+
+    return stop
+
+
+@contextmanager
+def _hidden() -> Iterator[None]:
+    token = context.attach(context.set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))
+    try:
+        yield
+    finally:
+        context.detach(token)
+
+
+class _Telemetry:
+    """The handler of events."""
+
+    def __init__(self, tracer: trace.Tracer, meter: metrics.Meter, keys: int) -> None:
+        self.active = True
+        self._tracer = tracer
+        self._keys = keys
+        self._duration = meter.create_histogram(
+            "db.client.operation.duration",
+            unit="s",
+            description="Duration of database client operations.",
+            explicit_bucket_boundaries_advisory=_BUCKETS,
+        )
+        self._create_time = meter.create_histogram(
+            "db.client.connection.create_time",
+            unit="s",
+            description="The time it took to create a new connection.",
+            explicit_bucket_boundaries_advisory=_BUCKETS,
+        )
+        self._wait_time = meter.create_histogram(
+            "db.client.connection.wait_time",
+            unit="s",
+            description="The time it took to obtain an open connection from the pool.",
+            explicit_bucket_boundaries_advisory=_BUCKETS,
+        )
+        self._use_time = meter.create_histogram(
+            "db.client.connection.use_time",
+            unit="s",
+            description="The time between borrowing a connection and returning it to the pool.",
+            explicit_bucket_boundaries_advisory=_BUCKETS,
+        )
+        self._queue_time = meter.create_histogram(
+            "shardkit.queue.wait_time",
+            unit="s",
+            description="How long commands waited to be written to a connection of many tasks.",
+            explicit_bucket_boundaries_advisory=_BUCKETS,
+        )
+        meter.create_observable_up_down_counter(
+            "db.client.connection.count",
+            callbacks=[self._connections],
+            unit="{connection}",
+            description="The number of connections in the state described by the attribute.",
+        )
+        meter.create_observable_up_down_counter(
+            "db.client.connection.pending_requests",
+            callbacks=[self._pending],
+            unit="{request}",
+            description="The number of current pending requests for an open connection.",
+        )
+
+    def __call__(self, event: events.Event) -> None:
+        if isinstance(event, events.CommandsFinished):
+            self._commands(event.sent, event.seconds, None, event.refused)
+            if event.waited is not None:
+                name = {"db.client.connection.pool.name": event.sent.shard or event.sent.address}
+                self._queue_time.record(event.waited, name)
+        elif isinstance(event, events.CommandsFailed):
+            self._commands(event.sent, event.seconds, event.error, False)
+        elif isinstance(event, events.CallStarted):
+            span = self._tracer.start_span(event.name, kind=SpanKind.INTERNAL)
+            event.note = span, context.attach(trace.set_span_in_context(span))
+        elif isinstance(event, events.CallFinished):
+            if event.started.note is not None:
+                span, token = event.started.note
+                context.detach(token)
+                if event.error is not None:
+                    _mark(span, event.error)
+                span.end()
+        elif isinstance(event, events.ConnectionOpened):
+            name = {"db.client.connection.pool.name": event.shard or event.address}
+            self._create_time.record(event.seconds, name)
+
+    def _commands(
+        self, sent: events.CommandsSent, seconds: float, error: BaseException | None, refused: bool
+    ) -> None:
+        name = sent.name
+        if sent.count > 1:
+            name = f"PIPELINE {name}".rstrip()
+        attributes: dict[str, Any] = {
+            "db.system.name": "redis",
+            "db.operation.name": name,
+            **_place(sent.address),
+        }
+        if error is not None:
+            attributes["error.type"] = _type(error)
+        self._duration.record(seconds, attributes)
+        if sent.count > 1:
+            attributes["db.operation.batch.size"] = sent.count
+        attributes["shardkit.shard"] = sent.shard
+        if refused:
+            attributes["shardkit.refused"] = True
+        if self._keys:
+            attributes["shardkit.keys"] = _keys(sent.commands_of(), self._keys)
+        now = time.time_ns()
+        span = self._tracer.start_span(
+            f"{name} {attributes.get('db.namespace', '')}".rstrip(),
+            kind=SpanKind.CLIENT,
+            start_time=now - int(seconds * 1e9),
+            attributes=attributes,
+        )
+        if error is not None:
+            _mark(span, error)
+        span.end(now)
+
+    def used(self, policy: CallPolicy, waited: float, used: float) -> None:
+        """Record the use of a connection of a pool."""
+        name = {"db.client.connection.pool.name": _pool_name(policy)}
+        self._wait_time.record(waited, name)
+        self._use_time.record(used, name)
+
+    def _pending(self, options: CallbackOptions) -> Iterable[Observation]:
+        if not self.active:
+            return
+        found: Counter[str] = Counter()
+        for pool in live_pools():
+            found[_pool_name(pool.policy)] += pool.pending()
+        for name, count in found.items():
+            yield Observation(count, {"db.client.connection.pool.name": name})
+
+    def _connections(self, options: CallbackOptions) -> Iterable[Observation]:
+        if not self.active:
+            return
+        found: Counter[tuple[str, str]] = Counter()
+        for pool in live_pools():
+            for state, count in zip(("idle", "used"), pool.connection_counts(), strict=True):
+                found[_pool_name(pool.policy), state] += count
+        for (name, state), count in found.items():
+            yield Observation(
+                count,
+                {"db.client.connection.pool.name": name, "db.client.connection.state": state},
+            )
+
+
+def _pool_name(policy: CallPolicy) -> str:
+    return str(policy.shard or policy.address)
+
+
+def _keys(commands: Iterable[Sequence[Any]], most: int) -> list[str]:
+    """Return the first keys of commands, each once."""
+    found: dict[str, None] = {}
+    for args in commands:
+        try:
+            positions = key_positions(args)
+        except (RoutingError, TypeError):  # the server says what is wrong
+            continue
+        for key in (args[position] for position in positions):
+            text = key.decode(errors="backslashreplace") if isinstance(key, bytes) else str(key)
+            found[text] = None
+        if len(found) >= most:
+            break
+    return list(found)[:most]
+
+
+def _mark(span: trace.Span, error: BaseException) -> None:
+    """Say in a span that it failed, and why in one word: a message might have a key in it."""
+    span.set_attribute("error.type", _type(error))
+    span.set_status(Status(StatusCode.ERROR, _type(error)))
+
+
+def _type(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+@lru_cache(4096)
+def _place(address: str) -> dict[str, Any]:
+    """Return the attributes of a server's address, ``a.internal:6379/1``."""
+    found = re.fullmatch(r"(?:cluster node |cluster:)?\[?(.*?)\]?:(\d+)(?:/(\d+))?", address)
+    if found is None:
+        server, _, number = address.rpartition("/")
+        if number.isdigit():
+            return {"server.address": server, "db.namespace": number}
+        return {"server.address": address}
+    return {
+        "server.address": found[1],
+        "server.port": int(found[2]),
+        "db.namespace": found[3] or "0",
+    }

@@ -1,0 +1,170 @@
+"""Prometheus: what shardkit does as metrics of prometheus_client, with few labels.
+
+::
+
+    stop = shardkit.integrations.prometheus.instrument()      # pip install shardkit[prometheus]
+
+    shardkit_request_duration_seconds{component="users",shard="3"}
+    shardkit_commands_total{component="users",command="HGET"}
+
+Labels are components, shards and names of commands, never keys. Beyond a limit of different values
+they say ``other``, so that the number of time series is bounded. See docs/observability.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+
+from shardkit import events
+from shardkit.network.connections.policy import CallPolicy
+from shardkit.network.connections.pool import watchers
+
+__all__ = ["instrument"]
+
+_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+def instrument(
+    registry: CollectorRegistry = REGISTRY, *, max_shards: int = 256, max_names: int = 200
+) -> Callable[[], None]:
+    """Count everything that shardkit does in this process, from now on.
+
+    Args:
+        registry: where the metrics are registered.
+        max_shards: of so many shards each has its own label; all further ones are ``other``.
+        max_names: the same of commands, calls, errors and servers.
+
+    Returns:
+        What ends it, and unregisters the metrics.
+    """
+    metrics = _Metrics(registry, max_shards, max_names)
+    unsubscribe = events.subscribe(metrics)
+    watchers.append(metrics.used)
+
+    def stop() -> None:
+        unsubscribe()
+        watchers.remove(metrics.used)
+        for each in metrics.all:
+            registry.unregister(each)
+
+    return stop
+
+
+class _LabelValues:
+    """The values that a label may have."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._known: set[str] = set()
+
+    def __call__(self, value: str) -> str:
+        if value not in self._known:
+            if len(self._known) >= self._limit:
+                return "other"
+            self._known.add(value)
+        return value
+
+
+class _Metrics:
+    """The handler of events."""
+
+    def __init__(self, registry: CollectorRegistry, max_shards: int, max_names: int) -> None:
+        self._shard = _LabelValues(max_shards)
+        self._command, self._call = _LabelValues(max_names), _LabelValues(max_names)
+        self._error, self._server = _LabelValues(max_names), _LabelValues(max_names)
+        on_shard = ["component", "shard"]
+        self._requests = Histogram(
+            "shardkit_request_duration_seconds",
+            "From sending commands to a server to their last reply",
+            on_shard,
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        self._calls = Histogram(
+            "shardkit_call_duration_seconds",
+            "Calls of operations, pipelines and routers",
+            ["call"],
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        self._waits = Histogram(
+            "shardkit_connection_wait_seconds",
+            "How long callers waited for a connection",
+            on_shard,
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        self._queue_waits = Histogram(
+            "shardkit_queue_wait_seconds",
+            "How long commands waited to be written to a connection that tasks share",
+            on_shard,
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        self._commands = Counter(
+            "shardkit_commands",
+            "Commands sent; those of a batch of several kinds as 'several'",
+            ["component", "command"],
+            registry=registry,
+        )
+        self._failures = Counter(
+            "shardkit_request_failures",
+            "Requests without replies",
+            [*on_shard, "error"],
+            registry=registry,
+        )
+        self._retries = Counter(
+            "shardkit_commands_retried", "Commands sent again", registry=registry
+        )
+        self._opened = Counter(
+            "shardkit_connections_opened", "Connections made", on_shard, registry=registry
+        )
+        self._closed = Counter(
+            "shardkit_connections_closed", "Connections closed", on_shard, registry=registry
+        )
+        self._breakers = Gauge(
+            "shardkit_breaker_open", "1 while a breaker is open", ["server"], registry=registry
+        )
+        self.all = [
+            *(self._requests, self._calls, self._waits, self._queue_waits),
+            *(self._commands, self._failures, self._retries),
+            *(self._opened, self._closed, self._breakers),
+        ]
+
+    def __call__(self, event: events.Event) -> None:
+        if isinstance(event, events.CommandsSent):
+            command = self._command(event.name or "several")
+            self._commands.labels(self._labels(event.shard)[0], command).inc(event.count)
+        elif isinstance(event, events.CommandsFinished):
+            labels = self._labels(event.sent.shard)
+            self._requests.labels(*labels).observe(event.seconds)
+            if event.waited is not None:
+                self._queue_waits.labels(*labels).observe(event.waited)
+        elif isinstance(event, events.CommandsFailed):
+            error = self._error(type(event.error).__name__)
+            self._failures.labels(*self._labels(event.sent.shard), error).inc()
+        elif isinstance(event, events.CommandsRetried):
+            self._retries.inc(event.count)
+        elif isinstance(event, events.CallFinished):
+            self._calls.labels(self._call(event.name)).observe(event.seconds)
+        elif isinstance(event, events.ConnectionOpened):
+            self._opened.labels(*self._labels(event.shard)).inc()
+        elif isinstance(event, events.ConnectionClosed):
+            self._closed.labels(*self._labels(event.shard)).inc()
+        elif isinstance(event, events.BreakerOpened):
+            self._breakers.labels(self._server(event.address)).set(1)
+        elif isinstance(event, events.BreakerClosed):
+            self._breakers.labels(self._server(event.address)).set(0)
+
+    def used(self, policy: CallPolicy, waited: float, used: float) -> None:
+        """Observe the use of a connection of a pool."""
+        self._waits.labels(*self._labels(str(policy.shard or policy.address))).observe(waited)
+
+    def _labels(self, shard: str) -> tuple[str, str]:
+        """Return a shard's component and number; both ``other`` beyond the limit."""
+        if self._shard(shard) == "other":
+            return "other", "other"
+        component, _, number = shard.rpartition(":")
+        return (component, number) if component and number.isdigit() else (shard, "")

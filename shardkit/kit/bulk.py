@@ -1,0 +1,208 @@
+"""One command for any number of keys, wherever they live: ``mget``, ``mset``, ``delete``, ``each``.
+
+::
+
+    router.mget(keys)              values in the order of the keys, None for missing ones
+    router.mset({key: value})      True
+    router.delete(*keys)           how many there were; unlink, exists and touch likewise
+    router.each("HGETALL", keys)   what the command says of each key
+
+Each is written once, as steps that yield a page of uniform commands by column and are sent the
+replies. What MGET, MSET, DEL, UNLINK, EXISTS and TOUCH do is sent as these commands, one for as
+many keys of a shard as a chunk holds (on a cluster: of a slot).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from shardkit.config.component import Component
+from shardkit.network.connections.redis_private import reply_callbacks
+from shardkit.errors import InvalidArgumentError, RoutingError, ShardFailure
+from shardkit.operations.commands import Argument, Columns, Key, Replies, Reply, raise_failures
+from shardkit.operations.operation import pages
+from shardkit.routing.command_keys import command_name, has_plain_form
+
+# So many keys are under way at a time: their requests are bounded, however many there are.
+PAGE: int = 50_000
+
+T = TypeVar("T")
+Callback: TypeAlias = Callable[..., Any]
+Steps: TypeAlias = Generator[Columns, Replies, T]
+ClientOf: TypeAlias = Callable[[Component, int | None], Any]
+
+
+def mget(component: Component, keys: Iterable[Key]) -> Steps[list[Any]]:
+    """Return the values of keys; see `KeyShardedConnection.mget`."""
+    values: list[Any] = []
+    for page in _pages(keys):
+        values += yield from read(component, page)
+    return values
+
+
+def read(component: Component, keys: Sequence[Key]) -> Steps[list[Any]]:
+    """Return the values of a page of keys."""
+    replies = yield Columns(component.name, "GET", keys, coalesced=True)
+    if replies.failed:
+        raise_failures(replies, own=False)
+    return list(replies)
+
+
+def mset(component: Component, mapping: Mapping[Any, Any]) -> Steps[bool]:
+    """Set keys; see `KeyShardedConnection.mset`."""
+    pairs = zip(_pages(list(mapping)), _pages(list(mapping.values())), strict=True)
+    for keys, values in pairs:
+        replies = yield Columns(component.name, "SET", keys, values, coalesced=True)
+        if replies.failed:
+            raise_failures(replies, own=False)
+    return True
+
+
+def total(component: Component, name: str, keys: Iterable[Key]) -> Steps[int]:
+    """Send a command that counts keys, for all keys; return the sum."""
+    found = 0
+    for page in _pages(keys):
+        idempotent = name in ("EXISTS", "TOUCH")
+        replies = yield Columns(component.name, name, page, idempotent=idempotent, coalesced=True)
+        if replies.failed:
+            raise_failures(replies, own=False)
+        found += sum(replies)
+    return found
+
+
+def each(
+    component: Component,
+    client: ClientOf,
+    name: str,
+    keys: Iterable[Key],
+    args: tuple[Argument, ...],
+    raise_on_error: bool,
+) -> Steps[list[Any]]:
+    """Send the same command for each key; see `KeyShardedConnection.each`."""
+    if not has_plain_form(name, 2 + len(args)):
+        command_name((name,) if isinstance(name, str) else (str(name),))  # refuses unknown ones
+        raise RoutingError(
+            f"{name} cannot be sent for each key: it does not have its only key behind its name",
+            "collect the commands in router.pipeline()",
+        )
+    values: list[Any] = []
+    for page in _pages(keys):
+        replies = yield Columns.each(component.name, name, page, *args)
+        if replies.failed and raise_on_error:
+            raise_failures(replies, own=False)
+        callbacks = callbacks_of(component, page, client)
+        values += converted([name] * len(page), replies, callbacks)
+    return values
+
+
+def _pages(values: Iterable[T]) -> Iterable[Sequence[T]]:
+    """Cut values into pages; lists are sliced, which takes no step of Python for each value."""
+    if isinstance(values, list | tuple):
+        return (values[start : start + PAGE] for start in range(0, len(values), PAGE))
+    return pages(values, PAGE)
+
+
+class Callbacks:
+    """What makes redis-py's values of replies, at the shards where some keys live.
+
+    Args:
+        numbers: the number of each key's shard.
+        tables: each shard's callbacks, by command name.
+    """
+
+    def __init__(self, numbers: Sequence[int | None], tables: Mapping[int | None, Any]) -> None:
+        self.numbers = numbers
+        self.tables = tables
+
+    def common(self, names: Iterable[str]) -> dict[str, Callback | None] | None:
+        """Return the callback of each name; None if clients of these shards differ in one."""
+        found: dict[str, Callback | None] = {}
+        for name in names:
+            first, *others = (table.get(name) for table in self.tables.values())
+            if any(other is not first for other in others):
+                return None
+            found[name] = first
+        return found
+
+
+def callbacks_of(component: Component, keys: Sequence[Key], client: ClientOf) -> Callbacks:
+    """Return the callbacks of the clients of the shards on which keys live."""
+    numbers: Sequence[int | None] = component.place_all(keys)
+    if not component.shards:
+        numbers = [None] * len(keys)
+    tables = {number: reply_callbacks(client(component, number)) for number in set(numbers)}
+    return Callbacks(numbers, tables)
+
+
+def converted(names: Sequence[str], replies: Sequence[Reply], callbacks: Callbacks) -> list[Any]:
+    """Return replies as redis-py converts them; failures stay what they are.
+
+    Args:
+        names: the name of each command.
+        replies: the reply to each.
+        callbacks: of the shard of each.
+    """
+    common = callbacks.common(set(names))
+    found: Iterable[Callback | None]
+    if common is None:  # somebody gave a shard's client a callback of its own
+        tables = callbacks.tables
+        found = (tables[n].get(name) for n, name in zip(callbacks.numbers, names, strict=True))
+    elif not any(common.values()):
+        return list(replies)
+    else:
+        if len(common) == 1:
+            [callback] = common.values()
+            values = _converted_once(callback, replies)
+            if values is not None:
+                return values
+        found = map(common.__getitem__, names)
+    return [
+        reply if callback is None or isinstance(reply, ShardFailure) else callback(reply)
+        for callback, reply in zip(found, replies, strict=True)
+    ]
+
+
+# So many different replies to commands of a name are converted once each.
+_FEW = 8
+
+
+def _converted_once(callback: Callback | None, replies: Sequence[Reply]) -> list[Any] | None:
+    """Convert each different reply once; None if there are many, or other than texts such as OK."""
+    if not getattr(callback, "__module__", "").startswith("redis."):  # a user's may count calls
+        return None
+    try:
+        distinct = set(replies)
+    except TypeError:  # lists
+        return None
+    if len(distinct) > _FEW or not set(map(type, distinct)) <= {bytes, str}:
+        return None
+    values = {reply: callback(reply) for reply in distinct}  # type: ignore[misc]
+    if not set(map(type, values.values())) <= {bool, bytes, str}:
+        return None
+    return list(map(values.__getitem__, replies))
+
+
+def keys_of(keys: Any, args: Iterable[Key]) -> Iterable[Key]:
+    """Return keys given as redis-py takes them: one, or several in a list, and further ones.
+
+    Raises:
+        InvalidArgumentError: what should be keys is neither.
+    """
+    if isinstance(keys, str | bytes | bytearray | memoryview | int):
+        return [keys, *args]  # type: ignore[list-item]  # sent as bytes
+    if not isinstance(keys, Iterable) or isinstance(keys, Mapping):
+        raise InvalidArgumentError(f"keys={keys!r:.80}", "give a key, or a list of keys")
+    given = tuple(args)
+    return (*keys, *given) if given else keys
+
+
+def checked_size(page_size: int) -> int:
+    """Return a size of pages.
+
+    Raises:
+        InvalidArgumentError: it is not a positive integer.
+    """
+    if isinstance(page_size, bool) or not isinstance(page_size, int) or page_size < 1:
+        raise InvalidArgumentError(f"page_size={page_size!r:.80}", "give a positive integer")
+    return page_size

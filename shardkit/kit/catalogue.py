@@ -1,0 +1,739 @@
+"""The structures and components of a kit, each by the method that makes it.
+
+They have the kit's face: the methods of a blocking kit's structures return values, those of an
+async kit's coroutines. Making one costs nothing: its first operation is the first to use a server.
+Only an index without ``shards=`` may have to read its component's entry first.
+
+Their modules are imported when the first of them is made, as `shardkit.lazy_names` says. So default
+values are written out here: ``tests/kit/test_catalogue.py`` compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Required, TypeAlias, TypedDict, Unpack, overload
+
+# Under other names, as the kit's methods have theirs.
+from shardkit import ads as _ads
+from shardkit import completion as _completion
+from shardkit import coordination as _coordination
+from shardkit import geo as _geo
+from shardkit import job_search as _job_search
+from shardkit import market as _market
+from shardkit import messaging as _messaging
+from shardkit import metrics as _metrics
+from shardkit import queues as _queues
+from shardkit import search as _search
+from shardkit import social as _social
+from shardkit import structures as _structures
+from shardkit.config.component import Component
+from shardkit.config.read_from import ReadFrom
+from shardkit.coordination.hold import AsyncRenewals, Renewals
+from shardkit.metrics.outbox import Background
+from shardkit.operations.arguments import check_calls
+from shardkit.operations.operation import Driver, Face
+from shardkit.routing.placement import DEFAULT
+from shardkit.structures.base.arguments import check_name
+from shardkit.structures.base.server_clock import ServerClock
+
+if TYPE_CHECKING:
+    from shardkit.structures.base.members import M
+    from shardkit.structures.codecs.plain import V
+
+ReadsFrom: TypeAlias = str | ReadFrom | None
+"""Where a structure's reads go; see `Catalogue.hash`."""
+
+
+class _InParts(TypedDict, total=False):
+    """The parameters of structures in parts that their types do not depend on."""
+
+    component: Required[str]
+    total: int | None
+    part_size: int | None
+    groups: int
+    read_from: ReadsFrom
+
+
+class _Partitioned(_InParts, total=False):
+    partition: str
+
+
+class _Bounded(_InParts, total=False):
+    bound: int
+
+
+class _QuorumOptions(TypedDict, total=False):
+    ttl: float
+    wait: float | None
+    monotonic: Callable[[], float] | None
+
+
+class Catalogue(Generic[Face]):
+    """The structures and components of a kit.
+
+    Attributes:
+        _driver: what runs their steps; decides the face.
+        _clock: tells the servers' time.
+        _renewals: renews what is held.
+        _background: sends what is recorded in the process.
+    """
+
+    _driver: Driver
+    _clock: ServerClock
+    _renewals: Renewals | AsyncRenewals
+    _background: Background
+
+    def _component(self, name: str) -> Component:
+        """Return a component, without an exchange if it was read before."""
+        raise NotImplementedError
+
+    def _reading(self, read_from: ReadsFrom) -> Driver:
+        """Return the driver whose reads go to replicas; the usual one for None."""
+        raise NotImplementedError
+
+    def _part_count(self, component: str, given: int | None, unsharded: int) -> int:
+        """Return how many parts an index has: as given, or as many as its component has shards."""
+        if given is None:
+            return len(self._component(component).without_problem().shards) or unsharded
+        self._count(component, given)
+        return given
+
+    def _count(self, component: str, shards: int) -> None:
+        """Note how many shards a caller says that a component has."""
+        raise NotImplementedError
+
+    @overload
+    def hash(
+        self, name: str, *, codec: None = ..., **parameters: Unpack[_Partitioned]
+    ) -> _structures.ShardedHash[Face, str, bytes]: ...
+    @overload
+    def hash(
+        self, name: str, *, codec: None = ..., fields: type[M], **parameters: Unpack[_Partitioned]
+    ) -> _structures.ShardedHash[Face, M, bytes]: ...
+    @overload
+    def hash(
+        self, name: str, *, codec: _structures.Codec[V], **parameters: Unpack[_Partitioned]
+    ) -> _structures.ShardedHash[Face, str, V]: ...
+    @overload
+    def hash(
+        self,
+        name: str,
+        *,
+        codec: _structures.Codec[V],
+        fields: type[M],
+        **parameters: Unpack[_Partitioned],
+    ) -> _structures.ShardedHash[Face, M, V]: ...
+    @overload
+    def hash(
+        self, name: str, *, codec: str, **parameters: Unpack[_Partitioned]
+    ) -> _structures.ShardedHash[Face, str, Any]: ...
+    @overload
+    def hash(
+        self, name: str, *, codec: str, fields: type[M], **parameters: Unpack[_Partitioned]
+    ) -> _structures.ShardedHash[Face, M, Any]: ...
+    def hash(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int | None = None,
+        part_size: int | None = None,
+        codec: _structures.Codec[Any] | str | None = None,
+        fields: type[Any] = str,
+        partition: str = "digits",
+        groups: int = 64,
+        read_from: ReadsFrom = None,
+    ) -> _structures.ShardedHash[Face, Any, Any]:
+        """Return a HASH in parts; see `shardkit.structures.ShardedHash`.
+
+        With ``read_from``, here and at the structures below, what only reads goes to replicas:
+        ``replica``, ``prefer_replica``, ``nearest``, ``zone``, a `shardkit.network.replicas.ReadFrom`.
+        """
+        return _structures.ShardedHash(
+            self._reading(read_from),
+            component,
+            name,
+            total,
+            part_size,
+            codec,
+            fields,
+            partition,
+            groups,
+        )
+
+    @overload
+    def strings(
+        self, name: str, *, codec: None = ..., **parameters: Unpack[_Partitioned]
+    ) -> _structures.ShardedStrings[Face, bytes]: ...
+    @overload
+    def strings(
+        self, name: str, *, codec: _structures.Codec[V], **parameters: Unpack[_Partitioned]
+    ) -> _structures.ShardedStrings[Face, V]: ...
+    @overload
+    def strings(
+        self, name: str, *, codec: str, **parameters: Unpack[_Partitioned]
+    ) -> _structures.ShardedStrings[Face, Any]: ...
+    def strings(self, name: str, **parameters: Any) -> _structures.ShardedStrings[Face, Any]:
+        """Return the strings of a namespace, ``name``; see `shardkit.structures.ShardedStrings`.
+
+        Its parameters are those of `hash`.
+        """
+        check_name(name)
+        # Not `hash(name)`: that has the very keys, user:0, of the strings that it replaces.
+        fields = self.hash(f"{name}:strings", **parameters)
+        return _structures.ShardedStrings(self._reading(parameters.get("read_from")), name, fields)
+
+    @overload
+    def set(
+        self, name: str, **parameters: Unpack[_Partitioned]
+    ) -> _structures.ShardedSet[Face, str]: ...
+    @overload
+    def set(
+        self, name: str, *, members: type[M], **parameters: Unpack[_Partitioned]
+    ) -> _structures.ShardedSet[Face, M]: ...
+    def set(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int | None = None,
+        part_size: int | None = None,
+        members: type[Any] = str,
+        partition: str = DEFAULT,
+        groups: int = 64,
+        read_from: ReadsFrom = None,
+    ) -> _structures.ShardedSet[Face, Any]:
+        """Return a SET in parts; see `shardkit.structures.ShardedSet`."""
+        return _structures.ShardedSet(
+            self._reading(read_from), component, name, total, part_size, members, partition, groups
+        )
+
+    @overload
+    def sorted_set(
+        self, name: str, **parameters: Unpack[_Bounded]
+    ) -> _structures.ShardedSortedSet[Face, str]: ...
+    @overload
+    def sorted_set(
+        self, name: str, *, members: type[M], **parameters: Unpack[_Bounded]
+    ) -> _structures.ShardedSortedSet[Face, M]: ...
+    def sorted_set(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int | None = None,
+        part_size: int | None = None,
+        bound: int = 100,
+        members: type[Any] = str,
+        groups: int = 64,
+        read_from: ReadsFrom = None,
+    ) -> _structures.ShardedSortedSet[Face, Any]:
+        """Return a ZSET in parts; see `shardkit.structures.ShardedSortedSet`."""
+        return _structures.ShardedSortedSet(
+            self._reading(read_from), component, name, total, part_size, bound, members, groups
+        )
+
+    @overload
+    def list(
+        self, name: str, *, component: str, part_size: int = ..., read_from: ReadsFrom = ...
+    ) -> _structures.ShardedList[Face, str]: ...
+    @overload
+    def list(
+        self,
+        name: str,
+        *,
+        component: str,
+        part_size: int = ...,
+        values: type[M],
+        read_from: ReadsFrom = ...,
+    ) -> _structures.ShardedList[Face, M]: ...
+    def list(
+        self,
+        name: str,
+        *,
+        component: str,
+        part_size: int = 1000,
+        values: type[Any] = str,
+        read_from: ReadsFrom = None,
+    ) -> _structures.ShardedList[Face, Any]:
+        """Return a LIST in pieces; see `shardkit.structures.ShardedList`."""
+        return _structures.ShardedList(
+            self._reading(read_from), component, name, part_size, values, self._clock
+        )
+
+    def unique_visitors(
+        self,
+        name: str = "unique",
+        *,
+        component: str = "unique",
+        precision: str = "60-bit",
+        part_size: int | None = None,
+        first_day: int | None = None,
+        digits: int | None = None,
+        partition: str | None = None,
+        read_from: ReadsFrom = None,
+    ) -> _structures.UniqueVisitors[Face]:
+        """Return a counter of unique visitors; see `shardkit.structures.unique.visitors`."""
+        return _structures.UniqueVisitors(
+            self._reading(read_from),
+            component,
+            name,
+            precision,
+            part_size,
+            first_day,
+            digits,
+            partition,
+            self._clock,
+        )
+
+    def packed(
+        self,
+        name: str,
+        *,
+        component: str,
+        fields: _structures.Fields,
+        part_size: int | None = None,
+        read_from: ReadsFrom = None,
+    ) -> _structures.PackedRecords[Face]:
+        """Return fixed-width records by id; see `shardkit.structures.PackedRecords`."""
+        return _structures.PackedRecords(
+            self._reading(read_from), component, name, fields, part_size
+        )
+
+    def locations(
+        self,
+        name: str = "location",
+        *,
+        component: str = "location",
+        part_size: int | None = None,
+        regions: bool = True,
+        read_from: ReadsFrom = None,
+    ) -> _structures.Locations[Face]:
+        """Return country and region by user, in two bytes; see `shardkit.structures.Locations`."""
+        return _structures.Locations(self._reading(read_from), component, name, part_size, regions)
+
+    def ip_to_city(self, name: str = "ip2city", *, component: str = "geo") -> _geo.IpToCity[Face]:
+        """Return a lookup of cities by IP address; see `shardkit.geo.ip_to_city`."""
+        return _geo.IpToCity(self._driver, component, name, self._clock)
+
+    def city_totals(self, name: str = "daily", *, component: str = "geo") -> _geo.CityTotals[Face]:
+        """Return totals of log lines by day and place; see `shardkit.geo.city_totals`."""
+        return _geo.CityTotals(self._driver, component, name)
+
+    def recent_contacts(
+        self,
+        name: str = "recent",
+        *,
+        component: str,
+        limit: int = 100,
+        order: str = "list",
+        read_from: ReadsFrom = None,
+    ) -> _completion.RecentContacts[Face]:
+        """Return users' last contacts, completed by prefix; see `shardkit.completion.contacts`."""
+        return _completion.RecentContacts(self._reading(read_from), component, name, limit, order)
+
+    def address_book(
+        self,
+        name: str = "members",
+        *,
+        component: str,
+        parts: int = 1,
+        fold: Callable[[str], str] | None = None,
+        read_from: ReadsFrom = None,
+    ) -> _completion.AddressBook[Face]:
+        """Return groups' members, completed by prefix; see `shardkit.completion.address_book`."""
+        return _completion.AddressBook(self._reading(read_from), component, name, parts, fold)
+
+    @overload
+    def score_ranges(
+        self,
+        name: str,
+        *,
+        component: str,
+        shards: int,
+        one_key: bool = ...,
+        read_from: ReadsFrom = ...,
+    ) -> _structures.ScoreRanges[Face, str]: ...
+    @overload
+    def score_ranges(
+        self,
+        name: str,
+        *,
+        component: str,
+        shards: int,
+        members: type[M],
+        one_key: bool = ...,
+        read_from: ReadsFrom = ...,
+    ) -> _structures.ScoreRanges[Face, M]: ...
+    def score_ranges(
+        self,
+        name: str,
+        *,
+        component: str,
+        shards: int,
+        members: type[Any] = str,
+        one_key: bool = False,
+        read_from: ReadsFrom = None,
+    ) -> _structures.ScoreRanges[Face, Any]:
+        """Return a view of ZSETs on many shards as one; see `shardkit.structures.ScoreRanges`."""
+        self._count(component, shards)
+        return _structures.ScoreRanges(
+            self._reading(read_from), component, name, shards, members, one_key
+        )
+
+    def search(
+        self,
+        name: str = "search",
+        *,
+        component: str | None = None,
+        shards: int | None = None,
+        read_from: ReadsFrom | Sequence[str] = None,
+        statistics_ttl: float = 10.0,
+        **parameters: Unpack[_search.SchemaParameters],
+    ) -> _search.SearchIndex[Face]:
+        """Return an index of documents; see `shardkit.search.SearchIndex`.
+
+        Its further parameters are those of `shardkit.search.Schema`. By default its component has
+        its name, and it has as many parts as the component has shards; 4 without shards.
+        Searches go to ``read_from``: to replicas as at `hash`, or to other components, whose
+        servers are replicas.
+        """
+        component = component or name
+        schema = _search.Schema(name, self._part_count(component, shards, 4), **parameters)
+        components: Sequence[str] = ()
+        if read_from is not None and not isinstance(read_from, str | ReadFrom):
+            components, read_from = read_from, None
+        driver = self._reading(read_from)
+        return _search.SearchIndex(
+            driver, component, schema, components, statistics_ttl, self._clock
+        )
+
+    def ads(
+        self,
+        name: str = "ads",
+        *,
+        component: str,
+        shards: int | None = None,
+        analyzer: _search.Analyzer | None = None,
+        averages_ttl: float = 60.0,
+        new_id: Callable[[], str] | None = None,
+    ) -> _ads.Ads[Face]:
+        """Return ads, chosen by place and text; see `shardkit.ads.Ads`.
+
+        By default they have as many parts as the component has shards; 1 without shards.
+        """
+        count = self._part_count(component, shards, 1)
+        return _ads.Ads(self._driver, component, name, count, analyzer, averages_ttl, new_id)
+
+    def job_search(
+        self,
+        name: str = "jobs",
+        *,
+        component: str,
+        shards: int | None = None,
+        measure: str = "skills",
+        read_from: ReadsFrom = None,
+    ) -> _job_search.JobSearch[Face]:
+        """Return jobs by the skills that they require; see `shardkit.job_search.JobSearch`.
+
+        By default they have as many parts as the component has shards; 1 without shards.
+        """
+        count = self._part_count(component, shards, 1)
+        return _job_search.JobSearch(self._reading(read_from), component, name, count, measure)
+
+    def queues(
+        self,
+        name: str = "queues",
+        *,
+        component: str,
+        attempts: int = 5,
+        retry_delay: float = 1.0,
+        longest_retry_delay: float = 3600.0,
+        now: Callable[[], float] | None = None,
+        new_id: Callable[[], str] | None = None,
+    ) -> _queues.TaskQueues[Face]:
+        """Return task queues; see `shardkit.queues.TaskQueues`."""
+        return _queues.TaskQueues(
+            self._driver, component, name, attempts, retry_delay, longest_retry_delay, now, new_id
+        )
+
+    def lock(
+        self,
+        name: str,
+        *,
+        component: str,
+        renew: bool = True,
+        kind: str = "lock",
+        **options: Unpack[_coordination.HoldOptions],
+    ) -> _coordination.Lock[Face]:
+        """Return a lock; see `shardkit.coordination.Lock`.
+
+        Args:
+            name: its name.
+            component: where it lives; the shard of its name.
+            renew: whether the kit renews what is held, by a thread of its own, or a task of the
+                event loop, until it is released.
+            kind: the prefix of its keys; ``semaphore``, ``rwlock`` or ``election`` to inspect or
+                break one of these.
+            options: see `shardkit.coordination.holdable.Holdable`.
+        """
+        return _coordination.Lock(
+            self._driver, component, name, *self._held(renew), kind=kind, **options
+        )
+
+    def semaphore(
+        self,
+        name: str,
+        *,
+        component: str,
+        limit: int,
+        renew: bool = True,
+        **options: Unpack[_coordination.HoldOptions],
+    ) -> _coordination.Semaphore[Face]:
+        """Return a counting semaphore; see `shardkit.coordination.Semaphore` and `lock`."""
+        return _coordination.Semaphore(
+            self._driver, component, name, *self._held(renew), limit=limit, **options
+        )
+
+    def read_write_lock(
+        self,
+        name: str,
+        *,
+        component: str,
+        renew: bool = True,
+        **options: Unpack[_coordination.HoldOptions],
+    ) -> _coordination.ReadWriteLock:
+        """Return a read-write lock; see `shardkit.coordination.ReadWriteLock` and `lock`."""
+        return _coordination.ReadWriteLock(
+            self._driver, component, name, *self._held(renew), **options
+        )
+
+    def multi_lock(
+        self,
+        names: Sequence[str],
+        *,
+        component: str,
+        renew: bool = True,
+        **options: Unpack[_coordination.HoldOptions],
+    ) -> _coordination.MultiLock[Face]:
+        """Return several locks that are acquired all or none.
+
+        See `shardkit.coordination.MultiLock`; its parameters are those of `lock`.
+        """
+        locks = [self.lock(name, component=component, renew=renew, **options) for name in names]
+        wait = {"wait": options["wait"]} if "wait" in options else {}
+        return _coordination.MultiLock(self._driver, locks, monotonic=self._clock.monotonic, **wait)
+
+    def quorum_lock(
+        self,
+        name: str,
+        *,
+        components: Sequence[str],
+        renew: bool = True,
+        **options: Unpack[_QuorumOptions],
+    ) -> _coordination.QuorumLock[Face]:
+        """Return a lock on a majority of servers; see `shardkit.coordination.QuorumLock`."""
+        return _coordination.QuorumLock(
+            self._driver, name, components, *self._held(renew), **options
+        )
+
+    def election(
+        self,
+        name: str,
+        *,
+        component: str,
+        renew: bool = True,
+        **options: Unpack[_coordination.HoldOptions],
+    ) -> _coordination.Election[Face]:
+        """Return an election; see `shardkit.coordination.Election` and `lock`."""
+        return _coordination.Election(self._driver, component, name, *self._held(renew), **options)
+
+    def countdown_latch(self, name: str, *, component: str) -> _coordination.CountdownLatch[Face]:
+        """Return a latch; see `shardkit.coordination.CountdownLatch`."""
+        monotonic = self._clock.monotonic
+        return _coordination.CountdownLatch(self._driver, component, name, monotonic=monotonic)
+
+    def barrier(self, name: str, *, component: str, parties: int) -> _coordination.Barrier[Face]:
+        """Return a barrier; see `shardkit.coordination.Barrier`."""
+        monotonic = self._clock.monotonic
+        return _coordination.Barrier(
+            self._driver, component, name, parties=parties, monotonic=monotonic
+        )
+
+    def transfers(
+        self,
+        name: str = "transfers",
+        *,
+        component: str,
+        grace: float = 10.0,
+        new_id: Callable[[], str] | None = None,
+    ) -> _coordination.Transfers[Face]:
+        """Return accounts and transfers between them; see `shardkit.coordination.Transfers`."""
+        return _coordination.Transfers(self._driver, component, name, grace=grace, new_id=new_id)
+
+    def market(
+        self, name: str = "market", *, component: str, grace: float = 10.0
+    ) -> _market.Market[Face]:
+        """Return a market; see `shardkit.market.Market`."""
+        return _market.Market(self._driver, component, name, grace=grace)
+
+    def _held(self, renew: bool) -> tuple[Renewals | AsyncRenewals | None]:
+        return (self._renewals if renew else None,)
+
+    def rate_limit(
+        self,
+        name: str,
+        *,
+        component: str,
+        limit: int,
+        per: float = 1.0,
+        burst: int | None = None,
+        algorithm: str = "gcra",
+    ) -> _coordination.RateLimit[Face]:
+        """Return a rate limit; see `shardkit.coordination.RateLimit`."""
+        return _coordination.RateLimit(
+            self._driver,
+            component,
+            name,
+            limit=limit,
+            per=per,
+            burst=burst,
+            algorithm=algorithm,
+            monotonic=self._clock.monotonic,
+        )
+
+    def mailboxes(
+        self,
+        name: str = "mailbox",
+        *,
+        component: str,
+        limit: int | None = None,
+        byte_limit: int | None = None,
+        policy: str = "refuse",
+        now: Callable[[], float] | None = None,
+    ) -> _messaging.Mailboxes[Face]:
+        """Return mailboxes by owner; see `shardkit.messaging.Mailboxes`."""
+        monotonic = self._clock.monotonic
+        return _messaging.Mailboxes(
+            self._driver, component, name, limit, byte_limit, policy, now, monotonic
+        )
+
+    def chats(
+        self, name: str = "chat", *, component: str, now: Callable[[], float] | None = None
+    ) -> _messaging.Chats[Face]:
+        """Return group chats; see `shardkit.messaging.Chats`."""
+        return _messaging.Chats(self._driver, component, name, now, self._clock.monotonic)
+
+    def files(
+        self,
+        name: str = "files",
+        *,
+        component: str,
+        attempts: int = 5,
+        now: Callable[[], float] | None = None,
+    ) -> _messaging.Files[Face]:
+        """Return channels of files for many readers; see `shardkit.messaging.Files`."""
+        monotonic = self._clock.monotonic
+        return _messaging.Files(self._driver, component, name, attempts, now, monotonic)
+
+    def totals(self, name: str = "totals", *, component: str) -> _messaging.Totals[Face]:
+        """Return totals of records, added source by source; see `shardkit.messaging.Totals`."""
+        return _messaging.Totals(self._driver, component, name)
+
+    def logs(
+        self,
+        name: str = "logs",
+        *,
+        component: str,
+        limit: int = 100,
+        now: Callable[[], float] | None = None,
+    ) -> _metrics.Logs[Face]:
+        """Return logs: recent messages, and how often each occurs; see `shardkit.metrics.Logs`."""
+        return _metrics.Logs(self._driver, self._background, component, name, limit, now)
+
+    def counters(
+        self,
+        name: str = "counters",
+        *,
+        component: str,
+        precisions: Mapping[int, int] | Iterable[int] = (1, 5, 60, 300, 3600, 18000, 86400),
+        samples: int = 100,
+        now: Callable[[], float] | None = None,
+    ) -> _metrics.TimeSliceCounters[Face]:
+        """Return counts at several precisions; see `shardkit.metrics.TimeSliceCounters`."""
+        return _metrics.TimeSliceCounters(
+            self._driver, self._background, component, name, precisions, samples, now
+        )
+
+    def statistics(
+        self, name: str = "stats", *, component: str, now: Callable[[], float] | None = None
+    ) -> _metrics.MeasuredValues[Face]:
+        """Return statistics of measured values; see `shardkit.metrics.MeasuredValues`."""
+        return _metrics.MeasuredValues(self._driver, self._background, component, name, now)
+
+    def access_times(
+        self,
+        name: str = "stats",
+        *,
+        component: str,
+        overall: bool = False,
+        logs: _metrics.Logs[Face] | None = None,
+        now: Callable[[], float] | None = None,
+    ) -> _metrics.AccessTimes[Face]:
+        """Return times of blocks of code; see `shardkit.metrics.AccessTimes`.
+
+        Args:
+            name: the prefix of the statistics' keys.
+            component: where they live.
+            overall: also record each time under the context "overall".
+            logs: where `AccessTimes.warn` counts its warnings.
+            now: returns the time, in seconds since 1970, instead of the servers; for tests.
+        """
+        found = self.statistics(name, component=component, now=now)
+        return _metrics.AccessTimes(found, overall=overall, logs=logs)
+
+    def timed(self, context: str, *, component: str, errors: bool = True) -> _metrics.TimedBlock:
+        """Time a block of code or a function; see `shardkit.metrics.AccessTimes.timed`."""
+        return self.access_times(component=component).timed(context, errors=errors)
+
+    def maintenance(
+        self, name: str = "is-under-maintenance", *, component: str
+    ) -> _metrics.Maintenance[Face]:
+        """Return the maintenance flag; see `shardkit.metrics.Maintenance`."""
+        return _metrics.Maintenance(self._driver, component, name, self._clock.monotonic)
+
+    def social(
+        self,
+        name: str = "social",
+        *,
+        component: str | None = None,
+        users: str | None = None,
+        timelines: str | None = None,
+        followers: str | None = None,
+        **parameters: Any,
+    ) -> _social.SocialNetwork[Face]:
+        """Return a social network; see `shardkit.social.SocialNetwork`.
+
+        Args:
+            name: its name, part of every key.
+            component: where it lives; by default a component of its name.
+            users: another component for users and statuses.
+            timelines: another one for timelines, by key.
+            followers: another one for relations, by pair of ids.
+            parameters: see `SocialNetwork`.
+        """
+        component = component or name
+        followers = followers or component
+        network: _social.SocialNetwork[Face] = _social.SocialNetwork(
+            self._driver,
+            name,
+            users=users or component,
+            timelines=timelines or component,
+            followers=followers,
+            **parameters,
+        )
+        self._count(followers, network.layout.relation_shards)
+        return network
+
+
+check_calls(Catalogue)

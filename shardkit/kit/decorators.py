@@ -1,0 +1,404 @@
+"""Decorators that pass a connection to a function.
+
+::
+
+    @kit.redis_connection("unique")                    # the component's unsharded entry
+    def expected_visitors(conn, day): ...
+
+    @kit.sharded_connection("unique", shards=16)       # the shard of the first argument
+    def count_visit(conn, session_id): ...
+
+    @kit.sharded_connection("timelines", key="user")   # the shard of the argument `user`
+    async def post(conn, text, user): ...              # an async function gets an awaiting client
+
+The connection is a redis-py client. It is looked up for every call, which is cheap; for a generator
+when it starts. In a method, it comes right after ``self`` or ``cls``: a function whose first
+parameter has one of these names is considered a method.
+
+Decorators can be stacked; the one closest to ``def`` passes the first connection. If it is a
+``sharded_connection``, it needs ``key="name"``, as its first argument is the connection passed by
+the decorator above.
+
+The wrapper has the function's signature, type and metadata, without the connection.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import AsyncGenerator, Callable, Generator
+from types import CoroutineType
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+
+import redis
+import redis.asyncio as aioredis
+
+from shardkit.kit.lookup import CallSite, reading_plane
+from shardkit.config.problem import shown
+from shardkit.config.read_from import ReadFrom
+from shardkit.errors import InvalidArgumentError, RoutingError
+from shardkit.operations.commands import Key
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+
+KeyOf: TypeAlias = str | Callable[..., Key] | None
+
+
+class Connections(Protocol):
+    """Where decorators get connections: the client plane of a kit, or of the default kit."""
+
+    def plane(self) -> Any:
+        """Return the kit's client plane."""
+
+    def connection(self, component: str) -> Any:
+        """Return the client of a component's unsharded entry."""
+
+    def shard_connection(self, site: CallSite, key: Key) -> Any:
+        """Return the client of the shard of a key."""
+
+    def aconnection(self, component: str) -> Any:
+        """Return the awaiting client of a component's unsharded entry, or a coroutine for it."""
+
+    def ashard_connection(self, site: CallSite, key: Key) -> Any:
+        """Return the awaiting client of the shard of a key, or a coroutine for it."""
+
+
+class Decorator(Protocol):
+    """Removes a function's connection parameter, in a way that mypy and pyright understand."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[redis.Redis, P], R], /) -> Callable[P, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[aioredis.Redis, P], R], /
+    ) -> Callable[P, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[redis.RedisCluster, P], R], /
+    ) -> Callable[P, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[aioredis.RedisCluster, P], R], /
+    ) -> Callable[P, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[S, redis.Redis, P], R], /
+    ) -> Callable[Concatenate[S, P], R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[S, aioredis.Redis, P], R], /
+    ) -> Callable[Concatenate[S, P], R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[S, redis.RedisCluster, P], R], /
+    ) -> Callable[Concatenate[S, P], R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[S, aioredis.RedisCluster, P], R], /
+    ) -> Callable[Concatenate[S, P], R]: ...
+
+
+def redis_connection(
+    connections: Connections,
+    component: str,
+    wait: float | None = None,
+    read_from: str | ReadFrom | None = None,
+) -> Decorator:
+    """Return a decorator that passes the connection of a component's unsharded entry.
+
+    Args:
+        connections: the client plane.
+        component: the component's name.
+        wait: the age in seconds at which a call has the entry read again, in the background. None
+            for about one second, which is also the maximum.
+        read_from: where single commands that only read go: ``replica``, ``prefer_replica``,
+            ``nearest``, ``zone``, or a `shardkit.network.replicas.ReadFrom`; None for what the entries
+            say, else the master. All other commands, pipelines and scripts are the master's.
+
+    Raises (the decorated function, when it is called):
+        MissingEntryError: the component has no unsharded entry; names the key.
+        ConfigError: the entry cannot be read.
+    """
+    _check_component(component, "redis_connection")
+    connections = _no_older(reading_plane(connections, read_from), wait)
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        if isinstance(function, staticmethod | classmethod):
+            return type(function)(decorate(function.__func__))
+        return _wrap(
+            function,
+            lambda args, kwargs: connections.connection(component),
+            lambda args, kwargs: connections.aconnection(component),
+        )
+
+    return decorate
+
+
+def sharded_connection(
+    connections: Connections,
+    component: str,
+    shards: int | None = None,
+    key: KeyOf = None,
+    wait: float | None = None,
+    placement: str | None = None,
+    read_from: str | ReadFrom | None = None,
+) -> Decorator:
+    """Return a decorator that passes the connection of the shard of a key.
+
+    Args:
+        connections: the client plane.
+        component: the component's name.
+        shards: how many shards it must have, checked at every call; None for any number.
+        key: the key to route by: None for the call's first argument, the name of a parameter, or a
+            function that returns it, given the call's arguments (without self and connection).
+        wait: see `redis_connection`.
+        placement: how keys must be placed on ``shards``; None for the stored placement, or
+            ``crc32`` if the entries were written by hand, without ``config:shards:<component>``.
+        read_from: see `redis_connection`.
+
+    Without ``shards``, a component that has only an unsharded entry is one shard.
+
+    Raises (the decorated function, when it is called):
+        ShardCountError: the component has another number of shards.
+        InvalidArgumentError: the component has another placement.
+        MissingEntryError: an entry is missing; names its key.
+        InvalidKeyError: the key is neither text, bytes nor an integer.
+        ConfigError: the component's entries cannot be read.
+    """
+    _check_component(component, "sharded_connection")
+    site = CallSite(component, shards, placement)
+    connections = _no_older(reading_plane(connections, read_from), wait)
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        find, afind = connections.shard_connection, connections.ashard_connection
+        if isinstance(function, staticmethod | classmethod):
+            return type(function)(decorate(function.__func__))
+        position, name, other = _key_of(function, key)
+
+        def find_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if len(args) > position:
+                return find(site, args[position])
+            value = kwargs[name] if name in kwargs else other(args, kwargs)
+            return find(site, value)
+
+        def afind_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if len(args) > position:
+                return afind(site, args[position])
+            value = kwargs[name] if name in kwargs else other(args, kwargs)
+            return afind(site, value)
+
+        return _wrap(function, find_shard, afind_shard)
+
+    return decorate
+
+
+class _NoOlder:
+    """Connections whose entries are read again if they are older than ``wait`` seconds."""
+
+    def __init__(self, connections: Connections, wait: float) -> None:
+        self._connections = connections
+        self._wait = wait
+
+    def plane(self) -> Any:
+        return self._connections.plane()
+
+    def __getattr__(self, name: str) -> Any:
+        find = getattr(self._connections, name)
+
+        def found(where: str | CallSite, *args: Any) -> Any:
+            component = where.component if isinstance(where, CallSite) else where
+            self.plane().topology.limit_age(component, self._wait)
+            return find(where, *args)
+
+        return found
+
+
+def _no_older(connections: Connections, wait: float | None) -> Any:
+    if wait is None:
+        return connections
+    if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
+        raise InvalidArgumentError(f"wait={wait!r} is not an age in seconds", "give 0 or more")
+    return _NoOlder(connections, wait)
+
+
+def _check_component(component: object, decorator: str) -> None:
+    """Refuse anything but text as a component's name, such as the decorated function."""
+    if not isinstance(component, str):
+        name = getattr(component, "__name__", "")
+        what = f"function {name}" if callable(component) and name else shown("", component)
+        raise InvalidArgumentError(
+            f"@{decorator} was given {what}, not a component's name",
+            f'write @{decorator}("<component>")',
+        )
+
+
+Find: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+
+
+def _wrap(function: Callable[..., Any], find: Find, afind: Find) -> Callable[..., Any]:
+    """Wrap a function in one of the same kind, which looks the connection up first."""
+    signature = inspect.signature(function)
+    parameters, before = _parameters(function)
+    kind = _called(function)
+    if inspect.isasyncgenfunction(kind):
+        wrapper = _async_generator(function, afind, before)
+    elif inspect.iscoroutinefunction(kind):
+        wrapper = (_async_method if before else _async_function)(function, afind)
+    elif inspect.isgeneratorfunction(kind):
+        wrapper = _generator(function, find, before)
+    else:
+        wrapper = (_method if before else _function)(function, find)
+    functools.update_wrapper(wrapper, function)
+    taken = parameters[before]
+    if taken.kind is not inspect.Parameter.VAR_POSITIONAL:
+        del parameters[before]
+    wrapper.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=parameters
+    )
+    wrapper.__annotations__ = {
+        name: hint
+        for name, hint in getattr(function, "__annotations__", {}).items()
+        if name != taken.name
+    }
+    return wrapper
+
+
+_BY_POSITION = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+)
+
+
+def _parameters(function: Callable[..., Any]) -> tuple[list[inspect.Parameter], int]:
+    """Return a function's parameters, and the connection's index: 1 in a method, otherwise 0."""
+    parameters = list(inspect.signature(function).parameters.values())
+    before = int(bool(parameters) and parameters[0].name in ("self", "cls"))
+    if len(parameters) <= before or parameters[before].kind not in _BY_POSITION:
+        raise RoutingError(
+            f"{_name(function)} takes no connection",
+            "give it a first parameter (after self) for the connection",
+        )
+    return parameters, before
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+def _called(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that a partial or a callable object calls."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not hasattr(function, "__name__"):
+        function = function.__call__  # type: ignore[operator]
+    return function
+
+
+def _function(function: Callable[..., Any], find: Find) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(find(args, kwargs), *args, **kwargs)
+
+    return wrapper
+
+
+def _method(function: Callable[..., Any], find: Find) -> Callable[..., Any]:
+    def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return function(self, find(args, kwargs), *args, **kwargs)
+
+    return wrapper
+
+
+def _async_function(function: Callable[..., Any], afind: Find) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        connection = afind(args, kwargs)
+        if type(connection) is CoroutineType:  # not Awaitable, which redis-py's clients are too
+            connection = await connection
+        return await function(connection, *args, **kwargs)
+
+    return wrapper
+
+
+def _async_method(function: Callable[..., Any], afind: Find) -> Callable[..., Any]:
+    async def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        connection = afind(args, kwargs)
+        if type(connection) is CoroutineType:
+            connection = await connection
+        return await function(self, connection, *args, **kwargs)
+
+    return wrapper
+
+
+def _generator(function: Callable[..., Any], find: Find, before: int) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        connection = find(args[before:], kwargs)
+        return (yield from function(*args[:before], connection, *args[before:], **kwargs))
+
+    return wrapper
+
+
+def _async_generator(function: Callable[..., Any], afind: Find, before: int) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        connection = afind(args[before:], kwargs)
+        if type(connection) is CoroutineType:
+            connection = await connection
+        inner = function(*args[:before], connection, *args[before:], **kwargs)
+        try:
+            value = await anext(inner)
+            while True:  # what `yield from` does in a plain generator
+                try:
+                    sent = yield value
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    value = await inner.athrow(error)
+                else:
+                    value = await inner.asend(sent)
+        except StopAsyncIteration:
+            return
+        finally:
+            await inner.aclose()
+
+    return wrapper
+
+
+_NEVER = sys.maxsize  # the position of an argument that cannot be given by position
+_NO_NAME = ""  # the name of an argument that cannot be given by name
+
+
+def _key_of(function: Callable[..., Any], key: KeyOf) -> tuple[int, str, Find]:
+    """Return the routing key's position and name, and a function for calls that give neither.
+
+    The function gets the call's arguments, and returns the key or raises TypeError.
+    """
+    if callable(key):
+        return _NEVER, _NO_NAME, lambda args, kwargs: key(*args, **kwargs)
+    parameters, before = _parameters(function)
+    parameters = parameters[before + 1 :]
+    variable = inspect.Parameter.VAR_KEYWORD
+    named = [p for p in parameters if p.kind is not variable and key in (None, p.name)]
+    if named:
+        name, default = named[0].name, named[0].default
+        by_position = named[0].kind in _BY_POSITION
+        position = parameters.index(named[0]) if by_position else _NEVER
+    elif key is not None and parameters and parameters[-1].kind is variable:
+        name, default, position = key, inspect.Parameter.empty, _NEVER
+    else:
+        wanted = f"parameter {key!r}" if key is not None else "parameter to route by"
+        raise RoutingError(
+            f"{_name(function)} has no {wanted}",
+            "give key= the name of a parameter, or a function of the call's arguments",
+        )
+
+    def without(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if default is inspect.Parameter.empty:
+            raise TypeError(
+                f"{_name(function)}() missing 1 required argument: {name!r}, which decides its "
+                "shard"
+            )
+        return default
+
+    return position, name, without

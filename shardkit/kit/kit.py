@@ -1,0 +1,766 @@
+"""Kits: one topology opened, and everything that shardkit offers handed out.
+
+::
+
+    with shardkit.connect("configs/local.yaml") as kit:        # or "redis://config-host:6379/0",
+        @kit.redis_connection("unique")                        # or nothing: $SHARDKIT_CONFIG
+        def expected(conn, day): ...
+
+        timelines = kit.key_sharded("timelines", shards=8)
+        ids = kit.set("ids", component="unique", total=1_000_000, members=int)
+
+    async with await shardkit.aconnect() as kit:               # the same, awaited
+        await kit.set("ids", component="unique", total=1_000_000, members=int).scard()
+
+Either kit's decorators serve blocking and async functions. The default kit, which the module-level
+decorators and routers use, is opened from ``configure`` or ``$SHARDKIT_CONFIG`` when it is first
+needed, never at import.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any, NoReturn, Self, TypeAlias, TypeVar
+
+import redis
+import redis.asyncio as aioredis
+from redis.credentials import CredentialProvider
+
+from shardkit.kit.catalogue import Catalogue
+from shardkit.kit import decorators
+from shardkit.kit.decorators import Decorator, KeyOf
+from shardkit.kit.lookup import DEFAULT_PLANE, ClientPlane
+from shardkit.kit.routers import (
+    AsyncIdPairShardedConnection,
+    AsyncKeyShardedConnection,
+    IdPairShardedConnection,
+    KeyShardedConnection,
+)
+from shardkit.config.component import Component
+from shardkit.config.directory import AsyncDirectory, Directory
+from shardkit.config.entry import Entry
+from shardkit.config.read_from import ReadFrom, as_read_from
+from shardkit.config.shard_map import ShardMap
+from shardkit.network.connections import Connector
+from shardkit.network.connections.breaker import Breakers
+from shardkit.network.connections.clients import AsyncClient, Client, Clients
+from shardkit.network.connections.private_pool import AsyncPrivatePool, PrivatePool
+from shardkit.coordination.hold import AsyncRenewals, Renewals
+from shardkit.operations.deadlines import DeadlineBlock
+from shardkit.errors import ConfigError, InvalidArgumentError, InvalidEntryError, ShardKitError
+from shardkit.events import EntryChanged, emit, handlers
+from shardkit.network.health import TIMEOUT, Health, ahealth_of, health_of
+from shardkit.metrics.outbox import Background
+from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
+from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
+from shardkit.network.replicas.durable import TIMEOUT as DURABLE_TIMEOUT
+from shardkit.network.replicas.durable import DurableBlock
+from shardkit.routing.placement import DEFAULT
+from shardkit.structures.base.server_clock import ServerClock
+from shardkit.network.topology import ConfigServer, FixedMap, MapFile, Source, Topology
+from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
+from shardkit.structures.upgrade import Upgrade, upgrade_component
+
+logger = logging.getLogger("shardkit")
+
+ENVIRONMENT = "SHARDKIT_CONFIG"
+# The first caller waits for the config server: it gets less time than data does.
+CONFIG_TIMEOUT = 1.0
+
+Where: TypeAlias = str | Path | ShardMap | Entry
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class _Kit(Catalogue[Face]):
+    """What both kits have: the topology, the clients, decorators, and structures of either face.
+
+    Args:
+        source: where entries come from.
+        connector: what builds clients.
+        clock: tells the servers' time.
+        config_clients: the clients of the config server, closed with the kit.
+        credential_providers: redis-py's, by component.
+        deadline: how long a call may take where the entries do not say it, in seconds.
+        zone: the zone that this process is in; see `shardkit.network.replicas`.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        connector: Connector | None = None,
+        clock: ServerClock | None = None,
+        config_clients: Clients | None = None,
+        credential_providers: Mapping[str, CredentialProvider] | None = None,
+        deadline: float | None = None,
+        zone: str = "",
+    ) -> None:
+        if not isinstance(zone, str):
+            raise InvalidArgumentError(f"zone={zone!r:.80} is no name", "give a text")
+        if deadline is not None:
+            _check_deadline(deadline)
+        self._deadline = deadline
+        self.topology = Topology(source)
+        connector_used = connector or Connector(DirectClient, MultiplexedClient)
+        self.breakers = Breakers()
+        self.clients = Clients(
+            connector_used, credential_providers, deadline, breakers=self.breakers
+        )
+        self.clients.topology = weakref.ref(self.topology)
+        self.plane = ClientPlane(self.topology, self.clients, zone)
+        self._background = Background(BlockingDriver(self.plane.links[True]))
+        self._clock = clock or ServerClock()
+        self._config_clients = config_clients
+        self._connector = connector
+        self._credential_providers = credential_providers
+        self._private: set[weakref.ref[Clients]] = set()
+        self._directory: Any = None
+        self.topology.changed = partial(_tell_changed, self.clients, self._private)
+
+    def redis_connection(
+        self,
+        component: str,
+        *,
+        wait: float | None = None,
+        read_from: str | ReadFrom | None = None,
+    ) -> Decorator:
+        """Return a decorator that hands a function the client of a component's unsharded entry.
+
+        See `shardkit.kit.decorators.redis_connection`.
+        """
+        return decorators.redis_connection(self.plane, component, wait, read_from)
+
+    def sharded_connection(
+        self,
+        component: str,
+        shards: int | None = None,
+        key: KeyOf = None,
+        *,
+        wait: float | None = None,
+        placement: str | None = None,
+        read_from: str | ReadFrom | None = None,
+    ) -> Decorator:
+        """Return a decorator that hands a function the client of the shard of its first argument.
+
+        See `shardkit.kit.decorators.sharded_connection`.
+        """
+        found = decorators.sharded_connection(
+            self.plane, component, shards, key, wait, placement, read_from
+        )
+        self.topology.count(component, shards, placement or DEFAULT)
+        return found
+
+    def deadline(self, seconds: float) -> DeadlineBlock:
+        """Return a context in which everything is done within so many seconds, or fails.
+
+        ::
+
+            with kit.deadline(0.2):            # async with, or with, in asynchronous code
+                users.hget(7)
+                docs.search("keys")            # waits for what is left of them
+
+        It covers connecting, waiting for a connection, all attempts, all shards and all steps of
+        what is called inside, operations, pipelines and clients, blocking commands as well. What is
+        not done in time is a `ShardFailure`, whose ``maybe_executed`` says whether it may have been
+        executed; a redis-py client raises its TimeoutError. Blocks can be nested: the earliest
+        deadline holds. It belongs to the thread, or to the task and those started inside.
+
+        Args:
+            seconds: from entering the block on; 0 lets nothing be sent.
+
+        Raises:
+            InvalidArgumentError: it is no such number.
+        """
+        _check_deadline(seconds)
+        return DeadlineBlock(seconds)
+
+    def durable(
+        self, *, replicas: int = 1, fsync: bool = False, timeout: float = DURABLE_TIMEOUT
+    ) -> DurableBlock:
+        """Return a context whose writes are on replicas, or on disk, when it ends.
+
+        ::
+
+            with kit.durable(replicas=1, fsync=True):      # async with, of an async kit
+                users.hset("7", "Ada")
+
+        It covers what operations, pipelines and clients of this thread or task send inside. What is
+        written is seen by others before.
+
+        Args:
+            replicas: so many replicas of each shard that was written to must have it (WAIT).
+            fsync: the masters must have it on disk (WAITAOF). They need an AOF.
+            timeout: how long to wait, in seconds.
+
+        Raises (at the end of the block):
+            NotDurableError: it took longer, or there are too few replicas, or no AOF: the writes
+                were carried out all the same. Or the master was perhaps replaced or
+                restarted inside the block: then nobody knows.
+
+        Cost: one exchange with each shard that was written to, all at the same time. With ``fsync``
+        and ``appendfsync everysec``, a second and two more exchanges.
+        """
+        return DurableBlock(self._driver.run, replicas, fsync, timeout)
+
+    def _count(self, component: str, shards: int) -> None:
+        self.topology.count(component, shards)
+
+    def _router(
+        self,
+        kind: Callable[..., R],
+        component: str,
+        shards: int | None,
+        placement: str | None,
+        read_from: str | ReadFrom | None,
+    ) -> R:
+        """Make a router, and note how many shards its caller says that there are."""
+        router = kind(component, shards, placement=placement, plane=self.plane, read_from=read_from)
+        self.topology.count(component, shards, placement or DEFAULT)
+        return router
+
+    def __reduce__(self) -> NoReturn:
+        raise ShardKitError(
+            f"a {type(self).__name__} cannot be pickled or copied: it holds connections",
+            "give the other process the map's path or the config server's URL, and connect there",
+        )
+
+    def _close(self) -> None:
+        self._renewals.close()
+        self._background.close()
+        self.topology.close()
+        self.plane.replicas.close()
+        self.breakers.stop()
+        for clients in self._all_clients():
+            clients.close()
+
+    async def aclose(self) -> None:
+        """Close every pool: the blocking ones, and the running event loop's.
+
+        Another event loop's are closed when it ends.
+        """
+        if self._background.used:
+            await asyncio.to_thread(self._background.close)
+        self._close()
+        # At once: closing has begun in the loop's next turn, and each is to be waited for.
+        await asyncio.gather(*(clients.aclose() for clients in self._all_clients()))
+
+    def _all_clients(self) -> Sequence[Clients]:  # `list` is a method here
+        config = [self._config_clients] if self._config_clients else []
+        return [self.clients, *config, *_alive(self._private)]
+
+    def _new_private(self) -> Clients:
+        clients = Clients(
+            self._connector, self._credential_providers, self._deadline, breakers=self.breakers
+        )
+        clients.topology = weakref.ref(self.topology)
+        self._private.add(weakref.ref(clients, self._private.discard))
+        return clients
+
+    def __repr__(self) -> str:
+        shown = "".join(f"\n  {line}" for line in self.clients.shown())
+        return f"<{type(self).__name__} of {self.topology.source}{':' if shown else ''}{shown}>"
+
+
+def _whole(component: Component) -> Component:
+    """Return a component unless it is broken; entries written by hand need no count here."""
+    return component if component.by_hand is not None else component.without_problem()
+
+
+def _alive(private: set[weakref.ref[Clients]]) -> list[Clients]:
+    found = [each() for each in list(private)]
+    return [clients for clients in found if clients is not None]
+
+
+def _tell_changed(
+    clients: Clients, private: set[weakref.ref[Clients]], component: Component
+) -> None:
+    for each in (clients, *_alive(private)):
+        each.changed(component)
+    if handlers:
+        emit(EntryChanged(component.name, component.epoch))
+
+
+class ShardKit(_Kit[Blocking]):
+    """A topology opened for blocking use. Made by `connect`; a context manager.
+
+    Thread-safe. A forked child may go on using it: it gets connections of its own.
+    """
+
+    def __init__(self, source: Source, **options: Any) -> None:
+        super().__init__(source, **options)
+        self._driver = self.driver = BlockingDriver(self.plane.links[True])
+        self._renewals = Renewals(self.driver, self._clock.monotonic)
+
+    def _component(self, name: str) -> Component:
+        return self.topology.component(name)
+
+    def _reading(self, read_from: str | ReadFrom | None) -> BlockingDriver:
+        if read_from is None:
+            return self.driver
+        return BlockingDriver(self.plane.reading(as_read_from(read_from)).links[True])
+
+    @property
+    def directory(self) -> Directory:
+        """Named configuration of any type on the config server; see `shardkit.config.directory`.
+
+        Raises:
+            ConfigError: the kit was opened from a shard map, which has no config server's place.
+        """
+        # Not a cached_property: before Python 3.12 that has a lock, which a fork may leave held.
+        if self._directory is None:
+            self._directory = Directory(_config_server(self.topology.source).client)
+        found: Directory = self._directory
+        return found
+
+    def component(self, name: str) -> Component:
+        """Return a component as it is now: its entries, shards, placement and epoch.
+
+        Raises:
+            ConfigError: it is missing or broken, or where it is described cannot be read.
+        """
+        return _whole(self.topology.component(name))
+
+    def components(self) -> list[str]:
+        """List the components that there are."""
+        return self.topology.names()
+
+    def client(self, component: str, shard: int | None = None, *, private: bool = False) -> Client:
+        """Return the client of a shard, or (None) of a component's unsharded entry.
+
+        Args:
+            component: the component's name.
+            shard: the shard's number; None for the unsharded entry.
+            private: give a client with connections of its own, for a library that keeps it. Its
+                holder may close it, and disconnect, reset or change its pool; the kit closes it at
+                the latest. It follows its entry: new connections are made by the entry as it is
+                then, and those to an old address closed as they are released. A cluster's does not.
+
+        Returns:
+            redis-py's client. One that is not private is shared by all who ask the kit for it, and
+            by decorated functions: what is done to its pool concerns all of them, though nothing
+            that the kit itself uses. Do not keep it.
+
+        Raises:
+            ConfigError: the component or its entry is missing or broken.
+            ShardUnavailable: the entry is a cluster, and none of its nodes answers.
+        """
+        if not private:
+            return self.clients.get(self.topology.component(component), shard)
+        clients = self._new_private()
+
+        def find(anew: bool) -> Client:
+            read = self.topology.reread if anew else self.topology.component
+            return clients.get(read(component), shard, raw=False)
+
+        client = find(False)
+        if isinstance(client, redis.RedisCluster):
+            _close_after(client, clients)
+            return client
+        pool = PrivatePool(find, client)
+        clients.follower = weakref.ref(pool)
+        _close_after(pool, clients)
+        return DirectClient.from_pool(pool)
+
+    def key_sharded(
+        self,
+        component: str,
+        shards: int | None = None,
+        *,
+        placement: str | None = None,
+        read_from: str | ReadFrom | None = None,
+    ) -> KeyShardedConnection:
+        """Return a router by key; see `shardkit.kit.routers`.
+
+        Args:
+            component: the component.
+            shards: how many shards it has, checked at every use; None for as many as it has.
+            placement: see `shardkit.kit.decorators.sharded_connection`.
+            read_from: see `shardkit.kit.decorators.redis_connection`.
+        """
+        return self._router(KeyShardedConnection, component, shards, placement, read_from)
+
+    def id_pair_sharded(
+        self,
+        component: str,
+        shards: int | None = None,
+        *,
+        placement: str | None = None,
+        read_from: str | ReadFrom | None = None,
+    ) -> IdPairShardedConnection:
+        """Return a router by pairs of ids; see `key_sharded`."""
+        return self._router(IdPairShardedConnection, component, shards, placement, read_from)
+
+    def health(self, seconds: float = TIMEOUT) -> Health:
+        """Look at every server: is it reachable, how fast, its role, lag, memory, breaker.
+
+        Args:
+            seconds: how long to wait for each server, in seconds.
+
+        Raises:
+            ConfigServerError: the components cannot be listed.
+            ClosedError: the kit is closed.
+
+        Cost: a PING and an INFO to each server, 16 of them at the same time.
+        """
+        return health_of(self, seconds)
+
+    def upgrade(
+        self, component: str, structures: Collection[str] = (), *, dry_run: bool = False
+    ) -> list[Upgrade]:
+        """Bring the structures of a component into the newest form of this release.
+
+        Call it when no process of an earlier release is left: they refuse afterwards. Others may
+        read and write meanwhile. It may be interrupted, and run again. An operator's step, once a
+        release: kits for asyncio have none.
+
+        Args:
+            component: the component's name.
+            structures: their names; none for all.
+            dry_run: change nothing.
+
+        Returns:
+            Those that were not in the newest form.
+
+        Raises:
+            NewerFormatError: a later release has written one; nothing was changed.
+            ShardErrors: a shard failed; run it again.
+
+        Cost: a SCAN of the component's databases; for each structure three exchanges, one for 1,000
+        groups of parts, and a second if its format changes.
+        """
+        found = self.component(component)
+        return upgrade_component(found, self.client, self.driver, structures, dry_run=dry_run)
+
+    def together(self, *operations: Operation[T]) -> list[T]:
+        """Run deferred operations in lock step; see `shardkit.operations.drivers`.
+
+        Example: ``kit.together(a.deferred.scard(), b.deferred.scard())`` is one exchange.
+        """
+        return self.driver.together(*operations)
+
+    def close(self) -> None:
+        """Close every pool. Whoever uses the kit afterwards gets ClosedError.
+
+        The pools that async functions used are closed in the next turns of their event loops;
+        ``await kit.aclose()`` waits for the running loop's.
+        """
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class AsyncShardKit(_Kit[Awaiting]):
+    """A topology opened for awaiting use. Made by `aconnect`; an asynchronous context manager.
+
+    Each event loop that uses it gets connections of its own.
+    """
+
+    def __init__(self, source: Source, **options: Any) -> None:
+        super().__init__(source, **options)
+        self._driver = self.driver = AwaitingDriver(self.plane.alinks[True])
+        self._renewals = AsyncRenewals(self.driver, self._clock.monotonic)
+
+    def _component(self, name: str) -> Component:
+        return self.topology.last_known(name)
+
+    def _reading(self, read_from: str | ReadFrom | None) -> AwaitingDriver:
+        if read_from is None:
+            return self.driver
+        return AwaitingDriver(self.plane.reading(as_read_from(read_from)).alinks[True])
+
+    @property
+    def directory(self) -> AsyncDirectory:
+        """Named configuration of any type on the config server; see `shardkit.config.directory`.
+
+        Raises:
+            ConfigError: the kit was opened from a shard map, which has no config server's place.
+        """
+        if self._directory is None:
+            self._directory = AsyncDirectory(_config_server(self.topology.source).aclient)
+        found: AsyncDirectory = self._directory
+        return found
+
+    async def component(self, name: str) -> Component:
+        """Return a component as it is now; see `ShardKit.component`."""
+        return _whole(await self.topology.acomponent(name))
+
+    async def components(self) -> list[str]:
+        """List the components that there are."""
+        return await self.topology.anames()
+
+    async def load(self, *names: str) -> None:
+        """Read components, so that routers can hand out their clients without waiting.
+
+        Args:
+            names: the components; none for all that there are, of which broken ones are logged.
+
+        Raises:
+            ConfigError: a named component is missing or broken.
+        """
+        outcomes = await self.topology.aload(names or await self.components())
+        for name, outcome in outcomes.items():
+            if isinstance(outcome, Exception):
+                if names:
+                    raise outcome
+                logger.warning("component %r cannot be used: %s", name, outcome)
+
+    async def client(
+        self, component: str, shard: int | None = None, *, private: bool = False
+    ) -> AsyncClient:
+        """Return the awaiting client of a shard, or (None) of the unsharded entry.
+
+        See `ShardKit.client`.
+        """
+        if not private:
+            return self.clients.aget(await self.topology.acomponent(component), shard)
+        clients = self._new_private()
+
+        async def find(anew: bool) -> AsyncClient:
+            read = self.topology.areread if anew else self.topology.acomponent
+            return clients.aget(await read(component), shard, raw=False)
+
+        client = await find(False)
+        if isinstance(client, aioredis.RedisCluster):
+            _close_after(client, clients)
+            return client
+        pool = AsyncPrivatePool(find, client)
+        clients.follower = weakref.ref(pool)
+        _close_after(pool, clients)
+        return MultiplexedClient.from_pool(pool)
+
+    def key_sharded(
+        self,
+        component: str,
+        shards: int | None = None,
+        *,
+        placement: str | None = None,
+        read_from: str | ReadFrom | None = None,
+    ) -> AsyncKeyShardedConnection:
+        """Return a router by key; see `ShardKit.key_sharded`."""
+        return self._router(AsyncKeyShardedConnection, component, shards, placement, read_from)
+
+    def id_pair_sharded(
+        self,
+        component: str,
+        shards: int | None = None,
+        *,
+        placement: str | None = None,
+        read_from: str | ReadFrom | None = None,
+    ) -> AsyncIdPairShardedConnection:
+        """Return a router by pairs of ids; see `ShardKit.key_sharded`."""
+        return self._router(AsyncIdPairShardedConnection, component, shards, placement, read_from)
+
+    async def health(self, seconds: float = TIMEOUT) -> Health:
+        """Look at every server, all at the same time; see `ShardKit.health`."""
+        return await ahealth_of(self, seconds)
+
+    async def together(self, *operations: Operation[T]) -> list[T]:
+        """Run deferred operations in lock step; see `ShardKit.together`."""
+        return await self.driver.together(*operations)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+
+def _check_deadline(seconds: object) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise InvalidArgumentError(
+            f"deadline: {seconds!r} is not a number of seconds from 0", "give seconds: 0.2"
+        )
+
+
+def _close_after(holder: object, clients: Clients) -> None:
+    """Close clients when nobody has any more what they serve."""
+    weakref.finalize(holder, clients.close).atexit = False
+
+
+def connect(where: Where | None = None, **options: Any) -> ShardKit:
+    """Open a topology for blocking use.
+
+    Args:
+        where: a YAML shard map's path; or the config server that holds the entries, as a
+            redis://, rediss:// or unix:// URL or an Entry; or a ShardMap. By default what
+            ``$SHARDKIT_CONFIG`` says.
+        options: ``connector`` builds clients in another way, ``clock`` tells another time.
+            ``credential_providers`` has redis-py's `CredentialProvider` of components whose
+            passwords or tokens expire, by component (``config-server`` is the config server):
+            it is asked at each connect, in place of the entries' users and passwords. ``deadline``
+            is how long a call may take in all, in seconds, where an entry has none of its own.
+            ``zone`` is the zone that this process is in, for reads from replicas.
+
+    Returns:
+        The kit. It connects to nothing before it is used.
+
+    Raises:
+        ConfigError: the map cannot be read, or nothing says where to look.
+        InvalidEntryError: something in the map or URL cannot be used.
+    """
+    source, clients = _source(where, options)
+    return ShardKit(source, config_clients=clients, **options)
+
+
+async def aconnect(where: Where | None = None, **options: Any) -> AsyncShardKit:
+    """Open a topology for awaiting use, and read all its components; see `connect`.
+
+    A component that cannot be used is logged; whoever uses it gets the error.
+
+    Raises:
+        ConfigError: the map or the config server cannot be read, or nothing says where to look.
+    """
+    source, clients = _source(where, options)
+    kit = AsyncShardKit(source, config_clients=clients, **options)
+    try:
+        await kit.load()
+    except BaseException:
+        await kit.aclose()
+        raise
+    return kit
+
+
+def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Clients | None]:
+    if where is None:
+        where = os.environ.get(ENVIRONMENT)
+        if not where:
+            raise ConfigError(
+                f"no topology was named, and ${ENVIRONMENT} is not set",
+                f"give a shard map's path or a config server's URL, or export {ENVIRONMENT}",
+            )
+    if not isinstance(where, str | PathLike | ShardMap | Entry) or where == "":
+        what = "empty text" if where == "" else f"a {type(where).__name__}"
+        raise ConfigError(
+            f"{what} names no topology",
+            "give a shard map's path, a config server's URL, a ShardMap or an Entry",
+        )
+    if isinstance(where, ShardMap):
+        return FixedMap(where), None
+    if isinstance(where, str) and "://" in where:
+        where = Entry({"url": where.strip()}, "config server")
+    if isinstance(where, Entry):
+        if where.is_cluster:
+            raise InvalidEntryError(
+                "config server: cluster = true cannot be used",
+                "a component's entries are read at once, from one server",
+            )
+        where.resolved("config server")  # whether the environment has what it refers to
+        limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
+        entry = Entry({**limits, **where.fields}, "config server")
+        component = Component("config-server", entry)
+        clients = Clients(
+            options.get("connector"),
+            options.get("credential_providers"),
+            describe=lambda shard: source.described(shard),
+        )
+        source = ConfigServer(
+            entry,
+            lambda: clients.get(component, None, raw=True),
+            lambda: clients.aget(component, None, raw=True),
+        )
+        return source, clients
+    return MapFile(where), None
+
+
+def _config_server(source: Source) -> ConfigServer:
+    if not isinstance(source, ConfigServer):
+        raise ConfigError(
+            f"{source} is a shard map: it has no directory", "connect to the config server's URL"
+        )
+    return source
+
+
+class _Default:
+    """The default kit, opened once."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.where: Where | None = None
+        self.kit: ShardKit | None = None
+
+    def opened(self) -> ShardKit:
+        kit = self.kit
+        if kit is None:
+            with self.lock:
+                kit = self.kit = self.kit or connect(self.where)
+        return kit
+
+    def plane(self) -> ClientPlane:
+        return (self.kit or self.opened()).plane
+
+    def configure(self, where: Where | ShardKit | None) -> None:
+        with self.lock:
+            old, self.kit = self.kit, None
+            if isinstance(where, ShardKit):
+                self.kit = where
+            else:
+                self.where = where
+            if old is not None and old is not where:
+                old.close()
+
+
+_default = _Default()
+DEFAULT_PLANE.opened = _default.plane
+os.register_at_fork(after_in_child=lambda: setattr(_default, "lock", threading.RLock()))
+
+
+def configure(where: Where | ShardKit | None = None) -> None:
+    """Say where the default kit's topology is; an open default kit is closed.
+
+    Args:
+        where: see `connect`; or a kit that is open already. None for ``$SHARDKIT_CONFIG``.
+
+    Raises:
+        ConfigError: `connect` would refuse it. The default kit stays as it is.
+    """
+    if where is not None and not isinstance(where, ShardKit):
+        if isinstance(where, str | Path) and where != "" and "://" not in str(where):
+            ShardMap.load(where)  # its warnings are logged when the kit is opened
+        else:
+            _source(where, {})  # connects to nothing
+    _default.configure(where)
+
+
+def default_kit() -> ShardKit:
+    """Return the default kit, which is opened now if it was not yet.
+
+    Raises:
+        ConfigError: neither `configure` nor ``$SHARDKIT_CONFIG`` says where its topology is.
+    """
+    return _default.opened()
+
+
+def redis_connection(
+    component: str, *, wait: float | None = None, read_from: str | ReadFrom | None = None
+) -> Decorator:
+    """The default kit's `ShardKit.redis_connection`, opened when the function is first called."""
+    return decorators.redis_connection(DEFAULT_PLANE, component, wait, read_from)
+
+
+def sharded_connection(
+    component: str,
+    shards: int | None = None,
+    key: KeyOf = None,
+    *,
+    wait: float | None = None,
+    placement: str | None = None,
+    read_from: str | ReadFrom | None = None,
+) -> Decorator:
+    """The default kit's `ShardKit.sharded_connection`, opened when the function is first called."""
+    return decorators.sharded_connection(
+        DEFAULT_PLANE, component, shards, key, wait, placement, read_from
+    )

@@ -1,0 +1,211 @@
+"""Lua scripts on redis-py's clients: called like functions, loaded where they are missing.
+
+::
+
+    take = LuaScript('''
+        local there = tonumber(redis.call('GET', KEYS[1]) or 0)
+        if there < tonumber(ARGV[1]) then return false end
+        return redis.call('DECRBY', KEYS[1], ARGV[1])
+    ''')
+
+    take(timelines["stock:7"], keys=["stock:7"], args=[2])          # redis.Redis: the value
+    await take(await kit.client("stock"), ["stock:7"], [2])         # redis.asyncio.Redis: awaited
+    take(pipe, ["stock:7"], [2])                                    # a pipeline: collected
+
+docs/lua.md tells how values are converted from and to Lua, and what to beware of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeAlias, TypeVar, overload
+
+import redis
+import redis.asyncio as aioredis
+from redis.asyncio.client import Pipeline as AsyncPipeline
+from redis.asyncio.cluster import ClusterPipeline as AsyncClusterPipeline
+from redis.client import Pipeline
+from redis.cluster import ClusterPipeline
+from redis.exceptions import NoScriptError
+
+from shardkit.kit.pipelines import AsyncShardedPipeline, ShardedPipeline
+from shardkit.network.connections.redis_private import is_script_missing
+from shardkit.errors import InvalidArgumentError
+from shardkit.operations.commands import Argument, Key, Script
+
+AnyPipeline: TypeAlias = (
+    Pipeline
+    | ClusterPipeline
+    | ShardedPipeline
+    | AsyncPipeline
+    | AsyncClusterPipeline
+    | AsyncShardedPipeline
+)
+Pipe = TypeVar("Pipe", bound=AnyPipeline)
+
+_PIPELINES = (
+    Pipeline,
+    ClusterPipeline,
+    ShardedPipeline,
+    AsyncPipeline,
+    AsyncClusterPipeline,
+    AsyncShardedPipeline,
+)
+# The largest integer that Lua's numbers, which are doubles, represent exactly.
+EXACT = 2**53 - 1
+
+
+class LuaScript:
+    """A script that can be called on any connection, even if the server does not have it yet.
+
+    Only the SHA-1 of the script is sent (EVALSHA). If the server answers NOSCRIPT, the text is
+    sent, which the server then caches.
+
+    Args:
+        text: the script.
+        name: its name in messages.
+
+    Attributes:
+        script: for use in operations: ``script_call(component, lua.script, keys, args)``.
+    """
+
+    def __init__(self, text: str, name: str = "script") -> None:
+        self.script = Script(name, text)
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # redis-py's pipelines are clients
+        self,
+        conn: Pipe,
+        keys: Iterable[Key] = (),
+        args: Iterable[Argument] = (),
+        force_eval: bool = False,
+    ) -> Pipe: ...
+    @overload
+    def __call__(
+        self,
+        conn: redis.Redis | redis.RedisCluster,
+        keys: Iterable[Key] = (),
+        args: Iterable[Argument] = (),
+        force_eval: bool = False,
+    ) -> Any: ...
+    @overload
+    def __call__(
+        self,
+        conn: aioredis.Redis | aioredis.RedisCluster,
+        keys: Iterable[Key] = (),
+        args: Iterable[Argument] = (),
+        force_eval: bool = False,
+    ) -> Coroutine[Any, Any, Any]: ...
+    def __call__(
+        self,
+        conn: Any,
+        keys: Iterable[Key] = (),
+        args: Iterable[Argument] = (),
+        force_eval: bool = False,
+    ) -> Any:
+        """Run the script.
+
+        Args:
+            conn: a redis-py client, as from decorators and routers; or a pipeline of redis-py or
+                of a router.
+            keys: all keys that the script uses; on a cluster, all in one slot.
+            args: its other arguments.
+            force_eval: send the text without trying the SHA-1 first.
+
+        Returns:
+            What the script returns; with an awaiting client, a coroutine of it. A pipeline queues
+            the call and is returned. It always sends the text: a script that turned out to be
+            missing could not be sent again in the right order.
+
+        Raises:
+            InvalidArgumentError: keys or args is a single text.
+            redis.exceptions.ResponseError: the script failed. What it wrote until then remains.
+
+        Cost: one round trip; two for the first call on a server.
+        """
+        given = _listed(keys, "keys")
+        sent = (len(given), *given, *_listed(args, "args"))
+        client: Any = conn
+        if force_eval or isinstance(conn, _PIPELINES):
+            # Not client.eval: a cluster's pipeline has no such method.
+            return client.execute_command("EVAL", self.script.text, *sent)
+        if isinstance(conn, aioredis.Redis | aioredis.RedisCluster):
+            return self._awaited(client, sent)
+        try:
+            return client.evalsha(self.script.sha, *sent)
+        except NoScriptError as error:
+            if not is_script_missing(error):
+                raise
+            return client.eval(self.script.text, *sent)
+
+    async def _awaited(self, conn: Any, sent: tuple[Any, ...]) -> Any:
+        try:
+            return await conn.evalsha(self.script.sha, *sent)
+        except NoScriptError as error:
+            if not is_script_missing(error):
+                raise
+            return await conn.eval(self.script.text, *sent)
+
+    def __repr__(self) -> str:
+        return f"LuaScript({self.script.name!r}, sha={self.script.sha[:8]})"
+
+
+def to_json(value: Any) -> str:
+    """Encode a value as JSON for a script, which decodes it with ``cjson.decode(ARGV[1])``.
+
+    Args:
+        value: dictionaries with text as keys, lists, text, numbers, booleans, None.
+
+    Raises:
+        InvalidArgumentError: JSON cannot represent it, or Lua's numbers not exactly.
+    """
+    _check_exact(value)
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgumentError(
+            f"a value for a script cannot be written as JSON: {error}", "give plain values"
+        ) from None
+
+
+def from_json(reply: str | bytes | None) -> Any:
+    """Decode what a script encoded with ``cjson.encode(…)``.
+
+    Args:
+        reply: the reply, as text or bytes; None, for a script's nil or false, is returned as None.
+
+    Raises:
+        InvalidArgumentError: it is not JSON.
+    """
+    if reply is None:
+        return None
+    try:
+        return json.loads(reply)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"a script's reply is not JSON: {error}", "return cjson.encode(…) from it"
+        ) from None
+
+
+def _listed(values: Iterable[Any], what: str) -> list[Any]:
+    if isinstance(values, str | bytes):
+        raise InvalidArgumentError(
+            f"{what}={values!r} is a single text", f"give a list: {what}=[{values!r}]"
+        )
+    return list(values)
+
+
+def _check_exact(value: Any) -> None:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise InvalidArgumentError(f"{key!r} cannot be a key of a JSON object", "give text")
+            _check_exact(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check_exact(inner)
+    elif isinstance(value, int) and abs(value) > EXACT:
+        raise InvalidArgumentError(
+            f"{value} is too large for Lua's numbers to be exact", "give it as text"
+        )

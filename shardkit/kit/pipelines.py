@@ -1,0 +1,503 @@
+"""Pipelines over shards: redis-py's commands for many keys, each routed by its keys.
+
+::
+
+    pipe = timelines.pipeline()
+    pipe.zadd("home:1", {"7": 1.0}).zadd("home:2", {"7": 1.0}).mget("a", "b", "c")
+    added, added_too, values = pipe.execute()      # one exchange with each shard, all at once
+
+A command whose keys live on different shards is refused before anything is sent: it could not be
+right. Six commands can be split and their replies merged without a change of meaning, because each
+of their keys is a matter of its own:
+
+======================== ==============================================
+MGET                     each key's value, in the order of the keys
+MSET                     True; atomic on each shard, not over them
+DEL UNLINK EXISTS TOUCH  the sum
+======================== ==============================================
+
+Replies are what redis-py's own pipeline would give, as the shard's client is configured. The
+commands for one shard are executed in the order of the calls; one that may block (BLPOP) has an
+exchange of its own, after what precedes it there and before what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from functools import wraps
+from itertools import starmap
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeAlias
+
+from shardkit.kit.bulk import callbacks_of, converted
+from shardkit.kit.lookup import CallSite, ClientPlane
+from shardkit.kit.pipeline_commands import AsyncPipelineCommands, PipelineCommands
+from shardkit.config.component import Component, entry_key
+from shardkit.network.connections.redis_private import (
+    EMPTY_RESPONSE,
+    NEVER_DECODE,
+    str_if_bytes,
+)
+from shardkit.operations.deadlines import call
+from shardkit.errors import CrossShardError, RoutingError, ShardFailure
+from shardkit.events import observed
+from shardkit.operations.commands import (
+    Batch,
+    Command,
+    Key,
+    Locate,
+    Partial,
+    PlainCommands,
+    Replies,
+    Reply,
+    Shard,
+    raise_failures,
+)
+from shardkit.routing.command_keys import (
+    blocking_seconds,
+    command_name,
+    has_plain_form,
+    key_positions,
+)
+from shardkit.network.links.grouping import locate
+from shardkit.network.links.resp import pack
+
+_SUMMED = frozenset({"DEL", "UNLINK", "EXISTS", "TOUCH"})
+_SPLIT = _SUMMED | {"MGET", "MSET"}
+_TRANSACTIONS = frozenset({"WATCH", "UNWATCH", "MULTI", "EXEC", "DISCARD"})
+_SUBSCRIPTIONS = frozenset({"SSUBSCRIBE", "SUNSUBSCRIBE"})  # the others have no key
+
+_NAME, _KEY = itemgetter(0), itemgetter(1)
+
+Place: TypeAlias = tuple[Shard, int | None]
+
+
+class _CollectedCommand(NamedTuple):
+    """A command as redis-py gives it to execute_command."""
+
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+class _ShardCommand:
+    """What one shard gets of a command: all of it, or of a split one the keys that live there.
+
+    Attributes:
+        shard: the shard.
+        command: what is sent.
+        keys: which of the command's keys these are.
+        undecoded: its reply is bytes whatever the client decodes.
+        reply: what came back.
+    """
+
+    __slots__ = ("command", "keys", "reply", "shard", "undecoded")
+
+    def __init__(
+        self, shard: Shard, key: Key, args: tuple[Any, ...], keys: Sequence[int], undecoded: bool
+    ) -> None:
+        block = blocking_seconds(args)
+        name = str_if_bytes(args[0])
+        if " " in name:  # redis-py joins sub-commands to the name; servers want them apart
+            args = (*name.split(), *args[1:])
+        self.shard = shard
+        self.command = Command(shard, key, args, block=block)
+        self.keys = keys
+        self.undecoded = undecoded
+        self.reply: Reply = None
+
+
+class _CommandCollector:
+    """A list of commands for the keys of one component.
+
+    Args:
+        plane: where clients come from; looked at when the pipeline is executed.
+        site: the router's component, count and placement.
+    """
+
+    _event_dispatcher: Any = None  # redis-py's commands declare that they want one
+
+    def __init__(self, plane: Any, site: CallSite) -> None:
+        self._plane = plane
+        self._site = site
+        # Tuples of arguments, or what has options too.
+        self._commands: list[tuple[Any, ...]] = []
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Collect a command: its name and arguments."""
+        options.pop("keys", None)
+        self._commands.append(_CollectedCommand(args, options) if options else args)
+        return self
+
+    def reset(self) -> None:
+        """Forget what was collected."""
+        self._commands = []
+
+    def watch(self, *names: Key) -> NoReturn:
+        """Refuse: see `multi`."""
+        raise _no_transaction("WATCH")
+
+    def unwatch(self) -> NoReturn:
+        """Refuse: see `multi`."""
+        raise _no_transaction("UNWATCH")
+
+    def multi(self) -> NoReturn:
+        """Refuse: nothing is atomic over shards.
+
+        Raises:
+            RoutingError: always.
+        """
+        raise _no_transaction("MULTI")
+
+    def _take_commands(self) -> list[tuple[Any, ...]]:
+        commands, self._commands = self._commands, []
+        return commands
+
+    def __len__(self) -> int:
+        return len(self._commands)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._site.component!r}, {len(self)} commands)"
+
+
+class ShardedPipeline(_CommandCollector, PipelineCommands):
+    """Commands for the keys of one component, executed together.
+
+    Has every command method of redis-py's pipeline; each collects and returns the pipeline. Made
+    by `KeyShardedConnection.pipeline`. It can be used again once it was executed, also if that
+    failed; what was collected is forgotten then.
+    """
+
+    _is_async_client: Literal[False] = False  # how redis-py's commands tell types their replies
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Send what was collected and return the replies, in the order of the calls.
+
+        Args:
+            raise_on_error: raise what failed, as one group; otherwise each failure stands in its
+                command's slot, as a ShardFailure. Either way everything else was executed.
+
+        Raises:
+            ShardErrors: commands failed.
+            CrossShardError: a command's keys live on different shards; nothing was sent.
+            RoutingError: a command is not known, has no key, or is part of a transaction; nothing
+                was sent.
+            InvalidArgumentError: an argument is neither text, bytes nor a number; nothing was sent.
+            ConfigError: where the component lives is not known, or its shard count differs.
+            ClosedError: the kit is closed.
+
+        Cost: one exchange with each shard concerned, all at the same time.
+        """
+        commands = self._take_commands()
+        plane: ClientPlane = self._plane.plane()
+        with call(), observed("pipeline"):
+            component = plane.topology.component(self._site.component)
+            component = self._site.checked(plane.topology, component)
+            prepared = _Prepared(commands, component)
+            for raw, batch in prepared.exchanges():
+                prepared.receive(plane.link(component, raw=raw).send(batch))
+        return prepared.finish(plane.clients.get, raise_on_error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.reset()
+
+
+class AsyncShardedPipeline(_CommandCollector, AsyncPipelineCommands):
+    """The awaiting `ShardedPipeline`: command methods collect, ``execute`` is awaited."""
+
+    _is_async_client: Literal[True] = True
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Send what was collected and return the replies; see `ShardedPipeline.execute`."""
+        commands = self._take_commands()
+        plane: ClientPlane = self._plane.plane()
+        with call(), observed("pipeline"):
+            component = await plane.topology.acomponent(self._site.component)
+            component = self._site.checked(plane.topology, component)
+            prepared = _Prepared(commands, component)
+            for raw, batch in prepared.exchanges():
+                prepared.receive(await plane.alink(component, raw=raw).send(batch))
+        return prepared.finish(plane.clients.aget, raise_on_error)
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        """Allow ``await pipe.get(key)``, as redis-py's pipeline does; nothing is waited for."""
+        yield from ()
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.reset()
+
+
+def _no_transaction(name: str) -> RoutingError:
+    return RoutingError(
+        f"{name}: a pipeline over shards is no transaction",
+        "use router[key].pipeline() for the keys of one shard",
+    )
+
+
+class _Prepared:
+    """Commands prepared for being sent, by one version of the component.
+
+    Most are *rows*: a name, its only key, further arguments, and no options. These are placed,
+    packed and finished together; each of the others is split first.
+
+    Args:
+        commands: what was collected.
+        component: the component, looked up once for each execution: what is split by one version
+            must not be sent by another.
+
+    Raises:
+        RoutingError: a command cannot be routed; says which one.
+    """
+
+    def __init__(self, commands: Sequence[tuple[Any, ...]], component: Component) -> None:
+        self._commands = commands
+        self._component = component
+        self._parts: dict[int, list[_ShardCommand]] = {}  # of what is split, by index
+        self._rows: Sequence[tuple[Any, ...]] = commands
+        self._keys: list[Key] = []
+        self._replies = Replies()
+        self._apart: list[_ShardCommand] = []
+        kinds: set[tuple[Any, int]] = set()
+        if set(map(type, commands)) <= {tuple} and all(commands):
+            with suppress(TypeError):  # a name that is no word
+                kinds = set(zip(map(_NAME, commands), map(len, commands), strict=True))
+        if kinds and all(starmap(has_plain_form, kinds)):
+            self._keys = list(map(_KEY, commands))
+        else:
+            self._split_some()
+        try:
+            component.place_all(self._keys)
+        except RoutingError:  # looked at one by one, it is known which
+            for n, command in enumerate(commands):
+                _split_one(n, command, component)
+            raise
+
+    def _split_some(self) -> None:
+        rows: list[tuple[Any, ...]] = []
+        is_row: dict[tuple[Any, int], bool] = {}
+        for n, command in enumerate(self._commands):
+            if type(command) is tuple and command and type(command[0]) is str:
+                kind = command[0], len(command)
+                if kind not in is_row:
+                    is_row[kind] = has_plain_form(*kind)
+                if is_row[kind]:
+                    self._keys.append(command[1])
+                    rows.append(command)
+                    continue
+            parts = self._parts[n] = _split_one(n, command, self._component)
+            self._keys += [part.command.key for part in parts]
+            rows += [part.command.args for part in parts]
+        self._rows = rows
+
+    def exchanges(self) -> Iterator[tuple[bool, Batch]]:
+        """Yield what goes out together, and whether over a link that leaves replies undecoded.
+
+        Mostly that is everything. But what blocks has a connection of its own, and so has what is
+        not decoded where the client decodes: they wait for what precedes them on their shard, and
+        what follows waits for them.
+        """
+        component = self._component
+        split = (part for parts in self._parts.values() for part in parts)
+        if not any(part.undecoded or part.command.block is not None for part in split):
+            if self._rows:
+                yield False, PlainCommands(component.name, self._keys, self._rows)
+            return
+        self._parts = {
+            n: self._parts.get(n) or _split_one(n, command, component)
+            for n, command in enumerate(self._commands)
+        }
+        exchanges: dict[tuple[int, bool], list[_ShardCommand]] = {}
+        latest: dict[Shard, tuple[int, object]] = {}
+        for parts in self._parts.values():
+            for part in parts:
+                raw = part.undecoded and _decodes(component, part.shard)
+                kind = object() if part.command.block is not None else raw
+                turn, before = latest.get(part.shard, (0, kind))
+                turn += kind != before
+                latest[part.shard] = turn, kind
+                exchanges.setdefault((turn, raw), []).append(part)
+        if len(exchanges) > 1:  # what cannot be sent is found before anything is
+            for batch in exchanges.values():
+                for part in batch:
+                    pack(part.command.args)
+        for turn, raw in sorted(exchanges):
+            self._apart = exchanges[turn, raw]
+            yield raw, Partial([part.command for part in self._apart])
+
+    def receive(self, replies: Replies) -> None:
+        """Take the replies to what was yielded last."""
+        if not self._apart:
+            self._replies = replies
+        for part, reply in zip(self._apart, replies, strict=False):
+            part.reply = reply
+
+    def finish(
+        self, client: Callable[[Component, int | None], Any], raise_on_error: bool
+    ) -> list[Any]:
+        """Give each reply the form that redis-py's own clients give it; raise failures if asked."""
+        replies = self._merged() if self._parts else self._replies
+        if replies.failed and raise_on_error:
+            raise_failures(replies, own=False)
+        callbacks = callbacks_of(self._component, self._keys, client)
+        if not self._parts:
+            return converted(list(map(_NAME, self._rows)), replies, callbacks)
+        numbers = iter(callbacks.numbers)
+        values = []
+        for n, (command, reply) in enumerate(zip(self._commands, replies, strict=True)):
+            args, options = _collected(command)
+            parts = self._parts.get(n)
+            here = [next(numbers) for _ in parts or range(parts is None)]
+            if here and not isinstance(reply, ShardFailure):
+                callback = callbacks.tables[here[0]].get(args[0])
+                if callback is not None:
+                    kept = {k: v for k, v in options.items() if k not in _NOT_OF_CALLBACKS}
+                    reply = callback(reply, **kept)
+            values.append(reply)
+        return values
+
+    def _merged(self) -> Replies:
+        """Return one reply for each command; a failure of a part is a failure of all."""
+        merged, left = Replies(), iter(self._replies)
+        for n, command in enumerate(self._commands):
+            parts = self._parts.get(n)
+            if parts is None:
+                merged.append(next(left))
+                continue
+            args, options = _collected(command)
+            if not self._apart:
+                for part in parts:
+                    part.reply = next(left)
+            merged.append(_merged(args, parts) if parts else options[EMPTY_RESPONSE])
+        merged.failed = any(isinstance(reply, ShardFailure) for reply in merged)
+        return merged
+
+
+def _split_one(n: int, command: tuple[Any, ...], component: Component) -> list[_ShardCommand]:
+    """Return what each shard gets of the command with index ``n``."""
+    try:
+        return _split(*_collected(command), component)
+    except RoutingError as error:
+        message = f"command {n + 1}, {error.message}"
+        raise type(error)(message, error.remedy) from None
+
+
+def _collected(command: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return a command's arguments and options."""
+    return command if isinstance(command, _CollectedCommand) else (command, {})
+
+
+def _split(
+    args: tuple[Any, ...], options: dict[str, Any], component: Component
+) -> list[_ShardCommand]:
+    """Cut a command into what each shard gets of it: one piece, if it cannot be split."""
+    if EMPTY_RESPONSE in options:
+        return []  # redis-py answers it without a server
+    name, positions = command_name(args), key_positions(args)
+    if name in _TRANSACTIONS:
+        raise _no_transaction(name)
+    if name in _SUBSCRIPTIONS:
+        raise RoutingError(f"{name}: a pipeline cannot listen", "use router[key].pubsub()")
+    if not positions:
+        raise RoutingError(
+            f"{name}: it has no key to route by", "send it to each shard: for client in router"
+        )
+    undecoded = NEVER_DECODE in options
+    if len(positions) == 1:
+        key = args[positions[0]]
+        return [_ShardCommand(component.shard_of(key), key, args, (0,), undecoded)]
+    places = _places([args[position] for position in positions], component)
+    if len(places) == 1:
+        [(shard, _)] = places
+        return [_ShardCommand(shard, args[positions[0]], args, range(len(positions)), undecoded)]
+    if name not in _SPLIT:
+        shown = ", ".join(dict.fromkeys(str(shard) for shard, _ in places))
+        raise CrossShardError(
+            f"{name}: its keys live on different shards ({shown})",
+            "keep keys that are used together on one shard by a common {tag} in their names",
+        )
+    width = 2 if name == "MSET" else 1
+    return [
+        _ShardCommand(
+            shard,
+            args[positions[mine[0]]],
+            (args[0], *(args[positions[i] + w] for i in mine for w in range(width))),
+            mine,
+            undecoded,
+        )
+        for (shard, _), mine in places.items()
+    ]
+
+
+def _places(keys: Sequence[Key], component: Component) -> dict[Place, list[int]]:
+    """Return which of the keys live where: in which shard and, on a cluster, which slot."""
+    request = Locate([(component.name, key) for key in keys])
+    places: dict[Place, list[int]] = {}
+    for n, place in enumerate(locate(request, {component.name: component})):
+        places.setdefault(place, []).append(n)
+    return places
+
+
+def _decodes(component: Component, shard: Shard) -> bool:
+    entry = component.entry_of(shard)
+    return bool(entry.resolved(entry_key(*shard)).get("decode_responses", False))
+
+
+def _merged(args: Sequence[Any], parts: Sequence[_ShardCommand]) -> Reply:
+    """Merge the replies to a command's pieces; a failure of one is a failure of all."""
+    if len(parts) == 1:
+        return parts[0].reply
+    failed = next((part.reply for part in parts if isinstance(part.reply, ShardFailure)), None)
+    if failed is not None:
+        return failed
+    name = command_name(args)
+    if name in _SUMMED:
+        return sum(part.reply for part in parts)
+    if name == "MSET":
+        return parts[0].reply
+    values: list[Reply] = [None] * sum(len(part.keys) for part in parts)
+    for part in parts:
+        for index, value in zip(part.keys, part.reply, strict=True):
+            values[index] = value
+    return values
+
+
+_NOT_OF_CALLBACKS = frozenset({"keys", EMPTY_RESPONSE, NEVER_DECODE})
+
+
+# Methods that send their arguments as they are, the key first. Collecting these without a detour
+# over redis-py's body takes a fifth of the time; called in another form, they go there.
+_DIRECT = {
+    **{name: (name.upper(), 1) for name in ("get", "getdel", "hgetall", "hkeys", "hlen", "hvals")},
+    **{name: (name.upper(), 1) for name in ("llen", "persist", "pttl", "scard", "smembers")},
+    **{name: (name.upper(), 1) for name in ("strlen", "ttl", "type", "zcard")},
+    **{name: (name.upper(), 2) for name in ("hexists", "hget", "lindex", "lpush", "rpush")},
+    **{name: (name.upper(), 2) for name in ("sadd", "set", "sismember", "srem", "zrem", "zscore")},
+    **{name: (name.upper(), 3) for name in ("hincrby", "lrange", "zincrby")},
+    "delete": ("DEL", 1),
+}
+
+
+def _direct(method: Callable[..., Any], name: str, count: int) -> Callable[..., Any]:
+    @wraps(method)
+    def collect(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs or len(args) != count:
+            return method(self, *args, **kwargs)
+        self._commands.append((name, *args))
+        return self
+
+    return collect
+
+
+for _pipeline in (ShardedPipeline, AsyncShardedPipeline):
+    for _method, (_name, _count) in _DIRECT.items():
+        setattr(_pipeline, _method, _direct(getattr(_pipeline, _method), _name, _count))

@@ -1,0 +1,446 @@
+"""Routers: dictionary-style access to the client of the shard that owns a key.
+
+::
+
+    timelines = kit.key_sharded("timelines", shards=8)
+    timelines["home:42"].zadd("home:42", {"7": 1.0})       # a redis.Redis
+
+    timelines.mget(keys), timelines.each("ZCARD", keys)    # any number of keys, at once
+
+    followers = kit.id_pair_sharded("followers", shards=16)
+    followers[42, 99].zadd("followers:99", {"42": 1.0})    # both sides of the pair on one shard
+
+A router looks its component up at every use, so a changed entry takes effect at once. Awaiting
+routers never wait: they use the cached component, so it has to be loaded first (``aconnect`` loads
+all; for a router of the default kit call ``await router.load()``), and a changed entry takes effect
+one use later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
+
+from shardkit.kit import bulk
+from shardkit.kit.lookup import DEFAULT_PLANE, CallSite, ClientPlane, reading_plane
+from shardkit.kit.pipelines import AsyncShardedPipeline, ShardedPipeline
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import DEFAULT_PORT
+from shardkit.config.read_from import ReadFrom
+from shardkit.network.connections.clients import AsyncClient, Client
+from shardkit.operations.deadlines import call
+from shardkit.errors import InvalidKeyError
+from shardkit.events import observed
+from shardkit.operations.commands import Argument, Key, Shard
+from shardkit.operations.operation import pages
+from shardkit.routing.keys import pair_key
+
+Pair: TypeAlias = tuple[Key, Key]
+K = TypeVar("K", Key, Pair)
+T = TypeVar("T")
+
+
+class Planes(Protocol):
+    """What routers ask for clients: a client plane, or the default kit's."""
+
+    def plane(self) -> ClientPlane:
+        """Return the plane."""
+
+    def shard_connection(self, site: CallSite, key: Key) -> Client:
+        """Return the client of the shard of a key."""
+
+    def cached_connection(self, site: CallSite, key: Key) -> AsyncClient:
+        """Return the awaiting client of the shard of a key, without waiting."""
+
+
+class _Router(Generic[K]):
+    """A component, and which of its shards owns what.
+
+    Args:
+        component: the component's name.
+        shards: how many shards it has, checked at every use; None for as many as it has.
+        placement: see `shardkit.kit.decorators.sharded_connection`.
+        plane: where clients come from; by default the default kit.
+        read_from: where reads of its clients and pipelines go; see
+            `shardkit.kit.decorators.redis_connection`.
+    """
+
+    def __init__(
+        self,
+        component: str,
+        shards: int | None = None,
+        *,
+        placement: str | None = None,
+        plane: Planes = DEFAULT_PLANE,
+        read_from: str | ReadFrom | None = None,
+    ) -> None:
+        self._site = CallSite(component, shards, placement)
+        self._plane: Planes = reading_plane(plane, read_from)
+
+    @property
+    def component(self) -> str:
+        """The component's name."""
+        return self._site.component
+
+    @property
+    def shards(self) -> int | None:
+        """How many shards the component must have; None for any number."""
+        return self._site.shards
+
+    def _look_up(self) -> Component:
+        raise NotImplementedError
+
+    def _now(self) -> Component:
+        """Return the component as it is now, its shard count checked."""
+        component = self._look_up()
+        if component is self._site.seen:
+            return component
+        return self._site.checked(self._plane.plane().topology, component)
+
+    def _key(self, key: K) -> Key:
+        """Return the key that decides the shard."""
+        raise NotImplementedError
+
+    def group(self, keys: Iterable[K]) -> dict[int, list[K]]:
+        """Return the keys by the number of the shard that owns them, each list in given order.
+
+        ``router.client(number)`` is that shard's client.
+        """
+        place = self._now().place
+        groups: dict[int, list[K]] = {}
+        for key in keys:
+            groups.setdefault(place(self._key(key)), []).append(key)
+        return groups
+
+    def __len__(self) -> int:
+        """How many shards there are; 1 for a component that is not sharded."""
+        return max(1, len(self._now().shards))
+
+    def __repr__(self) -> str:
+        shards = "" if self.shards is None else f", shards={self.shards}"
+        return f"{type(self).__name__}({self.component!r}{shards})"
+
+
+class _BlockingRouter(_Router[K]):
+    def _look_up(self) -> Component:
+        return self._plane.plane().topology.component(self.component)
+
+    def __getitem__(self, key: K) -> Client:
+        """Return the client of the shard that owns a key.
+
+        Raises:
+            InvalidKeyError: it is no key.
+            ShardCountError: the component has another number of shards.
+            ConfigError: where the component lives is not known.
+
+        Cost: under 1 microsecond.
+        """
+        return self._plane.shard_connection(self._site, self._key(key))
+
+    def client(self, shard: int) -> Client:
+        """Return the client of a shard, by its number.
+
+        Raises:
+            MissingEntryError: there is no such shard.
+        """
+        component = self._now()
+        number = None if not component.shards and shard == 0 else shard
+        return self._plane.plane().clients_of(component).get(component, number)
+
+    def __iter__(self) -> Iterator[Client]:
+        """Iterate over all shards' clients, shard 0 first."""
+        component = self._now()
+        get = self._plane.plane().clients_of(component).get
+        return iter([get(component, shard.number) for shard in component.all_shards()])
+
+    def pipeline(self) -> ShardedPipeline:
+        """Return a pipeline for keys on any shard; see `shardkit.kit.pipelines`."""
+        return ShardedPipeline(self._plane, self._site)
+
+    def scan_iter(
+        self, match: str | bytes | None = None, count: int | None = None, _type: str | None = None
+    ) -> Iterator[Any]:
+        """Iterate over the keys of all shards, with SCAN.
+
+        A database that several shards share is scanned once. As with SCAN itself, a key that is
+        there throughout comes at least once.
+
+        Args:
+            match: a pattern that keys must match.
+            count: about how many keys each exchange looks at.
+            _type: the type that keys must have.
+        """
+        component = self._now()
+        get = self._plane.plane().clients_of(component).get
+        for client in [get(component, shard.number) for shard in _distinct(component)]:
+            yield from client.scan_iter(match=match, count=count, _type=_type)
+
+
+class _AwaitingRouter(_Router[K]):
+    def _look_up(self) -> Component:
+        return self._plane.plane().cached(self.component)
+
+    def __getitem__(self, key: K) -> AsyncClient:
+        """Return the awaiting client of the shard that owns a key; does not wait.
+
+        Raises:
+            InvalidKeyError: it is no key.
+            ShardCountError: the component has another number of shards.
+            MissingEntryError: the component was not read yet.
+
+        Cost: under 1 microsecond.
+        """
+        return self._plane.cached_connection(self._site, self._key(key))
+
+    def client(self, shard: int) -> AsyncClient:
+        """Return the awaiting client of a shard, by its number."""
+        component = self._now()
+        number = None if not component.shards and shard == 0 else shard
+        return self._plane.plane().clients_of(component).aget(component, number)
+
+    def __iter__(self) -> Iterator[AsyncClient]:
+        """Iterate over all shards' clients, shard 0 first."""
+        component = self._now()
+        get = self._plane.plane().clients_of(component).aget
+        return iter([get(component, shard.number) for shard in component.all_shards()])
+
+    async def load(self) -> Self:
+        """Read the component, so that the router can hand out its clients without waiting.
+
+        Raises:
+            ConfigError: the component is missing or broken, or has another number of shards.
+        """
+        topology = self._plane.plane().topology
+        self._site.checked(topology, await topology.acomponent(self.component))
+        return self
+
+    def pipeline(self) -> AsyncShardedPipeline:
+        """Return a pipeline for keys on any of the shards; its ``execute`` is awaited."""
+        return AsyncShardedPipeline(self._plane, self._site)
+
+    async def scan_iter(
+        self, match: str | bytes | None = None, count: int | None = None, _type: str | None = None
+    ) -> AsyncIterator[Any]:
+        """Iterate over the keys of all shards; see `KeyShardedConnection.scan_iter`."""
+        await self.load()
+        component = self._now()
+        get = self._plane.plane().clients_of(component).aget
+        for client in [get(component, shard.number) for shard in _distinct(component)]:
+            async for key in client.scan_iter(match=match, count=count, _type=_type):
+                yield key
+
+
+class _ByKey(_Router[Key]):
+    def _key(self, key: Key) -> Key:
+        return key
+
+    def shard_of(self, key: Key) -> int:
+        """Return the number of the shard that owns a key."""
+        return self._now().place(key)
+
+
+class _ByPair(_Router[Pair]):
+    def _key(self, pair: Pair) -> Key:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise InvalidKeyError(f"{pair!r} is not a pair of ids", "write router[a, b]")
+        return pair_key(*pair)
+
+    def shard_of(self, first: Key, second: Key) -> int:
+        """Return the number of the shard that owns a pair of ids, given in either order."""
+        return self._now().place(pair_key(first, second))
+
+
+class KeyShardedConnection(_ByKey, _BlockingRouter[Key]):
+    """Routes by key: ``router[key]`` is the redis-py client of the shard that owns the key."""
+
+    def mget(self, keys: Key | Iterable[Key], *args: Key) -> list[Any]:
+        """Return the values of keys on any shards, in their order; None for what is missing.
+
+        Args:
+            keys: a key or several, in a list or any iterable.
+            *args: further keys.
+
+        Raises:
+            ShardErrors: shards failed.
+            InvalidKeyError: a key is none; nothing of its page was sent.
+
+        Cost: one exchange with each shard for each 50,000 keys, all shards at the same time.
+        """
+        return self._bulk(lambda component: bulk.mget(component, bulk.keys_of(keys, args)))
+
+    def mget_iter(self, keys: Iterable[Key], page_size: int = bulk.PAGE) -> Iterator[Any]:
+        """Iterate over the values of any number of keys, a page of them in memory at a time.
+
+        Args:
+            keys: the keys, of any iterable.
+            page_size: how many are asked for in one exchange.
+        """
+        for page in pages(keys, bulk.checked_size(page_size)):
+            yield from self.mget(page)
+
+    def mset(self, mapping: Mapping[Any, Argument]) -> bool:
+        """Set keys on any shards to values; atomic on each shard up to a chunk, not over them.
+
+        Args:
+            mapping: values by key.
+
+        Returns:
+            True.
+
+        Raises:
+            ShardErrors: shards failed; the keys of others are set.
+
+        Cost: one exchange with each shard for each 50,000 keys, all shards at the same time.
+        """
+        return self._bulk(lambda component: bulk.mset(component, mapping))
+
+    def delete(self, *names: Key) -> int:
+        """Delete keys on any shards; return how many there were. Cost: as `mget`."""
+        return self._bulk(lambda component: bulk.total(component, "DEL", names))
+
+    def unlink(self, *names: Key) -> int:
+        """Delete keys, whose memory is freed in the background; see `delete`."""
+        return self._bulk(lambda component: bulk.total(component, "UNLINK", names))
+
+    def exists(self, *names: Key) -> int:
+        """Return how many of the keys exist; one that is given twice counts twice."""
+        return self._bulk(lambda component: bulk.total(component, "EXISTS", names))
+
+    def touch(self, *names: Key) -> int:
+        """Note that keys were used; return how many of them exist."""
+        return self._bulk(lambda component: bulk.total(component, "TOUCH", names))
+
+    def each(
+        self, command: str, keys: Iterable[Key], *args: Argument, raise_on_error: bool = True
+    ) -> list[Any]:
+        """Send a command for each key, and return its replies in the order of the keys.
+
+        ::
+
+            router.each("HGETALL", users)            # every user's hash, as redis-py returns it
+            router.each("EXPIRE", sessions, 3600)
+
+        Args:
+            command: a command whose only key is its first argument.
+            keys: the keys; several of any shards.
+            *args: what follows the key, the same for all.
+            raise_on_error: raise what failed, as one group; otherwise each failure stands in its
+                key's place, as a ShardFailure.
+
+        Raises:
+            ShardErrors: commands failed; all others were executed.
+            RoutingError: the command is not known, or its keys are given in another way.
+
+        Cost: as `mget`.
+        """
+
+        def steps(component: Component) -> bulk.Steps[list[Any]]:
+            client = self._plane.plane().clients.get
+            return bulk.each(component, client, command, keys, args, raise_on_error)
+
+        return self._bulk(steps)
+
+    def _bulk(self, make: Callable[[Component], bulk.Steps[T]]) -> T:
+        component = self._now()
+        steps = make(component)
+        send = self._plane.plane().link(component, raw=False).send
+        try:
+            with call(), observed("bulk"):
+                batch = next(steps)
+                while True:
+                    batch = steps.send(send(batch))
+        except StopIteration as done:
+            found: T = done.value
+            return found
+
+
+class IdPairShardedConnection(_ByPair, _BlockingRouter[Pair]):
+    """Routes by a pair of ids, for relations whose both halves shall live on one shard.
+
+    ``router[a, b]`` and ``router[b, a]`` are one client: ids compare as numbers, and the pair is
+    placed by the key ``<lower>:<higher>``.
+    """
+
+
+class AsyncKeyShardedConnection(_ByKey, _AwaitingRouter[Key]):
+    """Routes by key to awaiting clients; see `KeyShardedConnection`."""
+
+    async def mget(self, keys: Key | Iterable[Key], *args: Key) -> list[Any]:
+        """Return the values of keys on any shards; see `KeyShardedConnection.mget`."""
+        return await self._bulk(lambda component: bulk.mget(component, bulk.keys_of(keys, args)))
+
+    async def mget_iter(
+        self, keys: Iterable[Key], page_size: int = bulk.PAGE
+    ) -> AsyncIterator[Any]:
+        """Iterate over the values of any number of keys; see `KeyShardedConnection.mget_iter`."""
+        for page in pages(keys, bulk.checked_size(page_size)):
+            for value in await self.mget(page):
+                yield value
+
+    async def mset(self, mapping: Mapping[Any, Argument]) -> bool:
+        """Set keys on any shards to values; see `KeyShardedConnection.mset`."""
+        return await self._bulk(lambda component: bulk.mset(component, mapping))
+
+    async def delete(self, *names: Key) -> int:
+        """Delete keys on any shards; return how many there were. Cost: as `mget`."""
+        return await self._bulk(lambda component: bulk.total(component, "DEL", names))
+
+    async def unlink(self, *names: Key) -> int:
+        """Delete keys, whose memory is freed in the background; see `delete`."""
+        return await self._bulk(lambda component: bulk.total(component, "UNLINK", names))
+
+    async def exists(self, *names: Key) -> int:
+        """Return how many of the keys exist; one that is given twice counts twice."""
+        return await self._bulk(lambda component: bulk.total(component, "EXISTS", names))
+
+    async def touch(self, *names: Key) -> int:
+        """Note that keys were used; return how many of them exist."""
+        return await self._bulk(lambda component: bulk.total(component, "TOUCH", names))
+
+    async def each(
+        self, command: str, keys: Iterable[Key], *args: Argument, raise_on_error: bool = True
+    ) -> list[Any]:
+        """Send a command for each key; see `KeyShardedConnection.each`."""
+
+        def steps(component: Component) -> bulk.Steps[list[Any]]:
+            client = self._plane.plane().clients.aget
+            return bulk.each(component, client, command, keys, args, raise_on_error)
+
+        return await self._bulk(steps)
+
+    async def _bulk(self, make: Callable[[Component], bulk.Steps[T]]) -> T:
+        await self.load()
+        component = self._now()
+        steps = make(component)
+        send = self._plane.plane().alink(component, raw=False).send
+        try:
+            with call(), observed("bulk"):
+                batch = next(steps)
+                while True:
+                    batch = steps.send(await send(batch))
+        except StopIteration as done:
+            found: T = done.value
+            return found
+
+
+class AsyncIdPairShardedConnection(_ByPair, _AwaitingRouter[Pair]):
+    """Routes by a pair of ids to awaiting clients; see `IdPairShardedConnection`."""
+
+
+def _distinct(component: Component) -> list[Shard]:
+    """Return a shard for each database that the component's shards live in."""
+    found: dict[tuple[str, ...], Shard] = {}
+    for shard in component.all_shards():
+        fields = _DEFAULTS | component.entry_of(shard).resolved(entry_key(*shard))
+        found.setdefault(tuple(repr(fields[name]) for name in _DEFAULTS), shard)
+    return list(found.values())
+
+
+# The fields that tell one database from another.
+_DEFAULTS = {
+    "host": "localhost",
+    "port": DEFAULT_PORT,
+    "unix_socket_path": None,
+    "sentinel": None,
+    "db": 0,
+}

@@ -1,0 +1,684 @@
+"""redis-py's pools, made quicker, and able to drain.
+
+A pool keeps its connections where redis-py's keep them, and lends them without most of redis-py's
+bookkeeping, which is a third of the cost of a short call. It takes each back once, and only its
+own. A pool that drains goes on serving whoever holds it, and closes each connection as it comes
+back.
+
+The clients that a kit hands out have *shared pools*, which lend the connections of the kit's own::
+
+    structures, pipelines ─► the kit's pool ──┐
+                                              ├─► connections
+    kit.client(…), routers ─► shared pool ────┘
+                                 └─ once it was disconnected, reset, or made other connections:
+                                    connections of its own
+
+So a server has no more connections than it needs, and whatever a library does to the pool of a
+client that it was given concerns those only who share that client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import math
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Self
+
+import redis
+import redis.asyncio as aioredis
+from redis import sentinel
+from redis.asyncio import sentinel as aiosentinel
+from redis.credentials import CredentialProvider
+from redis.exceptions import MaxConnectionsError, RedisError
+
+from shardkit.network.connections.connection import is_reusable, require_open, reraise_handlers
+from shardkit.network.connections.greeting import Greeting
+from shardkit.network.connections.policy import NO_POLICY, CallPolicy, overloaded
+from shardkit.network.connections.redis_private import (
+    close_connection_now,
+    forget_lost,
+    idle_of,
+    in_use_of,
+    lock_of,
+    renew_locks,
+    set_created,
+)
+from shardkit.operations.deadlines import current
+from shardkit.operations.forks import renewed_in_children
+
+# A connection that nobody used for so long is closed, except for one in each pool. Blocking pools
+# are looked at so often, and so many connections closed at a time.
+IDLE_SECONDS = 60.0
+SWEEP_SECONDS = 5.0
+MOST_PER_SWEEP = 200
+# Whoever waits for a connection looks so often whether somebody just forgot one.
+POLL_SECONDS = 1.0
+
+
+watchers: list[Callable[[CallPolicy, float, float], object]] = []
+"""Told of each use of a connection when it is released: the policy of its server, for how many
+seconds its user waited for it, and for how many it was used."""
+
+
+class _Shown:
+    """A pool's repr: the server, and how many connections are idle and in use. No secrets."""
+
+    draining = False
+    closed = False
+    policy = NO_POLICY
+    credentials: CredentialProvider | None = None  # asked at each connect, in place of the kwargs
+    greeting: Greeting | None = None  # of each connection
+    wait_seconds: float | None = 0.0  # for a connection if all are in use; None for ever
+    as_redis_py = False  # whether its clients send commands by redis-py's own code alone
+    max_connections: int
+    origin: Any = None  # of a shared pool: the kit's own
+    connection_class: type[Any]
+    connection_kwargs: dict[str, Any]
+    pending: Callable[[], int]
+
+    def share(self) -> Self:
+        """Return a pool of the same connections; its own once somebody changes it."""
+        shared = copy.copy(self)
+        shared.origin = self
+        shared.connection_kwargs = dict(self.connection_kwargs)
+        if isinstance(shared, _ReusingPool):
+            renewed_in_children(shared)
+        _live_pools.add(shared)
+        if self.policy.breaker is not None:
+            self.policy.breaker.pools.add(shared)
+        return shared
+
+    def separate_connection(self, **instead: Any) -> Any:
+        """Return a connection as the pool's, but for some arguments, that is not the pool's."""
+        return self._equipped(self.connection_class(**{**self.connection_kwargs, **instead}))
+
+    @property
+    def shares(self) -> bool:
+        """Whether its connections are those of another pool."""
+        return self.origin is not None and idle_of(self) is idle_of(self.origin)
+
+    def separate(self) -> None:
+        """Leave the connections of another pool to it, and have some of its own from now on."""
+        if self.shares:
+            self.reset()  # type: ignore[attr-defined]
+
+    def set_retry(self, retry: Any) -> None:
+        """Have connections retry otherwise; see redis-py's."""
+        self.separate()
+        super().set_retry(retry)  # type: ignore[misc]
+
+    def _separate_if_changed(self) -> None:
+        """Separate before a connection is made that the other pool would not have made."""
+        origin = self.origin
+        if origin is not None and (
+            self.connection_class is not origin.connection_class
+            or self.connection_kwargs != origin.connection_kwargs
+        ):
+            self.separate()
+
+    def _equipped(self, connection: Any) -> Any:
+        if self.credentials is not None:
+            connection.credential_provider = self.credentials
+        if self.greeting is not None:
+            connection.greeting = self.greeting
+        if self.policy is not NO_POLICY:
+            connection.policy = self.policy
+        return connection
+
+    def _left_to_wait(self, began: float) -> float:
+        """Return how long a caller may still wait for a connection at a time, in seconds.
+
+        Raises:
+            MaxConnectionsError: it has waited long enough.
+            DeadlineExceeded: so the caller's deadline says.
+        """
+        waited, deadline = time.monotonic() - began, current.get()
+        left = math.inf if self.wait_seconds is None else self.wait_seconds - waited
+        if deadline is not None:
+            if deadline.left() <= 0:
+                raise deadline.passed(waited)
+            left = min(left, deadline.left())
+        if left <= 0:
+            raise too_many(self.max_connections, waited)
+        return min(left, POLL_SECONDS)
+
+    def _require_few(self) -> None:
+        """Refuse a caller for whom a server has too many already.
+
+        Raises:
+            OverloadError: ``max_waiting`` use a connection, or wait for one.
+        """
+        waiting = len(in_use_of(self)) + self.pending()
+        if waiting >= self.policy.max_waiting:
+            raise overloaded(waiting, self.policy.max_waiting)
+
+    def _tell_use(self, connection: Any) -> None:
+        """Tell the watchers of the use of a connection that is released."""
+        lent, connection.lent = getattr(connection, "lent", None), None
+        if lent is not None:  # else it was lent before anybody watched
+            since, waited = lent
+            used = time.monotonic() - since
+            for watcher in tuple(watchers):
+                watcher(self.policy, waited, used)
+
+    def connection_counts(self) -> tuple[int, int]:
+        """Return how many connections are idle, and how many in use."""
+        return len(idle_of(self)), len(in_use_of(self))
+
+    def idle_connections(self) -> list[Any]:
+        """Return the connections that lie idle now."""
+        return list(idle_of(self))
+
+    def __repr__(self) -> str:
+        where = self.connection_kwargs
+        server = where.get("path") or f"{where.get('host')}:{where.get('port')}"
+        if hasattr(self, "service_name"):
+            server = f"sentinel:{self.service_name}"
+        state = ", draining" if self.draining else ""
+        return (
+            f"<{type(self).__name__} {server}/{where.get('db', 0)}: "
+            f"{len(in_use_of(self))} in use, {len(idle_of(self))} idle{state}>"
+        )
+
+
+class _Freed(threading.Condition):
+    """Tells who waits for a connection that one came back.
+
+    Attributes:
+        pending: how many wait. Of a shared pool and its origin together.
+    """
+
+    pending = 0
+
+
+class _ReusingPool(_Shown):
+    """A pool for threads that lends and takes back with little bookkeeping; see the module's text.
+
+    A connection is in one of redis-py's two collections: idle, or in use. What is in neither is not
+    this pool's (any more): it is not taken back.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        renewed_in_children(self)
+        _live_pools.add(self)
+
+    def reset(self) -> None:
+        """Forget every connection, idle or in use; new ones are made as `connection_kwargs` say."""
+        super().reset()  # type: ignore[misc]
+        forget_lost(self)
+        # redis-py's own; to look them up at each use by name takes longer.
+        self._idle, self._in_use, self._guard = idle_of(self), in_use_of(self), lock_of(self)
+        self._freed = _Freed(self._guard)
+
+    def get_idle(self) -> Any:
+        """Return a connection that can be used at once, or None."""
+        while self._idle:
+            connection = None
+            try:
+                with self._guard:
+                    if not self._idle:
+                        return None
+                    connection = self._idle.pop()
+                    self._in_use.add(connection)
+                check = getattr(connection, "is_reusable", None)  # a holder's own class has none
+                if is_reusable(connection) if check is None else check():
+                    if watchers:
+                        connection.lent = time.monotonic(), 0.0
+                    return connection
+            except (RedisError, OSError) as error:  # the server closed it
+                self._drop(connection)
+                reraise_handlers(error)
+                continue
+            except BaseException:
+                self._drop(connection)
+                raise
+            self._drop(connection)
+        return None
+
+    def get_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a connected connection, an idle one if there is any.
+
+        Raises:
+            MaxConnectionsError: ``max_connections`` are in use, for ``wait_seconds``.
+            OverloadError: ``max_waiting`` callers use a connection or wait for one.
+            ConnectionError, TimeoutError: redis-py's.
+            ClosedError: the pool was closed for good.
+        """
+        began = time.monotonic()
+        connection = self.get_idle()
+        if connection is None:
+            self._require_few()
+            connection = self._get_or_connect(began)
+        if watchers:
+            connection.lent = (now := time.monotonic()), now - began
+        return connection
+
+    def _get_or_connect(self, began: float) -> Any:
+        while True:
+            connection = self.get_idle()
+            if connection is not None:
+                return connection
+            require_open(self)
+            try:
+                with self._guard:
+                    connection = self.make_connection()
+                    self._in_use.add(connection)
+                connection.connect()
+                require_open(self)  # it may have been closed meanwhile
+                return connection
+            except MaxConnectionsError:
+                if connection is not None or self.wait_seconds == 0:
+                    self._drop(connection)
+                    raise
+            except BaseException as error:
+                self._drop(connection)
+                if isinstance(error, RedisError | OSError):
+                    require_open(self)
+                raise
+            self._wait_for_room(began)
+
+    def _wait_for_room(self, began: float) -> None:
+        """Wait until a connection came back, or another can be made, or it is time to look."""
+        with self._guard:
+            if not self._idle and len(self._in_use) >= self.max_connections:
+                freed = self._freed
+                freed.pending += 1
+                try:
+                    freed.wait(self._left_to_wait(began))
+                finally:
+                    freed.pending -= 1
+
+    def pending(self) -> int:
+        """Return how many callers wait for a connection."""
+        return self._freed.pending
+
+    def make_connection(self) -> Any:
+        """Return a new connection, which is not connected yet.
+
+        Raises:
+            MaxConnectionsError: there are ``max_connections``.
+        """
+        with self._guard:
+            self._separate_if_changed()
+            there = len(self._idle) + len(self._in_use)
+            if there >= self.max_connections:
+                raise too_many(self.max_connections)
+            set_created(self, there)
+            return self._equipped(super().make_connection())  # type: ignore[misc]
+
+    def release(self, connection: Any) -> None:
+        """Take a connection back, once; one that is not this pool's is left alone."""
+        if getattr(connection, "due", 0) and connection in self._in_use:
+            connection.disconnect()  # whoever had it was interrupted
+        with self._guard:
+            try:
+                self._in_use.remove(connection)
+            except KeyError:
+                if self.origin is not None:  # lent before they separated
+                    self.origin.release(connection)
+                return
+            if watchers:
+                self._tell_use(connection)
+            connection.idle_since = now = time.monotonic()
+            self._idle.append(connection)
+            if self.wait_seconds != 0:
+                self._freed.notify()
+        if self.draining:
+            self.drop_idle()
+        if now > _sweep.due:
+            _sweep.run(now)
+
+    def trim(self, before: float, most: int) -> int:
+        """Close connections that have been idle for long; the one used last stays.
+
+        Args:
+            before: close those that were released before this time, as `time.monotonic` tells it.
+            most: close at most so many.
+
+        Returns:
+            How many were closed.
+        """
+        with self._guard:
+            old = 0
+            while old < min(most, len(self._idle) - 1) and self._idle[old].idle_since < before:
+                old += 1
+            trimmed = self._idle[:old]
+            del self._idle[:old]
+        for connection in trimmed:
+            connection.disconnect()
+        return old
+
+    def disconnect(self, inuse_connections: bool = True) -> None:
+        """Close idle connections; have those who use the others, if wanted, find them closed."""
+        self.separate()
+        self._disconnect(inuse_connections)
+
+    def separate(self) -> None:
+        """Leave the connections of another pool to it, and have some of its own from now on."""
+        with self._guard:
+            super().separate()
+
+    def _disconnect(self, inuse_connections: bool = True) -> None:
+        self.drop_idle()
+        if inuse_connections:
+            with self._guard:
+                in_use = list(self._in_use)
+            for connection in in_use:
+                connection.closed = self.closed
+                getattr(connection, "shut_down", connection.mark_for_reconnect)()
+
+    def drain(self) -> None:
+        """Close idle connections now, and every other one when it is released."""
+        self.draining = True
+        self.drop_idle()
+
+    def close_for_good(self) -> None:
+        """Close every connection, and open no other. Who uses one gets ClosedError."""
+        self.closed = self.draining = True
+        with self._guard:
+            self._freed.notify_all()
+        self._disconnect()
+
+    def _drop(self, connection: Any) -> None:
+        """Close a connection that was in use, and forget it."""
+        if connection is not None:
+            with self._guard:
+                self._in_use.discard(connection)
+                self._freed.notify()
+            connection.disconnect()
+
+    def drop_idle(self) -> None:
+        """Close idle connections."""
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().disconnect()
+
+    def after_fork(self) -> None:
+        """Forget the parent's connections, and its locks: a thread of it may have held them."""
+        renew_locks(self)
+        self.reset()
+
+
+class _AsyncReusingPool(_Shown):
+    """The same for awaiting connections, which are taken and released without waiting."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        _live_pools.add(self)
+
+    def get_idle(self) -> Any:
+        """Return a connection that can be used at once, or None."""
+        idle = idle_of(self)
+        if not idle or not idle[-1].is_reusable():
+            return None
+        if self.policy.breaker is not None and self.policy.breaker.opened:
+            return None
+        connection = idle.pop()
+        in_use_of(self).add(connection)
+        if watchers:
+            connection.lent = time.monotonic(), 0.0
+        return connection
+
+    def release_nowait(self, connection: Any) -> None:
+        """Take a connection back without waiting, once; one that is not this pool's is left."""
+        if self._take_back(connection) and self.draining:
+            self.drain()
+
+    async def get_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a connected connection, an idle one if there is any; see the blocking pool's."""
+        if not hasattr(self.connection_class, "is_reusable"):
+            require_open(self)
+            return await super().get_connection()  # type: ignore[misc]
+        began = time.monotonic()
+        connection = self.get_idle()
+        if connection is None:
+            if not idle_of(self):
+                self._require_few()
+            connection = await self._get_or_connect(began)
+        if watchers:
+            connection.lent = (now := time.monotonic()), now - began
+        return connection
+
+    async def _get_or_connect(self, began: float) -> Any:
+        while True:
+            while idle_of(self):
+                connection = self.get_idle()
+                if connection is not None:
+                    return connection
+                await idle_of(self).pop().disconnect(nowait=True)
+            require_open(self)
+            try:
+                connection = self.get_available_connection()
+                break
+            except MaxConnectionsError:
+                if self.wait_seconds == 0:
+                    raise
+                await self._wait_for_room(began)
+        try:
+            await connection.connect()
+            require_open(self)  # it may have been closed meanwhile
+        except BaseException:
+            in_use_of(self).discard(connection)
+            self._wake_one()
+            await connection.disconnect(nowait=True)
+            raise
+        return connection
+
+    def pending(self) -> int:
+        """Return how many callers wait for a connection."""
+        return len(self._waiting)
+
+    async def _wait_for_room(self, began: float) -> None:
+        """Wait until a connection came back, or another can be made, or it is time to look."""
+        woken = asyncio.get_running_loop().create_future()
+        self._waiting.append(woken)
+        try:
+            async with asyncio.timeout(self._left_to_wait(began)):
+                await woken
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            if woken.done() and not woken.cancelled():  # the next one's, then
+                self._wake_one()
+            raise
+        finally:
+            with suppress(ValueError):
+                self._waiting.remove(woken)
+
+    def _wake_one(self) -> None:
+        while self._waiting:
+            woken = self._waiting.popleft()
+            if not woken.done():
+                woken.set_result(None)
+                return
+
+    def make_connection(self) -> Any:
+        """Return a new connection, which is not connected yet."""
+        self._separate_if_changed()
+        return self._equipped(super().make_connection())  # type: ignore[misc]
+
+    def get_available_connection(self) -> Any:
+        """Return a connection, an idle one if there is any, which may not be connected.
+
+        Raises:
+            MaxConnectionsError: ``max_connections`` are in use.
+        """
+        if not idle_of(self) and len(in_use_of(self)) >= self.max_connections:
+            raise too_many(self.max_connections)
+        return super().get_available_connection()  # type: ignore[misc]
+
+    async def release(self, connection: Any) -> None:
+        """Take a connection back, once; one that is not this pool's is left alone."""
+        self.release_nowait(connection)
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        """Close idle connections, and those in use, if wanted, under their users' hands."""
+        self.separate()
+        await self._disconnect(inuse_connections)
+
+    async def _disconnect(self, inuse_connections: bool = True) -> None:
+        await self._drop_idle()
+        await super().disconnect(inuse_connections)  # type: ignore[misc]
+
+    def drain(self) -> None:
+        """Close idle connections now, and every other one when it is released.
+
+        Without a task: the event loop may end before that is run.
+        """
+        self.draining = True
+        while idle_of(self):
+            close_connection_now(idle_of(self).pop())
+
+    async def close_for_good(self) -> None:
+        """Close every connection, and open no other. Who uses one gets ClosedError."""
+        self.closed = self.draining = True
+        for connection in list(in_use_of(self)):
+            connection.closed = True
+        while self._waiting:
+            self._wake_one()
+        await self._disconnect()
+
+    def _take_back(self, connection: Any) -> bool:
+        try:
+            in_use_of(self).remove(connection)
+        except KeyError:
+            if self.origin is not None:  # lent before they separated
+                self.origin.release_nowait(connection)
+            return False
+        if watchers:
+            self._tell_use(connection)
+        idle = idle_of(self)
+        connection.idle_since = now = time.monotonic()
+        idle.append(connection)
+        self._wake_one()
+        if len(idle) > 1 and idle[0].idle_since < now - IDLE_SECONDS:
+            close_connection_now(idle.pop(0))
+        return True
+
+    async def _drop_idle(self) -> None:
+        idle = [*idle_of(self)]
+        idle_of(self).clear()
+        await asyncio.gather(*(each.disconnect() for each in idle), return_exceptions=True)
+
+
+_live_pools: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def live_pools() -> list[Any]:
+    """Return all pools of this process with connections of their own, blocking and awaiting."""
+    return [pool for pool in list(_live_pools) if not pool.shares]
+
+
+def too_many(limit: int, waited: float | None = None) -> MaxConnectionsError:
+    """Return the error of a pool whose every connection is in use, and was for so many seconds."""
+    if waited is not None:
+        return MaxConnectionsError(
+            f"Too many connections: {limit} are in use, and none came back within {waited:.3g} "
+            "seconds; use fewer at once, or give the entry's blocking_pool a larger size"
+        )
+    return MaxConnectionsError(
+        f"Too many connections: {limit} are in use; "
+        "use fewer at once, or give the entry a higher max_connections"
+    )
+
+
+class _Sweep:
+    """Closes what blocking pools have had idle for long, as some connection is released.
+
+    A pool that had a connection for each of many threads would keep them for good otherwise. It
+    takes no thread, and little of the time of the one who releases.
+    """
+
+    due = 0.0
+
+    def run(self, now: float) -> None:
+        self.due = now + SWEEP_SECONDS
+        left = MOST_PER_SWEEP
+        with suppress(RuntimeError):  # another thread is making a pool: the next time, then
+            for pool in list(_live_pools):
+                if isinstance(pool, _ReusingPool):
+                    left -= pool.trim(now - IDLE_SECONDS, left)
+
+
+_sweep = _Sweep()
+
+
+class Pool(_ReusingPool, redis.ConnectionPool):
+    """redis-py's pool, quicker and able to drain."""
+
+
+def _close_if_replaced(connection: Any, pool: Any) -> None:
+    """Have a connection be closed before its next use if it is not to the master named last."""
+    if pool.master_address != (connection.host, connection.port):
+        connection.mark_for_reconnect()
+
+
+class SentinelPool(_ReusingPool, sentinel.SentinelConnectionPool):
+    """redis-py's Sentinel pool, quicker and able to drain."""
+
+    def release(self, connection: Any) -> None:
+        """Take a connection back, once; close it if the Sentinels named another master since."""
+        if connection in self._in_use:
+            _close_if_replaced(connection, self)
+        super().release(connection)
+
+    def drain(self) -> None:
+        """Close idle connections now, those to the Sentinels too, and others when released."""
+        super().drain()
+        for client in self.sentinel_manager.sentinels:
+            client.connection_pool.drain()
+
+    def close_for_good(self) -> None:
+        """Close every connection, also those to the Sentinels, and open no other."""
+        super().close_for_good()
+        for client in self.sentinel_manager.sentinels:
+            client.connection_pool.close_for_good()
+
+    def disconnect(self, inuse_connections: bool = True) -> None:
+        """Close idle connections; all of them, and those to the Sentinels, if wanted."""
+        super().disconnect(inuse_connections)
+        if inuse_connections and self.origin is None:
+            for client in self.sentinel_manager.sentinels:
+                client.connection_pool.disconnect()
+
+
+class AsyncPool(_AsyncReusingPool, aioredis.ConnectionPool):
+    """The awaiting pool, quicker and able to drain."""
+
+
+class AsyncSentinelPool(_AsyncReusingPool, aiosentinel.SentinelConnectionPool):
+    """The awaiting Sentinel pool, quicker and able to drain."""
+
+    def _take_back(self, connection: Any) -> bool:
+        """Take a connection back, not to be used again if the Sentinels named another master."""
+        if connection in in_use_of(self):
+            # A shared pool's connections ask by the kit's own.
+            _close_if_replaced(connection, self.origin or self)
+        return super()._take_back(connection)
+
+    def drain(self) -> None:
+        """Close idle connections now, those to the Sentinels too, and others when released."""
+        super().drain()
+        for client in self.sentinel_manager.sentinels:
+            client.connection_pool.drain()
+
+    async def close_for_good(self) -> None:
+        """Close every connection, also those to the Sentinels, and open no other."""
+        await super().close_for_good()
+        for client in self.sentinel_manager.sentinels:
+            await client.connection_pool.close_for_good()
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        """Close idle connections; all of them, and those to the Sentinels, if wanted."""
+        await super().disconnect(inuse_connections)
+        if inuse_connections and self.origin is None:
+            for client in self.sentinel_manager.sentinels:
+                await client.connection_pool.disconnect()

@@ -1,0 +1,248 @@
+"""Pools of private clients, ``kit.client(..., private=True)``, which follow their entry.
+
+Other libraries keep a client for days, change its connection arguments and disconnect its pool. So
+they get a client with a pool of its own, which connects to wherever the entry points at the time::
+
+    PrivatePool ── get_connection ──► the pool of the current entry
+                └─ release ─────────► the pool that lent the connection
+
+When the entry changes, the pool of the old address drains: idle connections are closed at once,
+connections in use when they are released. A subscriber or a blocking command might wait for ever on
+the old server, so its connection is closed as if the server had gone away, and its user reconnects
+to the new address. Whoever is refused because the server is a replica now, as after a failover,
+waits until the entry names another one, and finds the connection lost as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import redis
+import redis.asyncio as aioredis
+
+from shardkit.network.connections.connection import ServerReplacedError
+from shardkit.network.connections.redis_private import is_unready
+from shardkit.operations.deadlines import earliest
+from shardkit.errors import ConfigError, ShardKitError
+from shardkit.operations.forks import renewed_in_children
+
+# Attributes of the private pool itself; all others are those of the current pool.
+_OWN = frozenset({"_find", "_pool", "_given", "_lent", "_switch", "_loop", "_following"})
+# How long to wait for the entry to name another server than one that is a replica now, in seconds,
+# if a command may take for ever; and between looking.
+PATIENCE, PAUSE = 5.0, 0.05
+
+
+class _FollowsEntry:
+    """What the blocking and the awaiting pool share.
+
+    Args:
+        find: returns the client of the current entry; given True, of the entry read anew.
+        client: the first such client.
+    """
+
+    as_redis_py = True  # connections differ in where they lead, so none is used by several
+
+    def __init__(self, find: Callable[[bool], Any], client: Any) -> None:
+        self._find = find
+        self._pool = client.connection_pool
+        self._given = dict(self._pool.connection_kwargs)
+        # Weak, as those of whoever was interrupted before the release are to be forgotten.
+        self._lent: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._switch = threading.Lock()
+        renewed_in_children(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OWN:  # not set yet, as in __init__
+            raise AttributeError(name)
+        return getattr(self._pool, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OWN:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._pool, name, value)
+
+    def __del__(self) -> None:
+        """Do nothing, unlike redis-py's: the pools behind it clean up after themselves."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} now at {self._pool!r}>"
+
+    def reset(self) -> None:
+        """Forget all connections, idle and in use; new ones are made with `connection_kwargs`."""
+        self._pool.reset()
+        self._lent.clear()
+
+    def _take(self, client: Any) -> Any:
+        """Switch to the pool of a client of the current entry, and return it."""
+        if not hasattr(client, "connection_pool"):
+            raise ConfigError("the entry is a cluster now", "ask the kit for a new client")
+        pool = client.connection_pool
+        if pool is self._pool:
+            return pool
+        with self._switch:
+            old = self._pool
+            if pool is old or pool.draining:  # an older version: another thread was faster
+                return old
+            changed = {
+                name: value
+                for name, value in old.connection_kwargs.items()
+                if name not in self._given or self._given[name] is not value
+            }
+            self._given = dict(pool.connection_kwargs)
+            pool.connection_kwargs.update(changed)
+            self._pool = pool
+            lent = list(self._lent)
+        for connection in lent:
+            _redirect(pool, connection)
+        return pool
+
+    def _lend(self, connection: Any, pool: Any) -> bool:
+        """Note who lends a connection. Returns whether it leads to the current address."""
+        self._lent[connection] = pool
+        if not hasattr(pool, "service_name"):  # Sentinels' own notice
+            connection.follower = weakref.ref(self)
+        return pool is self._pool
+
+    def after_fork(self) -> None:
+        """Forget the parent's connections, and its lock, which another thread may have held."""
+        self._switch = threading.Lock()
+        self._lent.clear()
+
+    def _pools(self) -> list[Any]:
+        """Return the current pool, and those of earlier addresses with connections in use."""
+        return list(dict.fromkeys([self._pool, *self._lent.values()]))
+
+
+def _redirect(pool: Any, connection: Any) -> None:
+    """Make a connection in use reconnect to another address; at once, if its user is waiting."""
+    connection.moved_to = pool._equipped(pool.connection_class(**pool.connection_kwargs))
+    if connection.waits():
+        connection.lose()
+
+
+def _looks(connection: Any) -> Iterator[float]:
+    """Yield how long to wait before each further look at the entry of a connection's server."""
+    patience = PATIENCE if connection.socket_timeout is None else connection.socket_timeout
+    end, deadline = time.monotonic() + patience, earliest(None)
+    yield 0.0
+    while time.monotonic() < end:
+        if deadline is not None and deadline.left() <= PAUSE:
+            raise deadline.passed()
+        yield PAUSE
+
+
+def _replaced(connection: Any, error: Exception) -> NoReturn:
+    """Tell the user of a connection that its server has been replaced; nothing was executed."""
+    if connection.moved_to is None:
+        raise error
+    kind = ServerReplacedError if is_unready(error) else redis.ConnectionError
+    raise kind("the server is a replica now, and the entry names another") from error
+
+
+class PrivatePool(_FollowsEntry, redis.ConnectionPool):
+    """A blocking pool that follows its entry."""
+
+    def get_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a connection to the current address."""
+        while True:
+            pool = self._take(self._find(False))
+            if self._lend(connection := pool.get_connection(), pool):
+                return connection
+            self.release(connection)  # the entry has just changed
+
+    def leave(self, connection: Any, error: Exception) -> NoReturn:
+        """Have a connection reconnect to another server, as its own is a replica now.
+
+        Raises:
+            ServerReplacedError: it may be used again. ConnectionError, if it was waiting.
+            ResponseError: the entry names no other server, for as long as a reply may take.
+        """
+        for pause in _looks(connection):
+            time.sleep(pause)
+            self._take(self._find(True))
+            if connection.moved_to is not None:
+                connection.disconnect()
+                break
+        _replaced(connection, error)
+
+    def release(self, connection: Any) -> None:
+        """Return a connection to its pool; ignored if it is not from here, or already released."""
+        pool = self._lent.pop(connection, None)
+        if pool is not None:
+            pool.release(connection)
+
+    def disconnect(self, inuse_connections: bool = True) -> None:
+        """Close idle connections and, if wanted, those in use."""
+        for pool in self._pools():
+            pool.disconnect(inuse_connections)
+
+    def follow(self) -> None:
+        """Switch to the current entry now: it has changed. Whoever uses this is told of errors."""
+        with suppress(ShardKitError):
+            self._take(self._find(False))
+
+
+class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
+    """An awaiting pool that follows its entry."""
+
+    _find: Callable[[bool], Awaitable[Any]]
+
+    def __init__(self, find: Callable[[bool], Awaitable[Any]], client: Any) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        self._following: asyncio.Task[None] | None = None
+        super().__init__(find, client)
+
+    async def get_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a connection to the current address."""
+        while True:
+            pool = self._take(await self._find(False))
+            if self._lend(connection := await pool.get_connection(), pool):
+                return connection
+            await self.release(connection)  # the entry has just changed
+
+    async def leave(self, connection: Any, error: Exception) -> NoReturn:
+        """Have a connection reconnect to another server; see the blocking pool's."""
+        for pause in _looks(connection):
+            await asyncio.sleep(pause)
+            self._take(await self._find(True))
+            if connection.moved_to is not None:
+                await connection.disconnect(nowait=True)
+                break
+        _replaced(connection, error)
+
+    async def release(self, connection: Any) -> None:
+        """Return a connection to its pool; ignored if it is not from here, or already released."""
+        pool = self._lent.pop(connection, None)
+        if pool is not None:
+            await pool.release(connection)
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        """Close idle connections and, if wanted, those in use."""
+        for pool in self._pools():
+            await pool.disconnect(inuse_connections)
+
+    def follow(self) -> None:
+        """Switch to the current entry in this pool's event loop; see the blocking pool's."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it is closed
+                self._loop.call_soon_threadsafe(self._start_following)
+
+    def after_fork(self) -> None:
+        """Forget the parent's connections, its lock and its event loop."""
+        super().after_fork()
+        self._loop = self._following = None
+
+    def _start_following(self) -> None:
+        async def follow() -> None:
+            with suppress(ShardKitError):
+                self._take(await self._find(False))
+
+        self._following = asyncio.get_running_loop().create_task(follow())

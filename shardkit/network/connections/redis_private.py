@@ -1,0 +1,420 @@
+"""redis-py's private parts: everything that shardkit uses of redis-py beyond its documentation.
+
+Each has one name here and is used nowhere else. When a new redis-py moves one, the contract test,
+tests/connections/test_redis_private.py, fails and says which; adapt it here.
+
+Two kinds of names cannot be wrapped. Mixins override `Connection._connect` (in
+`shardkit.testing.fakes.servers`, for fakeredis). And pipelines declare `_is_async_client` and
+`_event_dispatcher`, which the types of redis-py's command methods ask for. The contract test covers
+these as well.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Mapping, MutableSet, Sequence
+from operator import attrgetter, methodcaller
+from ssl import SSLWantReadError, SSLWantWriteError
+from threading import RLock
+from typing import Any
+
+from redis._parsers import _AsyncHiredisParser, _HiredisParser
+from redis._parsers.socket import SERVER_CLOSED_CONNECTION_ERROR
+from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
+from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
+from redis.client import EMPTY_RESPONSE, NEVER_DECODE
+from redis.cluster import PRIMARY, ClusterNode
+from redis.connection import DefaultParser
+from redis.exceptions import (
+    BusyLoadingError,
+    ConnectionError,  # noqa: A004 - redis-py's own
+    NoScriptError,
+    ReadOnlyError,
+)
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.utils import SENTINEL as NOT_GIVEN
+from redis.utils import str_if_bytes
+
+from shardkit.network.connections.greeting import DatabaseMovedError
+from shardkit.operations.deadlines import current
+
+# ---- blocking connections. Written in C, as they are used at every call.
+
+socket_of: Callable[[Any], Any] = attrgetter("_sock")
+"""The socket; None while it is not connected."""
+
+wants_reconnect: Callable[[Any], bool] = attrgetter("_should_reconnect")
+"""Whether it has been told to reconnect before the next use."""
+
+address_of: Callable[[Any], str] = methodcaller("_host_error")
+"""The server's address, for messages."""
+
+
+def set_timeout(connection: Any, seconds: float | None) -> None:
+    """Set the timeout of a blocking connection's reads and writes, in seconds; None for ever."""
+    sock = connection._sock
+    if sock is not None and hasattr(sock, "settimeout"):  # not a fake one
+        sock.settimeout(seconds)
+        connection._parser._socket_timeout = seconds
+
+
+# ---- connections of both kinds
+
+
+class _Limited:
+    """A parser that looks at the limits of a reply while that is incomplete.
+
+    They count from its first bytes: until then its reader may be a subscriber, or be waiting in a
+    blocking command.
+    """
+
+    _connection: Callable[[], Any] = staticmethod(lambda: None)
+    _first_at = 0.0
+    _size = 0
+
+    def on_connect(self, connection: Any, **kwargs: Any) -> None:
+        super().on_connect(connection, **kwargs)  # type: ignore[misc]
+        self._connection = weakref.ref(connection)
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        self._size = 0
+        return super().read_response(*args, **kwargs)  # type: ignore[misc]
+
+    def _check(self) -> None:
+        """Refuse to read more of a reply that came for too long, or is too large."""
+        connection = self._connection() if self._size else None
+        if connection is not None:
+            connection.check_reply(time.monotonic() - self._first_at, self._size)
+
+    def _feed(self, data: bytes | memoryview) -> None:
+        if not len(data):
+            raise ConnectionError(SERVER_CLOSED_CONNECTION_ERROR)
+        if not self._size:
+            self._first_at = time.monotonic()
+        self._size += len(data)
+        self._reader.feed(data)  # type: ignore[attr-defined]
+
+
+class LimitedParser(_Limited, _HiredisParser):
+    """redis-py's parser, which keeps to the limits of a reply, and to the caller's deadline."""
+
+    def read_from_socket(self, timeout: Any = NOT_GIVEN, raise_on_timeout: bool = True) -> bool:
+        """Read what there is, or wait for it; see redis-py's."""
+        sock = self._sock
+        if sock is None or self._reader is None:
+            raise ConnectionError(SERVER_CLOSED_CONNECTION_ERROR)
+        self._check()
+        usual = self._socket_timeout
+        wanted = usual if timeout is NOT_GIVEN else timeout
+        deadline = current.get()
+        allowed = wanted if deadline is None else deadline.shorten(wanted)
+        started = time.monotonic()
+        try:
+            if allowed != usual:
+                sock.settimeout(allowed)
+            data = sock.recv(self.socket_read_size)
+        except (TimeoutError, BlockingIOError, SSLWantReadError, SSLWantWriteError):
+            if deadline is not None and allowed != wanted and deadline.left() <= 0:
+                raise deadline.passed(time.monotonic() - started) from None
+            if raise_on_timeout:
+                raise RedisTimeoutError("Timeout reading from socket") from None
+            return False
+        finally:
+            if allowed != usual:
+                sock.settimeout(usual)
+        self._feed(data)
+        return True
+
+
+class AsyncLimitedParser(_Limited, _AsyncHiredisParser):
+    """redis-py's awaiting parser, which keeps to the limits of a reply."""
+
+    async def read_from_socket(self) -> bool:
+        """Read what there is, or wait for it; see redis-py's."""
+        self._check()
+        stream: Any = self._stream
+        self._feed(await stream.read(self._read_size))
+        return True
+
+
+def error_parser_of(connection: Any) -> Callable[[str], Exception]:
+    """Return what makes redis-py's exception of an error reply."""
+    parse: Callable[[str], Exception] = connection._parser.parse_error
+    return parse
+
+
+def parse_error(line: str) -> Exception:
+    """Return redis-py's exception for an error as a server writes it."""
+    error: Exception = DefaultParser.parse_error(line)  # type: ignore[no-untyped-call]
+    return error
+
+
+def is_script_missing(error: object) -> bool:
+    """Whether this is the error of a server that lacks a script, so that nothing was executed.
+
+    Redis, Valkey and their kin say "No matching script"; a script of the caller's may answer an
+    error of the same name, NOSCRIPT, after it has written.
+    """
+    return isinstance(error, NoScriptError) and str(error).startswith("No matching script")
+
+
+def is_unready(error: object) -> bool:
+    """Whether a server refused because it loads, is a replica, or has been left: nothing was done.
+
+    By the texts of Redis, Valkey and their kin, as a script of the caller's may answer errors of
+    the same names after it has written; and by redis-py's own for a master that Sentinels replaced.
+    """
+    text = str(error)
+    if isinstance(error, ReadOnlyError):
+        return text.startswith("You can't write against a read only")
+    if isinstance(error, BusyLoadingError):
+        return text.endswith("is loading the dataset in memory")
+    if isinstance(error, DatabaseMovedError):
+        return error.elsewhere
+    return isinstance(error, ConnectionError) and text == "The previous master is now a slave"
+
+
+def lost_its_role(error: Exception) -> bool:
+    """Whether a server refused, or ended the wait of, a command because it is a replica now."""
+    return is_unready(error) or str(error).startswith("UNBLOCKED ")
+
+
+def has_connect_callbacks(connection: Any) -> bool:
+    """Whether somebody wants to be told when it connects: a subscriber, who subscribes again."""
+    return any(callback() is not None for callback in connection._connect_callbacks)
+
+
+def has_unread(connection: Any) -> bool:
+    """Whether redis-py has received something on a connection that it has not handed out."""
+    parser = connection._parser
+    if parser._reader.has_data():
+        return True
+    stream = getattr(parser, "_stream", None)  # an awaiting connection's
+    return stream is not None and bool(stream._buffer)
+
+
+def postpone_health_check(connection: Any, now: float) -> None:
+    """Note that the server has just answered."""
+    if connection.health_check_interval:
+        connection.next_health_check = now + connection.health_check_interval
+
+
+def health_check_is_due(connection: Any, now: float) -> bool:
+    """Whether the server is to be asked whether it is there before the next use."""
+    return bool(connection.health_check_interval) and now > connection.next_health_check
+
+
+# ---- awaiting connections
+
+
+def transport_of(connection: Any) -> Any:
+    """Return the asyncio transport; None while it is not connected, and in memory."""
+    return getattr(connection._writer, "transport", None)
+
+
+# ---- pools
+
+
+idle_of: Callable[[Any], list[Any]] = attrgetter("_available_connections")
+"""The connections that lie idle in a pool, the one to be lent next at the end."""
+
+in_use_of: Callable[[Any], MutableSet[Any]] = attrgetter("_in_use_connections")
+"""The connections that a pool has lent."""
+
+lock_of: Callable[[Any], Any] = attrgetter("_lock")
+"""What guards both in a blocking pool; one thread may take it twice."""
+
+
+def set_created(pool: Any, count: int) -> None:
+    """Say how many connections a blocking pool counts as made when it compares with its limit."""
+    pool._created_connections = count
+
+
+def forget_lost(pool: Any) -> None:
+    """Have a blocking pool hold those in use weakly.
+
+    An exception of a signal's handler may come before one is released; nobody has it then.
+    """
+    pool._in_use_connections = weakref.WeakSet()
+
+
+def renew_locks(pool: Any) -> None:
+    """Give a blocking pool new locks: in a forked child, the parent's may be held for ever."""
+    pool._lock = RLock()
+    pool._fork_lock = RLock()
+
+
+# ---- clusters
+
+
+def slot_owners(client: Any) -> Mapping[int, Sequence[Any]]:
+    """Return the nodes of each slot, its master first."""
+    owners: Mapping[int, Sequence[Any]] = client.nodes_manager.slots_cache
+    return owners
+
+
+def reads_replicas(client: Any) -> bool:
+    """Whether a cluster's client reads from replicas: its connections to them say READONLY."""
+    return getattr(client, "load_balancing_strategy", None) is not None
+
+
+def replica_in(nodes: Sequence[Any]) -> Any:
+    """Return a replica among the nodes of a slot, always the same of a process; else the master."""
+    return nodes[1 + os.getpid() % (len(nodes) - 1)] if len(nodes) > 1 else nodes[0]
+
+
+def node_of(client: Any, host: str, port: int) -> Any:
+    """Return a cluster's node; it becomes known if it is not yet, as it owns no slot so far."""
+    node = client.get_node(host, port)
+    if node is None:
+        manager = client.nodes_manager
+        if isinstance(client, AsyncRedisCluster):
+            node = AsyncClusterNode(host, port, PRIMARY, **manager.connection_kwargs)
+        else:
+            node = ClusterNode(host, port, PRIMARY)  # type: ignore[no-untyped-call]
+        node = manager.nodes_cache.setdefault(node.name, node)
+    return node
+
+
+def learn_slots(client: Any) -> Any:
+    """Have a cluster's client learn its slots again; of an awaiting one, a coroutine."""
+    return client.nodes_manager.initialize()
+
+
+def set_connection_class(cluster: Any, connection_class: type[Any]) -> None:
+    """Have an awaiting cluster's nodes make connections of a class; its constructor has no say."""
+    cluster.nodes_manager.connection_kwargs["connection_class"] = connection_class
+    for node in cluster.nodes_manager.startup_nodes.values():
+        node.connection_class = connection_class
+
+
+def drain_cluster(client: Any) -> None:
+    """Close an awaiting cluster's idle connections."""
+    for node in _async_nodes(client):
+        while node._free:
+            connection = node._free.popleft()
+            node._connections.remove(connection)
+            close_connection_now(connection)
+
+
+async def close_cluster(client: Any) -> None:
+    """Close an awaiting cluster's client, and every connection of its nodes.
+
+    After an error the client takes itself for closed, although its connections are not.
+    """
+    client.closed = True
+    await client.aclose()
+    for nodes in ("nodes_cache", "startup_nodes"):
+        await client.nodes_manager.aclose(nodes)
+
+
+def _async_nodes(client: Any) -> list[Any]:
+    """Return the nodes; of the same name there may be two, which take themselves for equal."""
+    manager = client.nodes_manager
+    nodes = [*manager.nodes_cache.values(), *manager.startup_nodes.values()]
+    return list({id(node): node for node in nodes}.values())
+
+
+def abandon_connections(closable: Any) -> None:
+    """Close the sockets of an awaiting pool or cluster without its event loop.
+
+    That has been closed, or is a forked parent's, whose selector must be left alone.
+    """
+    for connection in _async_connections(closable):
+        transport = getattr(getattr(connection, "_writer", None), "transport", None)
+        while transport is not None:  # asyncio's: TLS's first, then the socket's
+            transport._closed = transport._closing = True
+            sock, transport._sock = getattr(transport, "_sock", None), None
+            if sock is not None:
+                sock.close()
+            protocol = getattr(transport, "_ssl_protocol", None)
+            transport = getattr(protocol, "_transport", None)
+        connection._reader = connection._writer = None
+
+
+def close_now(closable: Any) -> None:
+    """Close the connections of an awaiting pool or cluster without a further turn of the loop."""
+    for connection in _async_connections(closable):
+        connection.closed = True
+        close_connection_now(connection)
+
+
+def close_connection_now(connection: Any) -> None:
+    """Close an awaiting connection without a further turn of its running event loop.
+
+    An asyncio transport that is closed leaves the rest to the loop's next turn, and warns if there
+    is none; so does a task that closes it.
+    """
+    if hasattr(connection, "tell_closed"):  # ours
+        connection.tell_closed()
+    transport: Any = getattr(getattr(connection, "_writer", None), "transport", None)
+    while hasattr(transport, "_ssl_protocol"):  # TLS's, over the socket's
+        transport = transport._ssl_protocol._transport
+    if hasattr(transport, "_call_connection_lost"):
+        if not transport._conn_lost:  # else that is on its way
+            if not transport._loop.is_closed():
+                transport._loop._remove_reader(transport._sock_fd)
+                transport._loop._remove_writer(transport._sock_fd)
+            transport._closing, transport._conn_lost = True, 1
+            transport._call_connection_lost(None)
+    elif transport is not None:
+        transport.abort()
+    connection._reader = connection._writer = None  # last: a writer warns of an open transport
+
+
+def _async_connections(closable: Any) -> list[Any]:
+    """Return an awaiting pool's or cluster's connections, also those to Sentinels."""
+    if isinstance(closable, AsyncRedisCluster):
+        return [c for node in _async_nodes(closable) for c in node._connections]
+    sentinels = getattr(getattr(closable, "sentinel_manager", None), "sentinels", ())
+    asking = [c for each in sentinels for c in _async_connections(each.connection_pool)]
+    return [*closable._available_connections, *closable._in_use_connections, *asking]
+
+
+def reply_callbacks(client: Any) -> Mapping[Any, Callable[..., Any]]:
+    """Return what turns replies into the values of redis-py's methods, by command."""
+    if not hasattr(client, "response_callbacks"):  # a cluster's
+        node = client.get_default_node()
+        client = getattr(node, "redis_connection", node)
+    callbacks: Mapping[Any, Callable[..., Any]] = client.response_callbacks
+    return callbacks
+
+
+__all__ = [
+    "EMPTY_RESPONSE",
+    "NEVER_DECODE",
+    "NOT_GIVEN",
+    "AsyncLimitedParser",
+    "LimitedParser",
+    "abandon_connections",
+    "address_of",
+    "close_cluster",
+    "close_connection_now",
+    "close_now",
+    "drain_cluster",
+    "error_parser_of",
+    "forget_lost",
+    "has_connect_callbacks",
+    "has_unread",
+    "health_check_is_due",
+    "idle_of",
+    "in_use_of",
+    "is_script_missing",
+    "learn_slots",
+    "lock_of",
+    "node_of",
+    "parse_error",
+    "postpone_health_check",
+    "renew_locks",
+    "reply_callbacks",
+    "set_connection_class",
+    "set_created",
+    "set_timeout",
+    "slot_owners",
+    "socket_of",
+    "str_if_bytes",
+    "transport_of",
+    "wants_reconnect",
+]

@@ -1,0 +1,414 @@
+"""The awaiting link: the batches of all tasks of an event loop, over one connection per server.
+
+A command that may block gets a connection of its own, which is closed if the wait is cancelled;
+everything else shares the server's multiplexed connection (see `shardkit.network.links.multiplexer`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any, TypeAlias
+
+import redis.asyncio as aioredis
+from redis.exceptions import RedisClusterException, RedisError
+
+from shardkit.config.component import Component
+from shardkit.config.read_from import in_use
+from shardkit.network.connections.clients import Clients
+from shardkit.network.connections.connection import kept_to_deadline
+from shardkit.network.connections.policy import policy_of
+from shardkit.network.connections.redis_private import learn_slots
+from shardkit.operations.deadlines import current, earliest, extend, within
+from shardkit.errors import ShardFailure, ShardKitError
+from shardkit.events import handlers, sent, settled
+from shardkit.operations.commands import (
+    AwaitWakeup,
+    Batch,
+    Command,
+    Key,
+    Locate,
+    Pause,
+    Replies,
+    Shard,
+    Subscribe,
+    To,
+)
+from shardkit.network.topology import Topology
+from shardkit.network.links.dispatcher import (
+    Attempt,
+    Dispatcher,
+    Need,
+    NeedClients,
+    NeedComponents,
+    NeedEntries,
+    NeedRefresh,
+)
+from shardkit.network.links.grouping import (
+    SEVERAL,
+    components_of,
+    locate,
+    place,
+    place_few,
+    target_of_few,
+)
+from shardkit.network.links.multiplexer import (
+    ConnectionLost,
+    ConnectionSource,
+    MultiplexedConnection,
+    Received,
+)
+from shardkit.network.links.resp import Chunk, pack_command
+from shardkit.network.links.server_request import ATTEMPT_ERRORS, commands_in, pack_few
+from shardkit.network.links.user_clients import SINGLE_SERVER
+from shardkit.network.links.wakeups import LONGEST_POLL, AsyncSubscription, AsyncSubscriptions
+
+# The future of a batch's replies, its component, the shard's number and its client.
+Started: TypeAlias = tuple[asyncio.Future[Received], Component, int | None, Any]
+
+
+class AwaitingLink:
+    """Carries batches over awaiting connections. Each event loop has connections of its own.
+
+    Args:
+        topology: where each component's shards are.
+        clients: their clients.
+        raw: whether replies are RESP2 and bytes, as operations need them, or decoded as users'
+            clients are configured.
+
+    Attributes:
+        reads: what sends batches that only read to replicas; see `shardkit.network.replicas.reading`.
+    """
+
+    reads: Any = None
+
+    def __init__(self, topology: Topology, clients: Clients, *, raw: bool = True) -> None:
+        self._raw = raw
+        # Where clients of one server have its connection too: to look it up by client takes longer.
+        self._attribute = "raw_connection" if raw else "decoding_connection"
+        self._topology = topology
+        self._clients = clients
+        self._dispatcher = Dispatcher()
+        self._subscriptions = AsyncSubscriptions()
+        # By client, which belongs to one loop, and by the name of the cluster's node.
+        self._connections: weakref.WeakKeyDictionary[Any, dict[str, MultiplexedConnection]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    async def send(self, batch: Batch) -> Replies:
+        """Carry a batch and return its replies in order; failures stand in their slots.
+
+        Cost: one exchange with each shard concerned, all at the same time, shared with other
+        tasks' batches.
+
+        Raises:
+            ConfigError: where a component lives is not known.
+            InvalidArgumentError: an argument cannot be sent; then nothing was.
+        """
+        if in_use.any and self.reads is not None:
+            return await self.reads.asend(self, batch)  # type: ignore[no-any-return]
+        started = self._send_few(batch)
+        if started is None:
+            return await self._dispatch(batch, None)
+        if not handlers:
+            return await self.finish(batch, started)
+        policy = started[3].connection_pool.policy
+        told = sent(
+            policy.shard,
+            policy.address,
+            len(batch),
+            lambda: [command.name for command in batch],
+            lambda: commands_in(batch),
+        )
+        received = await started[0]
+        if not received.refused:
+            settled(told, None, written=received.written)
+            return received
+        attempt = await _attempt(batch, started)
+        settled(
+            told,
+            attempt.error,
+            maybe_executed=attempt.sent,
+            refused=attempt.error is None,
+            written=attempt.written,
+        )
+        return await self._dispatch(batch, attempt)
+
+    def start(self, batch: Batch) -> Started | None:
+        """Send a batch if it is a few plain commands for one server, as most are.
+
+        Returns:
+            The future of the replies, and what `finish` needs to know; None if nothing was sent, as
+            that takes `send`.
+        """
+        if handlers or (in_use.any and self.reads is not None):
+            return None
+        return self._send_few(batch)
+
+    async def finish(self, batch: Batch, started: Started) -> Replies:
+        """Return the replies to a batch that was started; see `send`.
+
+        Whoever awaits the future itself need not call this, unless what it gives was refused.
+        """
+        received = await started[0]
+        if not received.refused:
+            return received
+        return await self._dispatch(batch, await _attempt(batch, started))
+
+    async def _dispatch(self, batch: Batch, attempt: Attempt | None) -> Replies:
+        """Have the dispatcher carry a batch, of which one attempt may have been made."""
+        steps = self._dispatcher.dispatch(batch, attempt)
+        resume: Callable[[Any], Need] = steps.send
+        answer: Any = None
+        try:
+            while True:
+                need = resume(answer)
+                try:
+                    resume, answer = steps.send, await self._provide(need)
+                except Exception as error:
+                    resume, answer = steps.throw, error
+        except StopIteration as done:
+            found: Replies = done.value
+            return found
+
+    async def _provide(self, need: Need) -> Any:
+        """Return what the dispatcher needs."""
+        if isinstance(need, NeedComponents):
+            async with kept_to_deadline():
+                return {name: await self._topology.acomponent(name) for name in need.names}
+        if isinstance(need, NeedClients):
+            return [await self._client(*shard) for shard in need.shards]
+        if isinstance(need, NeedEntries):
+            for name in need.names:
+                with suppress(ShardKitError):  # the next attempt tells
+                    await self._topology.areread(name)
+        elif isinstance(need, NeedRefresh):
+            with suppress(*ATTEMPT_ERRORS):
+                async with kept_to_deadline():
+                    await learn_slots(need.client)  # if not, the next attempt tells
+        elif isinstance(need, Pause):
+            await self.pause(need.seconds)
+        else:
+            await self._exchange(need)
+        return None
+
+    def _send_few(self, batch: Batch) -> Started | None:
+        """Send a few plain commands to one server, without the dispatcher's bookkeeping.
+
+        Returns:
+            None if nothing was sent, because it needs the dispatcher.
+        """
+        plain = None  # what is sent of one command without a script, as most batches are
+        if len(batch) == 1 and type(batch[0]) is Command:
+            to, key, args, script, _, block = batch[0]
+            if block is not None:
+                return None
+            if script is None:
+                plain = args
+        else:
+            target = target_of_few(batch)
+            if target is None:
+                return None
+            to, key = target, None
+        component = self._topology.fresh(to if isinstance(to, str) else to.component)
+        if component is None:  # it must be read first
+            return None
+        if key is not None and type(to) is str:  # without further calls
+            number = component.number_of(key)
+        else:
+            number = place_few(batch, to, component)
+            if number == SEVERAL:
+                return None
+        try:
+            client: Any = self._clients.aget(component, number, self._raw)
+        except ShardFailure:
+            return None
+        connection = getattr(client, self._attribute, None)
+        if connection is None:
+            if type(client) not in SINGLE_SERVER:
+                return None
+            source = ConnectionSource(client.connection_pool, self._raw)
+            connection = self._connection_to(client, source, "")
+            if connection is None:
+                return None
+            setattr(client, self._attribute, connection)
+        try:
+            data = None if plain is None else pack_command(plain)
+        except (TypeError, UnicodeEncodeError):
+            return None
+        if data is None and (data := pack_few(batch, self._dispatcher.loaded, client)) is None:
+            return None
+        deadline, seconds = current.get(), connection.allowed
+        if deadline is not None or seconds is not None:
+            deadline = earliest(seconds)
+        return connection.submit(data, len(batch), deadline), component, number, client
+
+    async def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:
+        """Return where keys live, without an exchange with their shards."""
+        names = components_of(to for to, _ in request.targets)
+        return locate(request, {name: await self._topology.acomponent(name) for name in names})
+
+    async def pause(self, seconds: float) -> None:
+        """Wait, but not beyond the caller's deadline."""
+        deadline = current.get()
+        await asyncio.sleep(seconds if deadline is None else min(seconds, deadline.left()))
+
+    async def subscribe(self, request: Subscribe) -> str:
+        """Return the channel on which a server wakes waiters; see `BlockingLink.subscribe`."""
+        async with self._abandoning(request.abandon):
+            found = await self._subscription(request.to, request.key, request.connect)
+            return "" if found is None else found.channel
+
+    async def await_wakeup(self, request: AwaitWakeup) -> bytes | None:
+        """Wait until a script wakes a waiter; see `BlockingLink.await_wakeup`."""
+        deadline = current.get()
+        seconds = request.seconds
+        if deadline is not None:
+            seconds = min(seconds, max(0.0, deadline.left()))
+        started = time.monotonic()
+        async with self._abandoning(request.abandon):
+            found = await self._subscription(request.to, request.key, False)
+            text = None
+            if found is None:
+                await asyncio.sleep(min(seconds, LONGEST_POLL))
+            else:
+                text = await found.wait(request.waiter.encode(), seconds)
+        extend(time.monotonic() - started)
+        return text
+
+    async def abandon(self, command: Command) -> None:
+        """Send what undoes a wait; see `BlockingLink.abandon`."""
+        with suppress(Exception), within(None):
+            await self.send([command])
+
+    @asynccontextmanager
+    async def _abandoning(self, abandon: Command | None) -> AsyncIterator[None]:
+        """Send a command if a wait is cancelled."""
+        try:
+            yield
+        except BaseException:
+            if abandon is not None:
+                # A task of its own, so that a second cancellation does not end it.
+                await asyncio.shield(asyncio.ensure_future(self.abandon(abandon)))
+            raise
+
+    async def _subscription(self, to: To, key: Key, connect: bool) -> AsyncSubscription | None:
+        name = to if isinstance(to, str) else to.component
+        component = await self._topology.acomponent(name)
+        client = await self._client(component, place(to, key, {name: component}).number)
+        if isinstance(client, ShardFailure):
+            return None
+        try:
+            node = client.get_node_from_key(key) if hasattr(client, "nodes_manager") else None
+        except ATTEMPT_ERRORS:
+            return None
+        source = ConnectionSource(client.connection_pool if node is None else node, self._raw)
+        return await self._subscriptions.get(client, source, node, connect=connect)
+
+    async def _client(self, component: Component, number: int | None) -> Any:
+        try:
+            client: Any = self._clients.aget(component, number, self._raw)
+            if isinstance(client, aioredis.RedisCluster):
+                async with kept_to_deadline():
+                    await client.initialize()
+        except ShardFailure as failure:
+            return failure
+        except (RedisError, RedisClusterException, OSError) as error:
+            shard = Shard(component.name, number)
+            return ShardFailure("", shard=str(shard), error=error)
+        return client
+
+    async def _exchange(self, attempts: Sequence[Attempt]) -> None:
+        # All, before anything is sent.
+        packed = [attempt.server_request.chunks() for attempt in attempts]
+        in_flight, alone = [], []
+        for attempt, chunks in zip(attempts, packed, strict=True):
+            holder = attempt.client if attempt.node is None else attempt.node
+            source = ConnectionSource(getattr(holder, "connection_pool", holder), self._raw)
+            name = "" if attempt.node is None else attempt.node.name
+            connection = (
+                self._connection_to(attempt.client, source, name)
+                if attempt.server_request.block is None
+                else None
+            )
+            if connection is None:
+                alone.append(_exchange_alone(source, attempt, chunks))
+            else:  # a future: a task for each would cost more than all the rest
+                first = chunks[0]
+                more = deque(chunks[1:]) if len(chunks) > 1 else None
+                allowed = earliest(attempt.allowed)
+                future = connection.submit(first.data, first.replies, allowed, more)
+                if attempt.told is not None:
+                    future.add_done_callback(partial(_note_end, attempt))
+                in_flight.append((attempt, future))
+        if not alone:
+            await _await_replies(in_flight)
+        elif len(attempts) == 1:
+            await alone[0]
+        else:
+            await asyncio.gather(_await_replies(in_flight), *alone)
+
+    def _connection_to(
+        self, client: Any, source: ConnectionSource, name: str
+    ) -> MultiplexedConnection | None:
+        """Return the connection to a server; None if its connections cannot be shared."""
+        try:
+            connections = self._connections[client]
+        except KeyError:
+            connections = self._connections[client] = {}
+        connection = connections.get(name)
+        if connection is None or connection.source.source is not source.source:
+            if not hasattr(source.source.connection_class, "is_reusable"):
+                return None
+            connection = connections[name] = MultiplexedConnection(source, policy_of(client))
+        return connection
+
+    def __repr__(self) -> str:
+        shared = [c for by_node in list(self._connections.values()) for c in by_node.values()]
+        shown = "; ".join(map(repr, shared)) or "no connection yet"
+        return f"<AwaitingLink{'' if self._raw else ' decoding'}: {shown}>"
+
+
+def _note_end(attempt: Attempt, future: object) -> None:
+    attempt.ended = time.perf_counter()
+
+
+async def _attempt(batch: Batch, started: Started) -> Attempt:
+    """Return the attempt at a batch that was started, once that has ended."""
+    future, component, number, client = started
+    attempt = Attempt.of_all(batch, component, number, client)
+    await _await_replies([(attempt, future)])
+    return attempt
+
+
+async def _exchange_alone(source: ConnectionSource, attempt: Attempt, chunks: list[Chunk]) -> None:
+    try:
+        with within(earliest(attempt.allowed)):
+            attempt.replies = await source.exchange(attempt.server_request.block, chunks)
+        attempt.refused = True
+    except ConnectionLost as lost:
+        attempt.error, attempt.sent = lost.error, lost.sent
+    _note_end(attempt, None)
+
+
+async def _await_replies(
+    in_flight: Sequence[tuple[Attempt, asyncio.Future[Received]]],
+) -> None:
+    """Wait for all replies; if cancelled, stop waiting for any of them."""
+    try:
+        for attempt, future in in_flight:
+            received = await future
+            attempt.written = received.written
+            if received.lost is None:
+                attempt.replies, attempt.refused = received, received.refused
+            else:
+                attempt.error, attempt.sent = received.lost.error, received.lost.sent
+    except BaseException:
+        for _, future in in_flight:
+            future.cancel()
+        raise

@@ -1,0 +1,563 @@
+"""Multiplexing: one awaiting connection to each server, shared by the tasks of an event loop.
+
+::
+
+    task A ─ SADD ┐                    ┌─► reply A
+    task B ─ GET  ┼─► one write ──► server ─► replies of one connection, in order
+    task C ─ SADD ┘  (a loop turn)     └─► reply C
+
+Requests made in one turn of the loop leave in one write: automatic pipelining. Replies come back in
+order, so each finds its request; the reply of a cancelled task is dropped. An idle connection goes
+back to redis-py's pool, which checks it before the next use. A connection that failed, or was
+silent for the socket timeout, is closed, and what is in flight on it fails; what was not yet
+written goes out on the next one.
+
+redis-py connects and authenticates. While a connection is multiplexed, `MultiplexedConnection`
+replaces asyncio's stream as the protocol of its transport, so that no task waits for each write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+import weakref
+from collections import deque
+from contextlib import suppress
+from contextvars import Context
+from itertools import islice
+from typing import Any
+
+from hiredis import PushNotification
+from redis.exceptions import (
+    ConnectionError,  # noqa: A004 - redis-py's own
+    InvalidResponse,
+    MaxConnectionsError,
+    ResponseError,
+    TimeoutError,  # noqa: A004 - redis-py's own
+)
+
+from shardkit.network.connections import INCOMPLETE, READ_BYTES, extended_timeout
+from shardkit.network.connections.connection import closed_error
+from shardkit.network.connections.policy import CallPolicy, overloaded
+from shardkit.network.connections.redis_private import health_check_is_due, postpone_health_check
+from shardkit.operations.deadlines import Deadline
+from shardkit.events import handlers
+from shardkit.operations.commands import Replies, Reply
+from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
+
+# Two chunks in flight, as on the blocking link, so that buffers are bounded.
+MAX_BYTES = 2 * CHUNK_BYTES
+MAX_REPLIES = 2 * CHUNK_REQUESTS
+# So many requests are written although the turn of the loop is not over.
+_WRITTEN_EARLY = 32
+
+
+class ConnectionLost(Exception):
+    """A request failed; ``sent`` if the server may have seen it."""
+
+    def __init__(self, error: Exception, sent: bool) -> None:
+        super().__init__(error, sent)
+        self.error = error
+        self.sent = sent
+
+
+class ConnectionSource:
+    """Where connections come from: a client's pool, or a node of a cluster, which is one itself."""
+
+    def __init__(self, source: Any, raw: bool) -> None:
+        self.raw = raw
+        self.source = source
+        self._is_pool = hasattr(source, "get_connection")
+
+    def __repr__(self) -> str:
+        return repr(self.source) if self._is_pool else f"<node {self.source.name}>"
+
+    def get_idle(self) -> Any:
+        """Return a connection that can be used at once, or None."""
+        if self._is_pool:
+            return self.source.get_idle()
+        with suppress(MaxConnectionsError):  # `acquire` raises it
+            connection = self.source.acquire_connection()
+            if connection.is_reusable():
+                return connection
+            self.source.release(connection)
+        return None
+
+    async def acquire(self) -> Any:
+        """Return a connected connection; its health was checked if that was due."""
+        if self._is_pool:
+            connection = await self.source.get_connection()
+        else:
+            connection = self.source.acquire_connection()
+            try:
+                if connection.is_connected and not connection.is_reusable():
+                    await connection.disconnect(nowait=True)
+                await connection.connect()
+            except BaseException:
+                self.source.release(connection)
+                raise
+        try:
+            await connection.check_health()
+        except BaseException:
+            await self.release(connection, broken=True)
+            raise
+        return connection
+
+    async def release(self, connection: Any, *, broken: bool) -> None:
+        """Release a connection, closed if it is broken."""
+        if broken:
+            await connection.disconnect(nowait=True)
+        released = self.source.release(connection)
+        if self._is_pool:
+            await released
+
+    def release_nowait(self, connection: Any) -> None:
+        """Release a connection, without waiting."""
+        if self._is_pool:
+            self.source.release_nowait(connection)
+        else:
+            self.source.release(connection)
+
+    async def exchange(self, block: float | None, chunks: list[Chunk]) -> list[Reply]:
+        """Send chunks over a connection of their own, and return the replies."""
+        try:
+            connection = await self.acquire()
+        except Exception as error:  # whatever it is, nothing was sent
+            raise ConnectionLost(error, sent=False) from error
+        complete = False
+        try:
+            for chunk in chunks:
+                await connection.send_packed_command(chunk.data, check_health=False)
+            count = sum(chunk.replies for chunk in chunks)
+            if block is None:
+                replies = await self._read(connection, count)
+            else:
+                connection.for_block = True
+                with extended_timeout(connection, block):
+                    replies = await self._read(connection, count)
+            complete = True
+        except Exception as error:  # whatever it is, only this server's requests fail
+            raise ConnectionLost(error, sent=True) from error
+        else:
+            return replies
+        finally:
+            connection.for_block = False
+            await self.release(connection, broken=not complete)
+
+    async def _read(self, connection: Any, count: int) -> list[Reply]:
+        replies: list[Reply] = []
+        while len(replies) < count:
+            try:
+                replies.append(await connection.read_response(disable_decoding=self.raw))
+            except ResponseError as error:
+                replies.append(error)
+        return replies
+
+
+class Received(Replies):
+    """The replies to a request.
+
+    Attributes:
+        refused: whether an error is among them, inside of one, or in their place.
+        lost: the error in their place.
+        written: when the request was written, as `time.perf_counter` tells it, if somebody listens.
+    """
+
+    refused = False  # of the class, as with `failed`
+    lost: ConnectionLost | None = None
+    written = 0.0
+
+
+class QueuedRequest:
+    """What to write, the replies so far, and the future that is done when all have come.
+
+    Attributes:
+        data: what is to be written next.
+        count: how many replies that will have.
+        more: the chunks after it.
+        future: done when all replies have come, or cannot come any more. It has only these as its
+            result: with the request it would be garbage that refers to itself.
+        sent: whether any of it was written.
+        replies: the replies so far.
+        left: how many have not come.
+        replies_due: how many there will be.
+    """
+
+    sent = False
+    more: deque[Chunk] | None = None
+
+    def __init__(self, data: bytes, count: int, future: asyncio.Future[Received]) -> None:
+        self.data = data
+        self.count = self.left = self.replies_due = count
+        self.future = future
+        self.replies = Received()
+
+    def add(self, more: deque[Chunk]) -> None:
+        """Add chunks."""
+        self.more = more
+        self.left = self.replies_due = self.count + sum([chunk.replies for chunk in more])
+
+    def limit(self, deadline: Deadline, loop: asyncio.AbstractEventLoop) -> None:
+        """Fail when a deadline passes; a connection that is in use stays so for others."""
+        left = deadline.left()
+        if left <= 0:
+            self.fail(deadline.passed(), sent=False)
+            return
+        started = time.monotonic()
+
+        def expire() -> None:
+            self.fail(deadline.passed(time.monotonic() - started), self.sent)
+
+        timer = loop.call_later(left, expire)
+        self.future.add_done_callback(lambda _: timer.cancel())
+
+    def fail(self, error: Exception, sent: bool) -> None:
+        """Have it done without all replies; ``sent`` if the server may have seen the request."""
+        if not self.future.done():
+            self.replies.lost, self.replies.refused = ConnectionLost(error, sent), True
+            self.future.set_result(self.replies)
+
+
+class MultiplexedConnection(asyncio.BufferedProtocol):
+    """One connection to one server, shared by the tasks of a loop; acquired when needed.
+
+    ::
+
+        submit ─► queued ─► (write) ─► in flight ─► (replies) ─► the request's future
+
+    Attributes:
+        source: where the connection comes from.
+        allowed: how long a call may take by the server's entry, in seconds; None for any time.
+    """
+
+    def __init__(self, source: ConnectionSource, policy: CallPolicy) -> None:
+        self.source = source
+        self.allowed = policy.deadline
+        self._max_waiting = policy.max_waiting
+        self._waiting = 0  # commands that are queued
+        self._decode = not source.raw
+        self._loop = asyncio.get_running_loop()
+        self._queued: deque[QueuedRequest] = deque()
+        # Each with how many bytes were written, and how many replies these will have.
+        self._in_flight: deque[tuple[QueuedRequest, int, int]] = deque()
+        self._bytes_in_flight = self._replies_in_flight = self._replies_to_first = 0
+        self._connection: Any = None
+        self._transport: Any = None
+        self._stream_protocol: Any = None
+        self._parser: Any = None
+        self._pushes = False
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._connecting: asyncio.Task[None] | None = None
+        self._write_scheduled = False
+        self._joined = False  # whether several requests shared the last write
+        self._must_close: bool
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_read = 0.0
+        self._unwritten = 0
+        self._first_since = 0.0  # when the first in flight became that
+        self._received = 0  # bytes since then
+
+    def submit(
+        self,
+        data: bytes,
+        replies: int,
+        deadline: Deadline | None = None,
+        more: deque[Chunk] | None = None,
+    ) -> asyncio.Future[Received]:
+        """Queue a request, and return the future of its replies.
+
+        Args:
+            data: packed commands.
+            replies: how many replies they will have.
+            deadline: by when all have to be there.
+            more: further chunks of the same request.
+        """
+        future: asyncio.Future[Received] = self._loop.create_future()
+        request = QueuedRequest(data, replies, future)
+        if more:
+            request.add(more)
+        if deadline is not None and deadline.at != math.inf:
+            request.limit(deadline, self._loop)
+            if future.done():
+                return future
+        waiting = self._waiting + request.replies_due
+        if waiting > self._max_waiting and self._waiting:
+            request.fail(overloaded(self._waiting, self._max_waiting), sent=False)
+            return future
+        self._waiting = waiting
+        self._queued.append(request)
+        if self._write_scheduled:
+            if len(self._queued) == _WRITTEN_EARLY:  # the server begins while others join
+                self._write()
+                self._write_scheduled = True
+        elif self._transport is None and not self._joined:
+            self._acquire()
+        else:  # later requests of this turn join the same write
+            self._write_scheduled = True
+            self._loop.call_soon(self._write)
+        return future
+
+    def __repr__(self) -> str:
+        if self._connecting is not None:
+            state = "connecting"
+        else:
+            state = "idle" if self._transport is None else "connected"
+        return (
+            f"<MultiplexedConnection {self.source!r}: {state}, {len(self._queued)} waiting, "
+            f"{self._replies_in_flight - self._replies_to_first} replies outstanding>"
+        )
+
+    # ---- acquiring and releasing the connection
+
+    def _acquire(self) -> None:
+        """Acquire a connection and write: now if one is idle, else once connected."""
+        if self._connecting is not None and not self._connecting.done():
+            return
+        try:
+            connection = self.source.get_idle()
+        except Exception as error:  # whatever it is, nothing was sent
+            self._fail_queued(error)
+            return
+        if connection is None or health_check_is_due(connection, self._loop.time()):
+            # For all tasks: the deadline of the one that needs it first is not that of the others.
+            self._connecting = self._loop.create_task(self._connect(connection), context=Context())
+        else:
+            self._attach(connection)
+            self._write()
+
+    async def _connect(self, connection: Any) -> None:
+        try:
+            if connection is not None:
+                await self.source.release(connection, broken=False)
+            connection = await self.source.acquire()
+        except Exception as error:  # whatever it is, nothing was sent
+            self._fail_queued(error)
+            return
+        except BaseException:  # the loop is shutting down
+            self._fail_queued(ConnectionError("the event loop is shutting down"))
+            raise
+        finally:
+            self._connecting = None
+        self._attach(connection)
+        self._write()
+
+    def _attach(self, connection: Any) -> None:
+        self._connection = connection
+        self._transport = connection.transport
+        self._stream_protocol = self._transport.get_protocol()
+        self._transport.set_protocol(self)
+        self._parser = connection.reply_parser()
+        self._pushes = int(connection.protocol) != 2
+        self._must_close = False
+
+    def _release(self) -> None:
+        """Release the connection: every reply has come."""
+        connection, self._connection = self._connection, None
+        transport, self._transport = self._transport, None
+        transport.set_protocol(self._stream_protocol)
+        if self._must_close:
+            transport.abort()
+        else:
+            postpone_health_check(connection, self._loop.time())
+        self.source.release_nowait(connection)
+
+    def _break_off(self, error: Exception) -> None:
+        """Close the connection, and fail what is in flight on it."""
+        if self._transport is None:
+            return
+        if self._connection.closed:
+            error = closed_error()
+        elif self._in_flight:
+            self._connection.note_failure(error)
+        for request, _, _ in self._in_flight:
+            request.fail(error, sent=True)
+        self._in_flight.clear()
+        self._bytes_in_flight = self._replies_in_flight = self._replies_to_first = 0
+        if self._queued and self._queued[0].sent:  # half of it is out
+            self._waiting -= self._queued.popleft().replies_due
+        self._must_close = True
+        self._release()
+        if self._queued:
+            self._acquire()
+
+    def _fail_queued(self, error: Exception) -> None:
+        self._waiting = 0
+        while self._queued:
+            self._queued.popleft().fail(error, sent=False)
+
+    # ---- writing
+
+    def _write(self) -> None:
+        """Write what is queued, up to the limits of what may be in flight."""
+        self._write_scheduled = False
+        if self._transport is None:  # it broke meanwhile
+            if self._queued:
+                self._acquire()
+            return
+        if not self._in_flight:
+            self._start_timeout()
+        data = []
+        queued, in_flight = self._queued, self._in_flight
+        size, replies = self._bytes_in_flight, self._replies_in_flight
+        while queued and size < MAX_BYTES and replies < MAX_REPLIES:
+            request = queued[0]
+            if request.future.done():  # cancelled
+                queued.popleft()
+                self._waiting -= request.replies_due
+                continue
+            packed, count = request.data, request.count
+            if handlers and not request.sent:
+                request.replies.written = time.perf_counter()
+            request.sent = True
+            if request.more:
+                chunk = request.more.popleft()
+                request.data, request.count = chunk.data, chunk.replies
+            else:
+                queued.popleft()
+                self._waiting -= request.replies_due
+            in_flight.append((request, len(packed), count))
+            size += len(packed)
+            replies += count
+            data.append(packed)
+        self._bytes_in_flight, self._replies_in_flight = size, replies
+        if data:
+            self._joined = len(data) > 1
+            self._transport.write(data[0] if len(data) == 1 else b"".join(data))
+        elif not self._in_flight:
+            self._release()
+
+    def pause_writing(self) -> None:
+        """Called by the transport: its buffer is full."""
+        self._stream_protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Called by the transport: its buffer has room."""
+        self._stream_protocol.resume_writing()
+
+    # ---- reading
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Called by the transport: where to put what arrives."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Called by the transport: ``nbytes`` have arrived."""
+        if self._transport is None:
+            return  # broken meanwhile
+        self._last_read = self._loop.time()
+        self._received += nbytes
+        try:
+            self._parser.reader.feed(self._buffer, 0, nbytes)
+            self._deliver()
+            if self._received > READ_BYTES:
+                seconds = self._last_read - self._first_since
+                self._connection.check_reply(seconds, self._received)
+        except (TimeoutError, InvalidResponse) as error:
+            self._break_off(error)
+            return
+        except Exception as error:  # no RESP
+            self._break_off(ConnectionError(f"the reply is no RESP: {error}"))
+            return
+        if self._queued:
+            if not self._write_scheduled:
+                self._write()
+        elif not self._in_flight:
+            if self._parser.reader.has_data():
+                self._break_off(ConnectionError("the server sent more replies than requests"))
+            else:
+                self._release()
+
+    def _deliver(self) -> None:
+        """Deliver the replies received so far to the requests in flight."""
+        parser, in_flight, pushes = self._parser, self._in_flight, self._pushes
+        gets = parser.gets_decoded if self._decode else parser.gets_raw
+        delivered = freed = 0
+        while in_flight:
+            request, size, count = in_flight[0]
+            replies = request.replies
+            if count == 1 and not pushes:
+                reply = gets()
+                if reply is INCOMPLETE:
+                    break
+                replies.append(reply)
+                missing = 0
+            else:
+                missing = count - self._replies_to_first
+                if pushes:
+                    while missing and (reply := gets()) is not INCOMPLETE:
+                        if not isinstance(reply, PushNotification):
+                            replies.append(reply)
+                            missing -= 1
+                else:  # all that have come, without a step of Python each
+                    before = len(replies)
+                    replies.extend(islice(iter(gets, INCOMPLETE), missing))
+                    missing -= len(replies) - before
+            if parser.refused:
+                parser.refused, replies.refused = False, True
+                self._must_close = self._must_close or parser.unusable
+            self._replies_to_first = count - missing if missing else 0
+            if missing:
+                break
+            in_flight.popleft()
+            delivered += count
+            freed += size
+            request.left -= count
+            if not request.left and not request.future.done():
+                request.future.set_result(replies)
+        if delivered:
+            self._received = 0
+            self._first_since = self._last_read
+            self._bytes_in_flight -= freed
+            self._replies_in_flight -= delivered
+
+    def eof_received(self) -> None:
+        """Called by the transport: the server has closed its side."""
+        self._stream_protocol.eof_received()
+        self._break_off(ConnectionError("the server closed the connection"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the transport: it is closed."""
+        self._stream_protocol.connection_lost(exc)
+        self._break_off(ConnectionError(f"the connection was lost{f': {exc}' if exc else ''}"))
+
+    # ---- timeout
+
+    def _start_timeout(self) -> None:
+        self._last_read = self._first_since = self._loop.time()
+        self._unwritten = self._received = 0
+        timeout = self._connection.socket_timeout
+        if timeout is not None and self._timer is None:
+            self._call_later(timeout)
+
+    def _call_later(self, seconds: float) -> None:
+        # Not by a strong reference, which would keep a closed kit until then.
+        self._timer = self._loop.call_later(seconds, _check_timeout, weakref.ref(self))
+
+    def _check_timeout(self) -> None:
+        """Close a connection on which nothing has moved for the socket timeout."""
+        self._timer = None
+        if self._transport is None:
+            return
+        now = self._loop.time()
+        unwritten = self._transport.get_write_buffer_size()
+        if unwritten < self._unwritten:
+            self._last_read = now
+        self._unwritten = unwritten
+        timeout = self._connection.socket_timeout
+        left = self._last_read + timeout - now
+        if left > 0:
+            try:
+                self._connection.check_reply(now - self._first_since, 0)
+            except TimeoutError as error:
+                self._break_off(error)
+                return
+            self._call_later(left)
+        else:
+            self._break_off(TimeoutError(f"no reply for {timeout} seconds"))
+
+
+def _check_timeout(found: weakref.ref[MultiplexedConnection]) -> None:
+    connection = found()
+    if connection is not None:
+        connection._check_timeout()

@@ -1,0 +1,410 @@
+"""The part of a batch that goes to one server: packed, and its replies unpacked. No I/O.
+
+::
+
+    batch      [SADD a, SADD b, SADD c, SADD d]
+    requests   shard 0: [SADD a, SADD c] at positions 0, 2     shard 1: [SADD b, SADD d] at 1, 3
+    chunks     each server's requests packed, cut every 256 KiB or 1,000 requests
+
+One chunk is written while the replies to the one before are read, so a batch of any size needs
+bounded buffers and cannot deadlock.
+
+Also the rules for what may be sent again, and when: `may_repeat`, `lacks_script`, `pause_before`
+and `patience_with`.
+
+A script is sent by its SHA-1. If the server may lack it, the first call sends the text (EVAL),
+which the server caches for the calls that follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
+
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MaxConnectionsError,
+    NoPermissionError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+    TimeoutError,  # noqa: A004 - redis-py's own
+)
+
+from shardkit.network.connections.breaker import BreakerOpenError
+from shardkit.network.connections.connector import SOCKET_TIMEOUT
+from shardkit.network.connections.redis_private import is_script_missing
+from shardkit.operations.deadlines import DeadlineExceeded
+from shardkit.errors import CommandRefused, ShardFailure, ShardUnavailable
+from shardkit.events import CommandsSent, ScriptLoaded, emit, sent
+from shardkit.operations.commands import (
+    Argument,
+    Batch,
+    Columns,
+    Command,
+    PlainCommands,
+    Reply,
+    Script,
+    Shard,
+    Transaction,
+)
+from shardkit.routing.command_keys import reads_only
+from shardkit.operations.server_errors import meaning
+from shardkit.network.links import resp
+from shardkit.network.links.coalescing import JoinedRun, join_all, pack_joined
+from shardkit.network.links.resp import (
+    Arguments,
+    Chunk,
+    UniformCommands,
+    join,
+    pack,
+    pack_all,
+    pack_command,
+)
+
+LONGEST_PAUSE = 0.5
+
+_MULTI = pack_command(("MULTI",))
+_EXEC = pack_command(("EXEC",))
+_ASKING = pack_command(("ASKING",))
+_READS = "\n--@reads"
+# They change nothing either, though a replica answers otherwise.
+_OF_ONE_SERVER = {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "TIME", "INFO"}
+_most_arguments: dict[str, int] = {}
+_ARGS, _SCRIPT = itemgetter(2), itemgetter(3)  # of a Command; many times faster than its names
+ATTEMPT_ERRORS = (
+    *(RedisError, RedisClusterException, OSError, ArithmeticError, AttributeError),
+    *(LookupError, MemoryError, RuntimeError, TypeError, ValueError),
+)
+"""What redis-py, hiredis, sockets and TLS raise; only the server's own requests fail then.
+
+Not all of Exception: what a signal handler of the caller's raises in the middle is the caller's.
+"""
+
+
+@dataclass(slots=True)
+class ServerRequest:
+    """Requests of a batch for one server.
+
+    Attributes:
+        shard: the shard, for messages.
+        address: the server, for messages.
+        positions: where each request stands in the batch.
+        batch: the batch.
+        loaded: the SHA-1s of the scripts that the server is known to have.
+        brought: those whose text this request sends.
+        asking: whether the requests follow an ASK redirection.
+        block: how long its (only) request may block.
+        rows: of the whole batch, name and arguments of each, if it is all commands without scripts.
+        uniform: the same requests by column, if the batch was given so.
+        joins: whether uniform neighbours become one command (see `coalescing`).
+        in_slots: whether only those whose keys share a slot can.
+        runs: if they did, how replies are split again.
+    """
+
+    shard: Shard
+    address: str
+    positions: Sequence[int] = ()
+    batch: Batch = ()
+    loaded: set[str] = field(default_factory=set)
+    brought: set[str] = field(default_factory=set)
+    asking: bool = False
+    block: float | None = None
+    rows: Sequence[Arguments] | None = None
+    uniform: UniformCommands | None = None
+    joins: bool = False
+    in_slots: bool = False
+    runs: list[JoinedRun] = field(default_factory=list)
+
+    def chunks(self) -> list[Chunk]:
+        """Pack the requests.
+
+        Raises:
+            InvalidArgumentError: an argument is neither text, bytes nor a number.
+        """
+        chunks: list[Chunk] = []
+        self.runs = []
+        if self.uniform is not None:
+            joined = join_all(self.uniform) if self.joins else None
+            if joined is None:
+                return self.uniform.chunks()
+            chunks, self.runs = joined
+            return chunks
+        # Slice by slice, so that what is passed over repeatedly stays in the processor's cache.
+        for start in range(0, len(self.positions), resp.CHUNK_REQUESTS):
+            positions = self.positions[start : start + resp.CHUNK_REQUESTS]
+            if self.rows is not None and not self.asking:
+                chunks += self._packed_rows(list(map(self.rows.__getitem__, positions)))
+            else:
+                chunks += self._packed(self._requests(positions))
+        if self.runs and not any(run.joined for run in self.runs):
+            self.runs = []
+        return chunks
+
+    def _packed(self, requests: Batch) -> list[Chunk]:
+        if self.asking:  # each for itself: a node forgets it after one command
+            asked = [(_ASKING + data, n + 1) for data, n in map(self._pack, requests)]
+            return join([data for data, _ in asked], [count for _, count in asked])
+        if set(map(type, requests)) == {Command} and set(map(_SCRIPT, requests)) == {None}:
+            return self._packed_rows(list(map(_ARGS, requests)))
+        pieces = [self._pack(request) for request in requests]
+        if self.joins:
+            self.runs.append(JoinedRun(sum(count for _, count in pieces)))
+        return join([data for data, _ in pieces], [count for _, count in pieces])
+
+    def _packed_rows(self, rows: Sequence[Arguments]) -> list[Chunk]:
+        if not self.joins:
+            return pack_all(rows)
+        chunks, runs = pack_joined(rows, self.in_slots)
+        self.runs += runs
+        return chunks
+
+    def _requests(self, positions: Sequence[int]) -> Batch:
+        if len(positions) == len(self.batch):
+            return self.batch
+        return list(map(self.batch.__getitem__, positions))
+
+    @property
+    def requests(self) -> Batch:
+        """The requests."""
+        return self._requests(self.positions)
+
+    def tell(self) -> CommandsSent:
+        """Tell those who listen that this is sent."""
+        return sent(
+            self.shard,
+            self.address,
+            len(self.positions),
+            self._names,
+            lambda: commands_in(self.requests),
+        )
+
+    def tell_loaded(self) -> None:
+        """Tell those who listen which scripts the server was given."""
+        for sha in self.brought - self.loaded:
+            script = next(
+                request.script.name
+                for request in self.requests
+                if isinstance(request, Command) and request.script and request.script.sha == sha
+            )
+            emit(ScriptLoaded(str(self.shard), self.address, script))
+
+    def _names(self) -> set[str]:
+        batch = self.batch
+        if isinstance(batch, Columns):
+            return {batch.name}
+        if isinstance(batch, PlainCommands):
+            return {str(batch.rows[position][0]) for position in self.positions}
+        return {request.name for request in self.requests}
+
+    def _pack(self, request: Command | Transaction) -> tuple[bytes, int]:
+        """Return a request packed, and how many replies it will have."""
+        if isinstance(request, Transaction):
+            # A script is sent as its text: inside MULTI, NOSCRIPT would come too late to retry.
+            inner = [pack(_with_text(c) if c.script else c.args) for c in request.commands]
+            return b"".join([_MULTI, *inner, _EXEC]), len(inner) + 2
+        script = request.script
+        if script and script.sha not in self.loaded and script.sha not in self.brought:
+            self.brought.add(script.sha)
+            return pack(_with_text(request)), 1
+        return pack(request.args), 1
+
+    def unpack(self, replies: list[Reply]) -> Iterator[tuple[int, Command | Transaction, Reply]]:
+        """Yield each request's position and reply; an error is an exception as a value."""
+        taken = 0
+        requests = self.requests
+        if len(replies) == len(requests):
+            yield from zip(self.positions, requests, replies, strict=True)
+            return
+        for position, request in zip(self.positions, requests, strict=True):
+            taken += int(self.asking)
+            if isinstance(request, Transaction):
+                count = len(request.commands)
+                queued = replies[taken : taken + count + 1]
+                executed = replies[taken + count + 1]
+                taken += count + 2
+                # EXEC only says that it was aborted; the command's own reply says why.
+                why = next((reply for reply in queued if isinstance(reply, Exception)), executed)
+                yield position, request, executed if isinstance(executed, list) else why
+            else:
+                yield position, request, replies[taken]
+                taken += 1
+
+    def failure(self, request: Command | Transaction, error: Exception, sent: bool) -> ShardFailure:
+        """Return what stands in a request's slot when no reply came.
+
+        Args:
+            request: the request.
+            error: why.
+            sent: whether the server may have seen it.
+        """
+        if not sent:
+            what = "cannot be used" if meaning(error) else "cannot be reached"
+            if isinstance(error, _OUR_LIMITS):
+                what = "was not asked"
+            remedy = "see `shardkit status`"
+            if isinstance(error, DeadlineExceeded):
+                remedy = "the command was not executed; allow it more time"
+            return self._failure(ShardUnavailable, request, error, what, remedy)
+        what = "did not answer in time" if isinstance(error, TimeoutError) else "was lost"
+        remedy = "the command may have been executed; look before you send it again"
+        return self._failure(ShardUnavailable, request, error, what, remedy, maybe_executed=True)
+
+    def refusal(self, request: Command | Transaction, error: Exception) -> ShardFailure:
+        """Return what stands in a request's slot when the server answered with an error."""
+        if isinstance(error, ResponseError):
+            what, remedy = f"{request.name} was refused", ""
+            if not self.in_slots and isinstance(error, AskError | ClusterDownError):
+                remedy = _IS_A_CLUSTERS
+            # A script may have written before it failed; the server's own checks come first.
+            partly = isinstance(request, Command) and request.script is not None
+            partly = partly and not isinstance(error, _CHECKED_FIRST)
+            return self._failure(
+                CommandRefused, request, error, what, remedy, maybe_executed=partly
+            )
+        # The server is up but cannot serve this client (loading, or authentication).
+        return self._failure(
+            ShardUnavailable, request, error, f"refused {request.name}", "see `shardkit status`"
+        )
+
+    def _failure(
+        self,
+        kind: type[ShardFailure],
+        request: Command | Transaction,
+        error: Exception,
+        what: str,
+        remedy: str = "",
+        maybe_executed: bool = False,
+    ) -> ShardFailure:
+        where = f"{self.shard} ({self.address})"
+        separator = ": " if kind is CommandRefused else " "
+        text, better = meaning(error) or (str(error), "")
+        return kind(
+            f"{where}{separator}{what}: {text}",
+            better or remedy,
+            shard=str(self.shard),
+            command=request.name,
+            error=error,
+            key=request.key if isinstance(request.key, bytes) else str(request.key),
+            maybe_executed=maybe_executed,
+        )
+
+
+_OUR_LIMITS = (MaxConnectionsError, DeadlineExceeded, BreakerOpenError)
+_CHECKED_FIRST = (NoPermissionError, ReadOnlyError, NoScriptError, AskError, ClusterDownError)
+_IS_A_CLUSTERS = (
+    "the server is a node of a cluster: give the component one entry with cluster: true"
+)
+
+
+def _with_text(command: Command) -> Sequence[Argument]:
+    """Return a script's call with its text in place of its SHA-1; the server keeps the text."""
+    assert command.script is not None
+    return ("EVAL", command.script.text, *command.args[2:])
+
+
+def lacks_script(request: Command | Transaction, reply: Reply) -> bool:
+    """Whether the server had forgotten the request's script, so that nothing was executed."""
+    return is_script_missing(reply) and isinstance(request, Command) and request.script is not None
+
+
+def pause_before(attempt: int) -> float:
+    """Return how long to wait before an attempt, in seconds; the first two follow at once."""
+    return min(0.0025 * 2**attempt, LONGEST_PAUSE) if attempt > 1 else 0.0
+
+
+def patience_with(client: Any) -> float:
+    """Return how long a client's commands wait for a server that loads or has been replaced.
+
+    In seconds: as long as its entry lets an answer take, its ``socket_timeout``.
+    """
+    pool = getattr(client, "connection_pool", None)
+    timeout = pool.connection_kwargs.get("socket_timeout") if pool is not None else None
+    return SOCKET_TIMEOUT if timeout is None else float(timeout)
+
+
+def commands_in(requests: Batch) -> Iterator[Sequence[Argument]]:
+    """Yield the commands of requests as they are sent, those of transactions one by one."""
+    for request in requests:
+        if isinstance(request, Transaction):
+            yield from (command.args for command in request.commands)
+        else:
+            yield request.args
+
+
+def pack_few(batch: Batch, loaded: Callable[[Any], set[str]], client: Any) -> bytes | None:
+    """Pack a few plain commands for a server.
+
+    Args:
+        batch: the commands.
+        loaded: returns the SHA-1s of the scripts that a client's server is known to have.
+        client: the client.
+
+    Returns:
+        None if that takes more: a script may have to be sent in full, an argument cannot be sent,
+        or they are too large to be written at once.
+    """
+    packed = []
+    command: Any
+    for command in batch:
+        _, _, args, script, _, _ = command
+        if script is not None and script.sha not in loaded(client):
+            return None
+        try:
+            packed.append(pack_command(args))
+        except (TypeError, UnicodeEncodeError):
+            return None
+    if len(packed) == 1:
+        return packed[0]
+    data = b"".join(packed)
+    return data if len(data) <= resp.CHUNK_BYTES else None
+
+
+def may_repeat(request: Command | Transaction) -> bool:
+    """Whether a request may be sent again although it may have been executed."""
+    return isinstance(request, Command) and (
+        request.idempotent or request.args[0] in _OF_ONE_SERVER or only_reads(request)
+    )
+
+
+def only_reads(command: Command) -> bool:
+    """Whether a command changes nothing: by its name, or by the ``--@reads`` of its script."""
+    script = command.script
+    if command.block is not None:
+        return False
+    if script is None:
+        return reads_only(command.args)
+    most = _most_arguments.get(script.sha)
+    if most is None:
+        most = _most_arguments[script.sha] = _marked(script)
+    return len(command.args) - 3 - int(command.args[2]) <= most
+
+
+def _marked(script: Script) -> int:
+    """Return with how many arguments at most a script changes nothing; -1 if it always may."""
+    _, found, rest = script.text.partition(_READS)
+    if not found:
+        return -1
+    number = rest.partition("\n")[0].strip()
+    return int(number) if number else 1_000_000
+
+
+def settle(
+    server_request: ServerRequest, request: Command | Transaction, reply: Reply
+) -> tuple[Reply, bool]:
+    """Return what goes into the slot, and whether that is (or holds) a failure."""
+    if isinstance(reply, Exception):
+        return server_request.refusal(request, reply), True
+    if isinstance(request, Transaction) and reply is not None:
+        failed = False
+        for n, inner in enumerate(reply):
+            if isinstance(inner, Exception):
+                reply[n] = server_request.refusal(request.commands[n], inner)
+                failed = True
+        return reply, failed
+    return reply, False

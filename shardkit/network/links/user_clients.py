@@ -1,0 +1,410 @@
+"""The clients that users get: redis-py's, with a shorter way from the method to the socket.
+
+::
+
+    DirectClient         GET a ─► pack ─► one idle connection: write, read ─► redis-py's callback
+
+    MultiplexedClient    await client.get("a")    ┐
+                         await client.incr("n")   ├─► one connection, one write a turn of the loop
+                         await client.hgetall(…)  ┘
+                         await client.blpop(…)    ──► a connection of its own, as with redis-py
+
+redis-py's awaiting client takes a connection from its pool for each call in flight: a thousand
+tasks want a thousand connections, and each pays for taking one, writing and waiting alone. Here
+what neither blocks nor changes its connection's state is submitted to a `MultiplexedConnection`, as
+operations are. The blocking client does the same command for command as an operation does.
+
+They are redis-py's clients in all else: types, methods, callbacks, errors; pipelines, pub/sub,
+locks, WATCH, SELECT and so on take redis-py's way. So does each command where the entry says
+``retries``, because redis-py repeats them. A server that stands still lets all tasks of a loop wait
+together, and fail together after the socket timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from itertools import count
+from typing import Any, Final
+
+import redis
+import redis.asyncio as aioredis
+from redis.asyncio.client import Pipeline as AsyncPipeline
+from redis.client import Pipeline
+from redis.exceptions import ConnectionError, ReadOnlyError  # noqa: A004 - redis-py's own
+
+from shardkit.network.connections.connection import ServerReplacedError
+from shardkit.network.connections.policy import policy_of
+from shardkit.network.connections.redis_private import (
+    EMPTY_RESPONSE,
+    NEVER_DECODE,
+    is_unready,
+    reply_callbacks,
+)
+from shardkit.operations.deadlines import current, earliest, within
+from shardkit.errors import RoutingError
+from shardkit.events import CommandsSent, handlers, sent, settled, watched
+from shardkit.routing.command_keys import blocking_seconds, has_plain_form, reads_only
+from shardkit.network.links.multiplexer import ConnectionSource, MultiplexedConnection
+from shardkit.network.links.resp import pack_command
+from shardkit.network.links.server_request import patience_with, pause_before
+
+# What has no key, or several, and neither blocks nor concerns its connection.
+_SHARED = frozenset(
+    {
+        *(
+            "MGET",
+            "MSET",
+            "DEL",
+            "UNLINK",
+            "EXISTS",
+            "TOUCH",
+            "PING",
+            "ECHO",
+            "PUBLISH",
+            "SPUBLISH",
+        ),
+        *("DBSIZE", "TIME", "SCAN", "KEYS", "INFO", "EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO"),
+        *("SINTER", "SUNION", "SDIFF", "SINTERSTORE", "SUNIONSTORE", "SDIFFSTORE", "SMOVE"),
+        *("ZUNIONSTORE", "ZINTERSTORE", "ZDIFFSTORE", "RENAME", "RENAMENX", "COPY", "BITOP"),
+        *("PFCOUNT", "PFMERGE", "LMOVE", "RPOPLPUSH", "FCALL", "FCALL_RO", "RANDOMKEY"),
+    }
+)
+_is_shared: dict[Any, bool] = {}
+# What leaves its connection in another state than the kit's own are in: the pool's own, from then.
+_CHANGES_CONNECTION = frozenset(
+    {
+        *("SELECT", "AUTH", "HELLO", "RESET", "QUIT", "READONLY", "READWRITE", "MONITOR"),
+        *("CLIENT SETNAME", "CLIENT SETINFO", "CLIENT REPLY", "CLIENT TRACKING", "CLIENT CACHING"),
+        *("CLIENT NO-EVICT", "CLIENT NO-TOUCH", "CLIENT CAPA", "CLIENT IMPORT-SOURCE"),
+    }
+)
+
+
+def _pauses(client: Any) -> Iterator[float]:
+    """Yield how long to wait before each further attempt at a server that is not ready."""
+    waited = 0.0
+    deadline = earliest(client.connection_pool.policy.deadline)
+    for attempt in count(1):
+        pause = pause_before(attempt)
+        waited += pause
+        if waited > patience_with(client):
+            return
+        if deadline is not None and deadline.left() <= pause:
+            raise deadline.passed()
+        yield pause
+
+
+def _reader_for(client: Any, args: Sequence[Any]) -> Any:
+    """Return the client in whose place a command only reads while a move holds the shard."""
+    if client.reader is None or client.connection is not None or not reads_only(args):
+        return None
+    return client.reader()
+
+
+class DirectClient(redis.Redis):
+    """redis-py's blocking client, in one pass from the method to the socket.
+
+    What a server refuses because it loads its data, or is a replica now, is sent again for as long
+    as the entry's ``socket_timeout``, to the server that the entry names by then.
+
+    Attributes:
+        successor: returns the client of the same shard, its entry read anew.
+        reader: returns the client that reads while a move holds the shard; None if none does.
+    """
+
+    successor: Callable[[], Any] | None = None
+    reader: Callable[[], Any] | None = None
+    _takes_redis_pys_way: bool | None = None
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Execute a command, in one pass if it can be."""
+        pool: Any = self.connection_pool
+        if pool.draining:  # another client is in its place by now
+            reader = _reader_for(self, args)
+            if reader is not None:
+                return reader.execute_command(*args, **options)
+        try:
+            return self._execute(args, options)
+        except ServerReplacedError:
+            if self.connection is not None:
+                raise
+            return self._execute(args, options)
+        except (ReadOnlyError, ConnectionError) as error:
+            if self.successor is None or self.connection is not None or not is_unready(error):
+                raise
+            last = error
+        for pause in _pauses(self):
+            time.sleep(pause)
+            try:
+                client = self.successor()
+                if isinstance(client, redis.Redis):
+                    return redis.Redis.execute_command(client, *args, **options)  # type: ignore[no-untyped-call]
+                return client.execute_command(*args, **options)
+            except (ReadOnlyError, ConnectionError) as error:
+                if not is_unready(error):
+                    raise
+                last = error
+        raise last
+
+    def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        name = args[0]
+        direct = _is_shared.get(name)
+        if direct is None:
+            direct = _may_share(name)
+        if self._takes_redis_pys_way is None:
+            self._takes_redis_pys_way = _repeats_or_encodes(self.connection_pool)
+        if (
+            not direct
+            or self._takes_redis_pys_way
+            or self.connection is not None
+            or NEVER_DECODE in options
+            or EMPTY_RESPONSE in options
+        ):
+            return self._as_redis_py(args, options)
+        try:
+            data = pack_command(args)
+        except (TypeError, UnicodeEncodeError):  # redis-py takes more, and says what it does not
+            return self._as_redis_py(args, options)
+        pool: Any = self.connection_pool
+        deadline = current.get()
+        if deadline is not None or pool.policy.deadline is not None:
+            deadline = earliest(pool.policy.deadline)
+        told = _told(pool, args) if handlers else None
+        connection = None
+        complete = False
+        try:
+            if deadline is None:
+                connection = pool.get_idle() or pool.get_connection()
+            else:
+                with within(deadline):
+                    connection = pool.get_idle() or pool.get_connection()
+            if deadline is not None:
+                deadline.require_left()
+            [reply], refused = connection.round_trip(data, False, deadline)
+            complete = True
+        except BaseException as error:
+            if told is not None:
+                settled(told, error, maybe_executed=connection is not None)
+            raise
+        finally:
+            if connection is not None:
+                if not complete:
+                    connection.disconnect()
+                pool.release(connection)
+        if told is not None:
+            settled(told, None, refused=refused)
+        if refused and isinstance(reply, Exception):
+            raise reply
+        callback: Any = reply_callbacks(self).get(name)
+        if callback is None:
+            return reply
+        options.pop("keys", None)
+        return callback(reply, **options)
+
+    def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        _separate_if_changed(self.connection_pool, (args,))
+        with _allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
+        """Return redis-py's pipeline, whose execution keeps to the deadline of the entry."""
+        callbacks: Any = reply_callbacks(self)
+        return DirectPipeline(self.connection_pool, callbacks, transaction, shard_hint)
+
+
+class DirectPipeline(Pipeline):
+    """redis-py's pipeline, which keeps to the deadline of the entry."""
+
+    def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Execute what was collected."""
+        commands = [command[0] for command in self.command_stack]
+        _separate_if_changed(self.connection_pool, commands)
+        with _allowed(self.connection_pool, ()), watched(policy_of(self), commands):
+            found: list[Any] = super().execute(*args, **kwargs)
+        return found
+
+
+class MultiplexedClient(aioredis.Redis):
+    """redis-py's awaiting client, over one connection for all tasks.
+
+    It belongs to the event loop in which it is first used. See `DirectClient` for servers that are
+    not ready.
+
+    Attributes:
+        successor: returns the client of the same shard, its entry read anew, awaiting.
+        reader: returns the client that reads while a move holds the shard; None if none does.
+    """
+
+    successor: Callable[[], Awaitable[Any]] | None = None
+    reader: Callable[[], Any] | None = None
+    _multiplexed: MultiplexedConnection | None = None
+    _takes_redis_pys_way: bool | None = None
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Execute a command, over the shared connection if it can be."""
+        pool: Any = self.connection_pool
+        if pool.draining:  # another client is in its place by now
+            reader = _reader_for(self, args)
+            if reader is not None:
+                return await reader.execute_command(*args, **options)
+        try:
+            return await self._execute(args, options)
+        except ServerReplacedError:
+            if self.connection is not None:
+                raise
+            return await self._execute(args, options)
+        except (ReadOnlyError, ConnectionError) as error:
+            if self.successor is None or self.connection is not None or not is_unready(error):
+                raise
+            last = error
+        for pause in _pauses(self):
+            await asyncio.sleep(pause)
+            try:
+                client = await self.successor()
+                if isinstance(client, aioredis.Redis):
+                    return await aioredis.Redis.execute_command(client, *args, **options)  # type: ignore[no-untyped-call]
+                return await client.execute_command(*args, **options)
+            except (ReadOnlyError, ConnectionError) as error:
+                if not is_unready(error):
+                    raise
+                last = error
+        raise last
+
+    async def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        name = args[0]
+        shared = _is_shared.get(name)
+        if shared is None:
+            shared = _may_share(name)
+        if self._takes_redis_pys_way is None:
+            self._takes_redis_pys_way = _repeats_or_encodes(self.connection_pool)
+        if (
+            not shared
+            or self._takes_redis_pys_way
+            or self.connection is not None
+            or NEVER_DECODE in options
+            or EMPTY_RESPONSE in options
+        ):
+            return await self._as_redis_py(args, options)
+        try:
+            data = pack_command(args)
+        except (TypeError, UnicodeEncodeError):  # redis-py takes more, and says what it does not
+            return await self._as_redis_py(args, options)
+        connection = self._multiplexed
+        if connection is None:
+            connection = self._multiplexed = MultiplexedConnection(
+                ConnectionSource(self.connection_pool, raw=False), policy_of(self)
+            )
+        pool: Any = self.connection_pool
+        deadline, seconds = current.get(), pool.policy.deadline
+        if deadline is not None or seconds is not None:
+            deadline = earliest(seconds)
+        told = _told(pool, args) if handlers else None
+        received = await connection.submit(data, 1, deadline)
+        lost = received.lost
+        if lost is not None:
+            if told is not None:
+                settled(told, lost.error, maybe_executed=lost.sent)
+            raise lost.error from lost.error.__cause__
+        if told is not None:
+            settled(told, None, refused=received.refused, written=received.written)
+        reply = received[0]
+        if received.refused and isinstance(reply, Exception):
+            raise reply
+        callback = reply_callbacks(self).get(name)
+        if callback is None:
+            return reply
+        options.pop("keys", None)
+        value = callback(reply, **options)
+        return await value if inspect.isawaitable(value) else value
+
+    async def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        _separate_if_changed(self.connection_pool, (args,))
+        with _allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
+            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
+        """Return redis-py's pipeline, whose execution keeps to the deadline of the entry."""
+        callbacks: Any = reply_callbacks(self)
+        return MultiplexedPipeline(self.connection_pool, callbacks, transaction, shard_hint)
+
+
+class MultiplexedPipeline(AsyncPipeline):
+    """redis-py's awaiting pipeline, which keeps to the deadline of the entry."""
+
+    async def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Execute what was collected."""
+        commands = [command[0] for command in self.command_stack]
+        _separate_if_changed(self.connection_pool, commands)
+        with _allowed(self.connection_pool, ()), watched(policy_of(self), commands):
+            return await super().execute(*args, **kwargs)
+
+
+def _separate_if_changed(pool: Any, commands: Iterable[Sequence[Any]]) -> None:
+    """Have a client's pool leave the kit its connections before commands change their state."""
+    if getattr(pool, "origin", None) is None:
+        return
+    for args in commands:
+        name = _text(args[0])
+        if name == "CLIENT" and len(args) > 1:
+            name = f"CLIENT {_text(args[1])}"
+        if name in _CHANGES_CONNECTION:
+            pool.separate()
+            return
+
+
+def _text(name: Any) -> str:
+    return (name.decode(errors="replace") if isinstance(name, bytes) else str(name)).upper()
+
+
+def _told(pool: Any, args: tuple[Any, ...]) -> CommandsSent:
+    return sent(pool.policy.shard, pool.policy.address, 1, lambda: args[:1], lambda: (args,))
+
+
+def _allowed(pool: Any, args: tuple[Any, ...]) -> Any:
+    """Return the context in which redis-py executes a command, or a pipeline, of an entry."""
+    seconds = pool.policy.deadline if hasattr(pool, "policy") else None
+    if seconds is None:
+        return nullcontext()
+    try:
+        block = blocking_seconds(args) if args else None
+    except RoutingError:  # the server says what is wrong
+        block = None
+    if block is not None:
+        seconds = seconds + block if block else None
+    return within(earliest(seconds))
+
+
+def _repeats_or_encodes(pool: Any) -> bool:
+    """Whether redis-py does for each command what the shorter way does not."""
+    options = pool.connection_kwargs
+    retry = options.get("retry")
+    return (
+        getattr(pool, "as_redis_py", False)
+        or not hasattr(pool.connection_class, "is_reusable")
+        or (retry is not None and retry.get_retries() > 0)
+        or options.get("encoding", "utf-8") != "utf-8"
+        or options.get("encoding_errors", "strict") != "strict"
+    )
+
+
+def _may_share(name: Any) -> bool:
+    """Return whether commands of a name may go the shorter way; remember it."""
+    shared = type(name) is str and (name in _SHARED or _has_one_key(name))
+    if len(_is_shared) < 4096:
+        _is_shared[name] = shared
+    return shared
+
+
+def _has_one_key(name: str) -> bool:
+    try:
+        return has_plain_form(name, 1_000)
+    except RoutingError:
+        return False
+
+
+# The classes of clients of one server; a cluster in memory is a `redis.Redis` too.
+SINGLE_SERVER: Final = frozenset({redis.Redis, aioredis.Redis, DirectClient, MultiplexedClient})

@@ -1,0 +1,352 @@
+"""Wake-ups: how a script wakes one waiter of one process, on a connection that all share.
+
+::
+
+    waiter 1 ─┐                          ┌── PUBLISH shardkit:wake:<process>  "<waiter> <text>"
+    waiter 2 ─┼── one connection, SUBSCRIBE shardkit:wake:<process>  ◄── server
+    waiter 3 ─┘                          └── PUBLISH returns 0 if the process is gone
+
+On a cluster the channel is a sharded one, `shardkit:wake:{<tag>}<process>` of a slot of the node
+(SSUBSCRIBE, SPUBLISH): a plain one would be carried to all nodes. If that slot moves to another
+node, the subscription ends, and waiters get a new one. A server without sharded channels gets a
+plain one.
+
+A blocking kit has one such connection for each server, an async kit one for each server and event
+loop, however many threads or tasks wait. PUBLISH rather than a blocking pop, for three reasons: a
+channel is not a key, so a script that wakes somebody touches only its own keys, on a cluster too;
+the count of receivers tells a script at once that a waiter was killed; and a process can wait for a
+further lock without interrupting the wait for another.
+
+A wake-up can be lost with its connection, so it is only ever a hint: what it tells is also stored,
+and waiters look there again every few seconds. Where no connection can be had, waiters poll.
+
+Threads take turns in reading: one of those that wait reads for all, and hands over to another when
+it has what it waited for. So the only waiter of a process is woken without a switch of threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from shardkit.network.connections import extended_timeout
+from shardkit.errors import ShardKitError
+from shardkit.network.links.multiplexer import ConnectionSource
+from shardkit.network.links.server_request import ATTEMPT_ERRORS
+
+PREFIX = "shardkit:wake:"
+# Wake-ups that came before their waiter did: it is just sending the command that may be answered.
+MOST_EARLY = 10_000
+# How long somebody who cannot be woken waits at most before he looks again.
+LONGEST_POLL = 0.1
+_MESSAGES = (b"message", "message", b"smessage", "smessage")
+_UNSUBSCRIBED = (b"sunsubscribe", "sunsubscribe")  # the slot of the channel was moved
+_FAILURES = (*ATTEMPT_ERRORS, ShardKitError)
+
+
+def _subscriptions_to_try(tags: Iterable[str]) -> list[tuple[str, str]]:
+    """Return how to subscribe, best first: a command and a channel that nobody else has."""
+    process = f"{os.getpid()}-{secrets.token_hex(8)}"
+    sharded = [("SSUBSCRIBE", f"{PREFIX}{{{tag}}}{process}") for tag in tags]
+    return [*sharded, ("SUBSCRIBE", f"{PREFIX}{process}")]
+
+
+def _tags_on(node: Any, node_of: Callable[[str], Any]) -> list[str]:
+    """Return hash tags of slots of a cluster's node: a few, as slots may have moved.
+
+    Args:
+        node: the node; None if it is no cluster.
+        node_of: returns the node of a key.
+    """
+    if node is None:
+        return []
+    return list(islice((tag for tag in map(str, range(1000)) if node_of(tag) == node), 3))
+
+
+class _Early(OrderedDict[bytes, bytes]):
+    """Wake-ups that nobody waits for yet, the latest ones."""
+
+    def keep(self, waiter: bytes, text: bytes) -> None:
+        self[waiter] = text
+        if len(self) > MOST_EARLY:
+            self.popitem(last=False)
+
+
+def _split(reply: Any) -> tuple[bytes, bytes] | None:
+    """Return the waiter and the text of a message; None of what is not one."""
+    if not isinstance(reply, list) or len(reply) != 3 or reply[0] not in _MESSAGES:
+        return None
+    data = reply[2].encode() if isinstance(reply[2], str) else reply[2]
+    waiter, _, text = data.partition(b" ")
+    return waiter, text
+
+
+class _Waiter:
+    """A thread that waits: what it was told, and how it is woken."""
+
+    __slots__ = ("text", "turn")
+
+    def __init__(self) -> None:
+        self.text: bytes | None = None
+        self.turn = threading.Event()
+
+
+class Subscription:
+    """One process's subscription on one server, for threads.
+
+    Attributes:
+        channel: its channel.
+        broken: its connection failed; waiters get a new one.
+    """
+
+    def __init__(self, pool: Any, tags: Iterable[str]) -> None:
+        self.channel = ""
+        self.broken = False
+        self._lock = threading.Lock()
+        self._waiters: dict[bytes, _Waiter] = {}
+        self._early = _Early()
+        self._reader: _Waiter | None = None
+        self._pool = pool
+        self._connection = pool.get_connection()
+        try:
+            for command, self.channel in _subscriptions_to_try(tags):
+                self._connection.send_command(command, self.channel)
+                try:
+                    self._connection.read_response(disable_decoding=True)
+                    break
+                except ResponseError:
+                    if command == "SUBSCRIBE":
+                        raise
+        except BaseException:
+            self.close()
+            raise
+
+    def wait(self, waiter: bytes, seconds: float) -> bytes | None:
+        """Wait for the wake-up of a waiter; None if there was none in time, or it may be lost."""
+        until = time.monotonic() + seconds
+        own = _Waiter()
+        with self._lock:
+            if self.broken or waiter in self._early:
+                return self._early.pop(waiter, None)
+            self._waiters[waiter] = own
+        try:
+            while not self.broken and (left := until - time.monotonic()) > 0:
+                with self._lock:
+                    if own.text is None and self._reader is None:
+                        self._reader = own
+                    reads = self._reader is own
+                    own.turn.clear()
+                if own.text is not None:
+                    break
+                if reads:
+                    self._read(left)
+                else:
+                    own.turn.wait(left)
+        finally:
+            with self._lock:
+                del self._waiters[waiter]
+                if self._reader is own:
+                    self._reader = None
+                if self._reader is None and self._waiters:  # also if it was this one's turn
+                    next(iter(self._waiters.values())).turn.set()
+        return own.text
+
+    def _read(self, seconds: float) -> None:
+        """Read a message, if one comes in time, and give it to its waiter."""
+        try:
+            if not self._connection.can_read(timeout=seconds):
+                return
+            reply = self._connection.read_response(disable_decoding=True)
+            message = _split(reply)
+        except _FAILURES:
+            self.close()
+            return
+        except BaseException:  # a message may be half read
+            self.close()
+            raise
+        if message is None:
+            if reply[0] in _UNSUBSCRIBED:
+                self.close()
+            return
+        with self._lock:
+            waiter = self._waiters.get(message[0])
+            if waiter is None:
+                self._early.keep(*message)
+                return
+            waiter.text = message[1]
+            waiter.turn.set()
+
+    def close(self) -> None:
+        """Close it; who waits looks for himself."""
+        self.broken = True
+        with suppress(*_FAILURES):
+            self._connection.disconnect()
+            self._pool.release(self._connection)
+        with self._lock:
+            for waiter in self._waiters.values():
+                waiter.turn.set()
+
+
+class Subscriptions:
+    """The subscriptions of a blocking kit, one for each server. A forked child gets its own."""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._found: weakref.WeakKeyDictionary[Any, dict[str, Subscription]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def get(self, client: Any, pool: Any, node: Any, *, connect: bool) -> Subscription | None:
+        """Return the subscription on a server; None if there is none, or it cannot be had.
+
+        Args:
+            client: the shard's client.
+            pool: of connections to the server.
+            node: the node, on a cluster; else None.
+            connect: whether to connect if there is none yet.
+        """
+        if self._pid != os.getpid():
+            self._reset()
+        name = "" if node is None else node.name
+        found = self._found.get(client, {}).get(name)
+        if found is not None and not found.broken:
+            return found
+        if not connect:
+            return None
+        with self._lock:
+            by_node = self._found.setdefault(client, {})
+            found = by_node.get(name)
+            if found is None or found.broken:
+                try:
+                    tags = _tags_on(node, lambda tag: client.get_node_from_key(tag))
+                    found = by_node[name] = Subscription(pool, tags)
+                except _FAILURES:
+                    return None
+        return found
+
+
+class AsyncSubscription:
+    """One process's subscription on one server, for the tasks of an event loop."""
+
+    def __init__(self, source: ConnectionSource) -> None:
+        self.channel = ""
+        self.broken = False
+        self._source = source
+        self._waiters: dict[bytes, asyncio.Future[bytes | None]] = {}
+        self._early = _Early()
+        self._reading: asyncio.Task[None] | None = None
+
+    async def start(self, tags: Iterable[str]) -> None:
+        """Connect, and read from now on."""
+        connection = await self._source.acquire()
+        try:
+            for command, self.channel in _subscriptions_to_try(tags):
+                await connection.send_command(command, self.channel)
+                try:
+                    await connection.read_response(disable_decoding=True)
+                    break
+                except ResponseError:
+                    if command == "SUBSCRIBE":
+                        raise
+        except BaseException:
+            await self._source.release(connection, broken=True)
+            raise
+        self._reading = asyncio.ensure_future(self._read(connection))
+
+    async def _read(self, connection: Any) -> None:
+        try:
+            with extended_timeout(connection, 0):
+                while True:
+                    reply = await connection.read_response(disable_decoding=True)
+                    message = _split(reply)
+                    if message is None:
+                        if reply[0] in _UNSUBSCRIBED:
+                            return
+                        continue
+                    waiting = self._waiters.get(message[0])
+                    if waiting is None or waiting.done():
+                        self._early.keep(*message)
+                    else:
+                        waiting.set_result(message[1])
+        except _FAILURES:
+            pass  # who waits looks for himself
+        finally:
+            self.broken = True
+            for waiting in self._waiters.values():
+                if not waiting.done():
+                    waiting.set_result(None)
+            with suppress(*_FAILURES):
+                await self._source.release(connection, broken=True)
+
+    async def wait(self, waiter: bytes, seconds: float) -> bytes | None:
+        """Wait for the wake-up of a waiter; see `Subscription.wait`."""
+        if self.broken or waiter in self._early:
+            return self._early.pop(waiter, None)
+        waiting = self._waiters[waiter] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(seconds):
+                text: bytes | None = await waiting
+                return text
+        except TimeoutError:
+            return None
+        finally:
+            del self._waiters[waiter]
+
+
+class AsyncSubscriptions:
+    """The subscriptions of an async kit, one for each server and event loop."""
+
+    def __init__(self) -> None:
+        # By client, which belongs to one loop.
+        self._found: weakref.WeakKeyDictionary[Any, dict[str, asyncio.Future[Any]]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    async def get(
+        self, client: Any, source: ConnectionSource, node: Any, *, connect: bool
+    ) -> AsyncSubscription | None:
+        """Return the subscription on a server; see `Subscriptions.get`."""
+        name = "" if node is None else node.name
+        starting = self._found.get(client, {}).get(name)
+        if starting is None or (starting.done() and self._outcome(starting) is None):
+            if not connect:
+                return None
+            tags = _tags_on(node, lambda tag: client.get_node_from_key(tag))
+            starting = asyncio.ensure_future(self._start(source, tags))
+            self._found.setdefault(client, {})[name] = starting
+        elif not connect and not starting.done():
+            return None
+        # A task that is cancelled does not take the connection away from the others.
+        await asyncio.wait([starting])
+        return self._outcome(starting)
+
+    @staticmethod
+    async def _start(source: ConnectionSource, tags: Iterable[str]) -> AsyncSubscription | None:
+        subscription = AsyncSubscription(source)
+        try:
+            await subscription.start(tags)
+        except _FAILURES:
+            return None
+        return subscription
+
+    @staticmethod
+    def _outcome(starting: asyncio.Future[Any]) -> AsyncSubscription | None:
+        if starting.cancelled():
+            return None
+        found: AsyncSubscription | None = starting.result()
+        return None if found is None or found.broken else found

@@ -1,0 +1,478 @@
+"""Sends what only reads to replicas: batches of links, and single commands of clients.
+
+::
+
+    link.send(batch) ── reads only? ── no ──► masters; the shards are noted as written to
+                            └─ yes ─► a replica for each shard ─► failed? ─► ask, once more
+
+A batch that also writes goes to the masters whole. What a server does not answer, or refuses as it
+has lost its master, is read again elsewhere: nothing that only reads does harm twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import time
+import weakref
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from redis.exceptions import ConnectionError, MasterDownError, TimeoutError  # noqa: A004
+
+from shardkit.config.component import Component
+from shardkit.config.entry import Entry
+from shardkit.config.read_from import ReadFrom
+from shardkit.network.connections.clients import AsyncClient, Client, Clients, Number, ReplicaOf, reader_of
+from shardkit.network.connections.redis_private import reply_callbacks
+from shardkit.errors import ShardFailure, ShardUnavailable
+from shardkit.operations.commands import (
+    Batch,
+    Columns,
+    Command,
+    Pause,
+    PlainCommands,
+    Replies,
+    Shard,
+)
+from shardkit.network.replicas.replicas import ReadTarget, Replicas
+from shardkit.routing.command_keys import reads_only
+from shardkit.network.links.grouping import components_in, group_by_shard
+from shardkit.network.links.server_request import only_reads
+from shardkit.network.links.user_clients import (
+    DirectClient,
+    DirectPipeline,
+    MultiplexedClient,
+    MultiplexedPipeline,
+)
+
+ATTEMPTS = 3
+_MASTER = ReadFrom("master")
+HELD = 0.002  # seconds between looks whether reads are still held
+_LOST = (ConnectionError, TimeoutError, MasterDownError, OSError)
+
+
+def is_read(batch: Batch) -> bool:
+    """Whether a batch changes nothing, so that replicas may answer it."""
+    if isinstance(batch, Columns):
+        return bool(batch.keys) and reads_only(batch[0].args)
+    if isinstance(batch, PlainCommands):
+        return all(map(reads_only, batch.rows))
+    return all(type(request) is Command and only_reads(request) for request in batch)
+
+
+class _ChosenClients:
+    """Clients of a link for one batch that only reads: of the servers that were chosen."""
+
+    def __init__(self, clients: Clients, choices: dict[Shard, ReadTarget]) -> None:
+        self._clients = clients
+        self._choices = choices
+
+    def _which(self, component: Component, number: int | None) -> Number:
+        choice = self._choices.get(Shard(component.name, number))
+        if choice is not None and isinstance(choice.which, ReplicaOf):
+            return choice.which
+        return reader_of(component, number)
+
+    def get(self, component: Component, number: int | None, raw: bool | None = None) -> Client:
+        """Return a blocking client."""
+        return self._clients.get(component, self._which(component, number), raw)
+
+    def aget(
+        self, component: Component, number: int | None, raw: bool | None = None
+    ) -> AsyncClient:
+        """Return an awaiting client."""
+        return self._clients.aget(component, self._which(component, number), raw)
+
+
+class LinkReads:
+    """Sends batches of a link that only read to replicas.
+
+    Args:
+        replicas: the kit's.
+        clients: the kit's.
+        read_from: where reads may go; None for what entries say.
+        structures: whether it carries operations of structures.
+    """
+
+    def __init__(
+        self, replicas: Replicas, clients: Clients, read_from: ReadFrom | None, structures: bool
+    ) -> None:
+        self._replicas = replicas
+        self._clients = clients
+        self._read_from = read_from
+        self._structures = structures
+
+    def _of(self, component: Component, number: int | None) -> ReadFrom | None:
+        return self._read_from or component.entry_of(Shard(component.name, number)).read_from
+
+    def send(self, link: Any, batch: Batch) -> Replies:
+        """Send a batch over a blocking link, like the link itself."""
+        plain = _without_reads(link)
+        found = {name: link._topology.component(name) for name in _names(batch)}
+        if not self._concerns(found.values()):
+            return plain.send(batch)  # type: ignore[no-any-return]
+        steps = self._steps(batch, found)
+        try:
+            need = next(steps)
+            while True:
+                answer = None
+                if isinstance(need, Pause):
+                    time.sleep(need.seconds)
+                elif isinstance(need, _Ask):
+                    self._replicas.ask(need.component, need.number)
+                else:
+                    plain._clients = need.by(self._clients)
+                    answer = plain.send(need.batch)
+                need = steps.send(answer)
+        except StopIteration as done:
+            replies: Replies = done.value
+            return replies
+        finally:
+            steps.close()
+
+    async def asend(self, link: Any, batch: Batch) -> Replies:
+        """Send a batch over an awaiting link; see `send`."""
+        plain = _without_reads(link)
+        found = {name: await link._topology.acomponent(name) for name in _names(batch)}
+        if not self._concerns(found.values()):
+            return await plain.send(batch)  # type: ignore[no-any-return]
+        steps = self._steps(batch, found)
+        try:
+            need = next(steps)
+            while True:
+                answer = None
+                if isinstance(need, Pause):
+                    await asyncio.sleep(need.seconds)
+                elif isinstance(need, _Ask):
+                    await asyncio.to_thread(self._replicas.ask, need.component, need.number)
+                else:
+                    plain._clients = need.by(self._clients)
+                    answer = await plain.send(need.batch)
+                need = steps.send(answer)
+        except StopIteration as done:
+            replies: Replies = done.value
+            return replies
+        finally:
+            steps.close()
+
+    def _concerns(self, components: Iterable[Component]) -> bool:
+        if self._read_from is not None:
+            return True
+        return any(component.reads_apart for component in components)
+
+    def _steps(
+        self, batch: Batch, components: Mapping[str, Component]
+    ) -> Generator[Pause | _Ask | _Send, Any, Replies]:
+        """Send a batch to replicas if it only reads, else to the masters."""
+        groups = group_by_shard(batch, range(len(batch)), components)
+        shards = {
+            group.shard: (components[group.shard.component], group.shard.number) for group in groups
+        }
+        modes = {shard: self._of(*where) for shard, where in shards.items()}
+        if not is_read(batch):
+            try:
+                replies: Replies = yield _Send(batch, None)
+                return replies
+            finally:
+                for shard, where in shards.items():
+                    if modes[shard] is not None:
+                        self._replicas.wrote(*where)
+        for shard, where in shards.items():
+            if modes[shard] is not None and not self._replicas.is_known(*where):
+                yield _Ask(*where)
+        out = Replies()
+        todo: Sequence[int] = range(len(batch))
+        avoid: set[Entry] = set()
+        for attempt in range(ATTEMPTS):
+            choices: dict[Shard, ReadTarget] = {}
+            try:
+                for shard, where in shards.items():
+                    mode = modes[shard]
+                    choice = ReadTarget(where[1]) if mode is None else None
+                    while choice is None and mode is not None:
+                        choice = self._replicas.begin(
+                            *where, mode, structure=self._structures, avoid=avoid
+                        )
+                        if choice is None:
+                            yield Pause(HELD)
+                    assert choice is not None
+                    choices[shard] = choice
+                part = batch if attempt == 0 else [batch[position] for position in todo]
+                replies = yield _Send(part, choices)
+            finally:
+                self._replicas.end(choices.values())
+            if attempt == 0:
+                out = replies
+            for position, reply in zip(todo, replies, strict=True):
+                out[position] = reply
+            if not replies.failed:
+                break
+            by_name = {str(shard): shard for shard in shards}
+            failed: set[Shard] = set()
+            again = []
+            for position, reply in zip(todo, replies, strict=True):
+                shard_of = by_name.get(reply.shard) if _is_lost(reply) else None
+                which = choices[shard_of].which if shard_of is not None else None
+                if shard_of is not None and isinstance(which, ReplicaOf):
+                    failed.add(shard_of)
+                    again.append(position)
+                    if which.entry is not None:
+                        avoid.add(which.entry)
+                    else:  # a cluster's: its masters, then
+                        modes[shard_of] = None
+            if not again:
+                break
+            shards = {shard: shards[shard] for shard in failed}
+            todo = again
+            for where in shards.values():
+                yield _Ask(*where)
+        out.failed = any(isinstance(reply, ShardFailure) for reply in out)
+        return out
+
+
+class _Ask(NamedTuple):
+    """Needed: ask a shard's servers now."""
+
+    component: Component
+    number: int | None
+
+
+class _Send(NamedTuple):
+    """Needed: send a batch to servers that were chosen; to the masters if it writes."""
+
+    batch: Batch
+    choices: dict[Shard, ReadTarget] | None
+
+    def by(self, clients: Clients) -> Any:
+        """Return the clients that send it."""
+        return clients if self.choices is None else _ChosenClients(clients, self.choices)
+
+
+def _names(batch: Batch) -> set[str]:
+    return components_in(batch, range(len(batch)))
+
+
+def _without_reads(link: Any) -> Any:
+    """Return a link that sends as it is told, over the same connections."""
+    plain = copy.copy(link)
+    plain.reads = None
+    return plain
+
+
+def _is_lost(reply: Any) -> bool:
+    return isinstance(reply, ShardFailure) and (
+        isinstance(reply, ShardUnavailable) or isinstance(reply.error, _LOST)
+    )
+
+
+# ---- clients of users
+
+
+class ReaderClients:
+    """The clients of a kit that send what only reads to replicas.
+
+    Args:
+        clients: the kit's.
+        replicas: the kit's.
+        read_from: where reads may go; None for what entries say.
+    """
+
+    def __init__(self, clients: Clients, replicas: Replicas, read_from: ReadFrom | None) -> None:
+        self._clients = clients
+        self._replicas = replicas
+        self._read_from = read_from
+        # By the master's client, which is replaced with its entry, and is of one event loop.
+        self._readers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    def get(self, component: Component, number: int | None, raw: bool | None = None) -> Client:
+        """Return the blocking client of a shard."""
+        return self._reader(  # type: ignore[no-any-return]
+            component, number, self._clients.get, ReaderClient
+        )
+
+    def aget(
+        self, component: Component, number: int | None, raw: bool | None = None
+    ) -> AsyncClient:
+        """Return the awaiting client of a shard."""
+        return self._reader(  # type: ignore[no-any-return]
+            component, number, self._clients.aget, AsyncReaderClient
+        )
+
+    def _reader(self, component: Component, number: int | None, get: Any, kind: Any) -> Any:
+        entry = component.entry_of(Shard(component.name, number))
+        read_from = self._read_from or entry.read_from or (_MASTER if entry.held else None)
+        if read_from is None:
+            return get(component, number)
+        if entry.is_cluster:
+            choice = self._replicas.begin(component, number, read_from)
+            return get(component, number if choice is None else choice.which)
+        master = get(component, number)
+        reader = self._readers.get(master)
+        if reader is None:
+            reader = kind(connection_pool=master.connection_pool)
+            reader.response_callbacks = master.response_callbacks
+            reader.successor = getattr(master, "successor", None)
+            reader.reads = _ClientReads(self._replicas, read_from, component, number, get)
+            self._readers[master] = reader
+        elif reader.reads.component is not component:
+            reader.reads.component = component
+        return reader
+
+
+class _ClientReads:
+    """Where the reads of one client go."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        read_from: ReadFrom,
+        component: Component,
+        number: int | None,
+        get: Any,
+    ) -> None:
+        self.replicas = replicas
+        self.component = component
+        self.number = number
+        self._read_from = read_from
+        self._get = get
+
+    def wrote(self) -> None:
+        """Note that something was written."""
+        if self._read_from is not _MASTER:
+            self.replicas.wrote(self.component, self.number)
+
+    def attempts(self) -> Generator[Pause | _Ask | Any, Exception | None, None]:
+        """Yield what is needed, and clients to try; be sent why one failed."""
+        if self._read_from is not _MASTER and not self.replicas.is_known(
+            self.component, self.number
+        ):
+            yield _Ask(self.component, self.number)
+        avoid: set[Entry] = set()
+        error: Exception | None = None
+        for _ in range(ATTEMPTS):
+            while True:
+                choice = self.replicas.begin(
+                    self.component, self.number, self._read_from, avoid=avoid
+                )
+                if choice is not None:
+                    break
+                yield Pause(HELD)
+            try:
+                which = choice.which
+                if not isinstance(which, ReplicaOf):
+                    which = reader_of(self.component, self.number)
+                error = yield self._get(self.component, which, False)
+            finally:
+                self.replicas.end([choice])
+            entry = choice.which.entry if isinstance(choice.which, ReplicaOf) else None
+            if entry is None:
+                break
+            avoid.add(entry)
+            yield _Ask(self.component, self.number)
+        assert error is not None
+        raise error
+
+
+class ReaderClient(DirectClient):
+    """The blocking client of a master whose single commands that only read go to replicas.
+
+    All else is the master's: pipelines, transactions, scripts, subscriptions, locks.
+
+    Attributes:
+        reads: where its reads go.
+    """
+
+    reads: _ClientReads
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Execute a command, by a replica if it only reads."""
+        if self.connection is not None or not reads_only(args):
+            try:
+                return super().execute_command(*args, **options)
+            finally:
+                self.reads.wrote()
+        steps = self.reads.attempts()
+        try:
+            need = next(steps)
+            while True:
+                answer: Exception | None = None
+                if isinstance(need, Pause):
+                    time.sleep(need.seconds)
+                elif isinstance(need, _Ask):
+                    self.reads.replicas.ask(need.component, need.number)
+                else:
+                    try:
+                        return need.execute_command(*args, **options)
+                    except _LOST as error:
+                        answer = error
+                need = steps.send(answer)
+        finally:
+            steps.close()
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
+        """Return a pipeline of the master's."""
+        callbacks: Any = reply_callbacks(self)
+        found = _WritingPipeline(self.connection_pool, callbacks, transaction, shard_hint)
+        found.reads = self.reads
+        return found
+
+
+class _WritingPipeline(DirectPipeline):
+    reads: _ClientReads
+
+    def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Execute what was collected."""
+        try:
+            return super().execute(*args, **kwargs)
+        finally:
+            self.reads.wrote()
+
+
+class AsyncReaderClient(MultiplexedClient):
+    """The awaiting `ReaderClient`."""
+
+    reads: _ClientReads
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Execute a command, by a replica if it only reads."""
+        if self.connection is not None or not reads_only(args):
+            try:
+                return await super().execute_command(*args, **options)
+            finally:
+                self.reads.wrote()
+        steps = self.reads.attempts()
+        try:
+            need = next(steps)
+            while True:
+                answer: Exception | None = None
+                if isinstance(need, Pause):
+                    await asyncio.sleep(need.seconds)
+                elif isinstance(need, _Ask):
+                    await asyncio.to_thread(self.reads.replicas.ask, need.component, need.number)
+                else:
+                    try:
+                        return await need.execute_command(*args, **options)
+                    except _LOST as error:
+                        answer = error
+                need = steps.send(answer)
+        finally:
+            steps.close()
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
+        """Return a pipeline of the master's."""
+        callbacks: Any = reply_callbacks(self)
+        found = _AsyncWritingPipeline(self.connection_pool, callbacks, transaction, shard_hint)
+        found.reads = self.reads
+        return found
+
+
+class _AsyncWritingPipeline(MultiplexedPipeline):
+    reads: _ClientReads
+
+    async def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Execute what was collected."""
+        try:
+            return await super().execute(*args, **kwargs)
+        finally:
+            self.reads.wrote()

@@ -1,0 +1,567 @@
+"""What is known of replicas, and which of them answers the next read.
+
+::
+
+    every 0.5 s   INFO replication of the master (offset 900 at time t), then of each replica
+    replica       link up, of this master's history, offset 900: it has all that was written by t
+    a read        may go there if now - t <= max_lag, and t is after the last write that this
+                  process made on the shard with read_from
+
+A process stays with a replica until that cannot be used; which one is by chance (or by the
+session), so that the processes of a fleet share the replicas. When it goes elsewhere, the thread
+that asks first holds its reads of the shard for some milliseconds: until none is under way, and the
+other server has all that the master had by then. So what a process reads never goes back in time,
+and structures, which remember how they are laid out, are not misled. If the other one does not
+catch up within `CATCH_UP` seconds, reads go on as before, and it is tried again later.
+
+Servers are asked by one thread of the kit's, which ends when no read has asked for a replica for a
+minute. Of a Sentinel's service the Sentinels tell the replicas. A cluster's client finds its
+replicas by itself: there, lag and zones are not known.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from redis.exceptions import RedisError
+
+from shardkit.config.component import Component
+from shardkit.config.entry import Entry
+from shardkit.config.read_from import ReadFrom
+from shardkit.network.connections.clients import Clients, Number, ReplicaOf, reader_of
+from shardkit.errors import InvalidArgumentError, ShardKitError, ShardUnavailable
+from shardkit.operations.forks import ForkSafeLock
+from shardkit.operations.commands import Shard
+
+INTERVAL = 0.5
+UNUSED = 60.0  # seconds without a read, after which replicas are no longer asked
+OUTDATED = 5.0  # what was learnt so many seconds ago counts for nothing
+AT_A_TIME = 16  # servers
+CLUSTER_WRITES = 1.0  # seconds of reading from a cluster's masters after a write
+_SMOOTHED = 0.2  # the weight of the latest of a server's times to answer
+_ALIKE = 0.0002  # seconds by which times to answer do not differ
+CATCH_UP = 0.05  # seconds that reads are held at most when they change to another server
+_MOST_SAMPLES = 256  # of a master's offset
+_MOST_SESSIONS = 10_000
+_NEVER = float("-inf")
+
+_session: ContextVar[str] = ContextVar("shardkit_session", default="")
+
+
+@contextmanager
+def session(name: str) -> Iterator[None]:
+    """Have what is read inside by one session stay with one replica of each shard.
+
+    ::
+
+        with shardkit.network.replicas.session("user-7"):
+            timelines["user:7"].get("profile")
+
+    Sessions are spread over the replicas by their names. It concerns clients; structures stay with
+    one replica for all sessions of a process, because they remember how they are laid out.
+
+    Args:
+        name: the session's id.
+    """
+    if not isinstance(name, str) or not name:
+        raise InvalidArgumentError(f"session={name!r:.80}", "give a text")
+    token = _session.set(name)
+    try:
+        yield
+    finally:
+        _session.reset(token)
+
+
+@dataclass
+class ReplicaState:
+    """What a server said of itself when it was asked last.
+
+    Attributes:
+        entry: how to connect to it.
+        problem: why it cannot be read from, whatever a caller allows; empty if it can.
+        linked: whether its link to its master is up.
+        complete_at: it has all that was written by this time; -inf if that is not known.
+        latency: how long it takes to answer, in seconds.
+        asked_at: when that was.
+    """
+
+    entry: Entry
+    problem: str = "it was not asked yet"
+    linked: bool = False
+    complete_at: float = _NEVER
+    latency: float = float("inf")
+    asked_at: float = _NEVER
+
+    def why_not(self, read_from: ReadFrom, since: float, now: float) -> str:
+        """Return why a read must not go there; empty if it may."""
+        if self.problem:
+            return self.problem
+        if now - self.asked_at > OUTDATED:
+            return "it was not heard of for some time"
+        if self.complete_at < since:
+            return "it does not have all yet that was written here"
+        if read_from.max_lag is None:
+            return ""
+        if not self.linked:
+            return "its link to its master is down"
+        if now - self.complete_at > read_from.max_lag:
+            return f"it lags by more than {read_from.max_lag:g} s"
+        return ""
+
+
+@dataclass
+class _ShardState:
+    """What is known of a shard's master and replicas, and what was done here.
+
+    Attributes:
+        shard, component: the shard, and the version that it is known of.
+        master: the master's state, for its latency.
+        replicas: the replicas.
+        history: the replication id of the master's data.
+        samples: its offset at times.
+        wrote_at: when this process wrote to it last.
+        last: by session, the server that it reads; None is the master.
+        wanted: by session, the server that it would read if that has all that it read elsewhere.
+        reading: how many reads are under way.
+        held: whether reads are held.
+        used_at: when a read asked for a replica last.
+    """
+
+    shard: Shard
+    component: Component
+    master: ReplicaState
+    replicas: list[ReplicaState]
+    history: str = ""
+    samples: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_MOST_SAMPLES))
+    wrote_at: float = _NEVER
+    last: dict[str, Entry | None] = field(default_factory=dict)
+    wanted: dict[str, Entry | None] = field(default_factory=dict)
+    reading: int = 0
+    held: bool = False
+    used_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTarget:
+    """Where a read goes: the client's number, and the shard's state, if that counts reads."""
+
+    which: Number
+    state: _ShardState | None = None
+
+
+class Replicas:
+    """The replicas of a kit's shards. Thread-safe.
+
+    Args:
+        clients: the kit's, which also ask the servers.
+        zone: the zone that this process is in; empty if it is not known.
+    """
+
+    def __init__(self, clients: Clients, zone: str = "") -> None:
+        self._clients = clients
+        self.zone = zone
+        self._lock = ForkSafeLock()
+        self._shards: dict[Shard, _ShardState] = {}
+        self._turn = count()
+        self._thread = 0  # the process that it runs in
+        self._end = threading.Event()
+
+    # ---- choosing
+
+    def begin(
+        self,
+        component: Component,
+        number: int | None,
+        read_from: ReadFrom,
+        *,
+        structure: bool = False,
+        avoid: Collection[Entry] = (),
+    ) -> ReadTarget | None:
+        """Return where a read goes, and count it until `end`; None if reads are held just now.
+
+        Args:
+            component: the shard's component.
+            number: its number.
+            read_from: which servers it may go to.
+            structure: whether a structure reads, which must not see the past whatever is allowed.
+            avoid: replicas that have just failed.
+
+        Raises:
+            ShardUnavailable: it may go to replicas only, and none can be used.
+        """
+        shard = Shard(component.name, number)
+        entry = component.entry_of(shard)
+        if read_from.mode == "master":
+            return ReadTarget(number)
+        if entry.is_cluster:
+            return ReadTarget(self._choose_in_cluster(shard, read_from))
+        state = self._state(component, shard)
+        now = time.monotonic()
+        with self._lock:
+            if state.held:
+                return None
+            state.used_at = now
+            chosen = self._choose(state, read_from, structure, avoid, now)
+            state.reading += 1
+        return ReadTarget(number if chosen is None else ReplicaOf(number, chosen), state)
+
+    def end(self, choices: Iterable[ReadTarget]) -> None:
+        """Note that reads have been answered, or have failed."""
+        with self._lock:
+            for choice in choices:
+                if choice.state is not None:
+                    choice.state.reading -= 1
+
+    def _choose(
+        self,
+        state: _ShardState,
+        read_from: ReadFrom,
+        structure: bool,
+        avoid: Collection[Entry],
+        now: float,
+    ) -> Entry | None:
+        """Return the replica that a read goes to; None for the master."""
+        name = "" if structure else _session.get()
+        spread = read_from.spread and not structure
+        unordered = spread or (read_from.max_lag is None and not structure)
+        since = state.wrote_at if structure or read_from.read_your_writes else _NEVER
+        why = {
+            each.entry: "it did not answer"
+            if each.entry in avoid
+            else each.why_not(read_from, since, now)
+            for each in state.replicas
+        }
+        usable = [each for each in state.replicas if not why[each.entry]]
+        wanted = self._pick(state, usable, read_from, name, spread)
+        if wanted is None and read_from.mode == "replica":
+            late = [each for each in state.replicas if not each.why_not(read_from, _NEVER, now)]
+            if all(each.entry in avoid for each in late):
+                raise _no_replica(state.shard, why)
+        if unordered:
+            return wanted
+        if name not in state.last and len(state.last) >= _MOST_SESSIONS:
+            state.last.clear()
+        last = state.last.setdefault(name, wanted)
+        if wanted == last or wanted is None or (last is not None and why.get(last) != ""):
+            # The master has all that any replica had.
+            state.last[name] = last = wanted if wanted == last else None
+        if wanted == last:
+            state.wanted.pop(name, None)
+        else:
+            state.wanted[name] = wanted  # the thread sees to it
+        return last
+
+    def _pick(
+        self,
+        state: _ShardState,
+        usable: list[ReplicaState],
+        read_from: ReadFrom,
+        name: str,
+        spread: bool,
+    ) -> Entry | None:
+        """Return one of the usable replicas; None for the master."""
+        candidates = [each.entry for each in usable]
+        master = state.master.entry
+        if read_from.mode == "nearest":
+            quickest = min(each.latency for each in (*usable, state.master))
+            limit = quickest * 1.25 + _ALIKE
+            candidates = [each.entry for each in usable if each.latency <= limit]
+        elif read_from.mode == "zone":
+            near = [entry for entry in candidates if entry.zone == self.zone]
+            candidates = near or ([] if master.zone == self.zone else candidates)
+        if not candidates:
+            return None
+        if spread:
+            return candidates[next(self._turn) % len(candidates)]
+        last = state.last.get(name)
+        if last in candidates:
+            return last
+        who = name or f"process {os.getpid()}"
+        return max(candidates, key=lambda entry: crc32(f"{who} {entry.address}".encode()))
+
+    def _choose_in_cluster(self, shard: Shard, read_from: ReadFrom) -> Number:
+        if read_from.mode in ("nearest", "zone"):
+            raise InvalidArgumentError(
+                f"read_from={read_from.mode!r} of {shard}, which is a cluster",
+                "its nodes' zones and times are not known: give replica or prefer_replica",
+            )
+        state = self._shards.get(shard)
+        if state is not None and time.monotonic() - state.wrote_at < CLUSTER_WRITES:
+            return shard.number
+        return ReplicaOf(shard.number)
+
+    def wrote(self, component: Component, number: int | None) -> None:
+        """Note that this process writes to a shard, or has just done so."""
+        self._state(component, Shard(component.name, number)).wrote_at = time.monotonic()
+
+    # ---- asking
+
+    def is_known(self, component: Component, number: int | None) -> bool:
+        """Whether a shard's servers were asked since its entry changed."""
+        shard = Shard(component.name, number)
+        entry = component.entry_of(shard)
+        if entry.is_cluster or not (entry.replicas or entry.is_sentinel):
+            return True
+        return self._state(component, shard).master.asked_at > _NEVER
+
+    def ask(self, component: Component, number: int | None) -> None:
+        """Ask a shard's servers now. Blocks."""
+        shard = Shard(component.name, number)
+        if not component.entry_of(shard).is_cluster:
+            self._ask_all([self._state(component, shard)])
+
+    def close(self) -> None:
+        """Ask nobody any more."""
+        self._end.set()
+
+    def _state(self, component: Component, shard: Shard) -> _ShardState:
+        """Return a shard's state, and see to it that it is kept up to date."""
+        state = self._shards.get(shard)
+        if state is None or state.component is not component:
+            with self._lock:
+                state = self._shards.get(shard)
+                if state is None:
+                    state = self._shards[shard] = _new_state(component, shard)
+                elif component.version > state.component.version:
+                    if state.component.entry_of(shard) != component.entry_of(shard):
+                        former, state = state, _new_state(component, shard)
+                        state.used_at = former.used_at
+                        state.wrote_at = time.monotonic()  # whoever wrote to the former master
+                        state.last = dict.fromkeys(former.last)
+                        self._shards[shard] = state
+                    else:
+                        state.component = component
+        if self._thread != os.getpid():
+            self._start()
+        return state
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread == os.getpid() or self._end.is_set():
+                return
+            self._thread = os.getpid()
+        thread = threading.Thread(
+            target=_watch,
+            args=(weakref.ref(self), self._end),
+            name="shardkit-replicas",
+            daemon=True,
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # there can be no more threads now
+            self._thread = 0
+
+    def round(self) -> bool:
+        """Ask the servers of all shards in use once; return whether there are any."""
+        now = time.monotonic()
+        states = [each for each in list(self._shards.values()) if now - each.used_at < UNUSED]
+        states = [each for each in states if not each.master.entry.is_cluster]
+        if not states:
+            self._thread = 0
+            return False
+        self._ask_all(states)
+        for state in states:
+            if state.wanted:
+                self._switch(state)
+        return True
+
+    def _ask_all(self, states: list[_ShardState]) -> None:
+        """Ask the masters, then the replicas; each server once, however many shards it has."""
+        for state in states:
+            self._discover(state)
+        masters = {_server(each.master.entry): (each, None) for each in states}
+        replicas = {
+            _server(each.entry): (state, each.entry) for state in states for each in state.replicas
+        }
+        of_replicas: dict[str, _Answer] = {}
+        with suppress(_NoThreads), ThreadPoolExecutor(AT_A_TIME, "shardkit-replicas") as pool:
+
+            def ask(servers: Mapping[str, tuple[_ShardState, Entry | None]]) -> dict[str, _Answer]:
+                try:
+                    answers = pool.map(lambda each: self._ask(*each), servers.values())
+                except RuntimeError as error:
+                    raise _NoThreads from error
+                return dict(zip(servers, answers, strict=True))
+
+            of_masters = ask(masters)
+            for state in states:
+                _settle_master(state, of_masters[_server(state.master.entry)])
+            of_replicas = ask(replicas)
+        for state in states:
+            for replica in state.replicas:
+                answer = of_replicas.get(_server(replica.entry))
+                if answer is not None:
+                    _settle_replica(state, replica, answer)
+
+    def _ask(self, state: _ShardState, replica: Entry | None) -> _Answer:
+        """Return what a server says of its replication."""
+        number = state.shard.number
+        began = time.monotonic()
+        said: Mapping[str, Any] | Exception
+        try:
+            which = ReplicaOf(number, replica) if replica else reader_of(state.component, number)
+            client: Any = self._clients.get(state.component, which, raw=True)
+            said = client.info("replication")
+        except (RedisError, ShardKitError, OSError) as error:
+            said = error
+        return _Answer(said, began, time.monotonic() - began)
+
+    def _discover(self, state: _ShardState) -> None:
+        """Learn from the Sentinels which replicas there are now, if the entry is of a service."""
+        master = state.master.entry
+        if not master.is_sentinel:
+            return
+        try:
+            client: Any = self._clients.get(state.component, state.shard.number, raw=True)
+        except (RedisError, ShardKitError, OSError):
+            return
+        found = _known_to(client.connection_pool.sentinel_manager, master)
+        if found is None:
+            return  # those that are known go on being asked
+        shared = {n: v for n, v in master.fields.items() if n not in _OF_SERVICES}
+        known = {each.entry: each for each in state.replicas}
+        entries = [Entry({**shared, "host": host, "port": port}) for host, port in found]
+        state.replicas = [known.get(entry) or ReplicaState(entry) for entry in entries]
+
+    def _switch(self, state: _ShardState) -> None:
+        """Have sessions read from the replicas that they want, once these have all they read."""
+        with self._lock:
+            state.held = True
+        try:
+            end = time.monotonic() + CATCH_UP
+            while state.reading and time.monotonic() < end:
+                time.sleep(0.001)
+            if state.reading:
+                return
+            _settle_master(state, master := self._ask(state, None))
+            for entry in {each for each in state.wanted.values() if each is not None}:
+                replica = next((each for each in state.replicas if each.entry == entry), None)
+                while replica is not None:
+                    _settle_replica(state, replica, self._ask(state, entry))
+                    late = replica.complete_at < master.began
+                    if replica.problem or not late or time.monotonic() > end:
+                        break
+                    time.sleep(0.001)
+                if replica is None or replica.problem or late:
+                    continue
+                with self._lock:
+                    for name in [name for name, to in state.wanted.items() if to == entry]:
+                        state.last[name] = entry
+                        del state.wanted[name]
+        finally:
+            state.held = False
+
+
+class _NoThreads(Exception):
+    """There can be no more threads now: the process ends, perhaps."""
+
+
+class _Answer(NamedTuple):
+    """What a server said of its replication, when it was asked, and how long that took."""
+
+    said: Mapping[str, Any] | Exception
+    began: float
+    seconds: float
+
+
+def _known_to(manager: Any, master: Entry) -> list[tuple[str, int]] | None:
+    """Return the replicas that Sentinels see; None if no Sentinel answers.
+
+    redis-py's `discover_slaves` does not tell that from a service without replicas.
+    """
+    found: list[tuple[str, int]] | None = None
+    for asked in manager.sentinels:
+        with suppress(RedisError, OSError):
+            seen = asked.sentinel_slaves(master.fields["sentinel"]["service"])
+            found = manager.filter_slaves(seen)
+            if found:
+                break
+    return found
+
+
+# Fields of an entry that do not hold for the servers that Sentinels name.
+_OF_SERVICES = ("sentinel", "read_from", "max_lag", "zone")
+
+
+def _settle_master(state: _ShardState, answer: _Answer) -> None:
+    said, began, _ = answer
+    _settle(state.master, answer)
+    if isinstance(said, Exception):
+        return
+    history = str(said.get("master_replid", ""))
+    if history != state.history:
+        state.samples.clear()
+        state.history = history
+    state.samples.append((began, int(said.get("master_repl_offset", 0))))
+
+
+def _settle_replica(state: _ShardState, replica: ReplicaState, answer: _Answer) -> None:
+    said = answer.said
+    _settle(replica, answer)
+    if isinstance(said, Exception):
+        return
+    replica.linked = said.get("master_link_status") == "up"
+    if said.get("role") != "slave":
+        replica.problem = "it is a master"
+    elif said.get("master_sync_in_progress"):
+        replica.problem = "it is being filled"
+    elif state.history and said.get("master_replid") != state.history:
+        replica.problem = "it is no replica of this master"
+    if replica.problem:
+        return
+    offset = int(said.get("slave_repl_offset", -1))
+    for at, known in reversed(state.samples):
+        if offset >= known:
+            replica.complete_at = max(replica.complete_at, at)
+            break
+
+
+def _settle(server: ReplicaState, answer: _Answer) -> None:
+    said, server.asked_at, seconds = answer
+    server.problem = ""
+    if isinstance(said, Exception):
+        server.problem = f"it does not answer ({said})"
+    elif server.latency == float("inf"):
+        server.latency = seconds
+    else:
+        server.latency += _SMOOTHED * (seconds - server.latency)
+
+
+def _watch(found: weakref.ref[Replicas], end: threading.Event) -> None:
+    while not end.wait(INTERVAL):
+        replicas = found()
+        if replicas is None or not replicas.round():
+            return
+        del replicas
+
+
+def _new_state(component: Component, shard: Shard) -> _ShardState:
+    entry = component.entry_of(shard)
+    replicas = [ReplicaState(replica) for replica in entry.replicas]
+    return _ShardState(shard, component, ReplicaState(entry), replicas)
+
+
+def _no_replica(shard: Shard, why: Mapping[Entry, str]) -> ShardUnavailable:
+    reasons = "; ".join(f"{entry.address}: {text}" for entry, text in why.items())
+    return ShardUnavailable(
+        f"{shard} has no replica that can be read ({reasons or 'its entry names none'})",
+        "see `shardkit status`, or give read_from='prefer_replica'",
+        shard=str(shard),
+    )
+
+
+def _server(entry: Entry) -> str:
+    """Return what names a server, whichever of its databases an entry has."""
+    return entry.address.rpartition("/")[0] or entry.address

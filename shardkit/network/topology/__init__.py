@@ -1,0 +1,32 @@
+"""The topology: each component's entries, as they are now.
+
+Entries come from a source, the config server or a YAML shard map, and are cached. A caller gets the
+cached component; when that is older than a second, a thread of the topology's own reads it again:
+
+::
+
+    component("unique") ──► cached ──────────────────────────────────────► cached Component
+                     │         └─ older than a second: a thread reads it (one MGET)
+                     └────► never read: all wait for the first reader
+
+A changed entry takes effect within about a second; a hot call costs a look-up and reading the
+clock, and never waits for the config server. While the source is down, or holds something broken,
+the last good entries stay in use and the reason is logged once. The pause between attempts grows to
+eight seconds. For a component that was never read the error is raised, and cached for a second as
+well. A shard map is read by the caller: that needs no server.
+"""
+
+from shardkit.network.topology.cache import INTERVAL, LONGEST_PAUSE, Topology
+from shardkit.network.topology.sources import ConfigServer, FixedMap, MapFile, Reading, Source, Values
+
+__all__ = [
+    "INTERVAL",
+    "LONGEST_PAUSE",
+    "ConfigServer",
+    "FixedMap",
+    "MapFile",
+    "Reading",
+    "Source",
+    "Topology",
+    "Values",
+]

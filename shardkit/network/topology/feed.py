@@ -1,0 +1,128 @@
+"""Being told of changed entries by the config server, on one connection of a process.
+
+::
+
+    HELLO 3, CLIENT TRACKING ON BCAST PREFIX config:redis: …    once
+    ◄── invalidate [config:redis:unique:7, config:shards:unique, config:epoch]   within milliseconds
+    MGET config:epoch                    every two seconds: is it there, and what it was?
+
+So a process that is told reads nothing while nothing changes, however many components and shards it
+uses, and a change is in use as soon as it is made, by a push or by hand. A server that cannot do
+this (before Redis 6, or a user who may not run CLIENT TRACKING) is read once a second.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+import time
+from contextlib import suppress
+from typing import Any
+
+import hiredis
+from redis.exceptions import ConnectionError, RedisError  # noqa: A004 - redis-py's own
+
+from shardkit.config.component import entry_key, pushed_key, removed_key, shards_key
+from shardkit.config.stored import EPOCH_KEY, epoch_number
+from shardkit.network.connections.redis_private import socket_of
+
+BEAT = 2.0  # seconds between two questions whether the server is there
+_ANSWER = 2.0  # seconds for its answer
+_RECEIVE = 64 * 1024
+_NOTHING = object()
+_OF_COMPONENTS = tuple(make("") for make in (entry_key, shards_key, removed_key, pushed_key))
+_PREFIXES = (*_OF_COMPONENTS, EPOCH_KEY)
+
+
+class ChangeFeed:
+    """A connection that is told of each change of entries.
+
+    Args:
+        connection: one of redis-py's, of RESP3, which belongs to this from now on.
+
+    Raises:
+        RedisError, OSError: the server is away, or cannot do this.
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        try:
+            connection.connect()
+            command = ["CLIENT", "TRACKING", "ON", "BCAST"]
+            for prefix in _PREFIXES:
+                command += ["PREFIX", prefix]
+            connection.send_command(*command)
+            connection.read_response()
+            self._socket: socket.socket = socket_of(connection)
+            self._socket.settimeout(_ANSWER)
+        except BaseException:
+            connection.disconnect()
+            raise
+        self._asked = False  # and nothing has come since
+        self._beat = 0.0
+
+    def wait(self) -> tuple[set[str] | None, int | None]:
+        """Wait until something has changed, or it is time to look whether the server is there.
+
+        Returns:
+            The components that have changed (None: perhaps all), and the epoch, if it was read.
+
+        Raises:
+            RedisError, OSError: the connection was lost, or the server does not answer.
+        """
+        changed: set[str] | None = set()
+        epoch = None
+        while not changed and changed is not None and epoch is None:
+            now = time.monotonic()
+            if now >= self._beat:
+                if self._asked:
+                    raise ConnectionError("the config server does not answer")
+                self._connection.send_command("MGET", EPOCH_KEY, check_health=False)
+                self._asked, self._beat = True, now + BEAT
+            ready, _, _ = select.select([self._socket], [], [], self._beat - now)
+            if not ready and not self._has_pending():
+                continue
+            data = self._socket.recv(_RECEIVE)
+            if not data:
+                raise ConnectionError("the config server closed the connection")
+            self._asked = False
+            self._reader.feed(data)
+            while (said := self._reader.gets()) is not _NOTHING:
+                if isinstance(said, hiredis.PushNotification):
+                    keys = said[1] if said[0] == b"invalidate" else []
+                    if keys is None:
+                        changed = None  # FLUSHALL
+                    elif changed is not None:
+                        changed |= {_component(key) for key in keys}
+                elif said != b"OK":  # to a new name
+                    epoch = 0 if isinstance(said, Exception) else epoch_number(said[0])
+        return changed, epoch
+
+    def _has_pending(self) -> bool:
+        pending = getattr(self._socket, "pending", None)  # of TLS
+        return bool(pending is not None and pending())
+
+    def rename(self, name: str) -> None:
+        """Give the connection another name."""
+        self._connection.send_command("CLIENT", "SETNAME", name, check_health=False)
+
+    def close(self) -> None:
+        """Have whoever waits find the connection closed."""
+        with suppress(OSError, ValueError):
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def release(self) -> None:
+        """Close the connection; by whoever waits."""
+        with suppress(RedisError, OSError):
+            self._connection.disconnect()
+
+
+def _component(key: bytes) -> str:
+    """Return the component that a key is of; nothing for that of no single one."""
+    text = key.decode(errors="replace")
+    for prefix in _OF_COMPONENTS:
+        if text.startswith(prefix):
+            return re.sub(r":[0-9]+$", "", text.removeprefix(prefix))
+    return EPOCH_KEY

@@ -1,0 +1,396 @@
+"""Where entries come from: the config server, or a YAML shard map.
+
+::
+
+    read("unique")  ──► [config:shards:unique, config:redis:unique, config:redis:unique:0, …]
+                    ◄── their values
+                    ──► Component
+
+The steps of reading are generators that yield the keys they want and are sent the values, so that
+they are written once for blocking and awaiting callers. A map needs no keys.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import logging
+import re
+import time
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from shardkit.config.component import Component, check_name, entry_key, shards_key
+from shardkit.config.entry import Entry
+from shardkit.config.problem import did_you_mean, invalid
+from shardkit.config.shard_map import ShardMap, unreadable
+from shardkit.config.stored import (
+    EPOCH_KEY,
+    EXPECTED_SHARDS,
+    Stored,
+    component_of,
+    epoch_number,
+    reading,
+)
+from shardkit.network.connections.greeting import Greeting, connection_name
+from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError
+from shardkit.operations.forks import ForkSafeLock
+from shardkit.operations.commands import Shard
+from shardkit.network.topology.feed import ChangeFeed
+from shardkit.network.topology.witness import EpochWitness
+
+# How old a file is, in nanoseconds, before its time tells each change: file systems have ticks of
+# up to two seconds.
+_SETTLED = 2_000_000_000
+
+logger = logging.getLogger("shardkit")
+
+Values: TypeAlias = list[Any]
+Reading: TypeAlias = Generator[list[str], Values, Component]
+StoredReading: TypeAlias = Generator[list[str], Values, Stored]
+
+
+class Source(Protocol):
+    """Where entries come from.
+
+    Attributes:
+        local: it is read without an exchange with a server.
+        changes: what it says may change.
+        epoch: the highest ``config:epoch`` read.
+    """
+
+    local: bool
+    changes: bool
+    epoch: int
+
+    def read(self, name: str, known: Component | None) -> Reading:
+        """Read one component: yield keys, be sent their values, return the component."""
+
+    def fetch(self, keys: list[str]) -> Values:
+        """Get the values of keys."""
+
+    async def afetch(self, keys: list[str]) -> Values:
+        """Get the values of keys, awaiting."""
+
+    def witness(self, name: str) -> Any:
+        """Return what asks a component's servers for later pushes; None if there are no pushes."""
+
+    def feed(self) -> ChangeFeed | None:
+        """Return what is told of changes; None if there is none.
+
+        Raises:
+            RedisError, OSError: the server cannot be reached, or cannot do this.
+        """
+
+    def note_epoch(self, feed: ChangeFeed) -> None:
+        """Have connections say in their names which epoch is in use."""
+
+    def names(self) -> list[str]:
+        """List the components that there are."""
+
+    async def anames(self) -> list[str]:
+        """List the components that there are, awaiting."""
+
+    def __str__(self) -> str:
+        """Where that is, for messages."""
+
+
+class ConfigServer:
+    """The config server: entries under ``config:redis:*`` and ``config:shards:*``.
+
+    Raises ConfigError for what it holds, and what redis-py raises where it cannot be reached.
+
+    Args:
+        entry: how to reach it.
+        client: returns a blocking client of it.
+        aclient: returns an awaiting client of it, for the running loop.
+    """
+
+    local = False
+    changes = True
+
+    def __init__(self, entry: Entry, client: Callable[[], Any], aclient: Callable[[], Any]) -> None:
+        self.entry = entry
+        self._is_named = bool(entry.resolved("config server").get("client_name"))
+        self.client = client
+        self.aclient = aclient
+        self._last: dict[str, tuple[Stored, Component]] = {}
+        self.epoch = 0  # the highest config:epoch read
+        self._named = 0  # the epoch in the name of the connection
+        self.witnessed = 0  # the highest that a data server has witnessed, if it is later
+
+    def read(self, name: str, known: Component | None) -> Reading:
+        """Read a component in one MGET; in two when it has more shards than were expected.
+
+        Raises:
+            ConfigServerError: its epoch, or config:epoch, is lower than one seen before.
+        """
+        place = f" on {self}"
+        stored = yield from self._reading(name, known)
+        same, component = self._last.get(name, ({}, None))
+        if component is None or stored != same:  # else thousands of shards were parsed every second
+            component = component_of(name, stored, place)
+            if component is None:
+                raise MissingEntryError(
+                    f"{entry_key(name)} and {shards_key(name)} are missing{place}, or hold no text",
+                    "push a shard map that describes the component: shardkit config push",
+                )
+            self._last[name] = stored, component
+        if known is not None and 0 < component.epoch < known.epoch:
+            raise self.went_back(f"component {name!r}", known.epoch, component.epoch)
+        _require_references(component, known)
+        return component
+
+    def _reading(self, name: str, known: Component | None) -> StoredReading:
+        """Read what is stored of a component, and check config:epoch with it."""
+        steps = reading(name, len(known.shards) if known else EXPECTED_SHARDS)
+        keys = next(steps)
+        while True:
+            # Now: what others read meanwhile may be newer than this reply.
+            newest = max(self.epoch, self.witnessed)
+            values = yield keys
+            epoch = epoch_number(values[keys.index(EPOCH_KEY)])
+            if epoch < newest:
+                raise self.went_back("config:epoch", newest, epoch)
+            self.epoch = max(self.epoch, epoch)
+            try:
+                keys = steps.send(values)
+            except StopIteration as done:
+                stored: Stored = done.value
+                break
+        return stored
+
+    def went_back(self, what: str, seen: int, now: int) -> ConfigServerError:
+        """Return the error of an epoch that is lower than one seen."""
+        return ConfigServerError(
+            f"{self} went back in time: {what} was {seen} and is {now or 'missing'}; it was "
+            "restored from an old snapshot, or lost its data",
+            f"push the newest shard map: shardkit config push MAP --above {max(seen, self.epoch)}",
+        )
+
+    def witness(self, name: str) -> EpochWitness:
+        """Return what asks a component's servers whether they have witnessed a later push."""
+        return EpochWitness(self, name)
+
+    def described(self, shard: Shard) -> str:
+        """Return what connections to the config server are called: with the epoch in use."""
+        return f"config-server/{self.epoch}"
+
+    def fetch(self, keys: list[str]) -> Values:
+        """MGET."""
+        client, name = self.client(), self._new_name()
+        if name is None:
+            values: Values = client.mget(keys)
+            return values
+        with client.pipeline(transaction=False) as pipe:
+            pipe.client_setname(name).mget(keys)
+            return _second(pipe.execute(raise_on_error=False))
+
+    async def afetch(self, keys: list[str]) -> Values:
+        """MGET, awaiting."""
+        client, name = self.aclient(), self._new_name()
+        if name is None:
+            values: Values = await client.mget(keys)
+            return values
+        async with client.pipeline(transaction=False) as pipe:
+            pipe.client_setname(name).mget(keys)
+            return _second(await pipe.execute(raise_on_error=False))
+
+    def feed(self) -> ChangeFeed | None:
+        """Return what is told of changes, over a connection of its own."""
+        pool = self.client().connection_pool
+        connection = pool.separate_connection(protocol=3)
+        # Not the pool's own greeting, which would keep the clients while nobody else does.
+        connection.greeting = Greeting(
+            partial(connection_name, self.described(Shard("config-server")))
+        )
+        return ChangeFeed(connection)
+
+    def note_epoch(self, feed: ChangeFeed) -> None:
+        """Have both connections say in their names which epoch is in use."""
+        if not self._is_named:
+            feed.rename(connection_name(self.described(Shard("config-server"))))
+        values = self.fetch([EPOCH_KEY])
+        newest = max(self.epoch, epoch_number(values[0]))
+        if newest != self.epoch:
+            self.epoch = newest
+            self.note_epoch(feed)
+
+    def _new_name(self) -> str | None:
+        """Return the connection's new name, with the epoch in use; None if it has not changed."""
+        if self._named == self.epoch or self._is_named:
+            return None
+        self._named = self.epoch
+        return connection_name(self.described(Shard("config-server")))
+
+    def names(self) -> list[str]:
+        """List the components, with SCAN."""
+        client = self.client()
+        return _names(key for pattern in _PATTERNS for key in client.scan_iter(match=pattern))
+
+    async def anames(self) -> list[str]:
+        """List the components, awaiting."""
+        client = self.aclient()
+        return _names([key for p in _PATTERNS async for key in client.scan_iter(match=p)])
+
+    def __str__(self) -> str:
+        return f"config server {self.entry.address}"
+
+
+def _require_references(component: Component, known: Component | None) -> None:
+    """Refuse new entries that refer to what this process has not, if it knows others that it uses.
+
+    Raises:
+        ConfigError: a ``${NAME}`` cannot be resolved; names the entry's key.
+    """
+    if known is None or component is known or component.same_as(known):
+        return
+    before = dict(known.entries())
+    for shard, entry in component.entries():
+        text = entry.to_json()
+        if entry != before.get(shard) and ("${" in text or "password_file" in text):
+            entry.resolved(entry_key(*shard))
+
+
+def _second(replies: list[Any]) -> Values:
+    """Return the second reply; the first may have been refused."""
+    values: Values | Exception = replies[1]
+    if isinstance(values, Exception):
+        raise values
+    return values
+
+
+class MapFile:
+    """A YAML shard map used as it is; read again when the file changes."""
+
+    local = True
+    changes = True
+    epoch = 0
+    _digest = b""  # of the file's content
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = path if isinstance(path, Path) else Path(path)
+        self._lock = ForkSafeLock()  # of the following two, which are changed together
+        self._seen: tuple[tuple[int, ...], ConfigError | None] = (), None
+        self.shard_map = self._newest()
+
+    def _newest(self) -> ShardMap:
+        """Return the map as the file has it now. What is broken is not parsed twice either."""
+        with self._lock:
+            stamp = self._stamp()  # before the file is read: what is written since has another
+            if stamp != self._seen[0]:
+                broken = self._load()
+                # A file may be written twice in one tick of its clock, and keep its size.
+                settled = abs(time.time_ns() - stamp[0]) > _SETTLED
+                self._seen = stamp if settled else (), broken
+            broken = self._seen[1]
+            if broken is not None:
+                raise copy.copy(broken)
+            return self.shard_map
+
+    def _load(self) -> ConfigError | None:
+        """Read the file, unless it says what it said; return why it cannot be used."""
+        self._digest, before = b"", self._digest
+        try:
+            data = self._path.read_bytes()
+            self._digest = hashlib.sha256(data).digest()
+            if self._digest == before:
+                return self._seen[1]
+            loaded = ShardMap.decode(data, str(self._path))  # these bytes: it may change any time
+        except OSError as error:
+            return self._unreadable(error)
+        except ConfigError as error:
+            return error.with_traceback(None)
+        for warning in loaded.warnings:
+            logger.warning("%s; %s", warning, warning.remedy)
+        self.shard_map = loaded
+        return None
+
+    def _unreadable(self, error: OSError) -> ConfigError:
+        return unreadable(str(self._path), str(error.strerror))
+
+    def _stamp(self) -> tuple[int, ...]:
+        """Return what tells one content of the file from the next."""
+        try:
+            stat = self._path.stat()
+        except OSError as error:
+            raise self._unreadable(error) from None
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+    def read(self, name: str, known: Component | None) -> Reading:
+        """Look whether the file changed, and return what it says of a component."""
+        yield from ()  # a reading, though it needs no keys
+        try:
+            components = self._newest().components
+        except ConfigError as error:
+            if known is not None or name not in self.shard_map.components:
+                raise
+            logger.warning("component %r is read from the last good map: %s", name, error)
+            components = self.shard_map.components
+        try:
+            component = components[name]
+        except KeyError:
+            problems = list(check_name(name, "component"))
+            if problems:
+                raise invalid(problems) from None
+            described = ", ".join(sorted(components))
+            raise MissingEntryError(
+                f"{entry_key(name)} is missing: {self} does not describe component {name!r}",
+                f"{did_you_mean(name, components)}add it; the map describes {described}",
+            ) from None
+        _require_references(component, known)
+        return component
+
+    def witness(self, name: str) -> None:
+        """Nothing: a map is not pushed."""
+
+    def fetch(self, keys: list[str]) -> Values:
+        """Never asked."""
+        return []
+
+    async def afetch(self, keys: list[str]) -> Values:
+        """Never asked."""
+        return []
+
+    def feed(self) -> None:
+        """Nothing: a file is looked at."""
+
+    def note_epoch(self, feed: ChangeFeed) -> None:
+        """Nothing: a map is not pushed."""
+
+    def names(self) -> list[str]:
+        """List the components of the map."""
+        return sorted(self._newest().components)
+
+    async def anames(self) -> list[str]:
+        """List the components of the map."""
+        return self.names()
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+
+class FixedMap(MapFile):
+    """A shard map that is already in memory, and stays as it is."""
+
+    changes = False
+
+    def __init__(self, shard_map: ShardMap) -> None:
+        self.shard_map = shard_map
+
+    def _newest(self) -> ShardMap:
+        return self.shard_map
+
+    def __str__(self) -> str:
+        return self.shard_map.source
+
+
+_PATTERNS = (entry_key("*"), shards_key("*"))
+
+
+def _names(keys: Iterable[bytes]) -> list[str]:
+    """Return the components that keys of entries belong to."""
+    names = (key.decode(errors="replace").split(":", 2)[2] for key in keys)
+    return sorted({re.sub(r":[0-9]+$", "", name) for name in names})

@@ -1,0 +1,349 @@
+r"""Which keys are stored compactly, which limits prevent it, and which settings help.
+
+A server stores a small HASH, SET or ZSET as one block of bytes, its entries one after the other,
+and a large one as a table of pointers. The block takes a fraction of the memory, and is searched
+from its beginning. Two limits decide, and both must hold: how many entries there are, and how long
+the longest of them is, in bytes, fields as well as values::
+
+    {"7": "NYC"} as a listpack: 14 bytes
+    ┌──────────┬─────────┬───┬───┬───┬─────────┬───┬─────┐
+    │ bytes 14 │ count 2 │ 7 │ 1 │ 3 │ N  Y  C │ 4 │ end │   a small integer takes a byte, text its
+    │ 4        │ 2       │ 1 │ 1 │ 1 │ 3       │ 1 │ 1   │   length and itself; then its size once
+    └──────────┴─────────┴───┴───┴───┴─────────┴───┴─────┘   more, for reading backwards
+
+    as a hash table, with pointers, entries and strings: twice to four times as much
+
+=========  =====================================  ======================================  =========
+form       compact encodings                      limits                                  usually
+=========  =====================================  ======================================  =========
+HASH       listpack, listpackex; before: ziplist  hash-max-listpack-entries, -value       512, 64
+ZSET       listpack; before Redis 7.0 ziplist     zset-max-listpack-entries, -value       128, 64
+SET, ints  intset                                 set-max-intset-entries                  512
+SET, text  listpack; before Redis 7.2 none        set-max-listpack-entries, -value        128, 64
+LIST       listpack, quicklist; before: ziplist   list-max-listpack-size: of its nodes    -2: 8 KB
+=========  =====================================  ======================================  =========
+
+Before Redis 7.0 the settings say ``ziplist`` for ``listpack``; messages use the names of the server
+at hand. A LIST is a chain of packed nodes whatever its length, so it is always compact. A HASH,
+SET or ZSET that was converted once stays so, even if it shrinks, until it is rewritten.
+Nothing here needs DEBUG: OBJECT ENCODING and MEMORY USAGE say enough
+(`shardkit.structures.encodings.inspection`).
+
+Example: parts of 1,024 fields under a limit of 512 take twice what they take under 1,024::
+
+    limits = kit.driver.run(limits_at("geo", "cityid2city:0"))
+    [key] = kit.driver.run(inspect_keys("geo", ["cityid2city:0"]))
+    check(key, limits).excesses              # hash-max-listpack-entries is 512: there are 1,024 …
+    recommend("hash", 1024, 150, limits)     # {'hash-max-listpack-entries': 1024, …-value: 150}
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from shardkit.errors import InvalidArgumentError, ShardFailure
+from shardkit.operations.commands import Command, Key, Partial, Reply, To
+from shardkit.operations.operation import Operation
+
+logger = logging.getLogger("shardkit")
+
+LIMITS_PATTERN: Final = "*-max-*"  # one pattern: servers before Redis 7.0 take no second one
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A compact form that servers have for a type.
+
+    Attributes:
+        name: ``hash``, ``zset``, ``intset`` (a SET of integers), ``set`` (of text) or ``list``.
+        type: what TYPE says.
+        entry: what its entries are called.
+        compact: what OBJECT ENCODING says when it is compact.
+        entries: the settings of how many entries it may have, the newest name first.
+        longest: the settings of how many bytes an entry may have.
+        usual: the limits that servers have unless configured.
+    """
+
+    name: str
+    type: str
+    entry: str
+    compact: frozenset[str]
+    entries: tuple[str, ...]
+    longest: tuple[str, ...] = ()
+    usual: tuple[int, ...] = (512,)
+
+
+def _listpack(name: str, type_: str, entry: str, entries: int, *, old: bool = True) -> Form:
+    names = ("listpack", "ziplist") if old else ("listpack",)
+    return Form(
+        name,
+        type_,
+        entry,
+        frozenset({"listpack", "listpackex", "ziplist", "zipmap"}),
+        tuple(f"{type_}-max-{packed}-entries" for packed in names),
+        tuple(f"{type_}-max-{packed}-value" for packed in names),
+        (entries, 64),
+    )
+
+
+# By their names. A SET of few integers is a listpack when text was among them: compact as well.
+FORMS: Final[Mapping[str, Form]] = {
+    "hash": _listpack("hash", "hash", "field", 512),
+    "zset": _listpack("zset", "zset", "member", 128),
+    "intset": Form(
+        "intset", "set", "member", frozenset({"intset", "listpack"}), ("set-max-intset-entries",)
+    ),
+    "set": _listpack("set", "set", "member", 128, old=False),
+    "list": Form("list", "list", "element", frozenset({"listpack", "quicklist", "ziplist"}), ()),
+}
+
+
+class Limit(NamedTuple):
+    """A setting as one server names it, and its value."""
+
+    setting: str
+    value: int
+
+
+class Limits:
+    """The limits of one server.
+
+    Args:
+        settings: the reply to CONFIG GET, or a superset.
+    """
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        known = {name for form in FORMS.values() for name in (*form.entries, *form.longest)}
+        self.settings = {name: int(settings[name]) for name in sorted(known & settings.keys())}
+
+    def entries(self, form: Form) -> Limit | None:
+        """Return the limit of entries; None if the server has no such form."""
+        return self._first(form.entries)
+
+    def longest(self, form: Form) -> Limit | None:
+        """Return the limit of bytes of an entry; None if there is none."""
+        return self._first(form.longest)
+
+    def _first(self, names: Iterable[str]) -> Limit | None:
+        found = (Limit(name, self.settings[name]) for name in names if name in self.settings)
+        return next(found, None)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Limits) and other.settings == self.settings
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.settings.items()))
+
+    def __repr__(self) -> str:
+        return f"Limits({self.settings})"
+
+
+# ---- rules
+
+
+def form_of(name: str) -> Form:
+    """Return a form by its name.
+
+    Raises:
+        InvalidArgumentError: there is none of that name.
+    """
+    if name not in FORMS:
+        raise InvalidArgumentError(f"type={name!r} has no compact form", f"one of {[*FORMS]} has")
+    return FORMS[name]
+
+
+def recommend(
+    form: str, part_size: int, longest: int | None = None, limits: Limits | None = None
+) -> dict[str, int]:
+    """Return the settings with which parts stay compact: never lower ones than there are.
+
+    Args:
+        form: the name of a form.
+        part_size: how many entries a part may have.
+        longest: the bytes of the longest field, member or value; None if unknown.
+        limits: the server's limits, for their names and values; None for a new server's defaults.
+
+    Returns:
+        Values by setting. Empty if there is nothing to set: for lists, and for text in sets on a
+        server that has no compact form for it.
+
+    Raises:
+        InvalidArgumentError: there is no such form.
+    """
+    wanted = form_of(form)
+    if limits is None:
+        usual = zip((wanted.entries, wanted.longest), wanted.usual, strict=False)
+        limits = Limits({names[0]: str(value) for names, value in usual if names})
+    found: dict[str, int] = {}
+    for limit, needed in (
+        (limits.entries(wanted), part_size),
+        (limits.longest(wanted), longest),
+    ):
+        if limit is not None and needed is not None:
+            found[limit.setting] = max(limit.value, needed)
+    return found
+
+
+class Excess(NamedTuple):
+    """A limit that a key exceeds.
+
+    Attributes:
+        setting: the setting, as the server names it.
+        limit: its value.
+        found: the number of entries, or the bytes of the longest entry.
+        entry: what an entry is called: ``field``.
+        of_bytes: whether it is a limit of bytes.
+    """
+
+    setting: str
+    limit: int
+    found: int
+    entry: str
+    of_bytes: bool
+
+    def __str__(self) -> str:
+        if self.of_bytes:
+            return f"{self.setting} is {self.limit:,}: a {self.entry} has {self.found:,} bytes"
+        return f"{self.setting} is {self.limit:,}: there are {self.found:,} {self.entry}s"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEncoding:
+    """A key as its server stores it.
+
+    Attributes:
+        key: the key.
+        type: its TYPE.
+        encoding: its OBJECT ENCODING.
+        length: the number of entries, or the bytes of a string.
+        bytes: its memory including the key (MEMORY USAGE, which estimates large keys from a few
+            entries); None if that is not permitted.
+        longest: the bytes of its longest entry, of up to 5,000 that are read if it is not compact;
+            None if none were read.
+        integers: for a set, whether all entries that were read are integers of 64 bits.
+    """
+
+    key: bytes
+    type: str
+    encoding: str
+    length: int
+    bytes: int | None = None
+    longest: int | None = None
+    integers: bool = False
+
+    @property
+    def form(self) -> Form | None:
+        """The compact form that it could have; None for strings and others."""
+        if self.type == "set":
+            return FORMS["intset" if self.integers or self.encoding == "intset" else "set"]
+        return FORMS.get(self.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a key is compact, and why not.
+
+    Attributes:
+        compact: whether it is compact.
+        excesses: the limits that it exceeds. If it exceeds none, the server has no compact form for
+            it, the limits are unknown, or it exceeded them once.
+        stale: whether it would be compact if it were rewritten.
+    """
+
+    compact: bool
+    excesses: tuple[Excess, ...] = ()
+    stale: bool = False
+
+
+def check(seen: KeyEncoding, limits: Limits | None) -> Verdict:
+    """Check whether a key is compact, and which limits it exceeds.
+
+    Args:
+        seen: the key.
+        limits: its server's limits; None if unknown.
+    """
+    form = seen.form
+    if form is None or seen.encoding in form.compact:
+        return Verdict(True)
+    excesses = beyond(form, seen.length, seen.longest, limits)
+    known = limits is not None and limits.entries(form) is not None
+    return Verdict(False, excesses, stale=known and not excesses)
+
+
+def beyond(
+    form: Form, length: int, longest: int | None, limits: Limits | None
+) -> tuple[Excess, ...]:
+    """Return the limits that a number of entries, and the longest of them, exceed."""
+    if limits is None:
+        return ()
+    found = []
+    for limit, value, of_bytes in (
+        (limits.entries(form), length, False),
+        (limits.longest(form), longest, True),
+    ):
+        if limit is not None and value is not None and value > limit.value:
+            entry = "field or value" if of_bytes and form.name == "hash" else form.entry
+            found.append(Excess(limit.setting, limit.value, value, entry, of_bytes))
+    return tuple(found)
+
+
+# ---- operations
+
+
+def limits_at(to: To, key: Key) -> Operation[Limits | None]:
+    """Return the limits of the server where a key lives; None if it does not show them.
+
+    Args:
+        to: the key's component, or a shard.
+        key: decides the shard, and on a cluster the node.
+
+    Cost: one exchange.
+    """
+    asking = Command(to, key, ("CONFIG", "GET", LIMITS_PATTERN), idempotent=True)
+    [reply] = yield Partial([asking])  # CONFIG may not be permitted
+    return read_limits(reply)
+
+
+def read_limits(reply: Reply) -> Limits | None:
+    """Return the limits in a reply to CONFIG GET; None if there are none."""
+    if isinstance(reply, ShardFailure) or not isinstance(reply, list | dict):
+        return None
+    flat = [word for pair in reply.items() for word in pair] if isinstance(reply, dict) else reply
+    words = [word.decode() if isinstance(word, bytes) else str(word) for word in flat]
+    limits = Limits(dict(zip(words[::2], words[1::2], strict=True)))
+    return limits if limits.settings else None
+
+
+def warn_if_not_compact(to: To, key: Key, form: str, part_size: int, name: str) -> Operation[None]:
+    """Log a warning if parts of the planned size are not compact on the server of a key.
+
+    Structures call it once, at their first write. There is no warning if the server does not show
+    its limits, or has no compact form.
+
+    Args:
+        to: the structure's component.
+        key: the key of its first part.
+        form: the parts' form: ``hash``, ``zset``, ``intset``, ``set`` or ``list``.
+        part_size: how many entries a part may have.
+        name: the structure's name.
+
+    Raises:
+        InvalidArgumentError: there is no such form.
+
+    Cost: one exchange.
+    """
+    wanted = form_of(form)
+    limits = yield from limits_at(to, key)
+    for excess in beyond(wanted, part_size, None, limits):
+        logger.warning(
+            "%s: parts of up to %d %ss are not compact: the server's %s is %d; "
+            "raise it, or use a smaller part_size",
+            name,
+            part_size,
+            wanted.entry,
+            excess.setting,
+            excess.limit,
+        )

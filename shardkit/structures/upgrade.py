@@ -1,0 +1,189 @@
+"""Brings what is stored into the newest form of this release, once all processes have it.
+
+::
+
+    :meta     shard_size=512              ─►  part_size=512          as it is called today
+    :meta     (no format, or an older)    ─►  format=N               if this release has a newer one
+    groups    (of no parameters)          ─►  of=1f0c88b3            only these parameters may write
+    lists, parts of indexes               ─►  format=N
+
+The parameters come first: every process reads them again at the latest a second after it read them
+last, before it writes (`shardkit.structures.base.parameters.LEASE`), and one of an earlier release
+then refuses. Scripts that have a state to read look at it there, so that they refuse at once. Until
+an upgrade, every release writes the form that it finds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardkit.config.component import Component
+from shardkit.errors import NewerFormatError
+from shardkit.operations.lua import script
+from shardkit.operations.commands import Command, ShardOf, To, script_call
+from shardkit.operations.drivers import BlockingDriver
+from shardkit.operations.operation import Operation, pages
+from shardkit.structures.base import parameters
+from shardkit.structures.base.damage import stored_integer
+from shardkit.structures.base.parameters import Metadata
+from shardkit.structures.layouts.growing import state_keys
+
+_AT_ONCE = 1000
+_SCAN = 10_000
+_SUFFIX = ":meta"
+_IN_GROUPS = ("set", "hash", "sorted-set")
+_INDEXES = ("search", "ads", "jobs")
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """A structure that is not in the newest form, or was not.
+
+    Attributes:
+        component: where it is.
+        structure: its name.
+        kind: its kind.
+        changes: what changes, in words.
+    """
+
+    component: str
+    structure: str
+    kind: str
+    changes: tuple[str, ...]
+
+
+def upgrade_component(
+    component: Component,
+    client: Callable[[str, int | None], Any],
+    driver: BlockingDriver,
+    structures: Collection[str] = (),
+    *,
+    dry_run: bool = False,
+) -> list[Upgrade]:
+    """Bring the structures of a component into the newest form; see `ShardKit.upgrade`.
+
+    Args:
+        component: the component.
+        client: returns the client of a component's shard.
+        driver: runs steps.
+        structures: their names; none for all.
+        dry_run: change nothing.
+    """
+    found: list[tuple[Any, str, dict[str, str]]] = []
+    for shard in component.all_shards():
+        shard_client = client(component.name, shard.number)
+        for key in shard_client.scan_iter(match=f"*{_SUFFIX}", count=_SCAN, _type="HASH"):
+            text = key.decode(errors="replace") if isinstance(key, bytes) else key
+            name = text.removesuffix(_SUFFIX)
+            if structures and name not in structures:
+                continue
+            stored = _text_of(shard_client.hgetall(key))
+            if "kind" in stored:
+                _format_of(component.name, text, stored)
+                found.append((shard_client, name, stored))
+    done = []
+    for shard_client, name, stored in sorted(found, key=lambda each: each[1]):
+        changes = _upgrade_parameters(shard_client, name, stored, dry_run)
+        if any(change.startswith("format") for change in changes) and not dry_run:
+            time.sleep(2 * parameters.LEASE)
+        changes += driver.run(_upgrade_states(component.name, name, stored, dry_run))
+        if changes:
+            done.append(Upgrade(component.name, name, stored["kind"], tuple(changes)))
+    return done
+
+
+def _text_of(stored: Mapping[Any, Any]) -> dict[str, str]:
+    return {
+        field.decode(errors="replace") if isinstance(field, bytes) else field: (
+            value.decode(errors="replace") if isinstance(value, bytes) else value
+        )
+        for field, value in stored.items()
+    }
+
+
+def _format_of(component: str, key: str, stored: Mapping[str, str]) -> int:
+    number = stored_integer(component, key, "format", stored.get("format", "1"), 1)
+    if number not in parameters.FORMATS:
+        raise NewerFormatError(
+            f"{key} has format {number}, this release reads {parameters.readable()}",
+            "upgrade with the latest release",
+        )
+    return number
+
+
+def _upgrade_parameters(client: Any, name: str, stored: dict[str, str], dry_run: bool) -> list[str]:
+    """Write parameters under today's names, and the format; bring ``stored`` up to date."""
+    key, newest = name + _SUFFIX, str(parameters.FORMATS[-1])
+    old = {each: now for each, now in parameters.RENAMED.items() if each in stored}
+    changes = [f"{each} is called {now}" for each, now in sorted(old.items())]
+    before = stored.get("format", "1")
+    if before != newest:
+        changes.append(f"format {before} becomes {newest}")
+    if changes and not dry_run:
+
+        def write(pipe: Any) -> None:
+            held = _text_of(pipe.hgetall(key))
+            pipe.multi()
+            for each, now in old.items():
+                if each in held:
+                    pipe.hsetnx(key, now, held[each])
+                    pipe.hdel(key, each)
+            if before != newest and held:
+                pipe.hset(key, "format", newest)
+
+        client.transaction(write, key)
+    for each, now in old.items():
+        stored.setdefault(now, stored.pop(each))
+    return changes
+
+
+def _upgrade_states(
+    component: str, name: str, stored: Mapping[str, str], dry_run: bool
+) -> Operation[list[str]]:
+    kind, newest = stored["kind"], str(parameters.FORMATS[-1])
+    meta = Metadata(component, name, parameters.deciding(stored))
+    if kind in _IN_GROUPS and "groups" in stored:
+        keys: list[tuple[To, str]] = [
+            (component, key) for key in state_keys(name, int(stored["groups"]))
+        ]
+        before = ["", *(meta.fingerprint_of(n) for n in parameters.FORMATS[:-1])]
+        field, value = "of", meta.fingerprint_of(parameters.FORMATS[-1])
+        change = "groups name their parameters"
+    elif kind in (*_INDEXES, "list") and newest != "1":
+        shards = int(stored.get("shards", 1))
+        keys = (
+            [(component, f"{name}:ends")]
+            if kind == "list"
+            else [(ShardOf(component, n, shards), f"{{{name}:{n}}}:state") for n in range(shards)]
+        )
+        before = ["", *map(str, parameters.FORMATS[:-1])]
+        field, value, change = "format", newest, "its state says the format"
+    else:
+        return []
+    changed = 0
+    mark = script("structures/base/mark_format")
+    for some in pages(keys, _AT_ONCE):
+        held = yield [Command(to, key, ("HMGET", key, field)) for to, key in some]
+        old = [
+            place
+            for place, [text] in zip(some, held, strict=True)
+            if (text or b"").decode(errors="replace") in before
+        ]
+        if not old:
+            continue
+        if dry_run:
+            there = yield [Command(to, key, ("EXISTS", key)) for to, key in old]
+            changed += sum(there)
+            continue
+        changed += sum(
+            (
+                yield [
+                    script_call(to, mark, [key], [field, value, *before], idempotent=True)
+                    for to, key in old
+                ]
+            )
+        )
+    return [change] if changed else []

@@ -1,0 +1,643 @@
+"""In-memory servers: fakeredis behind redis-py's own clients, with faults on demand.
+
+::
+
+    memory = MemoryConnector()
+    with shardkit.connect(shard_map, connector=memory) as kit:
+        memory.server("127.0.0.1:7001").lose_answer("INCRBY")
+        kit.client("counters").incr("hits")        # ConnectionError, although the server counted
+
+Clients and pools are those that `shardkit.network.connections.Connector` builds; only their connections
+lead to memory. Each address is a separate server, with databases, scripts and transactions. All
+clients, blocking and awaiting, of all kits with the same connector see the same data.
+
+All faults but ``down`` affect the next ``times`` commands (None: all, until ``clear``); if commands
+are named, the next ones with these names:
+
+================ ========= ============ ====================================== =====================
+fault            executed? connection   a redis-py client raises               a batch contains
+================ ========= ============ ====================================== =====================
+``down``         no        refused;     ConnectionError, until ``up``          ShardUnavailable
+                           open ones
+                           break
+``lose_command`` no        breaks       ConnectionError                        ShardUnavailable
+``lose_answer``  yes       breaks       ConnectionError                        ShardUnavailable
+``hang``         yes, late closed by    TimeoutError, without waiting for it   ShardUnavailable
+                           the client
+``answer``       no        stays open   the error that the server answers      CommandRefused
+================ ========= ============ ====================================== =====================
+
+redis-py raises ``LOADING`` and ``NOAUTH`` as ConnectionErrors and closes the connection; a batch
+contains ShardUnavailable for them. Links repeat idempotent commands once, and what a server refuses
+that loads its data or is a replica for as long as the entry's ``socket_timeout``.
+
+Commands by which a connection is set up (AUTH, HELLO, SELECT, CLIENT), and those that surround
+others (MULTI, EXEC, WATCH, SCRIPT LOAD and so on), are affected only if they are named.
+
+Limits: users, passwords and TLS are ignored. A server has as many databases as are used. A
+Sentinel's service is one server without replicas. A
+cluster is one server behind a plain client, which routes, and refuses a command whose keys are in
+several slots, but has none of redis-py's cluster methods. Sizes and encodings, as in ``MEMORY
+USAGE``, differ from a real server's.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, Final, TypeAlias
+
+import hiredis
+import redis
+import redis.asyncio as aioredis
+from redis.exceptions import (
+    ConnectionError,  # noqa: A004 - redis-py's own
+    RedisError,
+    ResponseError,
+    TimeoutError,  # noqa: A004 - redis-py's own
+)
+
+from shardkit.config.entry import DEFAULT_PORT, Entry
+from shardkit.network.connections import Connector, is_reusable, round_trip
+from shardkit.network.connections.connection import AsyncClosable, Closable, closed_error
+from shardkit.network.connections.redis_private import parse_error
+from shardkit.operations.deadlines import Deadline
+from shardkit.errors import LocalServerError, RoutingError
+from shardkit.operations.forks import ForkSafeLock
+from shardkit.routing.command_keys import key_positions
+from shardkit.routing.placement import slot_of
+from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
+
+Packed: TypeAlias = str | bytes | Iterable[bytes]
+
+# Affected only if named: commands that set up a connection, and those that surround others.
+_AROUND: Final = frozenset(
+    {
+        *("AUTH", "HELLO", "SELECT", "CLIENT", "ASKING", "READONLY", "READWRITE"),
+        *("MULTI", "EXEC", "DISCARD", "WATCH", "UNWATCH", "SCRIPT"),
+    }
+)
+_THIS_HOST: Final = frozenset({"localhost", "127.0.0.1", "::1", ""})
+# Fields that a server in memory ignores.
+_IGNORED: Final = frozenset(
+    {
+        *("unix_socket_path", "sentinel", "cluster", "replicas"),
+        *("username", "password", "credentials", "sentinel_credentials"),
+    }
+)
+_CROSS_SLOT: Final = "CROSSSLOT Keys in request don't hash to the same slot"
+# Sent to the fake server in place of a command whose answer is to be an error. It refuses both, and
+# so aborts the transaction that the command is part of, as a real server does.
+_NONSENSE: Final = hiredis.pack_command(("GET",))
+_NO_EXEC: Final = hiredis.pack_command(("DISCARD",))
+
+
+@dataclass(eq=False)
+class _Fault:
+    """What happens to the next ``times`` commands; if there are ``names``, to those of these names.
+
+    Attributes:
+        error: makes the error that the client gets instead of an answer.
+        executes: whether the server executes the command.
+        cuts: whether the connection breaks after the command, so that no later one arrives.
+    """
+
+    error: Callable[[], Exception]
+    executes: bool = False
+    cuts: bool = False
+    times: float = 1
+    names: frozenset[str] = frozenset()
+
+    def affects(self, name: str) -> bool:
+        return name in self.names if self.names else name not in _AROUND
+
+
+class MemoryServer:
+    """A server in memory, and its faults. Created by `MemoryConnector`.
+
+    Thread-safe. Faults take effect in the order in which they were given.
+
+    Attributes:
+        address: ``127.0.0.1:7001``, ``unix:/path``, ``sentinel:service@host:port,…``.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.in_slots = False
+        self.fake = _fakeredis().FakeServer(version=(7, 2))
+        self._lock = ForkSafeLock()
+        self._faults: list[_Fault] = []
+        self._down = False
+        self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._inside: redis.Redis = self.client()
+
+    @property
+    def entry(self) -> Entry:
+        """The entry to connect with, through the connector of this server."""
+        return Entry(_fields_of(self.address), self.address)
+
+    # ---- faults
+
+    def down(self) -> None:
+        """Refuse connections and break the open ones, even while they wait for an answer.
+
+        The data is kept; see `flush`.
+        """
+        with self._lock:
+            self._down = True
+            broken = list(self._connections)
+        for connection in broken:
+            connection.break_off()
+        for client in self._inside.client_list():
+            self.unblock(int(client["id"]))
+
+    def up(self) -> None:
+        """Accept connections again."""
+        with self._lock:
+            self._down = False
+
+    def lose_command(self, *commands: str, times: int | None = 1) -> None:
+        """Break the connection before the next command is executed.
+
+        Args:
+            commands: only commands of these names are affected, named as they are sent (redis-py's
+                ``incr`` sends INCRBY). By default all are.
+            times: how many commands are affected; None for all until `clear`.
+        """
+        self._add(_Fault(_closed, cuts=True), commands, times)
+
+    def lose_answer(self, *commands: str, times: int | None = 1) -> None:
+        """Break the connection after the next command is executed; see `lose_command`."""
+        self._add(_Fault(_closed, executes=True, cuts=True), commands, times)
+
+    def hang(self, *commands: str, times: int | None = 1) -> None:
+        """Execute the next command too late: its client times out, without really waiting.
+
+        See `lose_command` for the arguments. A command that blocks on the server does block.
+        """
+        self._add(_Fault(self._timeout, executes=True), commands, times)
+
+    def answer(self, error: str | RedisError, *commands: str, times: int | None = 1) -> None:
+        """Answer the next command with an error, without executing it.
+
+        Inside a transaction this aborts it, as on a real server.
+
+        Args:
+            error: a server's text (``"READONLY You can't write against a read only
+                replica."``, ``"LOADING …"``, ``"OOM …"``), or an exception of redis-py.
+            commands: see `lose_command`.
+            times: see `lose_command`.
+        """
+        given = parse_error(error) if isinstance(error, str) else error
+        self._add(_Fault(lambda: copy.copy(given)), commands, times)
+
+    def clear(self) -> None:
+        """Remove all faults, and accept connections again."""
+        with self._lock:
+            self._faults.clear()
+            self._down = False
+
+    # ---- data
+
+    def client(self, **arguments: Any) -> redis.Redis:
+        """Return a blocking client that no fault affects, to inspect the data.
+
+        Args:
+            arguments: further arguments of ``redis.Redis``, such as ``db``.
+        """
+        given = {"connection_class": _inside_class(), "protocol": 2, **arguments}
+        made: redis.Redis = _fakeredis().FakeRedis(server=self.fake, **given)
+        return made
+
+    def flush(self) -> None:
+        """Delete all data and scripts."""
+        self._inside.flushall()
+        self._inside.script_flush()
+
+    def __repr__(self) -> str:
+        return f"<MemoryServer {self.address}{', down' * self._down}>"
+
+    # ---- called by its connections
+
+    def accept(self, connection: Any) -> None:
+        """Accept a connection, or refuse it."""
+        with self._lock:
+            if self._down:
+                raise ConnectionRefusedError(111, "Connection refused")
+            self._connections.add(connection)
+
+    def unblock(self, client_id: int) -> None:
+        """End a command that blocks."""
+        self._inside.client_unblock(client_id, error=True)
+
+    def fault_of(self, args: Sequence[bytes]) -> _Fault | None:
+        """Return the fault that affects a command; None if it is executed normally."""
+        if self._faults:
+            name = args[0].decode(errors="replace").upper()
+            with self._lock:
+                for fault in self._faults:
+                    if fault.affects(name):
+                        fault.times -= 1
+                        if fault.times <= 0:
+                            self._faults.remove(fault)
+                        return fault
+        if self.in_slots and _crosses_slots(args):
+            return _Fault(lambda: parse_error(_CROSS_SLOT))
+        return None
+
+    def _add(self, fault: _Fault, commands: Iterable[str], times: int | None) -> None:
+        fault.names = frozenset(name.upper() for name in commands)
+        fault.times = math.inf if times is None else times
+        with self._lock:
+            if fault.times > 0:
+                self._faults.append(fault)
+
+    def _timeout(self) -> Exception:
+        return TimeoutError(f"Timeout reading from {self.address}")
+
+
+class MemoryConnector(Connector):
+    """Builds clients of servers in memory. Pass it to a kit: ``connect(…, connector=memory)``.
+
+    Kits with the same connector share its servers. A new connector has none.
+
+    Raises:
+        LocalServerError: fakeredis, or lupa for its scripts, is not installed.
+    """
+
+    breaks = False  # a test that has a server up again wants it at once
+
+    def __init__(self) -> None:
+        super().__init__(DirectClient, MultiplexedClient)
+        _fakeredis()
+        self._servers: dict[str, MemoryServer] = {}
+        self._lock = ForkSafeLock()
+
+    @property
+    def servers(self) -> list[MemoryServer]:
+        """The servers that have been connected to, or requested with `server`."""
+        return list(self._servers.values())
+
+    def server(self, where: str | Entry) -> MemoryServer:
+        """Return the server at an address; it is created if it does not exist.
+
+        Args:
+            where: ``"127.0.0.1:7001"``, a URL, a `MemoryServer.address`, or an entry.
+
+        Raises:
+            InvalidEntryError: it is not an address.
+        """
+        if isinstance(where, str):
+            if "://" not in where:
+                if where.startswith(("unix:", "sentinel:")):
+                    return self._server(where)
+                where = f"redis://{where}"
+            where = Entry({"url": where}, "address")
+        return self._server(server_address(where.resolved("address")))
+
+    def flush(self) -> None:
+        """Delete all data and scripts of all servers."""
+        for server in self.servers:
+            server.flush()
+
+    def blocking(self, fields: Mapping[str, Any]) -> redis.Redis | redis.RedisCluster:
+        """Return a blocking client of a server in memory; see `Connector.blocking`."""
+        client = super().blocking(plain_tcp_fields(fields))
+        pool = self._lead_to_memory(client, fields, _connection_classes()[0])
+        return MemoryCluster(connection_pool=pool) if fields.get("cluster") else client
+
+    def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
+        """Return an awaiting client of a server in memory; see `Connector.awaiting`."""
+        client = super().awaiting(plain_tcp_fields(fields))
+        pool = self._lead_to_memory(client, fields, _connection_classes()[1])
+        return AsyncMemoryCluster(connection_pool=pool) if fields.get("cluster") else client
+
+    def _server(self, address: str) -> MemoryServer:
+        with self._lock:
+            if address not in self._servers:
+                self._servers[address] = MemoryServer(address)
+            return self._servers[address]
+
+    def _lead_to_memory(self, client: Any, fields: Mapping[str, Any], connection: type[Any]) -> Any:
+        """Make a client's pool connect to a server in memory, and return the pool."""
+        server = self._server(server_address(fields))
+        server.in_slots = server.in_slots or bool(fields.get("cluster"))
+        pool = client.connection_pool
+        pool.connection_class = connection
+        pool.connection_kwargs["memory"] = server
+        return pool
+
+
+class _OneNode:
+    """The methods of a cluster's client that links use; the client is its only node."""
+
+    name = "memory"
+
+    def get_node_from_key(self, key: bytes) -> Any:
+        """Return the node of a key's slot."""
+        return self
+
+    def get_node(self, host: str, port: int) -> Any:
+        """Return a node."""
+        return self
+
+    def get_redis_connection(self, node: Any) -> Any:
+        """Return a node's client."""
+        return node
+
+    @property
+    def nodes_manager(self) -> Any:
+        """The object whose ``initialize`` reads the slots."""
+        return self
+
+
+class MemoryCluster(_OneNode, redis.Redis):
+    """A blocking client of a cluster in memory."""
+
+    def initialize(self) -> None:
+        """Read the slots: there is nothing to do."""
+
+
+class AsyncMemoryCluster(_OneNode, aioredis.Redis):  # type: ignore[misc]  # redis-py's own overlap
+    """An awaiting client of a cluster in memory."""
+
+
+# ---- connections: mixins for fakeredis's classes, which are imported on first use
+
+
+class _Faulty:
+    """A connection that applies the faults of its server to requests and answers."""
+
+    def __init__(self, *, memory: MemoryServer, **options: Any) -> None:
+        self._memory = memory
+        # For each answer that is due: None, or the error that comes instead.
+        self._due: deque[Exception | None] = deque()
+        self._cut = self._broken = False
+        super().__init__(server=memory.fake, **options)  # type: ignore[call-arg]
+
+    def break_off(self) -> None:
+        """Break the connection, and wake up whoever waits for an answer."""
+        self._broken = True
+        sock: Any = getattr(self, "_sock", None)
+        if sock is not None:
+            sock.put_response(None)
+
+    def _begin(self) -> None:
+        """Reset the state for a new connection; raises if the server refuses it."""
+        self._memory.accept(self)
+        self._due.clear()
+        self._cut = self._broken = False
+
+    def _let_through(self, command: Packed) -> list[bytes]:
+        """Note the answers due to a request, and return the commands that reach the server."""
+        seen = []
+        for args in _commands(command):
+            if self._cut:
+                break
+            fault = self._memory.fault_of(args)
+            error = None if fault is None else fault.error()
+            self._due.append(error)
+            if fault is None or fault.executes:
+                seen.append(_pack(args))
+            elif isinstance(error, ResponseError):
+                seen.append(_NO_EXEC if args[0].upper() == b"EXEC" else _NONSENSE)
+            self._cut = fault is not None and fault.cuts
+        return seen
+
+    def _next(self) -> tuple[Exception | None, bool]:
+        """Return the error instead of the next answer, if any, and whether the server answers."""
+        due = self._due.popleft() if self._due else None
+        return due, not self._broken and (due is None or isinstance(due, ResponseError))
+
+    def _lost(self: Any) -> Exception:
+        """Return the error of a connection that was broken."""
+        return closed_error() if self.closed else _closed()
+
+    def _spoiled(self) -> bool:
+        """Whether reading would raise."""
+        return self._broken or bool(self._due and self._due[0] is not None)
+
+
+class _BlockingFaulty(_Faulty):
+    def shut_down(self) -> None:
+        super().shut_down()  # type: ignore[misc]
+        self.break_off()
+        sock: Any = getattr(self, "_sock", None)
+        if sock is not None:
+            self._memory.unblock(sock._client_info["id"])
+
+    def _connect(self) -> Any:
+        self._begin()
+        sock = super()._connect()  # type: ignore[misc]
+        sock.__class__ = _socket_classes().CompilingSocket
+        return sock
+
+    def send_packed_command(self: Any, command: Packed, check_health: bool = True) -> None:
+        if not self.is_connected:
+            self.connect()
+        if check_health:
+            self.check_health()
+        if self._broken:
+            self.disconnect()
+            raise _closed()
+        seen = self._let_through(command)
+        super().send_packed_command(seen, check_health=False)  # type: ignore[misc]
+
+    def round_trip(
+        self, data: bytes, raw: bool, deadline: Deadline | None = None, count: int = 1
+    ) -> tuple[list[Any], bool]:
+        return round_trip(self, data, raw, deadline, count)
+
+    def is_reusable(self) -> bool:
+        return is_reusable(self)
+
+    def can_read(self, timeout: float | None = 0) -> Any:
+        return self._spoiled() or super().can_read(timeout)  # type: ignore[misc]
+
+    def read_response(self: Any, **options: Any) -> Any:
+        due, answered = self._next()
+        answer = refusal = None
+        if answered:
+            try:
+                answer = super().read_response(**options)  # type: ignore[misc]
+            except ResponseError as error:
+                refusal = error
+        instead = self._lost() if self._broken else due or refusal
+        if instead is None:
+            return answer
+        if not isinstance(instead, ResponseError):
+            self.disconnect()
+        raise instead
+
+
+class _AwaitingFaulty(_Faulty):
+    _id = 0
+    _sock: Any
+    _writer: Any
+
+    async def _connect(self) -> None:
+        self._begin()
+        await super()._connect()  # type: ignore[misc]
+        self._sock.__class__ = _socket_classes().AsyncCompilingSocket
+        transport: Any = getattr(self._writer, "transport", None)
+        if transport is not None:  # fakeredis' has only what redis-py calls
+            transport.abort, transport.get_write_buffer_size = self._writer.close, lambda: 0
+
+    async def on_connect_check_health(self: Any, check_health: bool = True) -> None:
+        await super().on_connect_check_health(check_health=check_health)  # type: ignore[misc]
+        await self.send_command("CLIENT", "ID", check_health=False)
+        self._id = await self.read_response()
+
+    def tell_closed(self: Any) -> None:
+        super().tell_closed()  # type: ignore[misc]
+        if self.closed:  # by the kit: there is no transport that would wake who waits
+            self.break_off()
+
+    async def disconnect(self: Any, nowait: bool = False, **options: Any) -> None:
+        # A command that still blocks on the server would take elements meant for others.
+        client_id, self._id = self._id, 0
+        await super().disconnect(nowait=nowait, **options)  # type: ignore[misc]
+        if client_id:
+            self._memory.unblock(client_id)
+
+    async def send_packed_command(self: Any, command: Packed, check_health: bool = True) -> None:
+        if not self.is_connected:
+            await self.connect()
+        if check_health:
+            await self.check_health()
+        if self._broken:
+            await self.disconnect(nowait=True)
+            raise _closed()
+        # Without awaiting: no other request may come between noting the answers and sending.
+        for seen in self._let_through(command):
+            self._sock.sendall(seen)
+
+    async def can_read(self, *args: Any) -> Any:
+        return self._spoiled() or await super().can_read(*args)  # type: ignore[misc]
+
+    async def read_response(self: Any, **options: Any) -> Any:
+        due, answered = self._next()
+        answer = refusal = None
+        if answered:
+            try:
+                answer = await super().read_response(**options)  # type: ignore[misc]
+            except ResponseError as error:
+                refusal = error
+        instead = self._lost() if self._broken else due or refusal
+        if instead is None:
+            return answer
+        if not isinstance(instead, ResponseError):
+            await self.disconnect(nowait=True)
+        raise instead
+
+
+@cache
+def _connection_classes() -> tuple[type[Any], type[Any]]:
+    fakeredis = _fakeredis()
+    # Nobody looks at the names of connections in memory, and there are no pushes to witness.
+    silent = {"greeting": property(lambda self: None, lambda self, greeting: None)}
+    blocking, awaiting = fakeredis.FakeRedisConnection, fakeredis.FakeAsyncRedisConnection
+    return (
+        type("MemoryConnection", (_BlockingFaulty, Closable, blocking), silent),
+        type("AsyncMemoryConnection", (_AwaitingFaulty, AsyncClosable, awaiting), silent),
+    )
+
+
+@cache
+def _inside_class() -> type[Any]:
+    """Return the class of connections that no fault affects."""
+
+    class InsideConnection(_fakeredis().FakeRedisConnection):  # type: ignore[misc]
+        def _connect(self) -> Any:
+            sock = super()._connect()
+            sock.__class__ = _socket_classes().CompilingSocket
+            return sock
+
+    return InsideConnection
+
+
+@cache
+def _socket_classes() -> Any:
+    return import_module("shardkit.testing.fakes.lua")  # imports fakeredis
+
+
+@cache
+def _fakeredis() -> Any:
+    try:
+        import_module("lupa")  # fakeredis runs scripts with it
+        return import_module("fakeredis")
+    except ImportError as error:
+        raise LocalServerError(
+            f"servers in memory need {error.name}, which is not installed",
+            "pip install 'shardkit[testing]'",
+        ) from None
+
+
+def _closed() -> Exception:
+    return ConnectionError("Connection closed by server.")
+
+
+def _commands(packed: Packed) -> Iterator[list[bytes]]:
+    """Split a packed request into commands."""
+    reader = hiredis.Reader()
+    for piece in [packed] if isinstance(packed, str | bytes) else packed:
+        reader.feed(piece)
+    while (args := reader.gets()) is not False:
+        yield args
+
+
+def _pack(args: Sequence[bytes]) -> bytes:
+    packed: bytes = hiredis.pack_command(tuple(args))  # type: ignore[arg-type]
+    return packed
+
+
+def _crosses_slots(args: Sequence[bytes]) -> bool:
+    with suppress(RoutingError):  # unknown: the server refuses it
+        return len({slot_of(args[n]) for n in key_positions(args)}) > 1
+    return False
+
+
+def plain_tcp_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry's fields without those for which a real server would be needed."""
+    kept = {n: v for n, v in fields.items() if n not in _IGNORED and not n.startswith("ssl")}
+    if fields.keys() & {"unix_socket_path", "sentinel"}:
+        kept |= {"host": server_address(fields), "port": 0}  # for messages
+    return kept
+
+
+def _fields_of(address: str) -> dict[str, Any]:
+    """Return the fields of an entry whose `server_address` is this one."""
+    kind, _, rest = address.partition(":")
+    if kind == "unix":
+        return {"unix_socket_path": rest}
+    if kind == "sentinel":
+        service, _, sentinels = rest.rpartition("@")
+        pairs = [list(_pair(sentinel)) for sentinel in sentinels.split(",")]
+        return {"sentinel": {"service": service, "sentinels": pairs}}
+    host, port = _pair(address)
+    return {"host": host, "port": port}
+
+
+def _pair(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def server_address(fields: Mapping[str, Any]) -> str:
+    """Return the address that identifies a server."""
+    if "sentinel" in fields:
+        asked = fields["sentinel"]
+        sentinels = sorted(f"{host}:{port}" for host, port in asked["sentinels"])
+        return f"sentinel:{asked['service']}@{','.join(sentinels)}"
+    if "unix_socket_path" in fields:
+        return f"unix:{fields['unix_socket_path']}"
+    host = fields.get("host", "localhost")
+    host = "127.0.0.1" if host in _THIS_HOST else f"[{host}]" if ":" in host else host
+    return f"{host}:{fields.get('port', DEFAULT_PORT)}"

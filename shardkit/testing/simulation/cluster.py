@@ -1,0 +1,221 @@
+"""A simulated cluster: nodes that know who owns which slot, each for itself, and redirect.
+
+::
+
+    client ─ GET k ─────────► node 1: MOVED 7 node:2       another node owns the slot
+           ─ GET k ─────────► node 1: ASK 7 node:2         it is being moved, and the key has been
+           ─ ASKING, GET k ─► node 2: v
+
+Slots are moved as ``redis-cli --cluster reshard`` does, by commands to the nodes: ``CLUSTER SETSLOT
+… IMPORTING`` and ``MIGRATING``, then ``MIGRATE`` for each key, then ``CLUSTER SETSLOT … NODE``. A
+client of a protocol that sends them moves slots step by step while others write. Nodes do not tell
+each other: one that is not told of the new owner redirects to the old one, which knows better.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any, Final
+
+from fakeredis._helpers import OK, SimpleError
+from fakeredis.model import get_all_commands_info, get_command_info
+
+from shardkit.errors import RoutingError
+from shardkit.routing.command_keys import key_positions
+from shardkit.routing.placement import slot_of
+from shardkit.testing.simulation.replies import Packed, pack_reply
+from shardkit.testing.simulation.servers import ServerSocket, SimulatedServer
+
+SLOTS: Final = 16384
+NODES: Final = 3
+"""How many nodes a cluster has."""
+_RUN: Final = re.compile(rb"(.)\1*", re.DOTALL)
+
+
+class SimulatedNode:
+    """What makes a server a node of a cluster.
+
+    Args:
+        server: the server.
+        nodes: all nodes of the cluster, in the order of their slots; it adds itself.
+
+    Attributes:
+        owners: which node owns each slot, as far as this one knows.
+        migrating: to which nodes slots are being moved.
+        importing: from which nodes.
+    """
+
+    def __init__(self, server: SimulatedServer, nodes: list[SimulatedNode]) -> None:
+        self.server = server
+        self.number = len(nodes)
+        self.id = b"%040x" % (self.number + 1)
+        self.owners = bytearray(_even_slots())
+        self.migrating: dict[int, SimulatedNode] = {}
+        self.importing: dict[int, SimulatedNode] = {}
+        self._nodes = nodes
+        nodes.append(self)
+
+    def answer(self, socket: ServerSocket, args: list[bytes], name: bytes) -> Any:
+        """Return what is answered in place of executing a command; None to execute it."""
+        asking = socket.asking
+        in_transaction = socket._transaction is not None
+        if not in_transaction or name in (b"EXEC", b"DISCARD"):
+            # A node forgets ASKING after a command; after MULTI when the transaction is over.
+            socket.asking = name == b"ASKING" or (asking and name == b"MULTI")
+        if name == b"ASKING":
+            return OK
+        if name == b"COMMAND" and len(args) == 1:
+            return _commands()
+        if name == b"CLUSTER":
+            return self._cluster(args)
+        if name == b"MIGRATE":
+            return self._migrate(args)
+        if in_transaction and name == b"EXEC":
+            keys, socket.queued_keys = socket.queued_keys, []
+        else:
+            keys = _keys_of(args)
+        queues = in_transaction and name not in (b"EXEC", b"DISCARD")
+        refusal = self._redirection(keys, asking, queues)
+        if queues and refusal is None:
+            socket.queued_keys += keys
+        elif in_transaction and refusal is not None:
+            if name == b"EXEC":
+                socket._forget_transaction()
+                socket._clear_watches()
+            else:
+                socket._transaction_failed = True
+        elif name in (b"MULTI", b"DISCARD"):
+            socket.queued_keys = []
+        return refusal
+
+    def _redirection(self, keys: list[bytes], asking: bool, queues: bool) -> SimpleError | None:
+        """Return why it does not execute a command with these keys, as real nodes do.
+
+        Whether keys have moved already is looked at when a transaction is executed, not before.
+        """
+        slots = {slot_of(key) for key in keys}
+        if not slots:
+            return None
+        if len(slots) > 1:
+            return SimpleError("CROSSSLOT Keys in request don't hash to the same slot")
+        [slot] = slots
+        owner = self._nodes[self.owners[slot]]
+        if owner is self:
+            target = self.migrating.get(slot)
+            missing = 0 if target is None or queues else self._missing(keys)
+            if target is None or not missing:
+                return None
+            if missing < len(keys):
+                return SimpleError("TRYAGAIN Multiple keys request during rehashing of slot")
+            return SimpleError(f"ASK {slot} {target.server.address}")
+        if asking and slot in self.importing:
+            if len(set(keys)) > 1 and not queues and self._missing(keys):
+                return SimpleError("TRYAGAIN Multiple keys request during rehashing of slot")
+            return None
+        return SimpleError(f"MOVED {slot} {owner.server.address}")
+
+    def _missing(self, keys: list[bytes]) -> int:
+        return sum(key not in self._held() for key in keys)
+
+    def _held(self) -> Any:
+        """Return the keys that it has now."""
+        db = self.server.fake.dbs[0]
+        db.time = self.server.clock.time()
+        return db
+
+    # ---- its commands
+
+    def _cluster(self, args: list[bytes]) -> Any:
+        """Answer CLUSTER."""
+        what = args[1].upper() if len(args) > 1 else b""
+        if what == b"SLOTS":
+            return self._ranges()
+        if what == b"MYID":
+            return self.id
+        if what == b"GETKEYSINSLOT" and len(args) == 4:
+            found = [key for key in list(self._held()) if slot_of(key) == int(args[2])]
+            return found[: int(args[3])]
+        if what == b"SETSLOT" and len(args) in (4, 5):
+            return self._set_slot(int(args[2]), args[3].upper(), b"".join(args[4:]))
+        return SimpleError(f"ERR simulated nodes have no CLUSTER {what.decode(errors='replace')}")
+
+    def _ranges(self) -> list[Any]:
+        """Return the slots as CLUSTER SLOTS does."""
+        found: list[Any] = []
+        for run in _RUN.finditer(self.owners):
+            owner = self._nodes[run[0][0]]
+            host, _, port = owner.server.address.rpartition(":")
+            found.append([run.start(), run.end() - 1, [host.encode(), int(port), owner.id]])
+        return found
+
+    def _set_slot(self, slot: int, state: bytes, node_id: bytes) -> Any:
+        node = next((each for each in self._nodes if each.id == node_id), self)
+        if state == b"MIGRATING":
+            if self.owners[slot] != self.number:
+                return SimpleError(f"ERR I'm not the owner of hash slot {slot}")
+            self.migrating[slot] = node
+        elif state == b"IMPORTING":
+            if self.owners[slot] == self.number:
+                return SimpleError(f"ERR I'm already the owner of hash slot {slot}")
+            self.importing[slot] = node
+        else:  # NODE or STABLE
+            if state == b"NODE":
+                if self.owners[slot] == self.number and node is not self and self._in_slot(slot):
+                    return SimpleError(
+                        f"ERR Can't assign hashslot {slot} to a different node while I still hold "
+                        "keys for this hash slot."
+                    )
+                self.owners[slot] = node.number
+            self.migrating.pop(slot, None)
+            self.importing.pop(slot, None)
+        return OK
+
+    def _in_slot(self, slot: int) -> bool:
+        return any(slot_of(key) == slot for key in self._held())
+
+    def _migrate(self, args: list[bytes]) -> Any:
+        """Answer ``MIGRATE host port key|"" 0 timeout [REPLACE] [KEYS key …]``: all at once."""
+        address = f"{args[1].decode()}:{args[2].decode()}"
+        target = next((n.server for n in self._nodes if n.server.address == address), None)
+        if target is None or not target.up:
+            return SimpleError("IOERR error or timeout reading to target instance")
+        held, server = self._held(), self.server
+        options = [arg.upper() for arg in args[6:]]
+        keys = args[7 + options.index(b"KEYS") :] if b"KEYS" in options else [args[3]]
+        keys = [key for key in keys if key in held]
+        for key in keys:
+            ends = held[key].expireat
+            left = 0 if ends is None else max(1, round((ends - held.time) * 1000))
+            replace = [b"REPLACE"] if b"REPLACE" in options else []
+            if not replace and key in target.fake.dbs[0]:
+                return SimpleError(
+                    "ERR Target instance replied with error: BUSYKEY Target key name already exists"
+                )
+            value = server.inside().dump(held[key])
+            target.execute(target.inside(), [b"RESTORE", key, b"%d" % left, value, *replace])
+            server.execute(server.inside(), [b"DEL", key])
+        return OK if keys else b"NOKEY"
+
+
+@cache
+def _commands() -> Packed:
+    """Return what servers answer to COMMAND, as before version 7: without key specifications.
+
+    Each client reads it once, which would take longer than a schedule.
+    """
+    infos = map(get_command_info, get_all_commands_info())
+    return Packed(pack_reply([info[:6] for info in infos if info]))
+
+
+@cache
+def _even_slots() -> bytes:
+    """Return the owners of the slots of a new cluster, which differ by at most one."""
+    return bytes(slot * NODES // SLOTS for slot in range(SLOTS))
+
+
+def _keys_of(args: list[bytes]) -> list[bytes]:
+    try:
+        return [args[n] for n in key_positions(args)]
+    except RoutingError:  # unknown, or too short: executing it says so
+        return []

@@ -1,0 +1,536 @@
+"""The clients' side of simulated connections: sockets and streams over a `Wire`.
+
+Only these are replaced. redis-py's connections, its parsers, our pools, the links, the dispatcher
+and the multiplexer run as they do over a network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from functools import cache
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import redis
+import redis.asyncio as aioredis
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from shardkit.network.connections import Connector, ReplyParser
+from shardkit.network.connections.connection import (
+    AsyncSentinelConnection,
+    AsyncTcpConnection,
+    SentinelConnection,
+    TcpConnection,
+    require_open,
+)
+from shardkit.network.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
+from shardkit.network.connections.redis_private import socket_of, wants_reconnect
+from shardkit.testing.simulation.network import Wire
+from shardkit.testing.simulation.processes import Fiber, SimulatedProcess
+from shardkit.testing.fakes.servers import plain_tcp_fields, server_address
+from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
+
+if TYPE_CHECKING:
+    from shardkit.testing.simulation.world import World
+
+
+class _Silent:
+    """A file that never has anything to read: it stands for a socket where one is polled."""
+
+    def __init__(self) -> None:
+        self._ends = os.pipe()
+
+    def fileno(self) -> int:
+        """Return its number."""
+        return self._ends[0]
+
+
+@cache
+def _silent() -> _Silent:
+    return _Silent()
+
+
+class SimulatedSocket:
+    """A blocking client's socket."""
+
+    def __init__(self, process: SimulatedProcess, timeout: float | None) -> None:
+        self.wire: Wire
+        self._process = process
+        self._timeout = timeout
+        self._received = bytearray()
+        self._ended = False
+        self._user: Fiber | None = None  # who waits for an answer
+
+    def receive(self, data: bytes | None) -> None:
+        """Take what arrives."""
+        if data is None:
+            self._ended = True
+        else:
+            self._received += data
+
+    @property
+    def readable(self) -> bool:
+        """Whether there is anything to read, or the server has closed the connection."""
+        return bool(self._received) or self._ended
+
+    def send(self, data: bytes) -> int:
+        """Send."""
+        self.sendall(data)
+        return len(data)
+
+    def sendall(self, data: bytes) -> None:
+        """Send."""
+        if self._process.dead:
+            self._process.unwind()
+        if self._ended:
+            raise BrokenPipeError(32, "Broken pipe")
+        self.wire.write(bytes(data))
+
+    def recv(self, size: int) -> bytes:
+        """Receive; waits for the scheduler."""
+        self.wire.require_own()
+        if not self.readable:
+            self.wait_for(self._timeout)
+        if not self.readable:
+            raise TimeoutError("timed out")
+        data = bytes(self._received[:size])
+        del self._received[:size]
+        return data
+
+    def recv_into(self, buffer: Any, *_: Any) -> int:
+        """Receive into a buffer."""
+        data = self.recv(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def wait_for(self, seconds: float | None) -> None:
+        """Wait until there is something to read, but only for so long."""
+        process = self._process
+        if process.immediate:
+            while self.wire.requests and not self.readable:
+                self.wire.deliver()
+            if not self.readable:
+                time.sleep(seconds or 0.0)
+            return
+        fiber = Fiber.current
+        if process.dead or fiber is None:
+            process.unwind()
+        assert fiber is not None
+        until = float("inf")
+        if seconds is not None:
+            until = process.now() + seconds / process.clock.rate
+        self._user = fiber
+        fiber.wait(lambda: self.readable, until)
+        self._user = None
+
+    def settimeout(self, seconds: float | None) -> None:
+        """Set how long a read may wait."""
+        self._timeout = seconds
+
+    def gettimeout(self) -> float | None:
+        """Return how long a read may wait."""
+        return self._timeout
+
+    def shutdown(self, how: int) -> None:
+        """Have who reads find it closed."""
+        self._ended = True
+
+    def close(self) -> None:
+        """Close the connection; that is for who uses it to do.
+
+        The system gives its number to the next that is opened, which the user would then write to.
+        """
+        fiber = Fiber.current
+        if self._user not in (None, fiber) and fiber is not None and not self._process.dead:
+            error = AssertionError(f"{self.wire.server.address}: closed while it is in use")
+            self._process.failure = self._process.failure or error
+        self.wire.close_client()
+
+    def fileno(self) -> int:
+        """Return a file that never has anything to read."""
+        return _silent().fileno()
+
+
+class _OverWire:
+    """What a blocking connection over a simulated network does otherwise."""
+
+    db: Any
+    host: str
+    port: int
+    socket_timeout: float | None
+    socket_connect_timeout: float | None
+    _parser: Any
+
+    def __init__(
+        self, *, world: World, process: SimulatedProcess, address: str = "", **options: Any
+    ) -> None:
+        self._world = world
+        self._process = process
+        super().__init__(**options)
+        self._given_address = address
+
+    @property
+    def _address(self) -> str:
+        """Of which Sentinels decide just before it connects, if it is theirs."""
+        return self._given_address or f"{self.host}:{self.port}"
+
+    def _connect(self) -> Any:
+        process = self._process
+        if process.dead:
+            process.unwind()
+        sock = SimulatedSocket(process, self.socket_timeout)
+        seconds = self._world.connect_delay(process, self._address)
+        if seconds:
+            assert Fiber.current is not None
+            Fiber.current.wait(None, process.now() + (self.socket_connect_timeout or seconds))
+            raise TimeoutError("timed out")
+        sock.wire = self._world.open_wire(process, self._address, self.db, sock.receive)
+        return sock
+
+    def on_connect_check_health(self, check_health: bool = True) -> None:
+        """Prepare the parser: the handshake is no step of a schedule."""
+        self._parser.on_connect(self)
+
+    def shut_down(self) -> None:
+        """Have its user find the connection closed."""
+        super().shut_down()  # type: ignore[misc]
+        sock = socket_of(self)
+        if sock is not None:
+            sock.shutdown(2)
+
+    def can_read(self, timeout: float | None = 0) -> bool:
+        """Wait until there is something to read; return whether there is."""
+        if super().can_read(0):  # type: ignore[misc]
+            return True
+        sock = socket_of(self)
+        if timeout != 0 and not sock.readable:
+            sock.wait_for(timeout)
+        return bool(sock.readable)
+
+    def is_reusable(self) -> bool:
+        """Whether it is connected, and the server has neither sent anything nor closed it."""
+        sock = socket_of(self)
+        return sock is not None and not wants_reconnect(self) and not sock.readable
+
+
+class SimulatedConnection(_OverWire, TcpConnection):
+    """A blocking connection over a simulated network."""
+
+
+class SimulatedSentinelConnection(_OverWire, SentinelConnection):
+    """A blocking connection to the master that simulated Sentinels name."""
+
+
+class _WithoutThreads:
+    """A pool that never opens connections in threads."""
+
+    def get_idle(self) -> Any:
+        """Return a connection that can be used at once: a new one if there is none."""
+        return super().get_idle() or self.get_connection_of_new()  # type: ignore[misc]
+
+    def get_connection_of_new(self) -> Any:
+        """Return a new connection."""
+        require_open(self)
+        connection = self.make_connection()  # type: ignore[attr-defined]
+        self._in_use.add(connection)  # type: ignore[attr-defined]
+        try:
+            connection.connect()
+            require_open(self)
+        except BaseException:
+            self._drop(connection)  # type: ignore[attr-defined]
+            raise
+        return connection
+
+
+class SimulatedPool(_WithoutThreads, Pool):
+    """A pool of connections over a simulated network."""
+
+
+class SimulatedSentinelPool(_WithoutThreads, SentinelPool):
+    """The same to the master that simulated Sentinels name."""
+
+
+class SimulatedTransport(asyncio.Transport):
+    """An awaiting client's transport."""
+
+    def __init__(self, process: SimulatedProcess, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__({"socket": _silent()})
+        self.wire: Wire
+        self._process = process
+        self._loop = loop
+        self._protocol: Any = None
+        self._closing = False
+        self._sock = SimpleNamespace(close=self._close_wire)  # what is left without a loop
+
+    def receive(self, data: bytes | None) -> None:
+        """Take what arrives, in the loop's next turn."""
+        self._loop.call_soon(self._receive, data)
+
+    def _receive(self, data: bytes | None) -> None:
+        if self._closing:
+            return
+        protocol = self._protocol
+        if data is None:
+            self._closing = True
+            self.wire.close_client()
+            protocol.eof_received()
+            protocol.connection_lost(None)
+        elif isinstance(protocol, asyncio.BufferedProtocol):
+            while data and not self._closing and protocol is self._protocol:
+                buffer: Any = protocol.get_buffer(-1)
+                count = min(len(buffer), len(data))
+                buffer[:count] = data[:count]
+                protocol.buffer_updated(count)
+                data = data[count:]
+            if data and not self._closing:
+                self._receive(data)
+        else:
+            protocol.data_received(data)
+
+    def write(self, data: Any) -> None:
+        """Send."""
+        if not self._closing and not self._process.dead:
+            self.wire.write(bytes(data))
+
+    def close(self) -> None:
+        """Close the connection."""
+        if not self._closing:
+            self._closing = True
+            self.wire.close_client()
+            self._loop.call_soon(self._protocol.connection_lost, None)
+
+    def _close_wire(self) -> None:
+        self.wire.close_client()
+
+    def abort(self) -> None:
+        """Close the connection."""
+        self.close()
+
+    def is_closing(self) -> bool:
+        """Whether it is closed."""
+        return self._closing
+
+    def get_write_buffer_size(self) -> int:
+        """Return what is not yet sent."""
+        return 0
+
+    def set_protocol(self, protocol: Any) -> None:
+        """Set who takes what arrives."""
+        self._protocol = protocol
+
+    def get_protocol(self) -> Any:
+        """Return who takes what arrives."""
+        return self._protocol
+
+    def pause_reading(self) -> None:
+        """Called by streams that are full."""
+
+    def resume_reading(self) -> None:
+        """Called by streams that have room."""
+
+
+class _Writer(asyncio.StreamWriter):
+    def __del__(self, *_: Any) -> None:
+        """Nothing: what a killed process leaves open is nothing to warn of."""
+
+
+class _AsyncOverWire:
+    """What an awaiting connection over a simulated network does otherwise."""
+
+    db: Any
+    host: str
+    port: int
+    socket_connect_timeout: float | None
+    _parser: Any
+    _reader: Any
+    _writer: Any
+
+    def __init__(
+        self, *, world: World, process: SimulatedProcess, address: str = "", **options: Any
+    ) -> None:
+        self._world = world
+        self._process = process
+        super().__init__(**options)
+        self._given_address = address
+
+    async def _connect(self) -> None:
+        process = self._process
+        address = self._given_address or f"{self.host}:{self.port}"
+        seconds = self._world.connect_delay(process, address)
+        if seconds:
+            await asyncio.sleep(self.socket_connect_timeout or seconds)
+            raise TimeoutError("timed out")
+        loop = asyncio.get_running_loop()
+        transport = SimulatedTransport(process, loop)
+        reader = asyncio.StreamReader(loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        transport.wire = self._world.open_wire(process, address, int(self.db), transport.receive)
+        self._reader = reader
+        self._writer = _Writer(transport, protocol, reader, loop)
+
+    def __del__(self, *_: Any) -> None:
+        """Nothing: what a killed process leaves open is nothing to warn of."""
+
+    async def on_connect_check_health(self, check_health: bool = True) -> None:
+        """Prepare the parser: the handshake is no step of a schedule."""
+        self._parser.on_connect(self)
+
+    def reply_parser(self) -> ReplyParser:
+        """Return the parser of what the transport receives."""
+        parser: ReplyParser = super().reply_parser()  # type: ignore[misc]
+        parser.poll = _nothing
+        return parser
+
+
+class AsyncSimulatedConnection(_AsyncOverWire, AsyncTcpConnection):
+    """An awaiting connection over a simulated network."""
+
+
+class AsyncSimulatedSentinelConnection(_AsyncOverWire, AsyncSentinelConnection):
+    """An awaiting connection to the master that simulated Sentinels name."""
+
+
+def _nothing(seconds: float) -> bool:
+    return False
+
+
+class _Copied:
+    """A client that is made as a copy of the first one of its class.
+
+    Filling a client's table of callbacks takes as long as several steps of a schedule.
+    """
+
+    def __init__(self, *, connection_pool: Any) -> None:
+        first = _first.get(type(self))
+        if first is None:
+            super().__init__(connection_pool=connection_pool)  # type: ignore[call-arg]
+            first = _first[type(self)] = dict(vars(self))
+        vars(self).update(first, connection_pool=connection_pool)
+        callbacks = first["response_callbacks"]
+        self.response_callbacks = type(callbacks)({})
+        dict.update(self.response_callbacks, callbacks)
+
+
+_first: dict[type[Any], dict[str, Any]] = {}
+
+
+class SimulatedClient(_Copied, DirectClient):
+    """A blocking client."""
+
+
+class AsyncSimulatedClient(_Copied, MultiplexedClient):  # type: ignore[misc]
+    """An awaiting client."""
+
+
+class _NoRetry(Retry):
+    """Never tries again, and has no state: a copy for each connection would be the same."""
+
+    def __deepcopy__(self, memo: object) -> _NoRetry:
+        return self
+
+
+class _AsyncNoRetry(AsyncRetry):
+    """The same for awaiting connections."""
+
+    def __deepcopy__(self, memo: object) -> _AsyncNoRetry:
+        return self
+
+
+class SimulatedConnector(Connector):
+    """Builds one process's clients of simulated servers.
+
+    Args:
+        world: the simulation.
+        process: the process.
+    """
+
+    def __init__(self, world: World, process: SimulatedProcess) -> None:
+        super().__init__(SimulatedClient, AsyncSimulatedClient)
+        self._world = world
+        self._process = process
+
+    def node_classes(self, fields: Mapping[str, Any]) -> tuple[type[Any], type[Any], type[Any]]:
+        """Return what connects to the nodes of a simulated cluster."""
+        where: dict[str, Any] = {"world": self._world, "process": self._process}
+
+        class SimulatedNodeConnection(SimulatedConnection):
+            def __init__(self, **options: Any) -> None:
+                super().__init__(**where, **options)
+
+        class AsyncSimulatedNodeConnection(AsyncSimulatedConnection):
+            def __init__(self, **options: Any) -> None:
+                super().__init__(**where, **options)
+
+        self._world.make_cluster(server_address(fields))
+        return SimulatedNodeConnection, SimulatedPool, AsyncSimulatedNodeConnection
+
+    def blocking(self, fields: Mapping[str, Any]) -> redis.Redis | redis.RedisCluster:
+        """Return a blocking client."""
+        if fields.get("cluster"):
+            return super().blocking({**plain_tcp_fields(fields), "cluster": True})
+        if self._asks_sentinels(fields):
+            by_sentinels: Any = super().blocking(fields)
+            pool = by_sentinels.connection_pool
+            self._lead_service(pool, SimulatedSentinelConnection, SimulatedConnection, _NoRetry)
+            pool.__class__ = SimulatedSentinelPool
+            for each in pool.sentinel_manager.sentinels:
+                each.connection_pool.__class__ = SimulatedPool
+            of_master: redis.Redis = by_sentinels
+            return of_master
+        client: Any = super().blocking(plain_tcp_fields(fields))
+        self._lead_into(client, fields, SimulatedConnection, _NoRetry)
+        client.connection_pool.__class__ = SimulatedPool
+        found: redis.Redis = client
+        return found
+
+    def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
+        """Return an awaiting client."""
+        if fields.get("cluster"):
+            return super().awaiting({**plain_tcp_fields(fields), "cluster": True})
+        if self._asks_sentinels(fields):
+            by_sentinels: Any = super().awaiting(fields)
+            self._lead_service(
+                by_sentinels.connection_pool,
+                AsyncSimulatedSentinelConnection,
+                AsyncSimulatedConnection,
+                _AsyncNoRetry,
+            )
+            of_master: aioredis.Redis = by_sentinels
+            return of_master
+        client = super().awaiting(plain_tcp_fields(fields))
+        self._lead_into(client, fields, AsyncSimulatedConnection, _AsyncNoRetry)
+        return client
+
+    def _asks_sentinels(self, fields: Mapping[str, Any]) -> bool:
+        """Whether an entry's Sentinels are simulated; if not, its service is one server."""
+        return "sentinel" in fields and self._world.sentinels is not None
+
+    def _lead_service(
+        self, pool: Any, connection: type[Any], to_sentinel: type[Any], no_retry: type[Any]
+    ) -> None:
+        """Have a pool ask simulated Sentinels and connect to the servers that they name."""
+        for each in (pool, *(one.connection_pool for one in pool.sentinel_manager.sentinels)):
+            assert isinstance(each, SentinelPool | AsyncSentinelPool | Pool | AsyncPool)
+            each.connection_class = connection if each is pool else to_sentinel
+            each.connection_kwargs.update(
+                world=self._world, process=self._process, retry=no_retry(NoBackoff(), 0)
+            )
+
+    def _lead_into(
+        self, client: Any, fields: Mapping[str, Any], connection: type[Any], no_retry: type[Any]
+    ) -> None:
+        pool = client.connection_pool
+        assert isinstance(pool, Pool | AsyncPool)
+        pool.connection_class = connection
+        if not fields.get("retries"):
+            pool.connection_kwargs["retry"] = no_retry(NoBackoff(), 0)
+        pool.connection_kwargs.update(
+            world=self._world, process=self._process, address=server_address(fields)
+        )

@@ -1,0 +1,428 @@
+"""Simulated processes: what a client runs, one piece at a time, all in one thread.
+
+::
+
+    process ─┬─ event loop     runs what is ready, then waits for replies and for its timers
+             └─ fibers         blocking code; each waits in a read or in a sleep
+
+A process is one client: a kit, pools, caches of entries and a clock of its own. Its code runs
+until all of it waits for the network or for time; then the scheduler chooses what is next. Blocking
+code has a stack of its own (a greenlet), from which it hands over to the scheduler and back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, ClassVar, NoReturn, TypeVar
+
+from greenlet import getcurrent, greenlet
+
+from shardkit.testing.simulation.virtual_time import Clock
+
+T = TypeVar("T")
+
+MOST_HANDLES = 100_000
+"""How many callbacks an event loop may run without waiting for anything."""
+
+
+class Killed(BaseException):
+    """Ends the code of a process that was killed; nothing else can be observed of that."""
+
+
+class SimulatedProcess:
+    """A client's process.
+
+    Args:
+        name: for the timeline.
+        now: tells the time of the simulation.
+        number: the how manyth client it is, from 0; -1 for an observer.
+
+    Attributes:
+        clock: its clock.
+        frozen_until: nothing of it runs before this time.
+        dead: it was killed, or the simulation is over.
+        fibers: its blocking code.
+        loop: its event loop, if it has one.
+        immediate: whether its requests are executed at once, without the scheduler.
+        cut_off: until when it cannot reach servers, by address.
+        deaf_to: until when nothing from servers reaches it, by address.
+        current: the one that runs, if it is not an observer.
+    """
+
+    current: ClassVar[SimulatedProcess | None] = None
+
+    def __init__(self, name: str, now: Callable[[], float], number: int = -1) -> None:
+        self.name = name
+        self.number = number
+        self.now = now
+        self.clock = Clock(now)
+        self.frozen_until = 0.0
+        self.dead = False
+        self.fibers: list[Fiber] = []
+        self._vanished: list[Fiber] = []  # the threads of its parent
+        self.loop: SimulatedLoop | None = None
+        self.immediate = False
+        self.cut_off: dict[str, float] = {}
+        self.deaf_to: dict[str, float] = {}
+        self.failure: BaseException | None = None
+
+    def runnable(self) -> Fiber | SimulatedLoop | None:
+        """Return what of it can go on now."""
+        if self.dead:
+            return None
+        now = self.now()
+        if now < self.frozen_until:
+            return None
+        if self.loop is not None and self.loop.is_ready(now):
+            return self.loop
+        for fiber in self.fibers:
+            if fiber.is_ready(now):
+                return fiber
+        return None
+
+    def next_time(self) -> float:
+        """Return when something of it can go on by itself."""
+        if self.dead:
+            return float("inf")
+        found = [fiber.wake_at for fiber in self.fibers]
+        if self.loop is not None:
+            found.append(self.loop.next_time())
+        return max(self.frozen_until, min(found, default=float("inf")))
+
+    def start_blocking(self, function: Callable[[], object]) -> Fiber:
+        """Run a blocking function as a fiber of this process."""
+        fiber = Fiber(self, function)
+        self.fibers.append(fiber)
+        return fiber
+
+    def start_awaiting(self, steps: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run a coroutine in the event loop of this process."""
+        if self.loop is None:
+            self.loop = SimulatedLoop(self)
+        return self.loop.create_task(steps)
+
+    def fork(self) -> None:
+        """Go on as a forked child: only the fiber that calls is left, and none ends its work."""
+        self._vanished += [each for each in self.fibers if each is not Fiber.current]
+        self.fibers = [each for each in self.fibers if each is Fiber.current]
+
+    def unwind(self) -> NoReturn:
+        """End the code that runs, as the process is dead; what it does on its way out fails.
+
+        Raises:
+            Killed: the first time.
+            ConnectionRefusedError: when it has unwound, as in ``__del__``.
+        """
+        fiber = Fiber.current
+        if fiber is None or fiber.process is not self or fiber.unwinding:
+            raise ConnectionRefusedError(111, "the process is dead")
+        fiber.unwinding = True
+        raise Killed
+
+    def end(self) -> None:
+        """Drop all that is left of it."""
+        self.dead = True
+        for fiber in [*self.fibers, *self._vanished]:
+            fiber.end()
+        if self.loop is not None:
+            self.loop.end()
+
+
+class Fiber:
+    """Blocking code that waits where it reads or sleeps.
+
+    Attributes:
+        current: the one that runs.
+        wake_at: when it goes on in any case.
+        done: whether it has ended.
+        unwinding: whether its process is dead, and it knows.
+    """
+
+    current: ClassVar[Fiber | None] = None
+
+    def __init__(self, process: SimulatedProcess, function: Callable[[], object]) -> None:
+        self.process = process
+        self.wake_at = 0.0
+        self.done = self.unwinding = False
+        self._function = function
+        self._ready: Callable[[], bool] | None = None
+        self._stack: Any = None
+
+    def is_ready(self, now: float) -> bool:
+        """Whether it can go on at a time, unless it is done."""
+        return now >= self.wake_at or (self._ready is not None and self._ready())
+
+    def resume(self) -> None:
+        """Let it go on until it waits again, or ends."""
+        if self._stack is None:
+            self._stack = greenlet(self._run)
+        self._stack.parent = getcurrent()  # who goes on when it waits or ends
+        outer, Fiber.current = Fiber.current, self
+        self._stack.switch()
+        Fiber.current = outer
+        if self.done:
+            self._stack = None
+            with suppress(ValueError):
+                self.process.fibers.remove(self)
+
+    def wait(self, ready: Callable[[], bool] | None, until: float) -> None:
+        """Called by its code: hand over until it is ready, or the time has come."""
+        if self.process.dead:
+            self.process.unwind()
+        self._ready, self.wake_at = ready, until
+        self._stack.parent.switch()
+        self._ready = None
+        if self.process.dead:
+            self.process.unwind()
+
+    def _run(self) -> None:
+        try:
+            self._function()
+        except Killed:
+            pass
+        except BaseException as error:
+            self.process.failure = self.process.failure or error
+        finally:
+            self.done = True
+
+    def end(self) -> None:
+        """End its code where it waits."""
+        if self._stack is not None:
+            self.resume()
+        self.done = True
+
+
+# Its other methods, for sockets and subprocesses, raise NotImplementedError, as asyncio has them.
+_Loop: Any = asyncio.AbstractEventLoop
+
+
+class SimulatedLoop(_Loop):  # type: ignore[misc]
+    """An event loop of virtual time, which the scheduler runs until it waits.
+
+    Args:
+        process: whose loop it is.
+    """
+
+    def __init__(self, process: SimulatedProcess) -> None:
+        self.process = process
+        self._ready: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._count = 0
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._main: asyncio.Task[Any] | None = None
+        self._ended = False
+        self._generators: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.held_up_until, self.stopped = 0.0, False
+
+    # ---- for the scheduler
+
+    def hold_up(self, seconds: float, *, stopped: bool) -> None:
+        """Run nothing for so long, though threads of the process go on.
+
+        Args:
+            seconds: how long.
+            stopped: whether it is stopped; else a callback blocks it.
+        """
+        self.held_up_until, self.stopped = self.process.now() + seconds, stopped
+
+    def _is_held_up(self) -> bool:
+        return self.process.now() < self.held_up_until
+
+    def is_ready(self, now: float) -> bool:
+        """Whether anything of it can run at a time."""
+        if now < self.held_up_until:
+            return False
+        return bool(self._ready or (self._timers and self._next_timer() <= now))
+
+    def next_time(self) -> float:
+        """Return when it can go on by itself, in the time of the simulation."""
+        if self._is_held_up() and self._ready:
+            return self.held_up_until
+        return max(self.held_up_until, self._next_timer())
+
+    def _next_timer(self) -> float:
+        """Return when its first timer is due."""
+        while self._timers and self._timers[0][2].cancelled():
+            heapq.heappop(self._timers)
+        return self.process.clock.reaches(self._timers[0][0]) if self._timers else float("inf")
+
+    def resume(self) -> None:
+        """Run all that is ready, until it waits."""
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(self._generators.add, self._close_generator)
+        outer = asyncio._get_running_loop()  # of a test that awaits, for example
+        asyncio._set_running_loop(self)
+        try:
+            left = MOST_HANDLES
+            while self._next_timer() <= self.process.now():
+                self._ready.append(heapq.heappop(self._timers)[2])
+            while self._ready and not self.process.dead:
+                handle = self._ready.popleft()
+                if not handle._cancelled:
+                    handle._run()
+                left -= 1
+                if not left:
+                    raise RuntimeError(f"{self.process.name} runs for ever without waiting")
+        finally:
+            asyncio._set_running_loop(outer)
+            sys.set_asyncgen_hooks(*hooks)
+
+    def cancel_main(self) -> bool:
+        """Cancel the task that was created first; return whether it was still running."""
+        if self._main is None or self._main.done():
+            return False
+        return self._main.cancel()
+
+    def end(self) -> None:
+        """Drop all that is left."""
+        if self._ended:
+            return
+        self._ended = True
+        self._ready.clear()
+        self._timers.clear()
+        outer = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)
+        try:
+            for task in self._tasks:
+                if not task.done():
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    with suppress(BaseException):
+                        task.get_coro().close()
+        finally:
+            asyncio._set_running_loop(outer)
+            self._ready.clear()
+            self._timers.clear()
+            self._tasks.clear()
+
+    async def shut_down_generators(self) -> None:
+        """End asynchronous generators, as asyncio.run does before it closes its loop."""
+        await asyncio.gather(*(each.aclose() for each in list(self._generators)))
+
+    def finish(self, cleanup: Coroutine[Any, Any, None]) -> None:
+        """Run a clean-up after the end: nothing of the simulation sees it."""
+        self._ended = False
+        self.process.dead = False
+        self.create_task(cleanup)
+        self.resume()
+        self.process.dead = True
+        self.end()
+
+    # ---- for asyncio
+
+    def time(self) -> float:
+        """Return the monotonic time of the process."""
+        return self.process.clock.monotonic()
+
+    def call_soon(
+        self,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        """Run a callback next."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        """Run a callback next."""
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Run a callback after so many seconds."""
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Run a callback at a time."""
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self._count += 1
+        heapq.heappush(self._timers, (when, self._count, handle))
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Called by asyncio."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """Return a future of this loop."""
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Any,
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[Any]:
+        """Run a coroutine."""
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+        self._tasks.append(task)
+        if self._main is None:
+            self._main = task
+        if len(self._tasks) > 100:
+            self._tasks = [each for each in self._tasks if not each.done()]
+        return task
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
+        """Run a function that blocks, as a fiber."""
+        future = self.create_future()
+
+        def settle(move: Callable[[Any], None], value: Any) -> None:
+            if not future.done():
+                move(value)
+
+        def run() -> None:
+            try:
+                result = func(*args)
+            except Exception as error:
+                self.call_soon(settle, future.set_exception, error)
+            else:
+                self.call_soon(settle, future.set_result, result)
+
+        self.process.start_blocking(run)
+        return future
+
+    def get_debug(self) -> bool:
+        """Whether asyncio's debug mode is on."""
+        return False
+
+    def is_running(self) -> bool:
+        """Whether it runs."""
+        return not self._ended and not (self.stopped and self._is_held_up())
+
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._ended
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Note an error that nobody handles."""
+        error = context.get("exception")
+        if error is not None and self.process.failure is None and not self._ended:
+            self.process.failure = error
+
+    def _close_generator(self, generator: Any) -> None:
+        if not self._ended:
+            self.call_soon(self.create_task, generator.aclose())

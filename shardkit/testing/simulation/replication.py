@@ -1,0 +1,292 @@
+"""Simulated replication: servers that follow others, some time behind, and change their roles.
+
+::
+
+    client ── SET k 1 ──► old: executed, in its log ── some time later ──► new: executed, too
+                          FAILOVER TO new            writers wait until new has all; roles change
+                          ◄── REPLICAOF old 1        new is emptied and filled, and follows
+
+A protocol says in `replicating` which servers know each other. They answer ``REPLICAOF``,
+``FAILOVER``, ``INFO`` and ``CONFIG`` as far as `shardkit.admin.growth` asks; the schedule says how far a
+replica is behind. One whose master was down, or is another one, is filled again.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+from fakeredis._helpers import OK, SimpleError, SimpleString
+
+if TYPE_CHECKING:
+    from shardkit.testing.simulation.servers import ServerSocket, SimulatedServer
+    from shardkit.testing.simulation.world import World
+
+# How far a replica may be behind, in seconds; and how long until it is filled.
+LAGS: Final = (0.001, 0.02, 0.5)
+_LEAST: Final = b"min-replicas-to-write"
+
+
+def replicate(world: World, *addresses: str) -> list[Replication]:
+    """Have servers know each other; as yet nobody follows."""
+    servers: dict[str, Replication] = {}
+    for address in addresses:
+        server = world.server(address)
+        servers[address] = server.replication = Replication(world, server, servers)
+    return list(servers.values())
+
+
+class Replication:
+    """What a server does as a master or a replica.
+
+    Args:
+        world: the simulation.
+        server: the server.
+        others: all servers that know each other, by their addresses.
+
+    Attributes:
+        master: whom it follows; None if it is a master itself.
+        linked: whether it has been filled, and is told of what its master executes.
+        settings: what was said by ``CONFIG SET``.
+    """
+
+    def __init__(
+        self, world: World, server: SimulatedServer, others: dict[str, Replication]
+    ) -> None:
+        self.server = server
+        self.master: Replication | None = None
+        self.linked = False
+        self.settings = {_LEAST: b"0", b"databases": b"16"}
+        self._world = world
+        self._others = others
+        self._histories = count(1)
+        self._history = self._new_history()
+        self._executed = 0  # of the master's log
+        self._log: object = None  # the master's, which is another one after a crash
+        self._handing_to: Replication | None = None
+        self._turn: object = None  # of handing over
+        self._waiting: list[tuple[ServerSocket, list[bytes]]] = []
+        assert server.entries == []  # from now on it keeps a log
+
+    @property
+    def replicas(self) -> list[Replication]:
+        """Those that follow it, and are told of what it executes."""
+        return [each for each in self._others.values() if each.master is self and each.is_told()]
+
+    def is_told(self) -> bool:
+        """Whether it is told of what its master executes."""
+        master = self.master
+        up = master is not None and master.server.up and self.server.up
+        self.linked = self.linked and up and self._log is master.server.entries  # type: ignore[union-attr]
+        return self.linked
+
+    def is_behind(self) -> bool:
+        """Whether its master has executed what it has not."""
+        assert self.master is not None
+        return not self.is_told() or self._executed < len(self.master.server.entries)
+
+    # ---- commands
+
+    def execute(
+        self, socket: ServerSocket, args: list[bytes], name: bytes, writes: bool
+    ) -> bool | None:
+        """Do what is not for the data alone.
+
+        Returns:
+            None if the server is to execute it as ever; otherwise whether it is answered.
+        """
+        if name == b"WAIT":
+            return self._wait(socket, int(args[1]), int(args[2]) / 1000)
+        answer = self._answer(args, name)
+        if socket._transaction is not None:
+            writes = name == b"EXEC"
+        if answer is None and writes:
+            if self._handing_to is not None:
+                self._waiting.append((socket, args))
+                return False
+            answer = self._refusal()
+            if answer is not None and name == b"EXEC":
+                socket._forget_transaction()
+                socket._clear_watches()
+        if answer is not None:
+            if answer is not True:
+                socket.put_response(answer)
+            return True
+        for each in self.replicas if writes else ():
+            each.come()
+        return None
+
+    def _wait(self, socket: ServerSocket, replicas: int, seconds: float) -> bool:
+        """Answer when so many replicas have executed what this server has, or the time is over."""
+        offset = len(self.server.entries)
+
+        def there() -> int:
+            return sum(each._executed >= offset for each in self.replicas)
+
+        if self.master is None and there() < replicas:
+            until = self._world.seconds + (seconds or float("inf"))
+            retry = lambda first: there() if there() >= replicas else None  # noqa: E731
+            socket.waiting = retry, until, lambda found: there() if found is None else found
+            return False
+        refused = SimpleError("ERR WAIT cannot be used with replica instances.")
+        socket.put_response(there() if self.master is None else refused)
+        return True
+
+    def _refusal(self) -> SimpleError | None:
+        """Return why it takes no writes."""
+        if self.master is not None:
+            return SimpleError("READONLY You can't write against a read only replica.")
+        if len(self.replicas) < int(self.settings[_LEAST]):
+            return SimpleError("NOREPLICAS Not enough good replicas to write.")
+        return None
+
+    def _answer(self, args: list[bytes], name: bytes) -> Any:
+        """Return the answer; None if the command is not for this, True if it is not answered."""
+        what = args[1].upper() if len(args) > 1 else b""
+        if name == b"REPLCONF":
+            return True
+        if name == b"INFO":
+            return self._info(what)
+        if name == b"CONFIG" and what == b"GET":
+            value = self.settings.get(args[2])
+            return [] if value is None else [args[2], value]
+        if name == b"CONFIG":
+            self.settings.update(zip(args[2::2], args[3::2], strict=True))
+            return OK
+        if name == b"REPLICAOF":
+            self.follow(None if what == b"NO" else self._others[_address(*args[1:3])])
+            return OK
+        if name == b"FAILOVER" and what == b"TO":
+            return self._begin_to_hand_over(args)
+        if name == b"FAILOVER":
+            self._go_on()
+            return OK
+        return None
+
+    def _info(self, section: bytes) -> bytes:
+        said = {} if section == b"KEYSPACE" else self._of_replication()
+        for number, db in self.server.fake.dbs.items():
+            if len(db):
+                said[f"db{number}"] = f"keys={len(db)},expires=0"
+        return "".join(f"{name}:{value}\r\n" for name, value in said.items()).encode()
+
+    def _of_replication(self) -> dict[str, Any]:
+        said: dict[str, Any] = {
+            "redis_version": "7.2.0",
+            "run_id": self.server.address,
+            "used_memory": 1,
+            "role": "master" if self.master is None else "slave",
+            "master_replid": self._history,
+            "master_repl_offset": len(self.server.entries),
+            "master_failover_state": "waiting-for-sync" if self._handing_to else "no-failover",
+        }
+        if self.master is not None:
+            host, _, port = self.master.server.address.rpartition(":")
+            up = "up" if self.is_told() else "down"
+            said |= {"master_host": host, "master_port": port, "master_link_status": up}
+            said["slave_repl_offset"] = len(self.server.entries)
+        for number, each in enumerate(self.replicas):
+            host, _, port = each.server.address.rpartition(":")
+            offset = f"offset={each._executed},lag=0"
+            said[f"slave{number}"] = f"ip={host},port={port},state=online,{offset}"
+        return said
+
+    # ---- following
+
+    def follow(self, master: Replication | None) -> None:
+        """Follow a master, some time behind, or (None) be one."""
+        if master is self.master:
+            return
+        if master is None:
+            self._history = self._new_history()
+        self.master, self.linked = master, False
+        self._go_on()
+        self.come()
+
+    def _new_history(self) -> str:
+        return f"{self.server.address}/{next(self._histories)}"
+
+    def come(self) -> None:
+        """Have what the master has executed by then be executed here, some time later."""
+        self._world.after(self._world.choices.one_of(LAGS), self._catch_up)
+
+    def _catch_up(self) -> None:
+        master = self.master
+        if master is None or not (master.server.up and self.server.up):
+            return  # who is restarted asks again
+        entries = master.server.entries
+        if not self.is_told():
+            self.server.copy(entries, self._world.set_time)
+            self._log, self.linked, self._history = entries, True, master._history
+            self._world.note(self.server.address, f"is filled by {master.server.address}")
+        else:
+            self.server.follow(entries[self._executed :], self._world.set_time)
+        self._executed = len(entries)
+        for each in self.replicas:
+            each.come()
+        if master._handing_to is self:
+            master._hand_over()
+        master.server.retry_blocked()
+
+    def fill(self, master: Replication) -> None:
+        """Follow a master, and have all that it has, at once."""
+        self.follow(master)
+        self._catch_up()
+
+    def crash(self, seconds: float) -> None:
+        """Crash, lose nothing, and come back as what it was, some time later."""
+        server = self.server
+
+        def restart() -> None:
+            server.up = True
+            self._world.note(server.address, "is up again")
+            for each in self._others.values():
+                if each is self or each.master is self:
+                    each.come()
+
+        server.up = False
+        self._handing_to, self._turn, self._waiting = None, None, []
+        self._world.disconnect(server)
+        self._world.note(server.address, f"⚡ crashes, for {seconds:g} s")
+        self._world.after(seconds, restart)
+
+    # ---- handing over
+
+    def _begin_to_hand_over(self, args: list[bytes]) -> SimpleString | SimpleError:
+        to = self._others[_address(*args[2:4])]
+        if self.master is not None or to not in self.replicas:
+            return SimpleError("ERR FAILOVER target HOST and PORT is not a replica.")
+        if self._handing_to is not None:
+            return SimpleError("ERR FAILOVER already in progress.")
+        self._handing_to = to
+        turn = object()
+        self._turn = turn
+
+        def give_up() -> None:
+            if self._turn is turn:
+                self._go_on()
+
+        self._world.after(int(args[5]) / 1000, give_up)
+        to.come()
+        return OK
+
+    def _hand_over(self) -> None:
+        to = self._handing_to
+        assert to is not None
+        to.master, to.linked, to._history = None, False, to._new_history()
+        self.master, self.linked, self._history = to, True, to._history
+        self._executed, self._log = len(to.server.entries), to.server.entries
+        self._world.note(self.server.address, f"hands over to {to.server.address}")
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Have writers go on that were held."""
+        self._handing_to, self._turn = None, None
+        waiting, self._waiting = self._waiting, []
+        for socket, args in waiting:
+            if socket in self.server.sockets:
+                self.server.execute(socket, args)
+
+
+def _address(host: bytes, port: bytes) -> str:
+    return f"{host.decode()}:{port.decode()}"

@@ -1,0 +1,140 @@
+"""Simulated Sentinels: what each takes for the master, and a failover while clients ask them.
+
+::
+
+    client ── SENTINEL MASTERS ──► sentinel 1: one:1       it has not heard of it yet
+    sentinel 2 ─ REPLICAOF NO ONE ──► two:1                what that has not executed is lost
+             └─ some time later ──► sentinel 1: two:1
+             └─ some time later ──► one:1: REPLICAOF two 1, and whoever is connected is closed
+
+A protocol names the Sentinels in `sentinels`; they watch over the servers in `replicating`, of
+which the first is the master and the others its replicas. The schedule says which replica takes
+over, and how long a Sentinel and the old master do not know of it: until then there are two
+masters. How Sentinels agree on that is not simulated.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from fakeredis._helpers import SimpleError
+
+if TYPE_CHECKING:
+    from shardkit.testing.simulation.replication import Replication
+    from shardkit.testing.simulation.servers import ServerSocket
+    from shardkit.testing.simulation.world import World
+
+SERVICE: Final = "main"
+"""What the Sentinels call what they watch over."""
+# How long it takes until a Sentinel hears of a new master, and until the old one is told.
+_HEARS: Final = (0.1, 0.0, 1.0, 10.0)
+_IS_TOLD: Final = (0.1, 1.0, 10.0)
+
+
+class SimulatedSentinels:
+    """The Sentinels of a service, and the failovers that they carry out.
+
+    Args:
+        world: the simulation.
+        addresses: those of the Sentinels.
+        servers: those that they watch over, the master first.
+
+    Attributes:
+        master: the master since the last failover.
+        settled_at: when all Sentinels and servers know of it.
+    """
+
+    def __init__(
+        self, world: World, addresses: tuple[str, ...], servers: list[Replication]
+    ) -> None:
+        self._world = world
+        self._servers = servers
+        self.master = servers[0]
+        self.settled_at = 0.0
+        self._epoch = 0
+        for each in self._servers[1:]:
+            each.fill(self.master)
+        self._sentinels = [_Sentinel(self._servers, self.master) for _ in addresses]
+        for address, sentinel in zip(addresses, self._sentinels, strict=True):
+            world.server(address).role = sentinel
+
+    def fail_over(self) -> None:
+        """Have a replica take over, and be told of by one Sentinel after the other."""
+        world, old = self._world, self.master
+        replicas = [each for each in self._servers if each.master is old and each.is_told()]
+        if not replicas:
+            return
+        self.master = new = world.choices.one_of(replicas)
+        self._epoch = epoch = self._epoch + 1
+        world.note(new.server.address, "⚡ the Sentinels make it the master")
+        new.follow(None)
+        world.disconnect(new.server)
+        first = world.choices.draw(len(self._sentinels))
+        waits = [
+            0.0 if n == first else world.choices.one_of(_HEARS) for n in range(len(self._sentinels))
+        ]
+        for sentinel, seconds in zip(self._sentinels, waits, strict=True):
+            world.after(seconds, partial(sentinel.hear, new, epoch))
+        others = [each for each in self._servers if each is not new]
+        waits += [world.choices.one_of(_IS_TOLD) for _ in others]
+        for each, seconds in zip(others, waits[-len(others) :], strict=True):
+            world.after(seconds, partial(self._tell, each))
+        self.settled_at = max(self.settled_at, world.seconds + max(waits))
+
+    def _tell(self, server: Replication) -> None:
+        """Have a server follow the master, and close its clients' connections."""
+        if server is not self.master and server.master is not self.master:
+            self._world.note(server.server.address, f"follows {self.master.server.address}")
+            server.follow(self.master)
+            self._world.disconnect(server.server)
+
+    def settle(self) -> None:
+        """Have all Sentinels and servers know the master now."""
+        for sentinel in self._sentinels:
+            sentinel.hear(self.master, self._epoch)
+        for each in self._servers:
+            self._tell(each)
+
+
+class _Sentinel:
+    """Answers what clients ask a Sentinel, as far as it has heard."""
+
+    def __init__(self, servers: list[Replication], master: Replication) -> None:
+        self._servers = servers
+        self._master = master
+        self._epoch = 0
+
+    def hear(self, master: Replication, epoch: int) -> None:
+        """Take another server for the master, unless it has heard of a later failover."""
+        if epoch >= self._epoch:
+            self._master, self._epoch = master, epoch
+
+    def answer(self, socket: ServerSocket, args: list[bytes], name: bytes) -> Any:
+        """Return what is answered in place of executing a command; None to execute it."""
+        if name != b"SENTINEL":
+            return None
+        what = args[1].upper() if len(args) > 1 else b""
+        if what == b"MASTERS":
+            return [self._said_of(self._master, SERVICE, "master")]
+        if args[2:3] != [SERVICE.encode()]:
+            return SimpleError("ERR No such master with that name")
+        if what == b"GET-MASTER-ADDR-BY-NAME":
+            return list(_host_and_port(self._master))
+        if what in (b"SLAVES", b"REPLICAS"):
+            replicas = [each for each in self._servers if each is not self._master]
+            return [self._said_of(each, each.server.address, "slave") for each in replicas]
+        return SimpleError(f"ERR Unknown subcommand {what.decode()!r}")
+
+    def _said_of(self, server: Replication, name: str, flags: str) -> list[str]:
+        host, port = _host_and_port(server)
+        said = {"name": name, "ip": host, "port": port, "flags": flags, "num-other-sentinels": "2"}
+        return [each for item in said.items() for each in item]
+
+
+def _host_and_port(server: Replication) -> tuple[str, str]:
+    host, _, port = server.server.address.rpartition(":")
+    return host, port
+
+
+__all__ = ["SERVICE", "SimulatedSentinels"]
