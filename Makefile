@@ -37,7 +37,7 @@ browser: setup  ## the chat page in Debian's chromium, in windows of three sizes
 	BROWSER_SHOTS=$(CURDIR)/build/browser $(BIN)/python -m pytest -q tests/examples/test_chat_page.py
 
 # It interrupts what measures coverage too, which holds a lock then and hangs: all would be lost.
-INTERRUPTS = tests/transport/test_link_hygiene.py::test_an_interrupt_in_the_middle_of_an_exchange_leaves_no_replies_behind
+INTERRUPTS = tests/network/links/test_link_hygiene.py::test_an_interrupt_in_the_middle_of_an_exchange_leaves_no_replies_behind
 
 coverage: setup  ## the tests, and which branches of shardkit/ none of them takes
 	$(BIN)/pip install -q -e '.[bench]'  # plots have tests
@@ -84,12 +84,12 @@ others: setup  ## other libraries on our clients, and their own suites; LIBRARIE
 lowest-quick: .venv-lowest  ## the same in half a minute: a few tests of each kind
 	.venv-lowest/bin/python -m pytest -q -n 2 \
 	  tests/routing/test_placement.py tests/kit/test_misuse.py \
-	  tests/testing/test_memory_structures.py tests/transport/test_link_columns.py \
+	  tests/testing/test_memory_structures.py tests/network/links/test_link_columns.py \
 	  tests/structures/set/test_sharded_set.py tests/structures/unique/test_unique_visitors.py
 
 lowest: setup .venv-lowest  ## the core's tests with the lowest versions that pyproject.toml allows
-	.venv-lowest/bin/python -m pytest -q tests/routing tests/config tests/testing tests/client_plane \
-	  tests/transport tests/kit tests/structures
+	.venv-lowest/bin/python -m pytest -q tests/routing tests/config tests/testing tests/kit \
+	  tests/network/links tests/kit tests/structures
 
 golden: setup  ## what this release stores, kept for later ones to read; done once a release
 	PYTHONPATH=.:tests $(BIN)/python tests/golden/golden.py
@@ -98,8 +98,8 @@ damage: setup  ## every damage to what structures store, one at a time, and ever
 	PYTHONPATH=.:tests $(BIN)/python tests/damage/damages.py $(ONLY)
 
 kills: setup  ## movers, failovers and servers killed at fifty moments each, under clients that write; KILLS=500 for more
-	KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest -q tests/growth/test_killed_movers.py \
-	  tests/growth/test_killed_failovers.py
+	KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest -q tests/admin/growth/test_killed_movers.py \
+	  tests/admin/growth/test_killed_failovers.py
 
 simulate: setup  ## shardkit's protocols under ever new schedules until stopped, on all cores
 	$(BIN)/python tools/simulate.py $(SECONDS)

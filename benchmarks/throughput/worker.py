@@ -17,7 +17,7 @@ from typing import Any
 from zlib import crc32
 
 # By themselves: the package is not installed here, and they need nothing of it.
-sys.path.append(str(Path(__file__).parents[2] / "shardkit" / "bench" / "throughput"))
+sys.path.append(str(Path(__file__).parents[2] / "shardkit" / "cli" / "bench" / "throughput"))
 
 from limits import RawAsyncSockets, RawSockets
 from rounds import LIMIT, aratios, ratios

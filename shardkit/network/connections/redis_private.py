@@ -1,7 +1,7 @@
 """redis-py's private parts: everything that shardkit uses of redis-py beyond its documentation.
 
 Each has one name here and is used nowhere else. When a new redis-py moves one, the contract test,
-tests/connections/test_redis_private.py, fails and says which; adapt it here.
+tests/network/connections/test_redis_private.py, fails and says which; adapt it here.
 
 Two kinds of names cannot be wrapped. Mixins override `Connection._connect` (in
 `shardkit.testing.fakes.servers`, for fakeredis). And pipelines declare `_is_async_client` and

@@ -14,7 +14,7 @@ import shardkit
 from shardkit.cli.app import app
 from shardkit.local import LocalServer
 
-PAGE = Path(__file__).parents[2] / "docs" / "growth.md"
+PAGE = Path(__file__).parents[3] / "docs" / "growth.md"
 
 
 def test_the_commands_of_the_page_do_what_it_says(

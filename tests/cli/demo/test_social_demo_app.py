@@ -22,7 +22,7 @@ from shardkit.config.store import push
 from shardkit.cli.demo.command import laptop_map
 from shardkit.local import LocalServers
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "timeline_app"
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples" / "timeline_app"
 
 
 @pytest.fixture

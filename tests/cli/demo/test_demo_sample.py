@@ -13,7 +13,7 @@ from shardkit.cli.demo import sample
 from shardkit.cli.demo.access_log import AccessLogParser
 from shardkit.cli.demo.command import laptop_map
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = Path(__file__).parents[3] / "configs"
 
 # RFC 5737 and RFC 3849.
 RESERVED = [

@@ -238,7 +238,7 @@ def run_of(protocol: Protocol, schedule: str) -> _Run:
 
 ONE_COMMAND = """
 import sys
-sys.path.insert(0, "tests/simulation")
+sys.path.insert(0, "tests/testing/simulation")
 from test_simulator import *
 run = run_of(Filling(), sys.argv[1])
 print([tuple(event) for event in run.world.events])
