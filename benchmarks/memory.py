@@ -16,10 +16,7 @@ from typing import Any
 
 from report import RESULTS, conditions, save
 
-from shardkit.cli.bench import packed_lengths
-from shardkit.cli.bench import part_sizes
-from shardkit.cli.bench import plots
-from shardkit.cli.bench import report
+from shardkit.cli.bench import packed_lengths, part_sizes, plots, report
 from shardkit.cli.bench.cases import CASES
 from shardkit.cli.bench.memory import run
 from shardkit.cli.bench.servers import ServerSource

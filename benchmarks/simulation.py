@@ -14,13 +14,13 @@ from typing import Any
 from report import conditions, save, show
 
 from shardkit import ShardKit, ShardMap
+from shardkit.network.topology import FixedMap
 from shardkit.testing.simulation.choices import Choices
 from shardkit.testing.simulation.connections import SimulatedConnector
 from shardkit.testing.simulation.servers import SimulatedServer
 from shardkit.testing.simulation.threads import simulated_threads
 from shardkit.testing.simulation.virtual_time import virtual_time
 from shardkit.testing.simulation.world import World
-from shardkit.network.topology import FixedMap
 
 MAP = ShardMap.parse("components: {data: {shards: [{host: data, port: 1}]}}")
 SECONDS = 2.0

@@ -4,13 +4,6 @@
 README for a tour, and ``shardkit.errors`` for the tree of errors.
 """
 
-from shardkit.kit.lua_script import LuaScript, from_json, to_json
-from shardkit.kit.routers import (
-    AsyncIdPairShardedConnection,
-    AsyncKeyShardedConnection,
-    IdPairShardedConnection,
-    KeyShardedConnection,
-)
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import (
@@ -33,6 +26,13 @@ from shardkit.kit.kit import (
     default_kit,
     redis_connection,
     sharded_connection,
+)
+from shardkit.kit.lua_script import LuaScript, from_json, to_json
+from shardkit.kit.routers import (
+    AsyncIdPairShardedConnection,
+    AsyncKeyShardedConnection,
+    IdPairShardedConnection,
+    KeyShardedConnection,
 )
 from shardkit.operations.commands import Coalesced, Columns, Script, ShardOf
 

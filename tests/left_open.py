@@ -19,9 +19,9 @@ from typing import Any
 from unittest.mock import patch
 
 from shardkit import AsyncShardKit, ShardKit
+from shardkit.local import process
 from shardkit.network.connections.pool import live_pools
 from shardkit.network.connections.redis_private import idle_of, in_use_of
-from shardkit.local import process
 from shardkit.network.topology import Topology
 
 _LOOP = asyncio.BaseEventLoop

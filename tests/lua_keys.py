@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 
-from shardkit.operations.lua import script
 from shardkit.operations.commands import Script
+from shardkit.operations.lua import script
 
 # By script, or by the folder of all of them.
 UNDECLARED: dict[str, str] = {

@@ -479,7 +479,9 @@ def measured() -> dict[str, Any]:
                 with socket.socket(fileno=os.dup(int(name))) as sock:
                     ports[str(sock.getpeername())] += 1
     ours = sum(
-        str(type(each).__module__).startswith(("shardkit.network.connections", "shardkit.kit.kit", "asyncio."))
+        str(type(each).__module__).startswith(
+            ("shardkit.network.connections", "shardkit.kit.kit", "asyncio.")
+        )
         for each in gc.get_objects()
     )
     with suppress(OSError, AttributeError):  # another C library

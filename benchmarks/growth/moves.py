@@ -29,8 +29,8 @@ from report import RESULTS, conditions, show
 from growth.neighbours import Neighbour, Span, neighbours
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.cli.bench import plots
 from shardkit.admin.growth import start_move, start_shard_move
+from shardkit.cli.bench import plots
 from shardkit.local import LocalServer
 
 MEGABYTES = float(os.environ.get("MEGABYTES", "300"))

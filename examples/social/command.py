@@ -25,11 +25,11 @@ from examples.social.loading import BulkFollow, create_users
 from examples.social.measuring import ServerState, agree, states, weigh
 from examples.social.people import People, message
 from examples.social.report import BuiltNetwork, DemoReport, document, show
+from shardkit.cli.demo.servers import started
 from shardkit.cli.options import INTERRUPTED, common_options, examples
 from shardkit.cli.output import FAINT, GOOD, Output
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.config.shard_map import ShardMap
-from shardkit.cli.demo.servers import started
 from shardkit.kit.kit import ENVIRONMENT, AsyncShardKit, ShardKit
 from shardkit.local import LocalServer, LocalServers, Setting
 from shardkit.operations.operation import Blocking, Face, pages

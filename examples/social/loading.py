@@ -25,8 +25,8 @@ from typing import Any, Final, TypeAlias
 from examples.social.people import login
 from shardkit.errors import ShardKitError
 from shardkit.kit.kit import ShardKit
-from shardkit.operations.lua import script
 from shardkit.operations.commands import Argument, Command, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Blocking, Operation, pages
 from shardkit.social.base.keys import FOLLOWING, USER
 from shardkit.social.network import SocialNetwork

@@ -39,9 +39,9 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry, load_json
 from shardkit.config.history import HISTORY_KEY
 from shardkit.config.shard_map import ShardMap
-from shardkit.network.connections.redis_private import socket_of
 from shardkit.errors import ConfigError, InvalidEntryError
 from shardkit.local import LocalServer
+from shardkit.network.connections.redis_private import socket_of
 from shardkit.network.server_queries import TIMEOUT, client_of, query_all
 
 MANIFEST, MAP, CONFIG = "manifest.json", "map.yaml", "config.json"

@@ -20,19 +20,19 @@ from typing import Any
 import redis
 from redis.exceptions import NoPermissionError, ResponseError
 
-from shardkit.admin.rights import missing_rights
-from shardkit.config.component import Component, entry_key
-from shardkit.config.entry import Entry
 from shardkit.admin.doctor.check import check_all
 from shardkit.admin.doctor.scan import scan
 from shardkit.admin.doctor.targets import default_user_lacks_rights
+from shardkit.admin.rights import missing_rights
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
 from shardkit.errors import ConfigError
 from shardkit.kit.kit import ShardKit
-from shardkit.operations.commands import Shard
-from shardkit.routing.keys import hash_tag
-from shardkit.operations.server_errors import Meaning, meaning
 from shardkit.network.server_queries import TIMEOUT, client_of, query_all
 from shardkit.network.topology.witness import read_witness
+from shardkit.operations.commands import Shard
+from shardkit.operations.server_errors import Meaning, meaning
+from shardkit.routing.keys import hash_tag
 
 SAMPLED_KEYS = 100
 _CONFIG_KINDS = "redis: shards: epoch witness history pushed removed: rotation:"

@@ -9,8 +9,8 @@ from redis.client import NEVER_DECODE
 
 from shardkit.admin.servers import entries_of, query_servers
 from shardkit.config.component import Component, entry_key
-from shardkit.operations.commands import Shard
 from shardkit.network.server_queries import TIMEOUT, client_of, query_all
+from shardkit.operations.commands import Shard
 
 
 def execute(

@@ -11,8 +11,8 @@ import redis
 
 from shardkit.config.component import Component, entry_key
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.commands import Shard
 from shardkit.network.server_queries import TIMEOUT, client_of
+from shardkit.operations.commands import Shard
 
 _PAGE = 500  # keys of one SCAN, and of one exchange about them
 _COUNTED_BY = {

@@ -21,8 +21,8 @@ from shardkit.config.component import Component
 from shardkit.config.diff import ComponentChange
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
-from shardkit.network.connections import Connector
 from shardkit.errors import ConfigError, ConfigServerError, few
+from shardkit.network.connections import Connector
 from shardkit.network.server_queries import TIMEOUT, client_of, query_all
 from shardkit.network.topology.witness import read_witness, witnesses, write_witness
 

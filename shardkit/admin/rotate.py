@@ -43,8 +43,8 @@ from shardkit.config.entry import Entry, load_json
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_components, read_epoch
 from shardkit.config.url import REFERENCE, url_fields
-from shardkit.network.connections.greeting import connection_name
 from shardkit.errors import ConfigError, ConfigServerError, few
+from shardkit.network.connections.greeting import connection_name
 from shardkit.network.server_queries import TIMEOUT
 
 WAIT = 60.0  # seconds for processes to change over

@@ -23,11 +23,11 @@ from shardkit.config.component import MAX_SHARDS, Component
 from shardkit.config.diff import SAMPLE_SIZE
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
-from shardkit.network.connections import Connector
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.kit.kit import CONFIG_TIMEOUT, ENVIRONMENT, ShardKit
-from shardkit.routing.placement import DEFAULT
+from shardkit.network.connections import Connector
 from shardkit.network.server_queries import ServerErrors
+from shardkit.routing.placement import DEFAULT
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
 

@@ -21,9 +21,9 @@ from typing import ClassVar, Final
 
 from shardkit.completion.names import check_text, fold, key_id
 from shardkit.errors import DamagedDataError, InvalidArgumentError
-from shardkit.operations.lua import script
 from shardkit.operations.arguments import rows_of, shown
 from shardkit.operations.commands import Argument, Command, Transaction, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
     Driver,

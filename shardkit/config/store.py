@@ -77,8 +77,8 @@ from shardkit.errors import (
     PushRefusedError,
     RetiredError,
 )
-from shardkit.routing.placement import DEFAULT
 from shardkit.operations.server_errors import meaning
+from shardkit.routing.placement import DEFAULT
 
 _ENTRY, _SHARDS = entry_key(""), shards_key("")
 _CHUNK = 1000  # keys of one MGET

@@ -5,9 +5,9 @@
     latch    set(3) ── count_down ── count_down ── count_down ──► open, for all who wait or come
     barrier  arrive … arrive … arrive (of 3) ──► open for these three; the next round begins
 
-Who waits is woken through the kit's subscription (see `shardkit.network.links.wakeups`), and asks again
-every two seconds, so a lost wake-up costs no more than that. Each call is one script on the server
-of the name. After the classes of the same names in java.util.concurrent and Redisson.
+A waiting caller is woken through the kit's subscription (see `shardkit.network.links.wakeups`), and
+asks again every two seconds, so a lost wake-up costs no more than that. Each call is one script on
+the server of the name. After the classes of the same names in java.util.concurrent and Redisson.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any
 from shardkit.coordination.holdable import ASKS_AGAIN, FIRST_PAUSE, LONGEST_POLL
 from shardkit.coordination.keys import base_key, waiting_time
 from shardkit.errors import DamagedDataError, ParameterMismatchError, ShardErrors
-from shardkit.operations.lua import script
 from shardkit.operations.commands import (
     Abandon,
     Argument,
@@ -29,6 +28,7 @@ from shardkit.operations.commands import (
     Subscribe,
     script_call,
 )
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.arguments import check_integer
 

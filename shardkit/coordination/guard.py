@@ -32,7 +32,7 @@ from shardkit.errors import (
     ShardFailure,
     StaleTokenError,
 )
-from shardkit.operations.lua import script
+from shardkit.network.links.server_request import may_repeat
 from shardkit.operations.arguments import check_calls, shown
 from shardkit.operations.commands import (
     Abandon,
@@ -49,10 +49,10 @@ from shardkit.operations.commands import (
     Subscribe,
     Transaction,
 )
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.keys import hash_tag, key_bytes
-from shardkit.network.links.server_request import may_repeat
 
 T = TypeVar("T")
 

@@ -65,7 +65,6 @@ from shardkit.errors import (
     ParameterMismatchError,
     ShardErrors,
 )
-from shardkit.operations.lua import script
 from shardkit.operations.arguments import shown
 from shardkit.operations.cancellation import UndoableBatch, undo_on_cancel
 from shardkit.operations.commands import (
@@ -77,6 +76,7 @@ from shardkit.operations.commands import (
     script_call,
 )
 from shardkit.operations.drivers import AwaitingDriver
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.arguments import check_integer
 

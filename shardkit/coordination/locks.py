@@ -6,8 +6,8 @@ from typing import Any
 
 from shardkit.coordination.hold import AsyncRenewals, Renewals
 from shardkit.coordination.holdable import EXCLUSIVE, SHARED, Holdable
-from shardkit.operations.lua import script
 from shardkit.operations.commands import script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, operation
 from shardkit.structures.base.arguments import check_integer
 

@@ -42,9 +42,9 @@ from zlib import crc32
 
 from shardkit.coordination.keys import MICROSECONDS, check_plain_name
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ShardErrors, ShardKitError
-from shardkit.operations.lua import script
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, Locate, Pause, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.arguments import check_name
 from shardkit.structures.base.damage import damage, stored_integer

@@ -30,9 +30,9 @@ from typing import Final
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.geo.log_tally import LogTally
 from shardkit.geo.models import City
-from shardkit.operations.lua import script
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Transaction, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
     Driver,

@@ -24,8 +24,8 @@ import json
 from typing import Final, NamedTuple
 
 from shardkit.errors import NewerFormatError, StructureError
-from shardkit.operations.lua import script
 from shardkit.operations.commands import Command, Home, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.damage import stored_integer
 

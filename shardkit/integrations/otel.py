@@ -29,9 +29,9 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
 
 from shardkit import events
+from shardkit.errors import RoutingError
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.pool import live_pools, watchers
-from shardkit.errors import RoutingError
 from shardkit.routing.command_keys import key_positions
 
 __all__ = ["instrument"]

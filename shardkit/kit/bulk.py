@@ -18,8 +18,8 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from shardkit.config.component import Component
-from shardkit.network.connections.redis_private import reply_callbacks
 from shardkit.errors import InvalidArgumentError, RoutingError, ShardFailure
+from shardkit.network.connections.redis_private import reply_callbacks
 from shardkit.operations.commands import Argument, Columns, Key, Replies, Reply, raise_failures
 from shardkit.operations.operation import pages
 from shardkit.routing.command_keys import command_name, has_plain_form

@@ -147,7 +147,8 @@ class Catalogue(Generic[Face]):
         """Return a HASH in parts; see `shardkit.structures.ShardedHash`.
 
         With ``read_from``, here and at the structures below, what only reads goes to replicas:
-        ``replica``, ``prefer_replica``, ``nearest``, ``zone``, a `shardkit.network.replicas.ReadFrom`.
+        ``replica``, ``prefer_replica``, ``nearest``, ``zone``, or a
+        `shardkit.network.replicas.ReadFrom`.
         """
         return _structures.ShardedHash(
             self._reading(read_from),

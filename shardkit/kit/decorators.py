@@ -34,10 +34,10 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, ov
 import redis
 import redis.asyncio as aioredis
 
-from shardkit.kit.lookup import CallSite, reading_plane
 from shardkit.config.problem import shown
 from shardkit.config.read_from import ReadFrom
 from shardkit.errors import InvalidArgumentError, RoutingError
+from shardkit.kit.lookup import CallSite, reading_plane
 from shardkit.operations.commands import Key
 
 P = ParamSpec("P")
@@ -115,8 +115,8 @@ def redis_connection(
         wait: the age in seconds at which a call has the entry read again, in the background. None
             for about one second, which is also the maximum.
         read_from: where single commands that only read go: ``replica``, ``prefer_replica``,
-            ``nearest``, ``zone``, or a `shardkit.network.replicas.ReadFrom`; None for what the entries
-            say, else the master. All other commands, pipelines and scripts are the master's.
+            ``nearest``, ``zone``, or a `shardkit.network.replicas.ReadFrom`; None for what the
+            entries say, else the master. All other commands, pipelines and scripts go there.
 
     Raises (the decorated function, when it is called):
         MissingEntryError: the component has no unsharded entry; names the key.

@@ -34,8 +34,16 @@ import redis
 import redis.asyncio as aioredis
 from redis.credentials import CredentialProvider
 
-from shardkit.kit.catalogue import Catalogue
+from shardkit.config.component import Component
+from shardkit.config.directory import AsyncDirectory, Directory
+from shardkit.config.entry import Entry
+from shardkit.config.read_from import ReadFrom, as_read_from
+from shardkit.config.shard_map import ShardMap
+from shardkit.coordination.hold import AsyncRenewals, Renewals
+from shardkit.errors import ConfigError, InvalidArgumentError, InvalidEntryError, ShardKitError
+from shardkit.events import EntryChanged, emit, handlers
 from shardkit.kit import decorators
+from shardkit.kit.catalogue import Catalogue
 from shardkit.kit.decorators import Decorator, KeyOf
 from shardkit.kit.lookup import DEFAULT_PLANE, ClientPlane
 from shardkit.kit.routers import (
@@ -44,29 +52,21 @@ from shardkit.kit.routers import (
     IdPairShardedConnection,
     KeyShardedConnection,
 )
-from shardkit.config.component import Component
-from shardkit.config.directory import AsyncDirectory, Directory
-from shardkit.config.entry import Entry
-from shardkit.config.read_from import ReadFrom, as_read_from
-from shardkit.config.shard_map import ShardMap
+from shardkit.metrics.outbox import Background
 from shardkit.network.connections import Connector
 from shardkit.network.connections.breaker import Breakers
 from shardkit.network.connections.clients import AsyncClient, Client, Clients
 from shardkit.network.connections.private_pool import AsyncPrivatePool, PrivatePool
-from shardkit.coordination.hold import AsyncRenewals, Renewals
-from shardkit.operations.deadlines import DeadlineBlock
-from shardkit.errors import ConfigError, InvalidArgumentError, InvalidEntryError, ShardKitError
-from shardkit.events import EntryChanged, emit, handlers
 from shardkit.network.health import TIMEOUT, Health, ahealth_of, health_of
-from shardkit.metrics.outbox import Background
-from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
-from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
+from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 from shardkit.network.replicas.durable import TIMEOUT as DURABLE_TIMEOUT
 from shardkit.network.replicas.durable import DurableBlock
+from shardkit.network.topology import ConfigServer, FixedMap, MapFile, Source, Topology
+from shardkit.operations.deadlines import DeadlineBlock
+from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
+from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
 from shardkit.routing.placement import DEFAULT
 from shardkit.structures.base.server_clock import ServerClock
-from shardkit.network.topology import ConfigServer, FixedMap, MapFile, Source, Topology
-from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 from shardkit.structures.upgrade import Upgrade, upgrade_component
 
 logger = logging.getLogger("shardkit")

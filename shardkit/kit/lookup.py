@@ -12,15 +12,15 @@ from typing import Any, TypeAlias, TypeVar
 
 from shardkit.config.component import Component, wrong_placement
 from shardkit.config.read_from import ReadFrom, as_read_from, in_use
-from shardkit.network.connections.clients import AsyncClient, Client, Clients
 from shardkit.errors import InvalidArgumentError, ShardKitError
-from shardkit.operations.commands import Key
-from shardkit.network.replicas.reading import LinkReads, ReaderClients
-from shardkit.network.replicas.replicas import Replicas
-from shardkit.routing.placement import DEFAULT
-from shardkit.network.topology import Topology
+from shardkit.network.connections.clients import AsyncClient, Client, Clients
 from shardkit.network.links.awaiting import AwaitingLink
 from shardkit.network.links.blocking import BlockingLink
+from shardkit.network.replicas.reading import LinkReads, ReaderClients
+from shardkit.network.replicas.replicas import Replicas
+from shardkit.network.topology import Topology
+from shardkit.operations.commands import Key
+from shardkit.routing.placement import DEFAULT
 
 MaybeAwaited: TypeAlias = AsyncClient | Coroutine[Any, Any, AsyncClient]
 """An awaiting client; or, if its component has to be read first, a coroutine that returns it."""

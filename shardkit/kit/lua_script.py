@@ -29,9 +29,9 @@ from redis.client import Pipeline
 from redis.cluster import ClusterPipeline
 from redis.exceptions import NoScriptError
 
+from shardkit.errors import InvalidArgumentError
 from shardkit.kit.pipelines import AsyncShardedPipeline, ShardedPipeline
 from shardkit.network.connections.redis_private import is_script_missing
-from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import Argument, Key, Script
 
 AnyPipeline: TypeAlias = (

@@ -30,18 +30,19 @@ from itertools import starmap
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeAlias
 
+from shardkit.config.component import Component, entry_key
+from shardkit.errors import CrossShardError, RoutingError, ShardFailure
+from shardkit.events import observed
 from shardkit.kit.bulk import callbacks_of, converted
 from shardkit.kit.lookup import CallSite, ClientPlane
 from shardkit.kit.pipeline_commands import AsyncPipelineCommands, PipelineCommands
-from shardkit.config.component import Component, entry_key
 from shardkit.network.connections.redis_private import (
     EMPTY_RESPONSE,
     NEVER_DECODE,
     str_if_bytes,
 )
-from shardkit.operations.deadlines import call
-from shardkit.errors import CrossShardError, RoutingError, ShardFailure
-from shardkit.events import observed
+from shardkit.network.links.grouping import locate
+from shardkit.network.links.resp import pack
 from shardkit.operations.commands import (
     Batch,
     Command,
@@ -54,14 +55,13 @@ from shardkit.operations.commands import (
     Shard,
     raise_failures,
 )
+from shardkit.operations.deadlines import call
 from shardkit.routing.command_keys import (
     blocking_seconds,
     command_name,
     has_plain_form,
     key_positions,
 )
-from shardkit.network.links.grouping import locate
-from shardkit.network.links.resp import pack
 
 _SUMMED = frozenset({"DEL", "UNLINK", "EXISTS", "TOUCH"})
 _SPLIT = _SUMMED | {"MGET", "MSET"}

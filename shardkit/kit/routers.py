@@ -21,17 +21,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
-from shardkit.kit import bulk
-from shardkit.kit.lookup import DEFAULT_PLANE, CallSite, ClientPlane, reading_plane
-from shardkit.kit.pipelines import AsyncShardedPipeline, ShardedPipeline
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import DEFAULT_PORT
 from shardkit.config.read_from import ReadFrom
-from shardkit.network.connections.clients import AsyncClient, Client
-from shardkit.operations.deadlines import call
 from shardkit.errors import InvalidKeyError
 from shardkit.events import observed
+from shardkit.kit import bulk
+from shardkit.kit.lookup import DEFAULT_PLANE, CallSite, ClientPlane, reading_plane
+from shardkit.kit.pipelines import AsyncShardedPipeline, ShardedPipeline
+from shardkit.network.connections.clients import AsyncClient, Client
 from shardkit.operations.commands import Argument, Key, Shard
+from shardkit.operations.deadlines import call
 from shardkit.operations.operation import pages
 from shardkit.routing.keys import pair_key
 

@@ -34,12 +34,12 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from shardkit.config.entry import Entry
-from shardkit.network.connections.connector import driver_info
 from shardkit.errors import LocalServerError
 from shardkit.local.binary import find_server, named_server
 from shardkit.local.config_file import Setting, Settings, user_settings, write_settings
 from shardkit.local.context import StartStopContext
 from shardkit.local.process import GuardedProcess, finish
+from shardkit.network.connections.connector import driver_info
 
 logger = logging.getLogger("shardkit")
 

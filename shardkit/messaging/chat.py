@@ -40,7 +40,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError
-from shardkit.operations.lua import script
 from shardkit.messaging.messages import (
     MOST_AT_ONCE,
     Message,
@@ -53,6 +52,7 @@ from shardkit.messaging.messages import (
 from shardkit.messaging.waiting import wait_for
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, Key, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
     Driver,

@@ -57,7 +57,6 @@ from shardkit.errors import (
     ParameterMismatchError,
     UnreadableFileError,
 )
-from shardkit.operations.lua import script
 from shardkit.messaging.decoding import FileDecoder, FilePosition
 from shardkit.messaging.messages import (
     LONGEST_WAIT,
@@ -77,6 +76,7 @@ from shardkit.operations.commands import (
     Reply,
     script_call,
 )
+from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
     Driver,

@@ -34,7 +34,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError
-from shardkit.operations.lua import script
 from shardkit.messaging.messages import (
     MOST_AT_ONCE,
     Message,
@@ -50,6 +49,7 @@ from shardkit.messaging.waiting import seconds_until, wait_for
 from shardkit.operations.arguments import rows_of, shown
 from shardkit.operations.cancellation import UndoableBatch, undo_on_cancel
 from shardkit.operations.commands import Argument, Command, Replies, Transaction, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
     Driver,

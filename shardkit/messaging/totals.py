@@ -28,10 +28,10 @@ from shardkit.errors import ParameterMismatchError
 from shardkit.geo.addresses import Address
 from shardkit.geo.local_copy import LocalCities
 from shardkit.geo.models import City
-from shardkit.operations.lua import script
 from shardkit.messaging.messages import check_prefix, check_tag
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
     Driver,

@@ -7,9 +7,9 @@
         send ── the script takes one waiter off, and publishes on its channel
 
 All who wait in a process, for whatever mailboxes of a server, share one connection; see
-`shardkit.network.links.wakeups`. What they wait for is stored, so a wake-up is only a hint: whoever has
-heard nothing looks again after ten seconds, and at once if that connection is lost. Where nobody
-can be woken, because the user has no right to the channel, waiters poll.
+`shardkit.network.links.wakeups`. What they wait for is stored, so a wake-up is only a hint: a
+caller that receives none looks again after ten seconds, and at once if that connection is lost.
+Where nobody can be woken, because the user has no right to the channel, waiters poll.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from shardkit.errors import DamagedDataError, ShardErrors
-from shardkit.operations.lua import script
 from shardkit.operations.commands import (
     Abandon,
     Argument,
@@ -29,6 +28,7 @@ from shardkit.operations.commands import (
     Subscribe,
     script_call,
 )
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
 
 T = TypeVar("T")

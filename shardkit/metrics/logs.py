@@ -24,10 +24,10 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.lua import script
 from shardkit.metrics.outbox import Background
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Call, Command, Pause, Transaction, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
     Driver,

@@ -27,8 +27,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 from shardkit.errors import ShardFailure
-from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.commands import Command, Partial, Replies, Transaction, damage_in
+from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.operation import Driver, Operation
 
 logger = logging.getLogger("shardkit.metrics")

@@ -26,11 +26,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
-from shardkit.operations.lua import script
 from shardkit.metrics.counters import group_of
 from shardkit.metrics.outbox import Background
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Call, Command, Transaction, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.damage import damage

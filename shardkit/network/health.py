@@ -22,10 +22,10 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from shardkit.config.component import Component
-from shardkit.network.connections.policy import policy_of
-from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.errors import ClosedError, ShardKitError
+from shardkit.network.connections.policy import policy_of
 from shardkit.operations.commands import Shard
+from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.server_errors import meaning
 
 __all__ = ["Health", "ShardHealth", "asgi", "wsgi"]

@@ -142,8 +142,8 @@ class Coalesced(list["Command | Transaction"]):
     So are DEL, EXISTS, TOUCH and UNLINK of one key each: the first reply is the count of all that
     were joined, the others are 0. For keys that the caller owns: a GET of a key of another type
     answers None in place of WRONGTYPE. Everything else is as with a list; see
-    `shardkit.network.links.coalescing`. Uniform commands are better given as `Columns`, which can be
-    coalesced too.
+    `shardkit.network.links.coalescing`. Uniform commands are better given as `Columns`, which can
+    be coalesced too.
     """
 
 

@@ -17,7 +17,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from shardkit.operations.deadlines import begin, extend, has_begun, in_use, within
 from shardkit.errors import DamagedDataError, ShardErrors, ShardFailure, ShardKitError
 from shardkit.events import finished, handlers, observed, started
 from shardkit.operations.commands import (
@@ -36,6 +35,7 @@ from shardkit.operations.commands import (
     coalesced,
     raise_failures,
 )
+from shardkit.operations.deadlines import begin, extend, has_begun, in_use, within
 from shardkit.operations.operation import Awaiting, Blocking, Operation, Page, Stream
 
 T = TypeVar("T")

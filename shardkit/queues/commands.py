@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from shardkit.operations.lua import script
 from shardkit.operations.commands import Argument, Command, script_call
+from shardkit.operations.lua import script
 from shardkit.queues.keys import QueueKeys, queue_keys
 from shardkit.structures.base.arguments import check_name
 

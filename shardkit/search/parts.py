@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
 from shardkit.errors import InvalidArgumentError, ShardFailure
-from shardkit.operations.lua import script
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
     Argument,
@@ -26,6 +25,7 @@ from shardkit.operations.commands import (
     Transaction,
     script_call,
 )
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.routing.placement import Place, placement
 from shardkit.search.model.schema import MAX_SHARDS, Schema

@@ -8,8 +8,8 @@ the home timeline and pages leave them out, so that unmuting brings them back.
 from __future__ import annotations
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.lua import script
 from shardkit.operations.commands import Command, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
 from shardkit.social.base.keys import FOLLOWING, USER, KeyLayout
 from shardkit.social.base.models import BlockResult, MuteResult

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.lua import script
 from shardkit.operations.commands import script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
 from shardkit.social.base.keys import REMEMBERED, KeyLayout
 from shardkit.social.base.models import UserList, check_text, list_of, read_records, stored_ids

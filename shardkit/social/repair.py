@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.lua import script
 from shardkit.operations.commands import Argument, Command, To, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.base.keys import FOLLOWING, KINDS, LIST, USER, KeyLayout, RelationKind
 from shardkit.social.base.models import MICRO, ReconcileResult, stored_ids

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from zlib import crc32
 
-from shardkit.operations.lua import script
 from shardkit.operations.commands import script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.base.keys import KeyLayout
 from shardkit.social.base.models import (

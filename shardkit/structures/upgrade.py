@@ -22,9 +22,9 @@ from typing import Any
 
 from shardkit.config.component import Component
 from shardkit.errors import NewerFormatError
-from shardkit.operations.lua import script
 from shardkit.operations.commands import Command, ShardOf, To, script_call
 from shardkit.operations.drivers import BlockingDriver
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base import parameters
 from shardkit.structures.base.damage import stored_integer

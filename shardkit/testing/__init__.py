@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from shardkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from shardkit.testing.memory import MemoryServers
     from shardkit.testing.simulation import (
         CLIENTS,
         EVERYTHING,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
         replay,
         simulate,
     )
-    from shardkit.testing.memory import MemoryServers
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,

@@ -19,10 +19,10 @@ import redis.asyncio as aioredis
 from redis.exceptions import ReadOnlyError
 
 from shardkit.config.shard_map import ShardMap
-from shardkit.network.connections import Connector
 from shardkit.kit.kit import AsyncShardKit, ShardKit
 from shardkit.local import LocalServers
 from shardkit.local.sentinel import SentinelServer
+from shardkit.network.connections import Connector
 from shardkit.network.topology import FixedMap
 
 K = TypeVar("K", ShardKit, AsyncShardKit)

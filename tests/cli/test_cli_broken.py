@@ -16,8 +16,8 @@ import yaml
 from cli_helpers import Result
 
 import shardkit
-from shardkit.cli import options
 from shardkit.admin.doctor.scan import pages
+from shardkit.cli import options
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.local import LocalServers
 

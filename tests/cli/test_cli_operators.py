@@ -22,9 +22,6 @@ from cli_helpers import SECRET, Result, in_terminal
 import shardkit
 from shardkit import ShardKit
 from shardkit.admin import biggest_keys
-from shardkit.admin.rotate import PasswordRotation, PendingProcess
-from shardkit.cli.output import Output
-from shardkit.errors import InvalidArgumentError, RetiredError
 from shardkit.admin.growth import (
     AttachedReplica,
     Fence,
@@ -36,6 +33,9 @@ from shardkit.admin.growth import (
     VerifiedReplica,
 )
 from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.rotate import PasswordRotation, PendingProcess
+from shardkit.cli.output import Output
+from shardkit.errors import InvalidArgumentError, RetiredError
 from shardkit.local import LocalServers
 
 Cli = Callable[..., Result]

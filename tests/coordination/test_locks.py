@@ -34,9 +34,9 @@ from shardkit.errors import (
     StaleTokenError,
 )
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
-from shardkit.operations.commands import AwaitWakeup, Command, Subscribe
 from shardkit.network.links import wakeups
 from shardkit.network.links.server_request import may_repeat
+from shardkit.operations.commands import AwaitWakeup, Command, Subscribe
 
 COMPONENTS = ["one", "many"]
 

@@ -29,14 +29,23 @@ from shardkit.admin import (
     rotate,
     save_snapshot,
 )
+from shardkit.admin.doctor.scan import scan
+from shardkit.admin.growth import (
+    VerifiedReplica,
+    apply_fences,
+    attach_replica,
+    detach_replica,
+    fail_over,
+    replica_tree,
+    start_move,
+    start_shard_move,
+    verify_replicas,
+)
 from shardkit.admin.retire import Retirement
 from shardkit.cli.commands.config_preflight import preflight
 from shardkit.cli.commands.status_survey import survey
 from shardkit.config import store
-from shardkit.admin.doctor.scan import scan
 from shardkit.errors import ConfigError, ShardErrors
-from shardkit.admin.growth import VerifiedReplica, apply_fences, attach_replica, detach_replica, fail_over, start_move, start_shard_move, verify_replicas
-from shardkit.admin.growth import replica_tree
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "rights.md"

@@ -20,9 +20,8 @@ from redis.exceptions import ResponseError
 
 import shardkit
 from shardkit import ShardMap, events
-from shardkit.integrations import otel
-from shardkit.integrations import prometheus
 from shardkit.errors import ShardErrors
+from shardkit.integrations import otel, prometheus
 from shardkit.testing.fakes.servers import MemoryConnector
 
 

@@ -11,8 +11,8 @@ from faces import Face, holder
 
 import shardkit
 from shardkit import CommandRefused, ShardErrors, ShardMap, ShardUnavailable
-from shardkit.kit import bulk
 from shardkit.errors import InvalidArgumentError, InvalidKeyError, RoutingError
+from shardkit.kit import bulk
 from shardkit.local import LocalCluster, LocalServers
 
 KEYS = [f"k{n}" for n in range(1000)]

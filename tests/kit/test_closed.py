@@ -18,8 +18,8 @@ import pytest_asyncio
 import shardkit
 from shardkit import AsyncShardKit, ClosedError, ShardKit, ShardMap
 from shardkit.config.store import push
-from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
 from shardkit.local import LocalServer, LocalServers
+from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
 from shardkit.search.text.stemming import stemmer
 
 FORKING = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12

@@ -12,7 +12,6 @@ import pytest
 
 import shardkit
 from shardkit import ShardKit, ShardMap
-from shardkit.kit.catalogue import Catalogue
 from shardkit.coordination.holdable import Holdable, HoldOptions
 from shardkit.errors import (
     InvalidArgumentError,
@@ -21,6 +20,7 @@ from shardkit.errors import (
     ShardFailure,
     ShardKitError,
 )
+from shardkit.kit.catalogue import Catalogue
 from shardkit.messaging import Files, RecordTally
 from shardkit.operations.arguments import annotations_of, kind_of
 from shardkit.operations.operation import _Method

@@ -12,8 +12,8 @@ import redis.asyncio as aioredis
 from link_helpers import count_of
 
 from shardkit import AsyncShardKit, ShardKit
-from shardkit.kit.lua_script import LuaScript, from_json, to_json
 from shardkit.errors import InvalidArgumentError
+from shardkit.kit.lua_script import LuaScript, from_json, to_json
 from shardkit.local import LocalCluster, LocalServers
 from shardkit.operations.commands import Home, Transaction, script_call
 

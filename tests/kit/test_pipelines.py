@@ -22,7 +22,6 @@ from shardkit import (
     ShardMap,
     ShardUnavailable,
 )
-from shardkit.kit.lookup import _Pinned
 from shardkit.config.component import Component
 from shardkit.errors import (
     InvalidArgumentError,
@@ -31,6 +30,7 @@ from shardkit.errors import (
     RoutingError,
     ShardCountError,
 )
+from shardkit.kit.lookup import _Pinned
 from shardkit.local import LocalServers
 from shardkit.network.topology import FixedMap, Topology
 

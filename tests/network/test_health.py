@@ -14,8 +14,8 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.config.store import push
 from shardkit.errors import ClosedError
-from shardkit.network.health import asgi, wsgi
 from shardkit.local import LocalServer
+from shardkit.network.health import asgi, wsgi
 
 
 def test_every_shard_of_healthy_servers_is_described(face: Face) -> None:

@@ -21,10 +21,10 @@ from scripted_server import ScriptedServer, bulk, scripted
 
 import shardkit
 from shardkit import ShardErrors, ShardFailure, ShardMap, ShardUnavailable
-from shardkit.operations.deadlines import current, earliest, within
 from shardkit.errors import ConfigServerError, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.operations.commands import Batch, Pause, Replies, Shard
+from shardkit.operations.deadlines import current, earliest, within
 from shardkit.operations.operation import Operation
 
 PATIENT = 5.0  # what nobody has to wait for

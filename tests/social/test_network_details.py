@@ -9,8 +9,8 @@ from faces import Face, faced, holder
 from social_helpers import opened, populate
 
 from shardkit import ShardMap
-from shardkit.operations.lua import script
 from shardkit.operations.commands import script_call
+from shardkit.operations.lua import script
 from shardkit.social.content.timelines import _prepend
 from shardkit.social.delivery.fan_out_job import MARK, FanOutJob
 from shardkit.social.relations.counters import mode_change_note

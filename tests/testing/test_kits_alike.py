@@ -12,7 +12,6 @@ import redis.asyncio as aioredis
 from redis.exceptions import NoScriptError, ResponseError
 
 from shardkit.config.shard_map import ShardMap
-from shardkit.network.connections import Connector
 from shardkit.errors import (
     CommandRefused,
     CrossShardError,
@@ -22,6 +21,7 @@ from shardkit.errors import (
 )
 from shardkit.kit.kit import AsyncShardKit, ShardKit
 from shardkit.local import LocalServers
+from shardkit.network.connections import Connector
 from shardkit.operations.commands import Command, Script, Shard, Transaction, script_call
 from shardkit.testing.kits import opened
 from shardkit.testing.memory import MemoryServers

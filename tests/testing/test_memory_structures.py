@@ -9,9 +9,9 @@ import pytest
 
 import shardkit
 from shardkit import ShardKit, ShardMap
-from shardkit.kit.catalogue import Catalogue
 from shardkit.coordination import Leg
 from shardkit.geo.models import City, IpRange
+from shardkit.kit.catalogue import Catalogue
 from shardkit.messaging import RecordTally, Total
 from shardkit.testing.memory import MemoryServers
 

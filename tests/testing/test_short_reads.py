@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shardkit.testing.simulation.servers import SimulatedServer
 from shardkit.testing.fakes import lua as fake_lua
 from shardkit.testing.fakes.reads import SHORT_READS
+from shardkit.testing.simulation.servers import SimulatedServer
 
 SHOWN = b"""
 local function show(value)

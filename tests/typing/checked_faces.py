@@ -23,15 +23,15 @@ from shardkit import (
 )
 from shardkit.ads.ads import Ads
 from shardkit.ads.records import Ad, Served
-from shardkit.kit.lua_script import LuaScript
-from shardkit.kit.pipelines import AsyncShardedPipeline, ShardedPipeline
 from shardkit.completion.address_book import AddressBook
 from shardkit.completion.contacts import RecentContacts
-from shardkit.network.connections.clients import AsyncClient, Client
 from shardkit.geo.ip_to_city import Imported, IpToCity
 from shardkit.geo.local_copy import LocalCities
 from shardkit.geo.models import City
 from shardkit.job_search.job_search import JobSearch
+from shardkit.kit.lua_script import LuaScript
+from shardkit.kit.pipelines import AsyncShardedPipeline, ShardedPipeline
+from shardkit.network.connections.clients import AsyncClient, Client
 from shardkit.operations.operation import (
     Awaiting,
     Blocking,

@@ -21,17 +21,17 @@ from typing import Any, Final
 
 import redis
 
-from shardkit.completion import fold
-from shardkit.config.component import Component
 from shardkit.admin.doctor.scan import Progress, ScanResult
 from shardkit.admin.doctor.summary import StoredStructure, structure_of
 from shardkit.admin.doctor.targets import databases_of, distinct_shards
+from shardkit.completion import fold
+from shardkit.config.component import Component
 from shardkit.errors import ShardKitError, ShardUnavailable
 from shardkit.kit.kit import ShardKit
-from shardkit.operations.commands import Shard
-from shardkit.search.stored_schema import analyzer_of, parameters_of
-from shardkit.operations.server_errors import meaning
 from shardkit.network.server_queries import ServerErrors
+from shardkit.operations.commands import Shard
+from shardkit.operations.server_errors import meaning
+from shardkit.search.stored_schema import analyzer_of, parameters_of
 from shardkit.structures import Damage, codec
 from shardkit.structures.base.parameters import RENAMED, meta_key
 

@@ -14,8 +14,8 @@ from typing import Final
 from shardkit.admin.doctor.scan import ScanResult
 from shardkit.admin.doctor.summary import KeyGroup, KeyStatistics, StoredStructure
 from shardkit.admin.doctor.targets import ServerInfo
-from shardkit.structures.encodings.limits import FORMS, Excess, beyond, recommend
 from shardkit.structures.base.parameters import evicted, meta_key
+from shardkit.structures.encodings.limits import FORMS, Excess, beyond, recommend
 
 # Up to these sizes parts are fast: an HGET from 1,024 fields takes seven times as long as from 128,
 # an intset is searched by bisection, and only adding to it moves the members that follow.

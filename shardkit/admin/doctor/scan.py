@@ -16,7 +16,6 @@ from typing import Final
 
 from redis.exceptions import RedisClusterException, RedisError
 
-from shardkit.config.component import Component
 from shardkit.admin.doctor.summary import (
     KeyGroup,
     KeyStatistics,
@@ -32,15 +31,16 @@ from shardkit.admin.doctor.targets import (
     distinct_shards,
     server_info,
 )
-from shardkit.structures.encodings.inspection import KEYS_AT_ONCE, inspect_keys
-from shardkit.structures.encodings.limits import KeyEncoding, Limits, check
+from shardkit.config.component import Component
 from shardkit.errors import ShardErrors, ShardKitError
 from shardkit.kit.kit import ShardKit
-from shardkit.operations.lua import script
 from shardkit.operations.commands import Shard, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.operations.server_errors import meaning
 from shardkit.structures.base.parameters import meta_key
+from shardkit.structures.encodings.inspection import KEYS_AT_ONCE, inspect_keys
+from shardkit.structures.encodings.limits import KeyEncoding, Limits, check
 from shardkit.structures.layouts.growing import tags
 
 SAMPLE: Final = 1_000

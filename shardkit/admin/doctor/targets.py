@@ -10,9 +10,9 @@ from typing import Any
 import redis
 
 from shardkit.config.component import Component
-from shardkit.structures.encodings.limits import LIMITS_PATTERN, Limits, read_limits
 from shardkit.kit.kit import ShardKit
 from shardkit.operations.commands import Shard
+from shardkit.structures.encodings.limits import LIMITS_PATTERN, Limits, read_limits
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,6 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from shardkit.config.component import Component, entry_key
-from shardkit.config.entry import Entry
-from shardkit.config.store import read_components, read_epoch
-from shardkit.errors import InvalidArgumentError
 from shardkit.admin.growth.entries import LEAVE, push_changed
 from shardkit.admin.growth.failover import master_of
 from shardkit.admin.growth.journal import lease
@@ -46,6 +42,10 @@ from shardkit.admin.growth.servers import (
     unfit,
     wait_for_copy,
 )
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
+from shardkit.config.store import read_components, read_epoch
+from shardkit.errors import InvalidArgumentError
 
 COPY = 3600.0  # seconds
 

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from shardkit.config.entry import Entry
-from shardkit.network.connections.greeting import READING, WAITING
 from shardkit.admin.growth.fence import OWN_KEYS
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import connected_to
+from shardkit.config.entry import Entry
+from shardkit.network.connections.greeting import READING, WAITING
 
 MOST_NAMED = 20
 _OWN = "shardkit-move/"  # names of the mover's own connections

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 
 import redis
 
+from shardkit.admin.growth.journal import Lease
+from shardkit.admin.growth.relocation import Same, ServerAddress, relocated
 from shardkit.admin.push import attest
 from shardkit.config.component import Component
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import push, read_components, read_epoch
 from shardkit.errors import PushRefusedError
-from shardkit.admin.growth.journal import Lease
-from shardkit.admin.growth.relocation import Same, ServerAddress, relocated
 
 LEAVE = 3.0  # seconds for clients to leave a server that was replaced
 _ATTEMPTS = 10

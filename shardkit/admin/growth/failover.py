@@ -30,10 +30,6 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from shardkit.config.component import Component, entry_key
-from shardkit.config.entry import Entry
-from shardkit.config.store import read_components, read_epoch
-from shardkit.errors import ConfigError, InvalidArgumentError
 from shardkit.admin.growth.entries import push_relocation, wait_until_read
 from shardkit.admin.growth.journal import lease
 from shardkit.admin.growth.known_servers import KnownServers
@@ -60,6 +56,10 @@ from shardkit.admin.growth.servers import (
     take_writes_alone,
     wait_for_copy,
 )
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
+from shardkit.config.store import read_components, read_epoch
+from shardkit.errors import ConfigError, InvalidArgumentError
 
 HOLD = 0.5  # seconds that writers may wait
 MOST_DOWN = 30  # seconds that a replica's link may have been down

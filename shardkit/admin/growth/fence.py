@@ -10,11 +10,12 @@
             SET config:fence {"move": …, "readers": true}    decided: it may be read
             DEL config:fence                     nobody reads the source any more: it takes writes
 
-Each new connection asks for the fence before it sends anything (`shardkit.network.connections.greeting`).
-From the first of these steps to the last nothing changes on either side, so both may be read.
-A fence that expires by itself opens the database again if the mover dies. A mover that was merely
-stopped, and goes on later, finds that its fence is not there any more: `make_permanent` is the one
-step by which a move becomes a fact. So is each of its writes bound to the fence of its attempt.
+Each new connection asks for the fence before it sends anything (see
+`network/connections/greeting.py`). From the first of these steps to the last nothing changes on
+either side, so both may be read. A fence that expires by itself opens the database again if the
+mover dies. A mover that was merely stopped, and goes on later, finds that its fence is not there
+any more: `make_permanent` is the one step by which a move becomes a fact. So is each of its writes
+bound to the fence of its attempt.
 
 Who resumes first takes the target, and then opens the source; who decides first closes the source,
 and then looks whether the target is still its own. So of two of them one finds the other's mark.
@@ -29,9 +30,9 @@ from typing import Any
 
 from redis.exceptions import WatchError
 
+from shardkit.admin.growth.servers import GrowthError
 from shardkit.config.stored import WITNESS_KEY
 from shardkit.network.connections.greeting import FENCE_KEY
-from shardkit.admin.growth.servers import GrowthError
 
 FORMAT = 1
 OWN_KEYS = frozenset({FENCE_KEY.encode(), WITNESS_KEY.encode()})

@@ -26,9 +26,9 @@ from typing import Any, TypeVar
 
 import redis
 
-from shardkit.errors import ConfigError, NewerFormatError
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import GrowthError
+from shardkit.errors import ConfigError, NewerFormatError
 
 FORMAT = 1
 LEASE = 10.0  # seconds

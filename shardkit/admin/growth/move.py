@@ -25,10 +25,6 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from shardkit.admin.client_list import connected_clients
-from shardkit.config.component import Component, entry_key
-from shardkit.config.entry import Entry
-from shardkit.config.store import read_components, read_epoch
-from shardkit.errors import InvalidArgumentError
 from shardkit.admin.growth import journal
 from shardkit.admin.growth.certificate import ServerComparison, compare
 from shardkit.admin.growth.entries import LEAVE, push_relocation
@@ -49,6 +45,10 @@ from shardkit.admin.growth.servers import (
     unfit,
     wait_for_copy,
 )
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
+from shardkit.config.store import read_components, read_epoch
+from shardkit.errors import InvalidArgumentError
 
 COPY = 3600.0  # seconds
 _BYTES_A_SECOND = 100e6  # of a copy, for the estimate

@@ -25,10 +25,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.config.component import MAX_SHARDS, check_name
 from shardkit.config.problem import invalid
 from shardkit.errors import InvalidArgumentError
-from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.operations.commands import Shard
 
 # Memory by data: pages that are written while a snapshot or rewrite runs are copied, and replicas

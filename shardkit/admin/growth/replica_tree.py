@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 from redis.exceptions import RedisError
 
-from shardkit.config.component import Component, entry_key
-from shardkit.config.entry import Entry
 from shardkit.admin.growth.failover import replicas_of
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.relocation import ServerAddress, address_of
 from shardkit.admin.growth.servers import ServerRole, connected_to, role_of
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
 
 _DEEPEST = 5
 

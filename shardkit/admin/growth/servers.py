@@ -13,9 +13,9 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from shardkit.admin.growth.relocation import ServerAddress, at_server
 from shardkit.config.entry import Entry
 from shardkit.errors import ShardKitError
-from shardkit.admin.growth.relocation import ServerAddress, at_server
 from shardkit.network.server_queries import client_of
 
 STEP = 0.005  # seconds between two looks

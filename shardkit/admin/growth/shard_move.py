@@ -15,9 +15,9 @@
 Until it is fenced, a move can be aborted, and nothing has changed for anybody; if the mover dies
 within the hold, the source opens by itself. Afterwards it can be reversed: the same the other way.
 Nobody can write at the source unnoticed: new connections ask for the fence, and those made before
-are in CLIENT LIST, where the mover sees them leave (see `shardkit.admin.growth.fence`). Readers never
-wait: while writers do, the data does not change, and is the same on both sides. Both servers may
-have other databases in use. What a client has subscribed to does not move.
+are in CLIENT LIST, where the mover sees them leave (see `fence.py`). Readers never wait: while
+writers do, the data does not change, and is the same on both sides. Both servers may have other
+databases in use. What a client has subscribed to does not move.
 """
 
 from __future__ import annotations
@@ -31,11 +31,6 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from shardkit.admin.push import attest
-from shardkit.config.component import Component, entry_key
-from shardkit.config.entry import Entry
-from shardkit.config.store import read_components, read_epoch
-from shardkit.network.connections.greeting import FENCE_KEY
 from shardkit.admin.growth import journal
 from shardkit.admin.growth.capture import KeyCapture, MissedChangesError, turn_on_notifications
 from shardkit.admin.growth.certificate import ServerComparison, compare, differing, unequal
@@ -69,6 +64,11 @@ from shardkit.admin.growth.relocation import ServerAddress, held, moved
 from shardkit.admin.growth.servers import GrowthError, role_of
 from shardkit.admin.growth.shard_copy import DatabaseCopy, Follower
 from shardkit.admin.growth.shard_plan import located, plan_of
+from shardkit.admin.push import attest
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
+from shardkit.config.store import read_components, read_epoch
+from shardkit.network.connections.greeting import FENCE_KEY
 
 _ATTEMPTS = 5
 _COPIES = 3  # as changes may have been missed

@@ -8,19 +8,19 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from shardkit.config.component import Component, entry_key
-from shardkit.config.entry import Entry
-from shardkit.config.fields import database_of
-from shardkit.config.store import read_components
-from shardkit.config.stored import EPOCH_KEY
-from shardkit.network.connections.greeting import FENCE_KEY
-from shardkit.errors import InvalidArgumentError
 from shardkit.admin.growth.databases import database_client, strays
 from shardkit.admin.growth.failover import HOLD, master_of, replicas_of
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.move import MovePlan
 from shardkit.admin.growth.relocation import Same, ServerAddress, entries_on
 from shardkit.admin.growth.servers import connected_to, too_small
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
+from shardkit.config.fields import database_of
+from shardkit.config.store import read_components
+from shardkit.config.stored import EPOCH_KEY
+from shardkit.errors import InvalidArgumentError
+from shardkit.network.connections.greeting import FENCE_KEY
 from shardkit.operations.commands import Shard
 
 _BYTES_A_SECOND = 20e6  # of a copy, for the estimate

@@ -22,10 +22,10 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from shardkit.config.component import Component, entry_key
-from shardkit.config.entry import Entry
 from shardkit.admin.growth.relocation import ServerAddress, address_of
 from shardkit.admin.growth.servers import connected_to
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
 
 KEY = "sync:wait"
 TIMEOUT = 5.0

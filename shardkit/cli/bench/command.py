@@ -14,9 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
-from shardkit.cli.bench import packed_lengths
-from shardkit.cli.bench import part_sizes
-from shardkit.cli.bench import report
+from shardkit.cli.bench import packed_lengths, part_sizes, report
 from shardkit.cli.bench.cases import CASES
 from shardkit.cli.bench.memory import CaseResult, run
 from shardkit.cli.bench.packed_lengths import LENGTHS, PASSES, PER_PASS, Speed

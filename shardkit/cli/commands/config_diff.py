@@ -50,8 +50,8 @@ from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import components_at, read_component, read_components, read_epoch
 from shardkit.errors import ConfigError, ConfigServerError
-from shardkit.operations.commands import Key, Shard
 from shardkit.network.server_queries import ServerErrors, client_of, query_all
+from shardkit.operations.commands import Key, Shard
 
 DIFFERS = 3  # what `diff --exit-code` exits with
 

@@ -22,17 +22,17 @@ from redis.exceptions import ResponseError
 from redis.utils import str_if_bytes
 
 from shardkit.admin.check import MISPLACED_SHARE, keys_of_other_shards
+from shardkit.admin.doctor.targets import default_user_lacks_rights
 from shardkit.admin.rights import missing_rights
 from shardkit.cli.commands.config_diff import data_keys
 from shardkit.cli.text import reason
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
-from shardkit.admin.doctor.targets import default_user_lacks_rights
 from shardkit.errors import ConfigError, few
-from shardkit.operations.commands import Shard
-from shardkit.routing.placement import DEFAULT, placement
-from shardkit.operations.server_errors import meaning
 from shardkit.network.server_queries import TIMEOUT, ServerErrors, client_of, query_all
+from shardkit.operations.commands import Shard
+from shardkit.operations.server_errors import meaning
+from shardkit.routing.placement import DEFAULT, placement
 
 SAMPLED_KEYS = 100
 _PLACEMENTS = (DEFAULT, "slot", "rendezvous", "redis-in-action")

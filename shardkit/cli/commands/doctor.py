@@ -7,6 +7,11 @@ from typing import Any
 
 import click
 
+from shardkit.admin.doctor.check import CheckedStructure, check_all
+from shardkit.admin.doctor.diagnosis import Diagnosis, Finding, GroupReport, diagnose, limit_changes
+from shardkit.admin.doctor.fixes import AppliedChange, apply_changes, rewrite_configs
+from shardkit.admin.doctor.scan import SAMPLE, ScanResult, scan
+from shardkit.admin.doctor.summary import StoredStructure
 from shardkit.cli.options import (
     ShardOptions,
     common_options,
@@ -31,11 +36,6 @@ from shardkit.cli.output import (
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.cli.text import counted, reason, size
-from shardkit.admin.doctor.check import CheckedStructure, check_all
-from shardkit.admin.doctor.diagnosis import Diagnosis, Finding, GroupReport, diagnose, limit_changes
-from shardkit.admin.doctor.fixes import AppliedChange, apply_changes, rewrite_configs
-from shardkit.admin.doctor.scan import SAMPLE, ScanResult, scan
-from shardkit.admin.doctor.summary import StoredStructure
 from shardkit.errors import ConfigError, ShardKitError
 from shardkit.network.server_queries import ServerErrors
 from shardkit.structures import Damage

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from shardkit.cli.options import common_options, config_option, config_server, connected, examples
-from shardkit.cli.output import DOUBTFUL, GOOD, Output
 from shardkit.admin.growth import Fence, apply_fences, fail_over, pending_fences
 from shardkit.admin.growth.failover import HOLD
+from shardkit.cli.options import common_options, config_option, config_server, connected, examples
+from shardkit.cli.output import DOUBTFUL, GOOD, Output
 
 
 @click.command(

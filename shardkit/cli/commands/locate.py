@@ -26,9 +26,9 @@ from shardkit.cli.text import reason
 from shardkit.cli.why import Why, why
 from shardkit.config.component import Component, entry_key
 from shardkit.errors import ParameterMismatchError, ShardFailure, ShardUnavailable, StructureError
+from shardkit.network.server_queries import ServerErrors, client_of
 from shardkit.operations.commands import Command, Partial, Shard
 from shardkit.routing.keys import hash_tag, pair_key
-from shardkit.network.server_queries import ServerErrors, client_of
 from shardkit.structures.base.parameters import meta_key
 from shardkit.structures.set.sharded_set import DEFAULT_PART_SIZE, ShardedSet
 

@@ -10,9 +10,6 @@ from typing import Any
 import click
 import redis
 
-from shardkit.cli.options import common_options, config_option, config_server, connected, examples
-from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output, Table, number
-from shardkit.cli.text import counted
 from shardkit.admin.growth import (
     MovePlan,
     ServerMove,
@@ -34,6 +31,9 @@ from shardkit.admin.growth import (
 )
 from shardkit.admin.growth.failover import HOLD
 from shardkit.admin.growth.move import COPY
+from shardkit.cli.options import common_options, config_option, config_server, connected, examples
+from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output, Table, number
+from shardkit.cli.text import counted
 
 _hold = click.option(
     "--hold",

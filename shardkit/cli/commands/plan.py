@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from shardkit.admin.growth.plan import GrowthPlan, plan_growth
 from shardkit.cli.options import common_options, examples
 from shardkit.cli.output import DOUBTFUL, GOOD, Output, Table, number
-from shardkit.admin.growth.plan import GrowthPlan, plan_growth
 
 
 @click.command(

@@ -8,6 +8,17 @@ from dataclasses import asdict
 
 import click
 
+from shardkit.admin.growth import (
+    AttachedReplica,
+    ReplicaNode,
+    VerifiedReplica,
+    attach_replica,
+    detach_replica,
+    replica_tree,
+    verify_replicas,
+)
+from shardkit.admin.growth.attachment import COPY
+from shardkit.admin.growth.verify import TIMEOUT
 from shardkit.cli.options import (
     common_options,
     components,
@@ -20,10 +31,6 @@ from shardkit.cli.options import (
 )
 from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output, Styled, Table, number
 from shardkit.cli.text import reason
-from shardkit.admin.growth import AttachedReplica, ReplicaNode, VerifiedReplica, attach_replica, detach_replica, verify_replicas
-from shardkit.admin.growth import replica_tree
-from shardkit.admin.growth.attachment import COPY
-from shardkit.admin.growth.verify import TIMEOUT
 
 
 @click.group(

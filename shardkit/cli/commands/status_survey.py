@@ -25,10 +25,10 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.stored import WITNESS_KEY
 from shardkit.errors import ConfigError
-from shardkit.operations.commands import Shard
-from shardkit.routing.placement import SLOTS
-from shardkit.operations.server_errors import meaning
 from shardkit.network.server_queries import TIMEOUT, ServerErrors, client_of, query_all
+from shardkit.operations.commands import Shard
+from shardkit.operations.server_errors import meaning
+from shardkit.routing.placement import SLOTS
 from shardkit.structures.base.parameters import evicted
 
 OK = "ok"

@@ -22,10 +22,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import shardkit
-from shardkit.cli.options import INTERRUPTED, common_options, examples, opened
-from shardkit.cli.output import FAINT, GOOD, Output, Table, number, wordy
-from shardkit.cli.text import counted
-from shardkit.config.shard_map import ShardMap
 from shardkit.cli.demo import sample
 from shardkit.cli.demo.access_log import AccessLog
 from shardkit.cli.demo.counting import (
@@ -40,6 +36,10 @@ from shardkit.cli.demo.memory_use import measure_memory
 from shardkit.cli.demo.replay import BATCH_SIZE, ReplayResult, replay
 from shardkit.cli.demo.report import DemoReport, VisitorExample, document, show
 from shardkit.cli.demo.servers import started
+from shardkit.cli.options import INTERRUPTED, common_options, examples, opened
+from shardkit.cli.output import FAINT, GOOD, Output, Table, number, wordy
+from shardkit.cli.text import counted
+from shardkit.config.shard_map import ShardMap
 from shardkit.kit.kit import ENVIRONMENT, ShardKit
 from shardkit.local import LocalServers
 

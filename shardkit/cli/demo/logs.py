@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import shardkit
-from shardkit.config.shard_map import ShardMap
 from shardkit.cli.demo.access_log import AccessLogParser
+from shardkit.config.shard_map import ShardMap
 from shardkit.errors import FileLeaseLostError
 from shardkit.geo.local_copy import LocalCities
 from shardkit.geo.models import City, IpRange

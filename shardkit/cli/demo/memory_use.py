@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import shardkit
+from shardkit.cli.demo.counting import DayFigures, VisitCounter
 from shardkit.config.component import Component
 from shardkit.config.shard_map import ShardMap
-from shardkit.cli.demo.counting import DayFigures, VisitCounter
 from shardkit.errors import LocalServerError
 from shardkit.kit.kit import ShardKit
 from shardkit.local import LocalServer, Setting

@@ -34,7 +34,6 @@ from django.utils.module_loading import import_string
 import shardkit
 from shardkit.errors import CommandRefused, ShardErrors, ShardFailure, ShardKitError
 from shardkit.kit.kit import ShardKit, default_kit
-from shardkit.operations.lua import script
 from shardkit.operations.commands import (
     Argument,
     Command,
@@ -44,6 +43,7 @@ from shardkit.operations.commands import (
     raise_failures,
     script_call,
 )
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
 
 logger = logging.getLogger("shardkit.integrations")

@@ -35,8 +35,8 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
-from shardkit.operations.deadlines import LONG_ENOUGH, DeadlineExceeded
 from shardkit.events import BreakerClosed, BreakerOpened, emit
+from shardkit.operations.deadlines import LONG_ENOUGH, DeadlineExceeded
 from shardkit.operations.forks import ForkSafeLock, renewed_in_children
 
 logger = logging.getLogger("shardkit")

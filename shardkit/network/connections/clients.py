@@ -43,6 +43,7 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
+from shardkit.errors import MissingEntryError, ShardKitError, ShardUnavailable
 from shardkit.network.connections import Connector
 from shardkit.network.connections.breaker import PROBE_TIMEOUT, Breaker, Breakers
 from shardkit.network.connections.connection import closed_error
@@ -55,9 +56,8 @@ from shardkit.network.connections.redis_private import (
     close_now,
     drain_cluster,
 )
-from shardkit.errors import MissingEntryError, ShardKitError, ShardUnavailable
-from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.commands import Shard
+from shardkit.operations.forks import renewed_in_children
 
 Client: TypeAlias = redis.Redis | redis.RedisCluster
 AsyncClient: TypeAlias = aioredis.Redis | aioredis.RedisCluster

@@ -35,6 +35,8 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
+from shardkit.errors import ClosedError, RoutingError
+from shardkit.events import ConnectionClosed, ConnectionOpened, emit, handlers
 from shardkit.network.connections.greeting import DatabaseMovedError, Greeting
 from shardkit.network.connections.policy import NO_POLICY
 from shardkit.network.connections.redis_private import (
@@ -53,8 +55,6 @@ from shardkit.network.connections.redis_private import (
     wants_reconnect,
 )
 from shardkit.operations.deadlines import Deadline, DeadlineExceeded, current, within
-from shardkit.errors import ClosedError, RoutingError
-from shardkit.events import ConnectionClosed, ConnectionOpened, emit, handlers
 from shardkit.operations.forks import process
 from shardkit.routing.command_keys import blocking_seconds
 

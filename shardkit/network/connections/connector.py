@@ -21,6 +21,7 @@ from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 
 from shardkit.config.entry import DEFAULT_PORT
+from shardkit.events import watched
 from shardkit.network.connections.connection import (
     AsyncSentinelConnection,
     AsyncSentinelTlsConnection,
@@ -37,7 +38,6 @@ from shardkit.network.connections.connection import (
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy
 from shardkit.network.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
 from shardkit.network.connections.redis_private import learn_slots, set_connection_class
-from shardkit.events import watched
 
 SOCKET_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 5.0

@@ -4,7 +4,7 @@
 
     CLIENT SETNAME shardkit:unique:7/17@web1/4711  component, shard, the epoch of its entries, host
                                                    and process
-    ZSCORE config:witness unique                   once per client, see shardkit.network.topology.witness
+    ZSCORE config:witness unique                   once per client, see topology/witness.py
     EXISTS config:fence                            whether the database is closed: its shards move
 
 Whatever the server refuses of it, for want of rights say, is left out: connections work without.

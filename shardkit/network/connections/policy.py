@@ -9,11 +9,11 @@ from typing import Any
 from redis import backoff
 from redis.exceptions import MaxConnectionsError
 
+from shardkit.errors import ClosedError
 from shardkit.network.connections.breaker import Breaker, BreakerOpenError
 from shardkit.network.connections.greeting import DatabaseMovedError
-from shardkit.operations.deadlines import DeadlineExceeded, earliest, in_use
-from shardkit.errors import ClosedError
 from shardkit.operations.commands import Shard
+from shardkit.operations.deadlines import DeadlineExceeded, earliest, in_use
 
 # So many commands may wait for one server; in a loop of their own no honest program has so many.
 MAX_WAITING = 100_000

@@ -26,10 +26,10 @@ from typing import Any, NoReturn
 import redis
 import redis.asyncio as aioredis
 
+from shardkit.errors import ConfigError, ShardKitError
 from shardkit.network.connections.connection import ServerReplacedError
 from shardkit.network.connections.redis_private import is_unready
 from shardkit.operations.deadlines import earliest
-from shardkit.errors import ConfigError, ShardKitError
 from shardkit.operations.forks import renewed_in_children
 
 # Attributes of the private pool itself; all others are those of the current pool.

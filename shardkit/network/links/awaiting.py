@@ -1,7 +1,7 @@
 """The awaiting link: the batches of all tasks of an event loop, over one connection per server.
 
 A command that may block gets a connection of its own, which is closed if the wait is cancelled;
-everything else shares the server's multiplexed connection (see `shardkit.network.links.multiplexer`).
+everything else shares the server's multiplexed connection (see `multiplexer.py`).
 """
 
 from __future__ import annotations
@@ -20,26 +20,12 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.config.component import Component
 from shardkit.config.read_from import in_use
+from shardkit.errors import ShardFailure, ShardKitError
+from shardkit.events import handlers, sent, settled
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import kept_to_deadline
 from shardkit.network.connections.policy import policy_of
 from shardkit.network.connections.redis_private import learn_slots
-from shardkit.operations.deadlines import current, earliest, extend, within
-from shardkit.errors import ShardFailure, ShardKitError
-from shardkit.events import handlers, sent, settled
-from shardkit.operations.commands import (
-    AwaitWakeup,
-    Batch,
-    Command,
-    Key,
-    Locate,
-    Pause,
-    Replies,
-    Shard,
-    Subscribe,
-    To,
-)
-from shardkit.network.topology import Topology
 from shardkit.network.links.dispatcher import (
     Attempt,
     Dispatcher,
@@ -67,6 +53,20 @@ from shardkit.network.links.resp import Chunk, pack_command
 from shardkit.network.links.server_request import ATTEMPT_ERRORS, commands_in, pack_few
 from shardkit.network.links.user_clients import SINGLE_SERVER
 from shardkit.network.links.wakeups import LONGEST_POLL, AsyncSubscription, AsyncSubscriptions
+from shardkit.network.topology import Topology
+from shardkit.operations.commands import (
+    AwaitWakeup,
+    Batch,
+    Command,
+    Key,
+    Locate,
+    Pause,
+    Replies,
+    Shard,
+    Subscribe,
+    To,
+)
+from shardkit.operations.deadlines import current, earliest, extend, within
 
 # The future of a batch's replies, its component, the shard's number and its client.
 Started: TypeAlias = tuple[asyncio.Future[Received], Component, int | None, Any]
@@ -82,7 +82,7 @@ class AwaitingLink:
             clients are configured.
 
     Attributes:
-        reads: what sends batches that only read to replicas; see `shardkit.network.replicas.reading`.
+        reads: what sends batches that only read to replicas; see `network/replicas/reading.py`.
     """
 
     reads: Any = None

@@ -24,27 +24,13 @@ from typing import Any
 
 from shardkit.config.component import Component
 from shardkit.config.read_from import in_use
+from shardkit.errors import ShardFailure, ShardKitError
+from shardkit.events import handlers, settled
+from shardkit.events import sent as tell_sent
 from shardkit.network.connections import read_replies_of, timeout_for
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import reraise_handlers
 from shardkit.network.connections.redis_private import learn_slots
-from shardkit.operations.deadlines import current, earliest, extend, within
-from shardkit.errors import ShardFailure, ShardKitError
-from shardkit.events import handlers, settled
-from shardkit.events import sent as tell_sent
-from shardkit.operations.commands import (
-    AwaitWakeup,
-    Batch,
-    Command,
-    Key,
-    Locate,
-    Pause,
-    Replies,
-    Shard,
-    Subscribe,
-    To,
-)
-from shardkit.network.topology import Topology
 from shardkit.network.links.dispatcher import (
     Attempt,
     Dispatcher,
@@ -66,6 +52,20 @@ from shardkit.network.links.resp import Chunk
 from shardkit.network.links.server_request import ATTEMPT_ERRORS, commands_in, pack_few
 from shardkit.network.links.user_clients import SINGLE_SERVER
 from shardkit.network.links.wakeups import LONGEST_POLL, Subscription, Subscriptions
+from shardkit.network.topology import Topology
+from shardkit.operations.commands import (
+    AwaitWakeup,
+    Batch,
+    Command,
+    Key,
+    Locate,
+    Pause,
+    Replies,
+    Shard,
+    Subscribe,
+    To,
+)
+from shardkit.operations.deadlines import current, earliest, extend, within
 
 # The shortest time a server gets to answer after others have timed out.
 MIN_TIMEOUT = 0.1
@@ -83,7 +83,7 @@ class BlockingLink:
             clients are configured.
 
     Attributes:
-        reads: what sends batches that only read to replicas; see `shardkit.network.replicas.reading`.
+        reads: what sends batches that only read to replicas; see `network/replicas/reading.py`.
     """
 
     reads: Any = None

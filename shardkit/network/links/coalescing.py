@@ -31,8 +31,6 @@ from itertools import chain, compress, islice, pairwise
 from operator import itemgetter, ne
 from typing import Any, NamedTuple
 
-from shardkit.operations.commands import Reply
-from shardkit.routing.placement import slots_of
 from shardkit.network.links.resp import (
     CHUNK_BYTES,
     Arguments,
@@ -42,6 +40,8 @@ from shardkit.network.links.resp import (
     pack,
     pack_all,
 )
+from shardkit.operations.commands import Reply
+from shardkit.routing.placement import slots_of
 
 # By name and number of arguments: what they become, and how many of the arguments all share.
 _JOINED = {

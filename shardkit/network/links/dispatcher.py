@@ -33,6 +33,8 @@ from redis.exceptions import (
 )
 
 from shardkit.config.component import Component
+from shardkit.errors import ClosedError, ShardFailure, ShardKitError
+from shardkit.events import CommandsRetried, CommandsSent, emit, handlers, settled
 from shardkit.network.connections.policy import policy_of
 from shardkit.network.connections.redis_private import (
     is_unready,
@@ -41,22 +43,6 @@ from shardkit.network.connections.redis_private import (
     replica_in,
     slot_owners,
 )
-from shardkit.operations.deadlines import earliest
-from shardkit.errors import ClosedError, ShardFailure, ShardKitError
-from shardkit.events import CommandsRetried, CommandsSent, emit, handlers, settled
-from shardkit.operations.commands import (
-    Batch,
-    Columns,
-    Command,
-    Pause,
-    PlainCommands,
-    Replies,
-    Reply,
-    Shard,
-    coalesced,
-)
-from shardkit.routing.keys import key_bytes
-from shardkit.routing.placement import slots_of
 from shardkit.network.links.coalescing import split
 from shardkit.network.links.grouping import ServerGroup, components_in, group_by_shard
 from shardkit.network.links.server_request import (
@@ -68,6 +54,20 @@ from shardkit.network.links.server_request import (
     pause_before,
     settle,
 )
+from shardkit.operations.commands import (
+    Batch,
+    Columns,
+    Command,
+    Pause,
+    PlainCommands,
+    Replies,
+    Reply,
+    Shard,
+    coalesced,
+)
+from shardkit.operations.deadlines import earliest
+from shardkit.routing.keys import key_bytes
+from shardkit.routing.placement import slots_of
 
 # What a cluster's node answers while slots move, or masters are elected; nothing was executed.
 _MOVING = (AskError, ClusterDownError, MovedError, TryAgainError)

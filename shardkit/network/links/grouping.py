@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from shardkit.config.component import Component
+from shardkit.network.links.resp import Arguments, UniformCommands
 from shardkit.operations.commands import (
     Batch,
     Columns,
@@ -21,7 +22,6 @@ from shardkit.operations.commands import (
     To,
 )
 from shardkit.routing.placement import slot_of
-from shardkit.network.links.resp import Arguments, UniformCommands
 
 Components: TypeAlias = Mapping[str, Component]
 

@@ -37,14 +37,14 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
+from shardkit.events import handlers
 from shardkit.network.connections import INCOMPLETE, READ_BYTES, extended_timeout
 from shardkit.network.connections.connection import closed_error
 from shardkit.network.connections.policy import CallPolicy, overloaded
 from shardkit.network.connections.redis_private import health_check_is_due, postpone_health_check
-from shardkit.operations.deadlines import Deadline
-from shardkit.events import handlers
-from shardkit.operations.commands import Replies, Reply
 from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
+from shardkit.operations.commands import Replies, Reply
+from shardkit.operations.deadlines import Deadline
 
 # Two chunks in flight, as on the blocking link, so that buffers are bounded.
 MAX_BYTES = 2 * CHUNK_BYTES

@@ -36,25 +36,11 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
+from shardkit.errors import CommandRefused, ShardFailure, ShardUnavailable
+from shardkit.events import CommandsSent, ScriptLoaded, emit, sent
 from shardkit.network.connections.breaker import BreakerOpenError
 from shardkit.network.connections.connector import SOCKET_TIMEOUT
 from shardkit.network.connections.redis_private import is_script_missing
-from shardkit.operations.deadlines import DeadlineExceeded
-from shardkit.errors import CommandRefused, ShardFailure, ShardUnavailable
-from shardkit.events import CommandsSent, ScriptLoaded, emit, sent
-from shardkit.operations.commands import (
-    Argument,
-    Batch,
-    Columns,
-    Command,
-    PlainCommands,
-    Reply,
-    Script,
-    Shard,
-    Transaction,
-)
-from shardkit.routing.command_keys import reads_only
-from shardkit.operations.server_errors import meaning
 from shardkit.network.links import resp
 from shardkit.network.links.coalescing import JoinedRun, join_all, pack_joined
 from shardkit.network.links.resp import (
@@ -66,6 +52,20 @@ from shardkit.network.links.resp import (
     pack_all,
     pack_command,
 )
+from shardkit.operations.commands import (
+    Argument,
+    Batch,
+    Columns,
+    Command,
+    PlainCommands,
+    Reply,
+    Script,
+    Shard,
+    Transaction,
+)
+from shardkit.operations.deadlines import DeadlineExceeded
+from shardkit.operations.server_errors import meaning
+from shardkit.routing.command_keys import reads_only
 
 LONGEST_PAUSE = 0.5
 

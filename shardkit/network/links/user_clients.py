@@ -36,6 +36,8 @@ from redis.asyncio.client import Pipeline as AsyncPipeline
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError, ReadOnlyError  # noqa: A004 - redis-py's own
 
+from shardkit.errors import RoutingError
+from shardkit.events import CommandsSent, handlers, sent, settled, watched
 from shardkit.network.connections.connection import ServerReplacedError
 from shardkit.network.connections.policy import policy_of
 from shardkit.network.connections.redis_private import (
@@ -44,13 +46,11 @@ from shardkit.network.connections.redis_private import (
     is_unready,
     reply_callbacks,
 )
-from shardkit.operations.deadlines import current, earliest, within
-from shardkit.errors import RoutingError
-from shardkit.events import CommandsSent, handlers, sent, settled, watched
-from shardkit.routing.command_keys import blocking_seconds, has_plain_form, reads_only
 from shardkit.network.links.multiplexer import ConnectionSource, MultiplexedConnection
 from shardkit.network.links.resp import pack_command
 from shardkit.network.links.server_request import patience_with, pause_before
+from shardkit.operations.deadlines import current, earliest, within
+from shardkit.routing.command_keys import blocking_seconds, has_plain_form, reads_only
 
 # What has no key, or several, and neither blocks nor concerns its connection.
 _SHARED = frozenset(

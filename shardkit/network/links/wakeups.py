@@ -40,8 +40,8 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from shardkit.network.connections import extended_timeout
 from shardkit.errors import ShardKitError
+from shardkit.network.connections import extended_timeout
 from shardkit.network.links.multiplexer import ConnectionSource
 from shardkit.network.links.server_request import ATTEMPT_ERRORS
 

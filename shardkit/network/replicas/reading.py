@@ -23,9 +23,25 @@ from redis.exceptions import ConnectionError, MasterDownError, TimeoutError  # n
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.config.read_from import ReadFrom
-from shardkit.network.connections.clients import AsyncClient, Client, Clients, Number, ReplicaOf, reader_of
-from shardkit.network.connections.redis_private import reply_callbacks
 from shardkit.errors import ShardFailure, ShardUnavailable
+from shardkit.network.connections.clients import (
+    AsyncClient,
+    Client,
+    Clients,
+    Number,
+    ReplicaOf,
+    reader_of,
+)
+from shardkit.network.connections.redis_private import reply_callbacks
+from shardkit.network.links.grouping import components_in, group_by_shard
+from shardkit.network.links.server_request import only_reads
+from shardkit.network.links.user_clients import (
+    DirectClient,
+    DirectPipeline,
+    MultiplexedClient,
+    MultiplexedPipeline,
+)
+from shardkit.network.replicas.replicas import ReadTarget, Replicas
 from shardkit.operations.commands import (
     Batch,
     Columns,
@@ -35,16 +51,7 @@ from shardkit.operations.commands import (
     Replies,
     Shard,
 )
-from shardkit.network.replicas.replicas import ReadTarget, Replicas
 from shardkit.routing.command_keys import reads_only
-from shardkit.network.links.grouping import components_in, group_by_shard
-from shardkit.network.links.server_request import only_reads
-from shardkit.network.links.user_clients import (
-    DirectClient,
-    DirectPipeline,
-    MultiplexedClient,
-    MultiplexedPipeline,
-)
 
 ATTEMPTS = 3
 _MASTER = ReadFrom("master")

@@ -40,10 +40,10 @@ from redis.exceptions import RedisError
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.config.read_from import ReadFrom
-from shardkit.network.connections.clients import Clients, Number, ReplicaOf, reader_of
 from shardkit.errors import InvalidArgumentError, ShardKitError, ShardUnavailable
-from shardkit.operations.forks import ForkSafeLock
+from shardkit.network.connections.clients import Clients, Number, ReplicaOf, reader_of
 from shardkit.operations.commands import Shard
+from shardkit.operations.forks import ForkSafeLock
 
 INTERVAL = 0.5
 UNUSED = 60.0  # seconds without a read, after which replicas are no longer asked

@@ -17,7 +17,14 @@ well. A shard map is read by the caller: that needs no server.
 """
 
 from shardkit.network.topology.cache import INTERVAL, LONGEST_PAUSE, Topology
-from shardkit.network.topology.sources import ConfigServer, FixedMap, MapFile, Reading, Source, Values
+from shardkit.network.topology.sources import (
+    ConfigServer,
+    FixedMap,
+    MapFile,
+    Reading,
+    Source,
+    Values,
+)
 
 __all__ = [
     "INTERVAL",

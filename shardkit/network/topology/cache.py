@@ -5,7 +5,7 @@ own reads it again, blocking, for callers of both faces: no caller and no event 
 it. The thread starts when a call finds a component stale, and ends when nothing is left to read.
 
 Who holds connections asks for more (`Topology.watch`): a thread that is told by the config server
-what changes (`shardkit.network.topology.feed`), and reads that, at once and though nobody calls. So an idle
+what changes (see `feed.py`), and reads that, at once and though nobody calls. So an idle
 kit closes its connections to an address that no entry names any more, and what waits there is
 moved. While it is told, nothing else is read again. Where it cannot be told, it reads what is stale
 about once a second.
@@ -32,7 +32,6 @@ from redis.exceptions import RedisError
 
 from shardkit.config.component import Component
 from shardkit.config.problem import did_you_mean
-from shardkit.operations.deadlines import DeadlineExceeded, earliest
 from shardkit.errors import (
     ClosedError,
     ConfigError,
@@ -40,11 +39,12 @@ from shardkit.errors import (
     MissingEntryError,
     RetiredError,
 )
-from shardkit.operations.forks import ForkSafeLock, renewed_in_children
-from shardkit.routing.placement import DEFAULT
-from shardkit.operations.server_errors import meaning
 from shardkit.network.topology.feed import BEAT, ChangeFeed
 from shardkit.network.topology.sources import Reading, Source, Values
+from shardkit.operations.deadlines import DeadlineExceeded, earliest
+from shardkit.operations.forks import ForkSafeLock, renewed_in_children
+from shardkit.operations.server_errors import meaning
+from shardkit.routing.placement import DEFAULT
 
 logger = logging.getLogger("shardkit")
 

@@ -34,12 +34,12 @@ from shardkit.config.stored import (
     epoch_number,
     reading,
 )
-from shardkit.network.connections.greeting import Greeting, connection_name
 from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError
-from shardkit.operations.forks import ForkSafeLock
-from shardkit.operations.commands import Shard
+from shardkit.network.connections.greeting import Greeting, connection_name
 from shardkit.network.topology.feed import ChangeFeed
 from shardkit.network.topology.witness import EpochWitness
+from shardkit.operations.commands import Shard
+from shardkit.operations.forks import ForkSafeLock
 
 # How old a file is, in nanoseconds, before its time tells each change: file systems have ticks of
 # up to two seconds.

@@ -34,7 +34,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 from shardkit.errors import InvalidArgumentError, ShardFailure
-from shardkit.operations.lua import script
 from shardkit.operations.commands import (
     Argument,
     Call,
@@ -46,6 +45,7 @@ from shardkit.operations.commands import (
     Transaction,
     script_call,
 )
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.routing.keys import hash_tag, key_bytes
 from shardkit.social.content.status_store import (

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from shardkit.errors import ClosedError, InvalidArgumentError
-from shardkit.operations.forks import ForkSafeLock
 from shardkit.operations.arguments import shown
+from shardkit.operations.forks import ForkSafeLock
 from shardkit.social.content.status_store import TableStatusStore
 
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from shardkit.operations.lua import script
 from shardkit.operations.commands import script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.base.keys import REMEMBERED, KeyLayout
 from shardkit.social.base.models import (

@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
-from shardkit.operations.lua import script
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Batch, Command, Key, Locate, To, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.base.keys import KeyLayout, RelationKind
 from shardkit.social.base.models import Status, TimelineCursor, TimelinePage, is_id, stored_ids

@@ -34,8 +34,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardkit.operations.lua import script
 from shardkit.operations.commands import Command, Key, To, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.base.keys import KINDS, KeyLayout
 from shardkit.social.base.models import stored_ids

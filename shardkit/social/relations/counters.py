@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.lua import script
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, script_call
+from shardkit.operations.lua import script
 from shardkit.social.base.keys import FOLLOWING, LIST, USER, KeyLayout, RelationKind
 from shardkit.structures.base.arguments import check_integer
 

@@ -27,8 +27,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from shardkit.operations.lua import script
 from shardkit.operations.commands import Command, To, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
 from shardkit.social.base.keys import FOLLOWING, USER, KeyLayout, RelationKind
 from shardkit.social.content.timelines import Timelines, timeline_entries

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from shardkit.errors import DamagedDataError
-from shardkit.operations.lua import script
 from shardkit.operations.commands import Argument, Command, Reply, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Driver, Face, Operation, operation
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, duration, expiry_condition, timestamp
 from shardkit.structures.base.damage import stored_integer

@@ -80,7 +80,6 @@ from shardkit.errors import (
     ParameterMismatchError,
     ShardFailure,
 )
-from shardkit.operations.lua import script
 from shardkit.operations.commands import (
     Argument,
     Command,
@@ -92,6 +91,7 @@ from shardkit.operations.commands import (
     raise_failures,
     script_call,
 )
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.routing.keys import hash_tag, key_bytes
 from shardkit.structures.base.damage import damage, stored_integer

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from shardkit.errors import ParameterMismatchError, ShardErrors
-from shardkit.operations.lua import script
 from shardkit.operations.commands import (
     WRITE_PART,
     Argument,
@@ -20,6 +19,7 @@ from shardkit.operations.commands import (
     raise_failures,
     script_call,
 )
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.parameters import ANY_LIFE, Life, Metadata, open_all
 from shardkit.structures.base.part_registry import PartRegistry

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from shardkit.structures.encodings.limits import KeyEncoding, check
 from shardkit.errors import ShardFailure, ShardUnavailable
 from shardkit.operations.commands import Columns, Command, Key, Partial, Replies, To, raise_failures
 from shardkit.operations.operation import Operation, pages
 from shardkit.routing.keys import key_bytes
+from shardkit.structures.encodings.limits import KeyEncoding, check
 
 KEYS_AT_ONCE: Final = 250  # three commands each
 # How many entries of a key that is not compact are read to find the longest one.

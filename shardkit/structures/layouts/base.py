@@ -9,7 +9,6 @@ from itertools import chain, islice
 from typing import Any, TypeAlias, TypeVar
 
 from shardkit.errors import ShardFailure
-from shardkit.operations.lua import script
 from shardkit.operations.commands import (
     WRITE_PART,
     Argument,
@@ -18,6 +17,7 @@ from shardkit.operations.commands import (
     Reply,
     script_call,
 )
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
 from shardkit.routing.partition import PartitionAll
 from shardkit.structures.base.parameters import Life, Metadata

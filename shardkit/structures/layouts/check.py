@@ -20,9 +20,9 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from shardkit.operations.lua import script
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, Partial, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, Stream, pages
 from shardkit.structures.base.check import (
     KEYS_CHECKED,

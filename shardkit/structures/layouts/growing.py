@@ -52,7 +52,6 @@ from shardkit.errors import (
     ParameterMismatchError,
     ShardFailure,
 )
-from shardkit.operations.lua import script
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
     Argument,
@@ -63,6 +62,7 @@ from shardkit.operations.commands import (
     raise_failures,
     script_call,
 )
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Suspicions

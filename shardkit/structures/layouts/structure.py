@@ -6,13 +6,13 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from shardkit.structures.encodings.limits import FORMS, warn_if_not_compact
 from shardkit.operations.commands import Argument, Key, To
 from shardkit.operations.operation import Driver, Face, Operation, Stream, stream
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.parameters import Life
 from shardkit.structures.base.writes import is_still
+from shardkit.structures.encodings.limits import FORMS, warn_if_not_compact
 from shardkit.structures.layouts.base import Chunk, Layout
 from shardkit.structures.layouts.check import check_layout, rebuild_layout, restore_index
 from shardkit.structures.layouts.growing import remove_groups

@@ -27,7 +27,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardkit.errors import ParameterMismatchError
-from shardkit.operations.lua import script
 from shardkit.operations.cancellation import UndoableBatch
 from shardkit.operations.commands import (
     Argument,
@@ -36,6 +35,7 @@ from shardkit.operations.commands import (
     Transaction,
     script_call,
 )
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.damage import stored_integer
 from shardkit.structures.base.parameters import Metadata, open_all

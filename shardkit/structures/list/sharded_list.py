@@ -45,10 +45,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Generic
 
 from shardkit.errors import CrossShardError, InvalidArgumentError
-from shardkit.operations.lua import script
 from shardkit.operations.arguments import shown
 from shardkit.operations.cancellation import undo_on_cancel
 from shardkit.operations.commands import Argument, Command, Locate, Replies, Reply, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
     Driver,

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from shardkit.errors import InvalidArgumentError, ShardFailure
-from shardkit.operations.lua import script
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
     Argument,
@@ -20,6 +19,7 @@ from shardkit.operations.commands import (
     Replies,
     script_call,
 )
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, Stream, pages
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import (

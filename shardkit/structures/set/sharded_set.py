@@ -36,7 +36,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Sized
 from typing import Any, ClassVar, Generic, TypeAlias
 
-from shardkit.structures.encodings.limits import FORMS
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Key
@@ -56,6 +55,7 @@ from shardkit.structures.base.members import M, Members
 from shardkit.structures.base.parameters import differences, open_all
 from shardkit.structures.base.partition import MOST_MEMBERS
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
+from shardkit.structures.encodings.limits import FORMS
 from shardkit.structures.layouts.fixed import FixedLayout
 from shardkit.structures.layouts.growing import GROUPS, GrowingLayout, check_groups
 from shardkit.structures.layouts.sampling import random_members

@@ -23,9 +23,9 @@ from itertools import chain
 from math import ceil, floor, sqrt
 from typing import Any, NamedTuple, TypeAlias
 
-from shardkit.operations.lua import script
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, Transaction, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.check import Suspicion, Suspicions, read_or_note
 from shardkit.structures.base.damage import damage, stored_integer

@@ -28,9 +28,9 @@ from math import ceil, inf, sqrt
 from typing import Any, Generic, TypeAlias
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
-from shardkit.operations.lua import script
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Key, Shard, ShardOf, To, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
     Driver,

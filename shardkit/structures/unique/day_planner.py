@@ -17,7 +17,6 @@ from collections import OrderedDict
 from datetime import date
 from typing import Final
 
-from shardkit.structures.encodings.limits import warn_if_not_compact
 from shardkit.operations.commands import Command, Home, To
 from shardkit.operations.operation import Operation
 from shardkit.routing.partition import part_count
@@ -25,6 +24,7 @@ from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.parameters import Metadata, meta_key, open_all
 from shardkit.structures.base.partition import MOST_PARTS, hashed_partition
+from shardkit.structures.encodings.limits import warn_if_not_compact
 from shardkit.structures.unique.days import BitmapDay, Day, HyperLogLogDay, SetDay
 from shardkit.structures.unique.precision import MAX_VISITORS, CounterSettings
 from shardkit.structures.unique.sizing import expected_after, expected_for, parts_for

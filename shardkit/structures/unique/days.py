@@ -33,7 +33,6 @@ from secrets import token_hex
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from shardkit.errors import ShardFailure
-from shardkit.operations.lua import script
 from shardkit.operations.commands import (
     Argument,
     Command,
@@ -49,6 +48,7 @@ from shardkit.operations.commands import (
     raise_failures,
     script_call,
 )
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, Page, Stream, pages
 from shardkit.routing.partition import Partition
 from shardkit.structures.base.check import KEYS_CHECKED

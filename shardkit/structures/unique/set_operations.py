@@ -24,8 +24,8 @@ from functools import reduce
 from typing import Any, Final, Literal, TypeAlias
 
 from shardkit.errors import ParameterMismatchError, StructureError
-from shardkit.operations.lua import script
 from shardkit.operations.commands import Command, Locate, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base.damage import stored_integer
 from shardkit.structures.base.parameters import open_all

@@ -7,9 +7,10 @@
         memory.server("127.0.0.1:7001").lose_answer("INCRBY")
         kit.client("counters").incr("hits")        # ConnectionError, although the server counted
 
-Clients and pools are those that `shardkit.network.connections.Connector` builds; only their connections
-lead to memory. Each address is a separate server, with databases, scripts and transactions. All
-clients, blocking and awaiting, of all kits with the same connector see the same data.
+Clients and pools are those that `shardkit.network.connections.Connector` builds; only their
+connections lead to memory. Each address is a separate server, with databases, scripts and
+transactions. All clients, blocking and awaiting, of all kits with the same connector see the same
+data.
 
 All faults but ``down`` affect the next ``times`` commands (None: all, until ``clear``); if commands
 are named, the next ones with these names:
@@ -65,15 +66,15 @@ from redis.exceptions import (
 )
 
 from shardkit.config.entry import DEFAULT_PORT, Entry
+from shardkit.errors import LocalServerError, RoutingError
 from shardkit.network.connections import Connector, is_reusable, round_trip
 from shardkit.network.connections.connection import AsyncClosable, Closable, closed_error
 from shardkit.network.connections.redis_private import parse_error
+from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 from shardkit.operations.deadlines import Deadline
-from shardkit.errors import LocalServerError, RoutingError
 from shardkit.operations.forks import ForkSafeLock
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.placement import slot_of
-from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 
 Packed: TypeAlias = str | bytes | Iterable[bytes]
 

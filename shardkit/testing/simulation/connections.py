@@ -30,10 +30,10 @@ from shardkit.network.connections.connection import (
 )
 from shardkit.network.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
 from shardkit.network.connections.redis_private import socket_of, wants_reconnect
+from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
+from shardkit.testing.fakes.servers import plain_tcp_fields, server_address
 from shardkit.testing.simulation.network import Wire
 from shardkit.testing.simulation.processes import Fiber, SimulatedProcess
-from shardkit.testing.fakes.servers import plain_tcp_fields, server_address
-from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 
 if TYPE_CHECKING:
     from shardkit.testing.simulation.world import World

@@ -38,7 +38,6 @@ from typing import Any, ClassVar, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
-from shardkit.operations import forks
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import push
@@ -51,6 +50,9 @@ from shardkit.errors import (
 )
 from shardkit.kit.kit import AsyncShardKit, ShardKit
 from shardkit.kit.kit import _source as source_of
+from shardkit.network.topology import FixedMap
+from shardkit.operations import forks
+from shardkit.structures.base.server_clock import ServerClock
 from shardkit.testing.simulation.choices import Choices, from_text, shrink, to_text
 from shardkit.testing.simulation.connections import SimulatedConnector
 from shardkit.testing.simulation.linearizability import Model, RecordedCall, check_linearizable
@@ -61,8 +63,6 @@ from shardkit.testing.simulation.threads import simulated_threads
 from shardkit.testing.simulation.timeline import timeline
 from shardkit.testing.simulation.virtual_time import virtual_time
 from shardkit.testing.simulation.world import CLIENTS, NETWORK, RunLimits, World
-from shardkit.structures.base.server_clock import ServerClock
-from shardkit.network.topology import FixedMap
 
 T = TypeVar("T")
 

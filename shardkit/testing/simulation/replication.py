@@ -7,8 +7,8 @@
                           ◄── REPLICAOF old 1        new is emptied and filled, and follows
 
 A protocol says in `replicating` which servers know each other. They answer ``REPLICAOF``,
-``FAILOVER``, ``INFO`` and ``CONFIG`` as far as `shardkit.admin.growth` asks; the schedule says how far a
-replica is behind. One whose master was down, or is another one, is filled again.
+``FAILOVER``, ``INFO`` and ``CONFIG`` as far as `shardkit.admin.growth` asks; the schedule says how
+far a replica is behind. One whose master was down, or is another one, is filled again.
 """
 
 from __future__ import annotations

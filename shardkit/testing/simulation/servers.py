@@ -29,9 +29,9 @@ from fakeredis._core import CommandItem, Database
 from fakeredis._helpers import NoResponse
 from fakeredis.model import AccessControlList, ClientInfo, is_write_command
 
+from shardkit.testing.fakes.lua import CompilingSocket
 from shardkit.testing.simulation.replies import pack_reply
 from shardkit.testing.simulation.virtual_time import Clock
-from shardkit.testing.fakes.lua import CompilingSocket
 
 LogEntry: TypeAlias = tuple[float, int, list[bytes]]
 """A write that was executed: when, in which database, and what."""
@@ -227,7 +227,7 @@ class Role(Protocol):
 
 
 class Replicating(Protocol):
-    """What a server does as a master or a replica; see `shardkit.testing.simulation.replication`."""
+    """What a server does as a master or a replica; see `replication.py`."""
 
     def execute(
         self, socket: ServerSocket, args: list[bytes], name: bytes, writes: bool

@@ -365,7 +365,7 @@ def move_of_a_server(world: World) -> Steps:
 
 
 def failover_after_a_crash(world: World) -> Steps:
-    """`shardkit.admin.growth.failover`: what the replica had goes on, the old master comes back fenced.
+    """`admin/growth/failover.py`: the replica takes over, the old master comes back fenced.
 
     Writes that no replica had are lost in any case, so all are replicated when it crashes.
     """

@@ -11,12 +11,11 @@ import redis
 
 from shardkit import ShardMap
 from shardkit.admin import push
+from shardkit.admin.growth import entries, journal
+from shardkit.admin.growth.entries import push_changed, wait_until_read
 from shardkit.config.component import Component
 from shardkit.config.store import read_epoch
 from shardkit.errors import PushRefusedError
-from shardkit.admin.growth import entries
-from shardkit.admin.growth import journal
-from shardkit.admin.growth.entries import push_changed, wait_until_read
 from shardkit.local import LocalServer
 
 

@@ -23,11 +23,10 @@ from growth_helpers import (
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.errors import ConfigError, InvalidArgumentError
-from shardkit.admin.growth import apply_fences, fail_over, pending_fences
-from shardkit.admin.growth import failover
+from shardkit.admin.growth import apply_fences, fail_over, failover, pending_fences
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import GrowthError, ServerRole, role_of
+from shardkit.errors import ConfigError, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.local.server import free_port
 from shardkit.testing.simulation.linearizability import Register, check_linearizable

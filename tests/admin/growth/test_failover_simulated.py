@@ -17,13 +17,12 @@ from typing import Any, TypeVar
 import pytest
 from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, config_of, simulated_servers
 
-from shardkit.config.store import read_components
-from shardkit.admin.growth import failover
-from shardkit.admin.growth import servers
+from shardkit.admin.growth import failover, servers
 from shardkit.admin.growth import move as server_move
 from shardkit.admin.growth.entries import push_relocation
 from shardkit.admin.growth.relocation import ServerAddress, address_of
 from shardkit.admin.growth.servers import GrowthError
+from shardkit.config.store import read_components
 from shardkit.testing.simulation import Client, Protocol, SimulationFailure, simulate
 from shardkit.testing.simulation.linearizability import Register
 from shardkit.testing.simulation.protocol import is_outage

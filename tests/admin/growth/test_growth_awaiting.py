@@ -11,8 +11,8 @@ from growth_helpers import Fleet
 
 import shardkit
 from shardkit.admin import growth
-from shardkit.errors import InvalidArgumentError
 from shardkit.admin.growth import awaiting
+from shardkit.errors import InvalidArgumentError
 
 
 def test_every_function_that_works_on_servers_can_be_awaited() -> None:

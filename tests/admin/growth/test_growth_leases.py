@@ -13,11 +13,25 @@ from growth_helpers import PATIENT, Fleet, follow
 from test_move_shards import small, still_there
 
 import shardkit
-from shardkit.admin.growth import ShardMove, abort_move, fail_over, moves, resume_move, resume_shard_move, reverse_move, reverse_shard_move, shard_moves, start_move, start_shard_move, verify_move, verify_shard_move
-from shardkit.admin.growth import entries
-from shardkit.admin.growth import failover
-from shardkit.admin.growth import journal
-from shardkit.admin.growth import shard_move
+from shardkit.admin.growth import (
+    ShardMove,
+    abort_move,
+    entries,
+    fail_over,
+    failover,
+    journal,
+    moves,
+    resume_move,
+    resume_shard_move,
+    reverse_move,
+    reverse_shard_move,
+    shard_move,
+    shard_moves,
+    start_move,
+    start_shard_move,
+    verify_move,
+    verify_shard_move,
+)
 from shardkit.admin.growth import move as server_move
 from shardkit.admin.growth.servers import GrowthError
 from shardkit.local import LocalServer

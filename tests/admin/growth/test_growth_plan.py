@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from shardkit import ShardMap
+from shardkit.admin.growth import plan_growth
 from shardkit.cli.app import app
 from shardkit.errors import ConfigError, InvalidArgumentError
-from shardkit.admin.growth import plan_growth
 
 
 def test_four_times_each_half_year_for_two_years_are_256_shards() -> None:

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, config_of, simulated_servers
 
-from shardkit.network.connections.greeting import FENCE_KEY, Greeting
 from shardkit.admin.growth import shard_move
 from shardkit.admin.growth.capture import MissedChangesError
 from shardkit.admin.growth.move import MovePlan
 from shardkit.admin.growth.relocation import ServerAddress, moved
 from shardkit.admin.growth.servers import GrowthError, ServerRole
+from shardkit.network.connections.greeting import FENCE_KEY, Greeting
 from shardkit.testing.simulation import Client, Protocol, SimulationFailure, simulate
 from shardkit.testing.simulation.linearizability import Register
 from shardkit.testing.simulation.protocol import is_outage

@@ -9,11 +9,11 @@ from unittest.mock import Mock
 import pytest
 import redis
 
-from shardkit.network.connections.greeting import FENCE_KEY
 from shardkit.admin.growth.capture import KeyCapture, MissedChangesError, turn_on_notifications
 from shardkit.admin.growth.servers import GrowthError
 from shardkit.admin.growth.shard_copy import NEAR, DatabaseCopy, Follower
 from shardkit.local import LocalServer
+from shardkit.network.connections.greeting import FENCE_KEY
 
 
 def test_changes_are_not_taken_for_complete_after_the_connection_was_lost() -> None:

@@ -22,8 +22,16 @@ from test_move_server import filled
 
 import shardkit
 from shardkit.admin.growth import move as server_move
-from shardkit.admin.growth import moves, resume_move, resume_shard_move, shard_moves, start_move, start_shard_move, verify_move
-from shardkit.admin.growth import shard_move
+from shardkit.admin.growth import (
+    moves,
+    resume_move,
+    resume_shard_move,
+    shard_move,
+    shard_moves,
+    start_move,
+    start_shard_move,
+    verify_move,
+)
 from shardkit.admin.growth.databases import MOST_NAMED, strays
 from shardkit.admin.growth.servers import GrowthError
 from shardkit.local import LocalServer

@@ -8,16 +8,25 @@ from typing import Any
 
 import pytest
 from growth_helpers import FAST, Fleet, follow
+from shardkit.admin.growth.known_servers import KnownServers
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.config.store import read_components
-from shardkit.admin.growth import attach_replica, detach_replica, fail_over, known_servers, plan_move, plan_shard_move, start_move, start_shard_move
-from shardkit.admin.growth import replica_tree
-from shardkit.admin.growth.known_servers import KnownServers
+from shardkit.admin.growth import (
+    attach_replica,
+    detach_replica,
+    fail_over,
+    known_servers,
+    plan_move,
+    plan_shard_move,
+    replica_tree,
+    start_move,
+    start_shard_move,
+)
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import GrowthError
+from shardkit.config.store import read_components
 from shardkit.local import LocalServer
 
 HOSTS = {"a": "127.0.0.1", "b": "localhost"}

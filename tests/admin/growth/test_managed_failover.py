@@ -19,13 +19,12 @@ from growth_helpers import REDIS, follow, no_redis
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
+from shardkit.admin.growth import fail_over, managed_failover
+from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.servers import GrowthError, Takeover
 from shardkit.cli.app import app
 from shardkit.config.entry import Entry
 from shardkit.errors import ConfigServerError, InvalidArgumentError
-from shardkit.admin.growth import fail_over
-from shardkit.admin.growth import managed_failover
-from shardkit.admin.growth.relocation import ServerAddress
-from shardkit.admin.growth.servers import GrowthError, Takeover
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 
 

@@ -10,12 +10,17 @@ import redis
 from growth_helpers import PATIENT, Fleet, on_redis_too
 
 import shardkit
-from shardkit.network.connections.greeting import FENCE_KEY
-from shardkit.admin.growth import ShardMove, resume_shard_move, start_shard_move, verify_shard_move
-from shardkit.admin.growth import journal
-from shardkit.admin.growth import shard_move
+from shardkit.admin.growth import (
+    ShardMove,
+    journal,
+    resume_shard_move,
+    shard_move,
+    start_shard_move,
+    verify_shard_move,
+)
 from shardkit.admin.growth.capture import KeyCapture
 from shardkit.admin.growth.servers import GrowthError
+from shardkit.network.connections.greeting import FENCE_KEY
 
 SETTING = "notify-keyspace-events"
 

@@ -27,14 +27,24 @@ from growth_helpers import (
 )
 
 import shardkit
-from shardkit.config.store import read_epoch
-from shardkit.errors import ConfigError, NewerFormatError
-from shardkit.admin.growth import ServerMove, abort_move, compare, moves, plan_move, resume_move, reverse_move, start_move, verify_move
-from shardkit.admin.growth import certificate
-from shardkit.admin.growth import journal
+from shardkit.admin.growth import (
+    ServerMove,
+    abort_move,
+    certificate,
+    compare,
+    journal,
+    moves,
+    plan_move,
+    resume_move,
+    reverse_move,
+    start_move,
+    verify_move,
+)
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import GrowthError, hand_over, too_small, wait_for_copy
 from shardkit.admin.growth.slices import Slices, at_work
+from shardkit.config.store import read_epoch
+from shardkit.errors import ConfigError, NewerFormatError
 from shardkit.local import LocalServer
 from shardkit.testing.simulation.linearizability import Register, check_linearizable
 

@@ -21,17 +21,26 @@ from test_move_server import filled
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.cli.app import app
-from shardkit.config.read_from import in_use
-from shardkit.network.connections.greeting import FENCE_KEY, READING, WAITING, lets_readers_pass
-from shardkit.errors import ConfigError, InvalidArgumentError
-from shardkit.admin.growth import ShardMove, abort_shard_move, plan_shard_move, resume_shard_move, reverse_shard_move, shard_moves, start_shard_move, verify_shard_move
-from shardkit.admin.growth import certificate
-from shardkit.admin.growth import journal
-from shardkit.admin.growth import shard_move
+from shardkit.admin.growth import (
+    ShardMove,
+    abort_shard_move,
+    certificate,
+    journal,
+    plan_shard_move,
+    resume_shard_move,
+    reverse_shard_move,
+    shard_move,
+    shard_moves,
+    start_shard_move,
+    verify_shard_move,
+)
 from shardkit.admin.growth.certificate import compare, differing
 from shardkit.admin.growth.fence import fence_value, write_under
 from shardkit.admin.growth.servers import GrowthError
+from shardkit.cli.app import app
+from shardkit.config.read_from import in_use
+from shardkit.errors import ConfigError, InvalidArgumentError
+from shardkit.network.connections.greeting import FENCE_KEY, READING, WAITING, lets_readers_pass
 from shardkit.testing.simulation.linearizability import Register, check_linearizable
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from shardkit import Entry, ShardMap
-from shardkit.errors import ConfigError, InvalidArgumentError
 from shardkit.admin.growth.relocation import ServerAddress, address_of, at_server, relocated
+from shardkit.errors import ConfigError, InvalidArgumentError
 
 NEW = ServerAddress("::1", 7001)
 

@@ -17,15 +17,22 @@ from growth_helpers import Fleet, follow, writing
 
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.cli.app import app
-from shardkit.config.store import read_components
-from shardkit.errors import InvalidArgumentError
-from shardkit.admin.growth import VerifiedReplica, attach_replica, detach_replica, plan_move, verify_replica, verify_replicas
-from shardkit.admin.growth import attachment
-from shardkit.admin.growth import replica_tree
+from shardkit.admin.growth import (
+    VerifiedReplica,
+    attach_replica,
+    attachment,
+    detach_replica,
+    plan_move,
+    replica_tree,
+    verify_replica,
+    verify_replicas,
+)
 from shardkit.admin.growth.failover import replicas_of
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import GrowthError
+from shardkit.cli.app import app
+from shardkit.config.store import read_components
+from shardkit.errors import InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.local.server import free_port
 

@@ -6,10 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shardkit.cli.bench import data
-from shardkit.cli.bench import memory
-from shardkit.cli.bench import part_sizes
-from shardkit.cli.bench import servers
+from shardkit.cli.bench import data, memory, part_sizes, servers
 
 
 @pytest.fixture(autouse=True, scope="session")

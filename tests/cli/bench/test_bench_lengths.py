@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from shardkit.cli.bench import packed_lengths
-from shardkit.cli.bench import part_sizes
-from shardkit.cli.bench import plots
-from shardkit.cli.bench.servers import BenchServer, ServerSource
 from shardkit.cli.app import app
+from shardkit.cli.bench import packed_lengths, part_sizes, plots
+from shardkit.cli.bench.servers import BenchServer, ServerSource
 from shardkit.local import LocalServer, find_server
 
 BINARIES = {Path(p).name: p for p in (find_server(), shutil.which("redis-server")) if p}

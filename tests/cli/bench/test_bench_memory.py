@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from shardkit.cli.bench import data
-from shardkit.cli.bench import memory
+from shardkit.cli.app import app
+from shardkit.cli.bench import data, memory
 from shardkit.cli.bench.cases import CASES
 from shardkit.cli.bench.memory import run
 from shardkit.cli.bench.report import memory_document
 from shardkit.cli.bench.servers import BenchServer, NotEmptyError, ServerSource
-from shardkit.cli.app import app
 from shardkit.errors import ShardKitError
 from shardkit.kit.kit import ShardKit
 from shardkit.local import LocalServer

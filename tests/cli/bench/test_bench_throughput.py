@@ -13,13 +13,13 @@ from click.testing import CliRunner
 
 import shardkit
 from shardkit import ShardMap
+from shardkit.cli.app import app
 from shardkit.cli.bench import report
 from shardkit.cli.bench.throughput.contestants import OurAsyncClient, OurClient, RedisPyAsyncClient
 from shardkit.cli.bench.throughput.limits import RawAsyncSockets
 from shardkit.cli.bench.throughput.measuring import COMPONENT, SERVERS, BatchTimes, comparison
 from shardkit.cli.bench.throughput.rounds import LIMIT, aratios
 from shardkit.cli.bench.throughput.works import WORKS, columns_of, gets, sets
-from shardkit.cli.app import app
 from shardkit.local import find_server
 
 

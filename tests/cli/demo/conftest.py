@@ -8,8 +8,8 @@ import pytest
 
 import shardkit
 from shardkit import ShardKit
-from shardkit.config.store import push
 from shardkit.cli.demo.command import laptop_map
+from shardkit.config.store import push
 from shardkit.local import LocalServers
 
 

@@ -25,13 +25,12 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from shardkit import ShardKit
-from shardkit.cli.output import Output
-from shardkit.cli.demo import command
-from shardkit.cli.demo import sample
+from shardkit.cli.demo import command, sample
 from shardkit.cli.demo.access_log import AccessLog
 from shardkit.cli.demo.command import _progress, demo
 from shardkit.cli.demo.logs import LogCounts
 from shardkit.cli.demo.replay import ReplayResult
+from shardkit.cli.output import Output
 
 COMMAND = [sys.executable, "-m", "shardkit", "demo"]
 

@@ -12,8 +12,7 @@ import pytest
 from demo_helpers import awk_figures, chance_log
 
 from shardkit import ShardKit
-from shardkit.cli.demo import memory_use
-from shardkit.cli.demo import sample
+from shardkit.cli.demo import memory_use, sample
 from shardkit.cli.demo.access_log import AccessLog, LogBatch
 from shardkit.cli.demo.counting import VISITORS, VisitCounter, session_of
 from shardkit.cli.demo.load import loads

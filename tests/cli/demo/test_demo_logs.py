@@ -15,8 +15,7 @@ from unittest.mock import MagicMock
 import pytest
 from demo_helpers import AWK
 
-from shardkit.cli.demo import logs
-from shardkit.cli.demo import sample
+from shardkit.cli.demo import logs, sample
 
 OPTIONS = ("--workers", "2", "--kill", "1", "--json")
 

@@ -17,9 +17,9 @@ from click.testing import CliRunner
 from httpx import ASGITransport, AsyncClient
 
 from shardkit.cli.commands.worker import worker
+from shardkit.cli.demo.command import laptop_map
 from shardkit.cli.options import Session
 from shardkit.config.store import push
-from shardkit.cli.demo.command import laptop_map
 from shardkit.local import LocalServers
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples" / "timeline_app"

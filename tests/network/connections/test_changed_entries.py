@@ -18,10 +18,10 @@ from sockets import connections
 
 from shardkit import AsyncShardKit, ClosedError, Entry, ShardKit, ShardMap
 from shardkit.config.component import Component
+from shardkit.local import LocalServer, LocalServers
 from shardkit.network.connections import clients
 from shardkit.network.connections.clients import Clients, ReplicaOf
 from shardkit.network.connections.pool import AsyncPool
-from shardkit.local import LocalServer, LocalServers
 from shardkit.network.topology import FixedMap
 
 PLAN = "components: {c: {shards: [{port: 7001}, {port: 7002}]}}"

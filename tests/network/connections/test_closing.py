@@ -14,9 +14,9 @@ from link_helpers import eventually
 
 import shardkit
 from shardkit import ClosedError, ShardKit, ShardMap, events
+from shardkit.local import LocalServer, LocalServers
 from shardkit.network.connections import connection as connections
 from shardkit.network.connections.pool import Pool
-from shardkit.local import LocalServer, LocalServers
 
 PLAN = "components: {c: {entry: {port: 7001}}, d: {entry: {port: 7002}}}"
 

@@ -22,9 +22,9 @@ from redis.exceptions import (
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.network.connections.breaker import BreakerOpenError
 from shardkit.errors import ClosedError
 from shardkit.local import LocalServer
+from shardkit.network.connections.breaker import BreakerOpenError
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from places import at_place
 
 import shardkit
 from shardkit import ShardKit, ShardMap
-from shardkit.network.connections.redis_private import in_use_of
 from shardkit.errors import ShardErrors, ShardFailure
 from shardkit.local import LocalServers
+from shardkit.network.connections.redis_private import in_use_of
 from shardkit.operations import Command, Operation, Shard
 
 WHERE = ("shardkit.network.connections", "shardkit.network.links", "redis", "_weakrefset")

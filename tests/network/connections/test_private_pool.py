@@ -20,10 +20,10 @@ import yaml
 
 import shardkit
 from shardkit import ClosedError, ConfigError
+from shardkit.local import LocalCluster, LocalServer, LocalServers
 from shardkit.network.connections.connector import Connector
 from shardkit.network.connections.private_pool import PrivatePool
 from shardkit.operations.deadlines import DeadlineExceeded
-from shardkit.local import LocalCluster, LocalServer, LocalServers
 
 
 @pytest.fixture(scope="module")

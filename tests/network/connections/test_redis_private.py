@@ -20,8 +20,8 @@ from redis.commands import AsyncCoreCommands, CoreCommands
 from redis.connection import parse_url
 
 import shardkit
-from shardkit.network.connections import redis_private
 from shardkit.local import LocalCluster, LocalServer
+from shardkit.network.connections import redis_private
 
 PACKAGE = Path(shardkit.__file__).parent
 

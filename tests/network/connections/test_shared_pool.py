@@ -10,8 +10,8 @@ import pytest
 from faces import Face, faced, own_client
 
 from shardkit import ClosedError, ShardMap
-from shardkit.network.connections.redis_private import idle_of, in_use_of
 from shardkit.local import LocalCluster
+from shardkit.network.connections.redis_private import idle_of, in_use_of
 
 
 def of(face: Face, value: Any) -> Any:

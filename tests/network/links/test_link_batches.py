@@ -20,10 +20,10 @@ from shardkit.errors import (
     ShardCountError,
 )
 from shardkit.local import LocalServers
-from shardkit.operations.commands import Command, Home, Locate, Shard, ShardOf, Transaction
-from shardkit.operations.operation import Operation
 from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS
 from shardkit.network.links.server_request import ServerRequest, settle
+from shardkit.operations.commands import Command, Home, Locate, Shard, ShardOf, Transaction
+from shardkit.operations.operation import Operation
 
 MANY_SHARDS = """
 components:

@@ -14,13 +14,13 @@ from link_helpers import FACES, Face, command, eventually, opened
 
 from shardkit import Entry, ShardMap, ShardUnavailable
 from shardkit.config.component import Component
-from shardkit.network.connections import Connector
-from shardkit.network.connections.clients import Clients
 from shardkit.errors import ConfigError, MissingEntryError
 from shardkit.local import LocalServer, LocalServers
-from shardkit.operations.commands import Command, Replies, Subscribe
+from shardkit.network.connections import Connector
+from shardkit.network.connections.clients import Clients
 from shardkit.network.links.awaiting import AwaitingLink
 from shardkit.network.links.blocking import BlockingLink
+from shardkit.operations.commands import Command, Replies, Subscribe
 
 COMBINATIONS = """
 components:

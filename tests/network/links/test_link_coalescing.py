@@ -13,10 +13,10 @@ from link_helpers import FACES, Face, command, count_of, opened
 from shardkit import ShardFailure, ShardMap
 from shardkit.errors import CommandRefused
 from shardkit.local import LocalCluster, LocalServers
-from shardkit.operations.commands import Coalesced, Command, Replies, Transaction
-from shardkit.operations.drivers import BlockingDriver
 from shardkit.network.links.coalescing import JoinedRun, pack_joined, split
 from shardkit.network.links.resp import CHUNK_BYTES, UniformCommands, pack_all, pack_command
+from shardkit.operations.commands import Coalesced, Command, Replies, Transaction
+from shardkit.operations.drivers import BlockingDriver
 
 
 async def send(face: Face, batch: list[Any]) -> Replies:

@@ -12,6 +12,9 @@ from link_helpers import FACES, Face, command, count_of, opened
 from shardkit import ShardMap
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.local import LocalCluster, LocalServers
+from shardkit.network.links.grouping import group_by_shard
+from shardkit.network.links.resp import pack_command
+from shardkit.network.links.server_request import ServerRequest
 from shardkit.operations.commands import (
     Coalesced,
     Columns,
@@ -26,9 +29,6 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.drivers import BlockingDriver
 from shardkit.operations.operation import Operation
-from shardkit.network.links.grouping import group_by_shard
-from shardkit.network.links.resp import pack_command
-from shardkit.network.links.server_request import ServerRequest
 
 MAP = ShardMap.parse("components: {few: {shards: {count: 4, over: [{port: 1}]}}}")
 

@@ -19,12 +19,12 @@ from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: 
 
 import shardkit
 from shardkit import CommandRefused, ShardErrors, ShardMap, ShardUnavailable
-from shardkit.network.connections.redis_private import idle_of
 from shardkit.errors import ShardFailure
 from shardkit.local import LocalServer, LocalServers
+from shardkit.network.connections.redis_private import idle_of
+from shardkit.network.links.server_request import may_repeat
 from shardkit.operations.commands import Command, Partial, Script, Shard, Transaction
 from shardkit.operations.operation import Operation
-from shardkit.network.links.server_request import may_repeat
 
 # Shard n of `data` is on server n.
 MAP = """

@@ -21,9 +21,9 @@ from scripted_server import bulk, scripted
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap, ShardUnavailable
 from shardkit.local import LocalServers
+from shardkit.network.links import multiplexer
 from shardkit.operations.commands import Command, Partial
 from shardkit.operations.operation import Operation
-from shardkit.network.links import multiplexer
 
 # Python 3.12 and later warn of what these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")

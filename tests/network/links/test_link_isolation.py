@@ -17,10 +17,10 @@ from redis.exceptions import (
 from scripted_server import bulk, scripted
 
 from shardkit import CommandRefused, ConfigError, ShardMap, ShardUnavailable
-from shardkit.network.connections.clients import Clients
 from shardkit.local import LocalServer
-from shardkit.operations.commands import Coalesced, Command, Script, Shard, Transaction, script_call
+from shardkit.network.connections.clients import Clients
 from shardkit.network.links import server_request
+from shardkit.operations.commands import Coalesced, Command, Script, Shard, Transaction, script_call
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from link_helpers import Face, command
 
+from shardkit.network.links import multiplexer, resp
 from shardkit.operations.commands import Command, Script, Transaction, script_call
 from shardkit.operations.operation import Operation
-from shardkit.network.links import multiplexer
-from shardkit.network.links import resp
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 TWICE = Script("twice", "redis.call('INCR', KEYS[1]); return {redis.call('INCR', KEYS[1]), ARGV}")

@@ -19,8 +19,8 @@ from scripted_server import ScriptedServer, bulk, scripted
 
 import shardkit
 from shardkit import ShardMap, ShardUnavailable
-from shardkit.network.connections.redis_private import idle_of, postpone_health_check
 from shardkit.local import LocalCluster, LocalServer
+from shardkit.network.connections.redis_private import idle_of, postpone_health_check
 from shardkit.operations.commands import Command, Shard
 
 

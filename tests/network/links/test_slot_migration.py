@@ -13,9 +13,9 @@ from faces import own_client
 from link_helpers import FACES, Face, command, eventually, opened
 
 from shardkit import CommandRefused, ShardMap, ShardUnavailable
-from shardkit.network.connections import redis_private
 from shardkit.local import LocalCluster
 from shardkit.local.cluster import ClusterNode
+from shardkit.network.connections import redis_private
 from shardkit.operations.commands import Script, Subscribe, Transaction, script_call
 from shardkit.routing.placement import slot_of
 

@@ -20,8 +20,8 @@ from scripted_server import scripted
 import shardkit
 from shardkit import ShardMap
 from shardkit.config import store
-from shardkit.network.connections.greeting import FENCE_KEY, WAITING
 from shardkit.local import LocalServer
+from shardkit.network.connections.greeting import FENCE_KEY, WAITING
 from shardkit.operations.commands import Command
 
 READONLY = b"-READONLY You can't write against a read only replica.\r\n"

@@ -19,8 +19,8 @@ import shardkit
 from shardkit import AsyncShardKit, ShardMap
 from shardkit.local import LocalServer
 from shardkit.network.links import user_clients
-from shardkit.testing.fakes.servers import MemoryConnector
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
+from shardkit.testing.fakes.servers import MemoryConnector
 
 
 def map_of(port: int, **fields: Any) -> ShardMap:

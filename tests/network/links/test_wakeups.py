@@ -12,9 +12,9 @@ from scripted_server import bulk, scripted
 
 from shardkit import ShardKit, ShardMap
 from shardkit.local import LocalCluster, LocalServer
+from shardkit.network.links import wakeups
 from shardkit.operations.commands import AwaitWakeup, Subscribe
 from shardkit.routing.placement import slot_of
-from shardkit.network.links import wakeups
 
 TOO_LONG = 20
 

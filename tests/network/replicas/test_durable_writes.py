@@ -17,9 +17,9 @@ from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.errors import InvalidArgumentError, NotDurableError, ShardFailure
 from shardkit.local import LocalServer
-from shardkit.operations.commands import Pause
 from shardkit.network.replicas import durable
 from shardkit.network.replicas.durable import DurableBlock
+from shardkit.operations.commands import Pause
 
 
 @pytest.fixture(scope="module", params=list(BINARIES))

@@ -21,8 +21,6 @@ from replication_helpers import Replicated
 import shardkit
 from shardkit import Entry, ShardKit, ShardMap
 from shardkit.admin import push
-from shardkit.network.connections import redis_private
-from shardkit.network.connections.clients import ReplicaOf
 from shardkit.errors import (
     InvalidArgumentError,
     InvalidEntryError,
@@ -30,10 +28,11 @@ from shardkit.errors import (
     ShardUnavailable,
 )
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
-from shardkit.operations.commands import Shard
-from shardkit.network.replicas import ReadFrom, session
-from shardkit.network.replicas import replicas
+from shardkit.network.connections import redis_private
+from shardkit.network.connections.clients import ReplicaOf
+from shardkit.network.replicas import ReadFrom, replicas, session
 from shardkit.network.replicas.replicas import Replicas, ReplicaState
+from shardkit.operations.commands import Shard
 from shardkit.routing.placement import slot_of
 
 
@@ -330,7 +329,7 @@ def test_a_replica_without_its_master_or_that_does_not_answer_is_skipped(
 def test_reads_under_way_go_elsewhere_when_their_replica_dies(
     kind: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardkit.network.replicas.replicas.INTERVAL", 3600)  # only the read learns it
+    monkeypatch.setattr("shardkit.network.replicas.replicas.INTERVAL", 3600)
     with LocalServer() as master, LocalServer(replica_of=master) as replica:
         entry = {"port": master.port, "replicas": [{"port": replica.port}]}
         text = json.dumps({"components": {"one": {"shards": [entry]}}})
@@ -366,7 +365,7 @@ def test_reads_under_way_go_elsewhere_when_their_replica_dies(
 def test_a_read_is_tried_so_often_and_then_its_failure_is_told(
     opened: Face, replicated: Replicated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardkit.network.replicas.replicas.INTERVAL", 3600)  # only the read learns it
+    monkeypatch.setattr("shardkit.network.replicas.replicas.INTERVAL", 3600)
     router = opened.kit.key_sharded("users", read_from="replica")
     hashes = opened.kit.hash("h", component="one", read_from="replica")
 
@@ -443,7 +442,9 @@ def test_a_session_goes_to_another_replica_when_that_has_all_it_read(
         return answer
 
     monkeypatch.setattr(Replicas, "_ask", late_at_first)
-    monkeypatch.setattr("shardkit.network.replicas.replicas.CATCH_UP", 0.05 if state.reading else 20)
+    monkeypatch.setattr(
+        "shardkit.network.replicas.replicas.CATCH_UP", 0.05 if state.reading else 20
+    )
     replicas._switch(state)
     assert not state.held
     changed = what == "wants a late one"

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from shardkit import ShardKit
+from shardkit.network.links.server_request import may_repeat
 from shardkit.operations.commands import Home
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.server_clock import FRESH, ServerClock
-from shardkit.network.links.server_request import may_repeat
 
 HOME = Home("unique")
 

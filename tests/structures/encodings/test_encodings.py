@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardkit import ShardMap
+from shardkit.errors import InvalidArgumentError, ShardErrors
+from shardkit.local import LocalServer
 from shardkit.structures.encodings.inspection import inspect_keys
 from shardkit.structures.encodings.limits import (
     FORMS,
@@ -24,8 +26,6 @@ from shardkit.structures.encodings.limits import (
     recommend,
     warn_if_not_compact,
 )
-from shardkit.errors import InvalidArgumentError, ShardErrors
-from shardkit.local import LocalServer
 
 OLD = Limits({"hash-max-ziplist-entries": "512", "hash-max-ziplist-value": "64"})
 NEW = Limits(

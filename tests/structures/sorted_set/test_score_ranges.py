@@ -17,8 +17,8 @@ import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ShardCountError
 from shardkit.local import LocalCluster, LocalServer
-from shardkit.operations.lua import script
 from shardkit.operations.commands import Command, Key, Shard, ShardOf, To
+from shardkit.operations.lua import script
 from shardkit.structures.sorted_set.merged_ranges import MOST_PLACES, part_key, range_over
 
 Row = tuple[bytes, float]

@@ -21,7 +21,6 @@ from redis.exceptions import (
 import shardkit
 from shardkit import AsyncShardKit, Entry, ShardKit, ShardMap, ShardUnavailable
 from shardkit.config.component import Component
-from shardkit.network.connections.clients import Clients
 from shardkit.errors import (
     ClosedError,
     CommandRefused,
@@ -30,6 +29,7 @@ from shardkit.errors import (
     ShardErrors,
 )
 from shardkit.local import LocalServer
+from shardkit.network.connections.clients import Clients
 from shardkit.operations.commands import Command, Locate, Replies, Shard, Transaction
 from shardkit.testing.fakes import lua as fake_lua
 from shardkit.testing.fakes import servers as fake_servers

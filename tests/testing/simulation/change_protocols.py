@@ -16,9 +16,9 @@ from typing import Any
 
 from shardkit import ShardKit, ShardMap
 from shardkit.config.store import push
+from shardkit.network.topology import MapFile, Topology
 from shardkit.queues import AsyncWorker, Worker, WorkerSummary
 from shardkit.testing.simulation import Client, Protocol
-from shardkit.network.topology import MapFile, Topology
 
 CONFIG = "config:6379"
 

@@ -13,23 +13,28 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
-from shardkit.kit import decorators
 from shardkit.config import history, store
 from shardkit.config.directory import Directory
-from shardkit.network.connections import clients
-from shardkit.network.connections import pool
+from shardkit.coordination.events import Barrier, CountdownLatch
+from shardkit.coordination.holdable import Holdable
+from shardkit.coordination.several import MultiLock, QuorumLock
+from shardkit.geo.ip_to_city import IpToCity
+from shardkit.kit import decorators
+from shardkit.market import Market
+from shardkit.metrics.outbox import Outbox
+from shardkit.network.connections import clients, pool
 from shardkit.network.connections.breaker import Breaker
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import Closable, ReplyParser
 from shardkit.network.connections.pool import _AsyncReusingPool, _ReusingPool
-from shardkit.coordination.events import Barrier, CountdownLatch
-from shardkit.coordination.holdable import Holdable
-from shardkit.coordination.several import MultiLock, QuorumLock
-from shardkit.operations.deadlines import Deadline
-from shardkit.geo.ip_to_city import IpToCity
-from shardkit.market import Market
-from shardkit.metrics.outbox import Outbox
+from shardkit.network.links import dispatcher
+from shardkit.network.links.dispatcher import Dispatcher
+from shardkit.network.links.server_request import ServerRequest
+from shardkit.network.links.user_clients import DirectClient
+from shardkit.network.topology import Topology
+from shardkit.network.topology.sources import ConfigServer, MapFile
 from shardkit.operations import cancellation, drivers
+from shardkit.operations.deadlines import Deadline
 from shardkit.queues import Worker
 from shardkit.queues.worker_base import BaseWorker
 from shardkit.search.searcher import Searcher
@@ -38,13 +43,7 @@ from shardkit.structures.base import parameters
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.layouts import growing
 from shardkit.structures.unique.day_planner import DayPlanner
-from shardkit.network.topology import Topology
-from shardkit.network.topology.sources import ConfigServer, MapFile
-from shardkit.network.links import dispatcher
 from shardkit.testing.fakes import lua as fake_lua
-from shardkit.network.links.dispatcher import Dispatcher
-from shardkit.network.links.server_request import ServerRequest
-from shardkit.network.links.user_clients import DirectClient
 
 
 @contextmanager

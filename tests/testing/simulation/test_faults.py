@@ -14,10 +14,10 @@ from mutations import MUTATIONS
 from protocols import PROTOCOLS
 
 from shardkit.errors import NotDurableError
+from shardkit.testing import Client, Protocol, SimulationFailure, simulate
 from shardkit.testing.simulation import EVERYTHING
 from shardkit.testing.simulation.choices import Choices
 from shardkit.testing.simulation.protocol import _Run, replay
-from shardkit.testing import Client, Protocol, SimulationFailure, simulate
 
 
 class Incrementing(Protocol):

@@ -17,8 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.testing.simulation.choices import Choices, from_text, shrink
-from shardkit.testing.simulation.protocol import _Run
 from shardkit.structures import ShardedHash
 from shardkit.testing import (
     Client,
@@ -32,6 +30,8 @@ from shardkit.testing import (
     replay,
     simulate,
 )
+from shardkit.testing.simulation.choices import Choices, from_text, shrink
+from shardkit.testing.simulation.protocol import _Run
 
 
 class Racing(Protocol):

@@ -17,13 +17,13 @@ from typing import Any
 
 from redis.exceptions import AuthenticationError, NoPermissionError
 
+from shardkit.admin.growth.relocation import ServerAddress, address_of
+from shardkit.admin.growth.servers import connected_to, same_server
 from shardkit.admin.servers import entries_of
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of
 from shardkit.errors import ConfigError
-from shardkit.admin.growth.relocation import ServerAddress, address_of
-from shardkit.admin.growth.servers import connected_to, same_server
 from shardkit.network.server_queries import TIMEOUT, client_of, query_all
 
 
