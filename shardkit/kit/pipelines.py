@@ -27,7 +27,7 @@ from contextlib import suppress
 from functools import wraps
 from itertools import starmap
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeAlias
+from typing import Any, Literal, NamedTuple, NoReturn, Self
 
 from shardkit.config.component import Component, entry_key
 from shardkit.errors import CrossShardError, RoutingError, ShardFailure
@@ -68,8 +68,6 @@ _TRANSACTIONS = frozenset({"WATCH", "UNWATCH", "MULTI", "EXEC", "DISCARD"})
 _SUBSCRIPTIONS = frozenset({"SSUBSCRIBE", "SUNSUBSCRIBE"})  # the others have no key
 
 _NAME, _KEY = itemgetter(0), itemgetter(1)
-
-Home: TypeAlias = tuple[Shard, int | None]
 
 
 class _CollectedCommand(NamedTuple):
@@ -303,7 +301,9 @@ class _Prepared:
         latest: dict[Shard, tuple[int, object]] = {}
         for parts in self._parts.values():
             for part in parts:
-                raw = part.undecoded and _decodes(component, part.shard)
+                entry = component.entry_of(part.shard)
+                decodes = entry.resolved(entry_key(*part.shard)).get("decode_responses", False)
+                raw = part.undecoded and bool(decodes)
                 kind = object() if part.command.block is not None else raw
                 turn, before = latest.get(part.shard, (0, kind))
                 turn += kind != before
@@ -398,12 +398,15 @@ def _split(
     if len(positions) == 1:
         key = args[positions[0]]
         return [_ShardCommand(component.shard_of(key), key, args, (0,), undecoded)]
-    places = _places([args[position] for position in positions], component)
-    if len(places) == 1:
-        [(shard, _)] = places
+    request = Locate([(component.name, args[position]) for position in positions])
+    homes: dict[tuple[Shard, int | None], list[int]] = {}  # by shard and, on a cluster, by slot
+    for n, home in enumerate(locate(request, {component.name: component})):
+        homes.setdefault(home, []).append(n)
+    if len(homes) == 1:
+        [(shard, _)] = homes
         return [_ShardCommand(shard, args[positions[0]], args, range(len(positions)), undecoded)]
     if name not in _SPLIT:
-        shown = ", ".join(dict.fromkeys(str(shard) for shard, _ in places))
+        shown = ", ".join(dict.fromkeys(str(shard) for shard, _ in homes))
         raise CrossShardError(
             f"{name}: the keys live on different shards ({shown})",
             "use a common {tag} in the names of keys that belong together",
@@ -417,22 +420,8 @@ def _split(
             mine,
             undecoded,
         )
-        for (shard, _), mine in places.items()
+        for (shard, _), mine in homes.items()
     ]
-
-
-def _places(keys: Sequence[Key], component: Component) -> dict[Home, list[int]]:
-    """Return the indexes of keys by shard and, on a cluster, by slot."""
-    request = Locate([(component.name, key) for key in keys])
-    places: dict[Home, list[int]] = {}
-    for n, place in enumerate(locate(request, {component.name: component})):
-        places.setdefault(place, []).append(n)
-    return places
-
-
-def _decodes(component: Component, shard: Shard) -> bool:
-    entry = component.entry_of(shard)
-    return bool(entry.resolved(entry_key(*shard)).get("decode_responses", False))
 
 
 def _merged(args: Sequence[Any], parts: Sequence[_ShardCommand]) -> Reply:
