@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -195,7 +196,8 @@ def write_private(path: str, text: str) -> None:
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
-        os.fchmod(descriptor, 0o600)  # the file may have existed before
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # never /dev/null
+            os.fchmod(descriptor, 0o600)  # the file may have existed before
         file.write(text)
 
 
