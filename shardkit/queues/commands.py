@@ -1,4 +1,4 @@
-"""The commands of task queues: each is one script, with the keys of its queues and the time."""
+"""The commands of task queues: scripts with the keys of queues and the time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class QueueCounts(NamedTuple):
 
 
 class QueueRates(NamedTuple):
-    """What became of a queue's tasks lately, a second.
+    """The recent rates of a queue, a second.
 
     Attributes:
         enqueued: tasks that were queued, or pushed by another program and taken.
@@ -46,15 +46,7 @@ class QueueRates(NamedTuple):
 
 
 class ClaimedTask(NamedTuple):
-    """A task as the script that took it returned it.
-
-    Attributes:
-        keys: the keys of its queue.
-        id: its id.
-        stored: the task as it is stored.
-        attempts: how often it was taken.
-        claim: identifies this claim of it.
-    """
+    """A task as returned by the script that took it, with the keys of its queue."""
 
     keys: QueueKeys
     id: bytes
@@ -64,22 +56,15 @@ class ClaimedTask(NamedTuple):
 
 
 class Acknowledged(Enum):
-    """What came of an acknowledgement, as its script replies."""
+    """The outcome of an acknowledgement, as its script replies."""
 
     YES = 1
-    CLAIM_LOST = 0  # taken again, given back or queued again since
+    CLAIM_LOST = 0  # taken again or requeued since
     GONE = -1
 
 
 class QueueCommands:
-    """Builds the commands of task queues.
-
-    Args:
-        component: where they live.
-        name: the prefix of their keys.
-        attempts: how often a task is taken before it is dead.
-        clock: tells the time and makes ids.
-    """
+    """Builds the commands of task queues."""
 
     def __init__(self, component: str, name: str, attempts: int, clock: ServerClock) -> None:
         self._component = component
@@ -88,16 +73,12 @@ class QueueCommands:
         self._clock = clock
 
     def keys(self, queue: str) -> QueueKeys:
-        """Return the keys of a queue.
-
-        Raises:
-            InvalidArgumentError: its name is not valid.
-        """
+        """Return the keys of a queue."""
         check_name(queue)
         return queue_keys(self._name, queue)
 
     def put(self, queue: str, rows: Sequence[Argument]) -> Command:
-        """Return the command that queues tasks, given as id, delay, task, …."""
+        """Return the command that queues tasks; rows are id, delay, task, …."""
         return self._call("put", self.keys(queue), self._clock.script_seconds(), *rows)
 
     def take(
@@ -105,11 +86,7 @@ class QueueCommands:
     ) -> Command:
         """Return the command that takes a task from the first of these queues that has one.
 
-        Args:
-            queues: queues that live together.
-            lease: the seconds that the task is leased.
-            claim: text that no other call uses.
-            waits: whether the caller waits for tasks.
+        The queues live together, and no other call uses the claim.
         """
         keys = [key for queue in queues for key in queue.all]
         args = (
@@ -124,7 +101,7 @@ class QueueCommands:
         return script_call(self._component, script("queues/take"), keys, args)
 
     def move(self, keys: QueueKeys, limit: int) -> Command:
-        """Return the command that moves due tasks and ended leases to the waiting tasks."""
+        """Return the command that requeues due tasks and ended leases."""
         return self._call("move", keys, self._clock.script_seconds(), self._attempts, limit)
 
     def acknowledge(self, queue: str, id_: bytes, attempts: int, claim: str) -> Command:
@@ -132,11 +109,11 @@ class QueueCommands:
         return self._call("acknowledge", self.keys(queue), id_, attempts, claim)
 
     def extend(self, queue: str, id_: bytes, attempts: int, claim: str, lease: float) -> Command:
-        """Return the command that leases a task for so many seconds from now."""
+        """Return the command that extends a lease."""
         args = (self._clock.script_seconds(), id_, attempts, claim, f"{lease:.6f}")
         return self._call("extend", self.keys(queue), *args)
 
-    def give_back(
+    def requeue(
         self,
         queue: str,
         id_: bytes,
@@ -147,16 +124,10 @@ class QueueCommands:
         counts: bool = True,
         dead: str | None = None,
     ) -> Command:
-        """Return the command that gives a task back: not idempotent.
+        """Return the command that requeues a leased task, which is not idempotent.
 
-        Args:
-            queue: its queue.
-            id_: its id.
-            attempts: how often it was taken.
-            claim: the claim.
-            delay: the seconds until it is due; 0 to wait as the first.
-            counts: whether this was an attempt.
-            dead: why it is dead, if it is.
+        Without a delay it becomes the first of its queue. ``counts`` says whether this was an
+        attempt, and ``dead`` why the task is dead, if it is.
         """
         args: list[Argument] = [self._clock.script_seconds(), id_, attempts, claim]
         args += [f"{delay:.6f}", 0 if counts else 1]
@@ -165,25 +136,22 @@ class QueueCommands:
         return script_call(self._component, script("queues/return"), self.keys(queue).all, args)
 
     def cancel(self, queue: str, id_: str) -> Command:
-        """Return the command that removes a task that was not taken yet."""
+        """Return the command that removes a task that was not taken."""
         return self._call("cancel", self.keys(queue), id_)
 
     def revive(self, queue: str, *ids: bytes) -> Command:
-        """Return the command that makes dead tasks wait again: these, or the first 1,000."""
+        """Return the command that requeues dead tasks: these, or the first 1,000."""
         return self._call("revive", self.keys(queue), *ids)
 
     def restore(self, queue: str, cursor: Argument, limit: int) -> Command:
-        """Return the command that queues lost tasks again, of about so many."""
+        """Return the command that requeues lost tasks among about ``limit``."""
         return self._call("restore", self.keys(queue), cursor, limit)
 
     def counts(self, keys: QueueKeys) -> tuple[Command, ...]:
         """Return the commands that count the tasks of each kind, in the order of QueueCounts."""
-        return (
-            Command(self._component, keys.waiting, ("LLEN", keys.waiting)),
-            *(
-                Command(self._component, key, ("ZCARD", key))
-                for key in (keys.delayed, keys.taken, keys.dead)
-            ),
+        names = {"LLEN": (keys.waiting,), "ZCARD": (keys.delayed, keys.taken, keys.dead)}
+        return tuple(
+            Command(self._component, key, (name, key)) for name, of in names.items() for key in of
         )
 
     def _call(self, name: str, keys: QueueKeys, *args: Argument) -> Command:
