@@ -34,8 +34,7 @@ those who have left.
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -68,6 +67,7 @@ from shardkit.operations.operation import (
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, read_or_note
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer, stored_score
+from shardkit.structures.base.server_clock import ServerClock
 
 MOST_HISTORY = 1_000_000
 STALE = 60.0  # seconds after which a join that has not come through is refused
@@ -116,8 +116,7 @@ class Chats(Structure[Face]):
         driver: what runs its operations.
         component: where they live.
         name: the prefix of their keys.
-        now: returns the time, in seconds since 1970, instead of the servers; for tests.
-        monotonic: returns local seconds that never go back.
+        clock: tells the time.
     """
 
     def __init__(
@@ -125,12 +124,10 @@ class Chats(Structure[Face]):
         driver: Driver,
         component: str,
         name: str = "chat",
-        now: Callable[[], float] | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: ServerClock | None = None,
     ) -> None:
         super().__init__(driver, component, check_prefix(name))
-        self._now = now
-        self._monotonic = monotonic
+        self._clock = clock or ServerClock()
 
     @property
     def deferred(self) -> Chats[Deferred]:
@@ -176,7 +173,7 @@ class Chats(Structure[Face]):
         refused: Sequence[str] = everybody
         while True:
             yield from self._write_lists(id_, refused, tokens)
-            args = (self._time(), history, first, *_flat(tokens))
+            args = (self._clock.script_microseconds(), history, first, *_flat(tokens))
             [reply] = yield [self._call("create", id_, *args)]
             if reply[0] >= 0:
                 return id_ if reply[0] else None
@@ -216,7 +213,7 @@ class Chats(Structure[Face]):
         key = self._list_key(user)
         [said] = yield [self._at(key, "HGET", key, chat)]
         token = b"" if said is None else said.split(b" ")[0]
-        [left] = yield [self._call("leave", chat, self._time(), user, token)]
+        [left] = yield [self._call("leave", chat, self._clock.script_microseconds(), user, token)]
         if said is not None:
             yield [self._list_remove(user, chat, said)]
         return bool(left)
@@ -273,7 +270,7 @@ class Chats(Structure[Face]):
         """
         check_tag(self.name, "sender", sender)
         sent = encode_message(self.name, sender, body)
-        [id_] = yield [self._call("send", chat, self._time(), sender, sent)]
+        [id_] = yield [self._call("send", chat, self._clock.script_microseconds(), sender, sent)]
         return id_ or None
 
     @operation
@@ -459,9 +456,6 @@ class Chats(Structure[Face]):
         call = script(f"messaging/chat_{what}")
         return script_call(self.component, call, self._keys(chat), args, idempotent=idempotent)
 
-    def _time(self) -> Argument:
-        return "" if self._now is None else f"{self._now() * 1e6:.0f}"
-
     def _write_lists(
         self, chat: str, users: Sequence[str], tokens: dict[str, str]
     ) -> Operation[None]:
@@ -479,7 +473,7 @@ class Chats(Structure[Face]):
                 self.component,
                 call,
                 [self._list_key(user)],
-                (self._time(), chat, new, tokens.get(user, "")),
+                (self._clock.script_microseconds(), chat, new, tokens.get(user, "")),
                 idempotent=True,
             )
             for user in users
@@ -506,7 +500,7 @@ class Chats(Structure[Face]):
             return reply if reply[0] == _NO_MEMBER or reply[1] else [], float("inf")
 
         found = yield from wait_for(
-            self.component, keys[0], keys[4], attempt, seconds, self._monotonic
+            self.component, keys[0], keys[4], attempt, seconds, self._clock.monotonic
         )
         if not found:
             return []
@@ -520,7 +514,7 @@ class Chats(Structure[Face]):
             self._at(key, "TIME"),
         ]
         [flat, (seconds, micros)] = yield read
-        now = int(seconds) + int(micros) / 1e6 if self._now is None else self._now()
+        now = int(seconds) + int(micros) / 1e6 if self._clock.fixed is None else self._clock.fixed()
         listed = sorted(
             (chat.decode(), said) for chat, said in zip(flat[::2], flat[1::2], strict=True)
         )
@@ -543,7 +537,14 @@ class Chats(Structure[Face]):
     def _forget(self, user: str, stale: Sequence[tuple[str, bytes]]) -> Operation[None]:
         """Remove chats from a user's list that he is not a member of, nor will be by that token."""
         refuse = [
-            self._call("refuse", chat, self._time(), user, said.split(b" ")[0], idempotent=True)
+            self._call(
+                "refuse",
+                chat,
+                self._clock.script_microseconds(),
+                user,
+                said.split(b" ")[0],
+                idempotent=True,
+            )
             for chat, said in stale
         ]
         refused = yield refuse

@@ -41,7 +41,6 @@ import json
 import math
 import os
 import secrets
-import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -92,6 +91,7 @@ from shardkit.operations.operation import (
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, read_or_note
 from shardkit.structures.base.damage import damage, stored_integer
+from shardkit.structures.base.server_clock import ServerClock
 
 BYTE_LIMIT = 2**30
 CHUNK_SIZE = 2**18
@@ -233,8 +233,7 @@ class Files(Structure[Face]):
         component: where they live.
         name: the prefix of their keys.
         attempts: how often a file is taken by a reader before it is given up, 1 to 1,000.
-        now: returns the time, in seconds since 1970, instead of the servers; for tests.
-        monotonic: returns local seconds that never go back.
+        clock: tells the time.
     """
 
     def __init__(
@@ -243,14 +242,12 @@ class Files(Structure[Face]):
         component: str,
         name: str = "files",
         attempts: int = ATTEMPTS,
-        now: Callable[[], float] | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: ServerClock | None = None,
     ) -> None:
         super().__init__(driver, component, check_prefix(name))
         check_integer(name, "attempts", attempts, 1, 1000)
         self._attempts = attempts
-        self._now = now
-        self._monotonic = monotonic
+        self._clock = clock or ServerClock()
 
     @property
     def deferred(self) -> Files[Deferred]:
@@ -712,9 +709,6 @@ class Files(Structure[Face]):
         call = script(f"messaging/files_{what}")
         return script_call(self.component, call, self._keys(channel), args, idempotent=idempotent)
 
-    def _time(self) -> Argument:
-        return "" if self._now is None else f"{self._now() * 1e6:.0f}"
-
     def _publisher_limits(self, timeout: float | None, lease: float) -> tuple[float, int]:
         """Return the seconds to wait at most, and the microseconds of a publisher's lease."""
         seconds = check_seconds(self.name, "lease", lease, 0.001, 86_400)
@@ -741,9 +735,9 @@ class Files(Structure[Face]):
         progress: Callable[[int], object] | None,
     ) -> Operation[PublishedFile]:
         timeout, lease = limits
-        claim, until = secrets.token_hex(8), self._monotonic() + timeout
+        claim, until = secrets.token_hex(8), self._clock.monotonic() + timeout
         while True:
-            begin = (self._time(), name, claim, lease)
+            begin = (self._clock.script_microseconds(), name, claim, lease)
             [reply] = yield [self._call("begin", channel, *begin, idempotent=True)]
             self._require(channel, reply[0])
             if reply[0] == -2:
@@ -752,7 +746,7 @@ class Files(Structure[Face]):
                 return PublishedFile(name, reply[1], 0, False)
             if reply[0] > 0:
                 break
-            left = until - self._monotonic()
+            left = until - self._clock.monotonic()
             if left <= 0:
                 raise FileStalledError(
                     f"{self.name}: another process publishes {shown(name)}", "wait for it"
@@ -794,7 +788,7 @@ class Files(Structure[Face]):
             return (yield from self._advance(upload, sizes, waiting)), upload.lease / 4e6
 
         found = yield from wait_for(
-            self.component, keys[0], keys[10], attempt, timeout, self._monotonic
+            self.component, keys[0], keys[10], attempt, timeout, self._clock.monotonic
         )
         if not found:
             raise FileStalledError(
@@ -812,7 +806,7 @@ class Files(Structure[Face]):
         call = self._call(
             "advance",
             upload.channel,
-            self._time(),
+            self._clock.script_microseconds(),
             upload.number,
             upload.claim,
             upload.lease,
@@ -854,15 +848,22 @@ class Files(Structure[Face]):
 
         def attempt(waiting: str) -> Operation[tuple[Any, float]]:
             nonlocal taken_at
-            taken_at = self._monotonic()
-            args = (self._time(), reader, microseconds, claim, self._attempts, waiting)
+            taken_at = self._clock.monotonic()
+            args = (
+                self._clock.script_microseconds(),
+                reader,
+                microseconds,
+                claim,
+                self._attempts,
+                waiting,
+            )
             [reply] = yield [self._call("take", channel, *args)]
             if reply[0] == 0 and not reply[2]:
                 return None, seconds_until(reply[1])
             return reply, 0.0
 
         reply = yield from wait_for(
-            self.component, keys[0], keys[9], attempt, seconds, self._monotonic
+            self.component, keys[0], keys[9], attempt, seconds, self._clock.monotonic
         )
         if reply is None:
             return None, False
@@ -903,7 +904,7 @@ class Files(Structure[Face]):
                     self._chunk_key(file.channel, file.number, n) for n in range(source.chunk, end)
                 ]
                 batch = [self._at(key, "GET", key) for key in keys]
-                reports = not file._complete or self._monotonic() >= file._extend_at
+                reports = not file._complete or self._clock.monotonic() >= file._extend_at
                 if reports:
                     batch.append(self._report(file, "read"))
                 data = list((yield batch))
@@ -945,7 +946,7 @@ class Files(Structure[Face]):
             return False, min(left, file._lease / 3e6)
 
         yield from wait_for(
-            self.component, keys[0], keys[9], attempt, LONGEST_WAIT, self._monotonic
+            self.component, keys[0], keys[9], attempt, LONGEST_WAIT, self._clock.monotonic
         )
 
     def _progress(self, file: LeasedFile, what: str, **more: Any) -> Operation[Reply]:
@@ -963,11 +964,11 @@ class Files(Structure[Face]):
         attempts: int | None = None,
         waiting: str = "",
     ) -> Command:
-        file._extend_at = self._monotonic() + file._lease / 4e6
+        file._extend_at = self._clock.monotonic() + file._lease / 4e6
         return self._call(
             "progress",
             file.channel,
-            self._time(),
+            self._clock.script_microseconds(),
             file.number,
             file.reader,
             file._claim,
