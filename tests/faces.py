@@ -12,7 +12,7 @@ from uuid import UUID
 import redis
 
 import shardkit
-from shardkit import ShardKit, ShardMap
+from shardkit import ServerClock, ShardKit, ShardMap
 
 SESSION = "550e8400-e29b-41d4-a716-446655440000"
 SESSION_ID = 383061330139657245
@@ -54,6 +54,13 @@ def faced(kind: str, shard_map: ShardMap, **options: Any) -> Iterator[Face]:
             yield Face(akit, runner)
         finally:
             runner.run(akit.aclose())
+
+
+def clocked(kit: Any, **readings: Any) -> Any:
+    """The kit with another clock, `ServerClock(**readings)`, for what it makes."""
+    other = object.__new__(type(kit))
+    vars(other).update(vars(kit), _clock=ServerClock(**readings))
+    return other
 
 
 def holder(kit: ShardKit, component: str, key: str) -> redis.Redis:

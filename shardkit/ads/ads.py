@@ -24,10 +24,8 @@ can be negative; it is 0 for a word whose views have earned nothing yet.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from secrets import token_hex
 from typing import Final
 
 from shardkit.ads.check import check_ads
@@ -68,6 +66,7 @@ from shardkit.search.parts import WORK_PER_CALL, IndexPart, IndexParts, Span, Wr
 from shardkit.search.rebuild import Progress, rebuild_parts
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.structures.base.check import Damage
+from shardkit.structures.base.server_clock import ServerClock
 
 TARGET_SECONDS: Final = 15 * 60
 AVERAGES_TTL: Final = 60.0
@@ -90,8 +89,7 @@ class Ads(Structure[Face]):
         analyzer: turns texts into words.
         averages_ttl: for how many seconds a process uses the averages, by which new ads are
             estimated; 0 to read them for every ad.
-        new_id: makes target ids, which must be unique; by default 32 random hexadecimal digits.
-        monotonic: a clock that never goes back, in seconds.
+        clock: tells the time and makes ids.
         chunk: how many ads a chunk of postings covers, a power of two.
 
     Raises:
@@ -108,8 +106,7 @@ class Ads(Structure[Face]):
         shards: int = 1,
         analyzer: Analyzer | None = None,
         averages_ttl: float = AVERAGES_TTL,
-        new_id: Callable[[], str] | None = None,
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
         chunk: int = CHUNK,
     ) -> None:
         if not isinstance(averages_ttl, int | float) or not averages_ttl >= 0:
@@ -134,8 +131,8 @@ class Ads(Structure[Face]):
         self._parts = IndexParts(component, schema, parameters)
         super().__init__(driver, component, name)
         self._schema = schema
-        self._averages = CachedAverages(averages_ttl, monotonic or time.monotonic)
-        self._new_id = new_id or _random_id
+        self._clock = clock or ServerClock()
+        self._averages = CachedAverages(averages_ttl, self._clock.monotonic)
 
     @property
     def deferred(self) -> Ads[Deferred]:
@@ -379,7 +376,7 @@ class Ads(Structure[Face]):
             if not found:
                 return None
             _, ad_id = min((-float(ecpm), ad.decode()) for ad, ecpm in found)
-            target = target or self._new_id()
+            target = target or self._clock.new_id(16)
             view = self._record("ads/serve", target, ad_id, [TARGET_SECONDS, *words])
             # The script recognises a target that was recorded before.
             [recorded] = yield [view._replace(idempotent=True)]
@@ -466,10 +463,6 @@ class Ads(Structure[Face]):
                 f"give at most {MAX_TERMS:,}: what the page is about",
             )
         return words
-
-
-def _random_id() -> str:
-    return token_hex(16)
 
 
 def _settle_command(part: IndexPart, ids: Sequence[str]) -> Command:

@@ -13,6 +13,7 @@ from typing import Any
 from shardkit.coordination.hold import AsyncRenewals, Hold, Renewals
 from shardkit.coordination.holdable import UNSET, Holdable, Holder
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, operation
+from shardkit.structures.base.server_clock import ServerClock
 
 
 class Election(Holdable[Face]):
@@ -32,9 +33,10 @@ class Election(Holdable[Face]):
         component: str,
         name: str,
         renewals: Renewals | AsyncRenewals | None = None,
+        clock: ServerClock | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(driver, component, name, renewals, kind="election", **options)
+        super().__init__(driver, component, name, renewals, clock, kind="election", **options)
 
     @property
     def deferred(self) -> Election[Deferred]:

@@ -13,7 +13,6 @@ the server of the name. After the classes of the same names in java.util.concurr
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +30,7 @@ from shardkit.operations.commands import (
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.server_clock import ServerClock
 
 MOST_PARTIES = 1000
 MOST_COUNT = 2**40
@@ -49,11 +49,11 @@ class CountdownLatch(Structure[Face]):
         component: str,
         name: str,
         *,
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         super().__init__(driver, component, name)
         self.key = base_key("latch", name)
-        self._monotonic = monotonic or time.monotonic
+        self._monotonic = (clock or ServerClock()).monotonic
 
     @property
     def deferred(self) -> CountdownLatch[Deferred]:
@@ -130,7 +130,7 @@ class Barrier(Structure[Face]):
     Args:
         driver, component, name: see `shardkit.operations.Structure`.
         parties: how many have to arrive, 1 to 1,000; the same for all.
-        monotonic: returns local seconds that never go back.
+        clock: tells the time.
     """
 
     def __init__(
@@ -140,13 +140,13 @@ class Barrier(Structure[Face]):
         name: str,
         *,
         parties: int,
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         super().__init__(driver, component, name)
         self.key = base_key("barrier", name)
         check_integer(self.key, "parties", parties, 1, MOST_PARTIES)
         self.parties = parties
-        self._monotonic = monotonic or time.monotonic
+        self._monotonic = (clock or ServerClock()).monotonic
 
     @property
     def deferred(self) -> Barrier[Deferred]:

@@ -38,7 +38,6 @@ from __future__ import annotations
 
 import copy
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypedDict
 
@@ -79,6 +78,7 @@ from shardkit.operations.drivers import AwaitingDriver
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.server_clock import ServerClock
 
 TTL = 10.0
 WAIT = 10.0
@@ -108,7 +108,6 @@ class HoldOptions(TypedDict, total=False):
     durable_timeout: float
     label: str | None
     on_lost: Callable[[Hold[Any]], object] | None
-    monotonic: Callable[[], float] | None
 
 
 class Holder(NamedTuple):
@@ -156,6 +155,7 @@ class Holdable(Structure[Face]):
         component: where it lives.
         name: its name.
         renewals: renews its holds; None not to renew them.
+        clock: tells the time.
         kind: the prefix of its keys.
         mode: whether holds exclude others or share.
         limit: how many may share; 0 for any number.
@@ -172,7 +172,6 @@ class Holdable(Structure[Face]):
         durable_timeout: for how many seconds to wait for them.
         label: who acquires it, for inspections.
         on_lost: called with a hold that was lost, in the thread or task that found out.
-        monotonic: returns local seconds that never go back.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -184,6 +183,7 @@ class Holdable(Structure[Face]):
         component: str,
         name: str,
         renewals: Renewals | AsyncRenewals | None = None,
+        clock: ServerClock | None = None,
         *,
         kind: str = "lock",
         mode: str = EXCLUSIVE,
@@ -197,7 +197,6 @@ class Holdable(Structure[Face]):
         durable_timeout: float = DURABLE_TIMEOUT,
         label: str | None = None,
         on_lost: Callable[[Hold[Any]], object] | None = None,
-        monotonic: Callable[[], float] | None = None,
     ) -> None:
         super().__init__(undo_on_cancel(driver), component, name)
         self.kind = kind
@@ -224,7 +223,7 @@ class Holdable(Structure[Face]):
         self._durable_timeout = durable_timeout
         self._label = label
         self.on_lost = on_lost
-        self.monotonic = monotonic or time.monotonic
+        self.monotonic = (clock or ServerClock()).monotonic
         self._renewals = renewals
         self._holds: dict[object, list[Hold[Any]]] = {}  # by thread or task; of all faces
         self._owner: Holdable[Face] | None = None

@@ -10,6 +10,7 @@ from shardkit.operations.commands import script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, operation
 from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.server_clock import ServerClock
 
 MOST_HOLDERS = 10_000
 
@@ -36,7 +37,7 @@ class Semaphore(Holdable[Face]):
     Made by ``kit.semaphore``. Every holder has a time of its own, by the server's clock.
 
     Args:
-        driver, component, name, renewals, options: see `Holdable`.
+        driver, component, name, renewals, clock, options: see `Holdable`.
         limit: how many may hold it, 1 to 10,000. The first who uses it stores it; others must give
             the same.
     """
@@ -47,6 +48,7 @@ class Semaphore(Holdable[Face]):
         component: str,
         name: str,
         renewals: Renewals | AsyncRenewals | None = None,
+        clock: ServerClock | None = None,
         *,
         limit: int,
         **options: Any,
@@ -57,6 +59,7 @@ class Semaphore(Holdable[Face]):
             component,
             name,
             renewals,
+            clock,
             kind="semaphore",
             mode=SHARED,
             limit=limit,
@@ -92,7 +95,7 @@ class ReadWriteLock:
     tried would wait for each other for ever. Release, and acquire to write.
 
     Args:
-        driver, component, name, renewals, options: see `Holdable`.
+        driver, component, name, renewals, clock, options: see `Holdable`.
 
     Attributes:
         read: acquire this to read, ``with lock.read:``.
@@ -105,11 +108,13 @@ class ReadWriteLock:
         component: str,
         name: str,
         renewals: Renewals | AsyncRenewals | None = None,
+        clock: ServerClock | None = None,
         **options: Any,
     ) -> None:
         common: dict[str, Any] = {"kind": "rwlock", "limit": 0, **options}
-        self.read: Lock[Any] = Lock(driver, component, name, renewals, mode=SHARED, **common)
-        self.write: Lock[Any] = Lock(driver, component, name, renewals, mode=EXCLUSIVE, **common)
+        where = (driver, component, name, renewals, clock)
+        self.read: Lock[Any] = Lock(*where, mode=SHARED, **common)
+        self.write: Lock[Any] = Lock(*where, mode=EXCLUSIVE, **common)
 
     def __repr__(self) -> str:
         return f"ReadWriteLock({self.read.name!r}, component={self.read.component!r})"

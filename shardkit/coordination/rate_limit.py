@@ -19,8 +19,7 @@ GCRA is ITU-T I.371's, kept as one time, as in throttled and redis-cell.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from shardkit.coordination.keys import MICROSECONDS, microseconds
@@ -39,6 +38,7 @@ from shardkit.operations.operation import (
 )
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import check_integer, check_name
+from shardkit.structures.base.server_clock import ServerClock
 
 GCRA = "gcra"
 SLIDING_WINDOW = "sliding_window"
@@ -82,7 +82,7 @@ class RateLimit(Structure[Face]):
         per: the seconds; at most 31 days.
         burst: ``gcra``: how many may come at once; by default as many as the limit.
         algorithm: ``gcra`` or ``sliding_window``.
-        monotonic: returns local seconds that never go back.
+        clock: tells the time.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -98,7 +98,7 @@ class RateLimit(Structure[Face]):
         per: float = 1.0,
         burst: int | None = None,
         algorithm: str = GCRA,
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         check_name(name)
         super().__init__(driver, component, name)
@@ -125,7 +125,7 @@ class RateLimit(Structure[Face]):
         self.algorithm = algorithm
         self._script = script(f"coordination/{algorithm}")
         self._each = f"{window / limit:.6f}" if algorithm == GCRA else f"{window}"
-        self._monotonic = monotonic or time.monotonic
+        self._monotonic = (clock or ServerClock()).monotonic
 
     @property
     def deferred(self) -> RateLimit[Deferred]:

@@ -22,8 +22,7 @@ holds have no token that increases, which is what Kleppmann's criticism is about
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shardkit.coordination.guard import Guard
@@ -43,6 +42,7 @@ from shardkit.errors import (
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Partial, Pause, damage_in
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
+from shardkit.structures.base.server_clock import ServerClock
 
 LONGEST_PAUSE = 0.1
 # The part of a hold's time by which servers' clocks may run at different speeds.
@@ -56,7 +56,7 @@ class MultiLock(Structure[Face]):
         driver: runs its operations.
         locks: the locks, acquired in the order of component and name.
         wait: the most seconds to wait for all of them; None for ever.
-        monotonic: returns local seconds that never go back.
+        clock: tells the time.
 
     Raises:
         InvalidArgumentError: there is none, or one twice.
@@ -67,7 +67,7 @@ class MultiLock(Structure[Face]):
         driver: Driver,
         locks: Iterable[Lock[Any]],
         wait: float | None = WAIT,
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         self._locks = sorted(locks, key=lambda lock: (lock.component, lock.name))
         names = [(lock.component, lock.name) for lock in self._locks]
@@ -78,7 +78,7 @@ class MultiLock(Structure[Face]):
             )
         super().__init__(driver, names[0][0], "+".join(name for _, name in names))
         self._wait = wait
-        self._monotonic = monotonic or time.monotonic
+        self._monotonic = (clock or ServerClock()).monotonic
         self._held: list[list[Hold[Any]]] = []
 
     @operation
@@ -237,7 +237,7 @@ class QuorumLock(Structure[Face]):
         renewals: renews its holds.
         ttl: the seconds that a hold lasts if it is not renewed.
         wait: the most seconds to wait; None for ever.
-        monotonic: returns local seconds that never go back.
+        clock: tells the time.
     """
 
     def __init__(
@@ -246,10 +246,10 @@ class QuorumLock(Structure[Face]):
         name: str,
         components: Sequence[str],
         renewals: Renewals | AsyncRenewals | None = None,
+        clock: ServerClock | None = None,
         *,
         ttl: float = TTL,
         wait: float | None = WAIT,
-        monotonic: Callable[[], float] | None = None,
     ) -> None:
         key = base_key("quorum", name)
         texts = all(isinstance(each, str) for each in components)
@@ -260,15 +260,14 @@ class QuorumLock(Structure[Face]):
             )
         super().__init__(driver, components[0], name)
         self._locks: list[Holdable[Any]] = [
-            Holdable(driver, each, name, kind="quorum", ttl=ttl, monotonic=monotonic)
-            for each in components
+            Holdable(driver, each, name, None, clock, kind="quorum", ttl=ttl) for each in components
         ]
         self._needed = len(components) // 2 + 1
         self._renewals = renewals
         waiting_time(key, "wait", wait)
         self._wait = wait
         self._ttl = ttl
-        self._monotonic = monotonic or time.monotonic
+        self._monotonic = (clock or ServerClock()).monotonic
         self._held: list[QuorumHold] = []
 
     @operation

@@ -34,9 +34,7 @@ from __future__ import annotations
 
 import json
 import random
-import secrets
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from zlib import crc32
 
@@ -48,6 +46,7 @@ from shardkit.operations.lua import script
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.arguments import check_name
 from shardkit.structures.base.damage import damage, stored_integer
+from shardkit.structures.base.server_clock import ServerClock
 
 HIGHEST = 10**18
 MOST_BALANCE = 2**62
@@ -128,8 +127,7 @@ class Transfers(Structure[Face]):
         component: where the accounts live, each on the shard of its name.
         name: the prefix of its keys.
         grace: the seconds after which others may undo a transfer; the same for all who use it.
-        new_id: returns text that no other transfer has.
-        monotonic: returns local seconds that never go back.
+        clock: tells the time and makes ids.
     """
 
     def __init__(
@@ -139,16 +137,14 @@ class Transfers(Structure[Face]):
         name: str = "transfers",
         *,
         grace: float = GRACE,
-        new_id: Callable[[], str] | None = None,
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         check_name(name)
         super().__init__(driver, component, check_plain_name("transfers", name))
         if not 0.01 <= grace <= 86_400:
             raise InvalidArgumentError(f"{name}: grace={shown(grace)}", "give 0.01 to 86,400 s")
         self.grace = grace
-        self._monotonic = monotonic or time.monotonic
-        self._new_id = new_id or (lambda: secrets.token_hex(12))
+        self._clock = clock or ServerClock()
 
     @property
     def deferred(self) -> Transfers[Deferred]:
@@ -299,7 +295,7 @@ class Transfers(Structure[Face]):
                     break
                 yield from self._make_way(names[reply[1] - 1], attempt)
             return TransferResult(False, names[reply[1] - 1], reply[2].decode(), reply[3].decode())
-        id_ = self._new_id()
+        id_ = self._clock.new_id(12)
         try:
             return (yield from self._in_steps(id_, texts))
         except (ShardErrors, DamagedDataError) as error:
@@ -309,7 +305,7 @@ class Transfers(Structure[Face]):
     def _in_steps(self, id_: str, texts: Mapping[str, str]) -> Operation[TransferResult]:
         yield [self._log("begin", id_, json.dumps(list(texts)))]
         refused = None
-        begun = self._monotonic()
+        begun = self._clock.monotonic()
         for attempt in range(ATTEMPTS):
             replies = yield [
                 self._account_call("transfer_prepare", name, id_, text)
@@ -323,7 +319,7 @@ class Transfers(Structure[Face]):
                     others = [other.decode() for other in reply[3]]
                     # What is missing may be in a transfer whose owner died.
                     settled += yield from self._settle_old(name, others)
-            if refused is None or self._monotonic() - begun > self.grace / 2:
+            if refused is None or self._clock.monotonic() - begun > self.grace / 2:
                 break
             if refused.reason == "busy":
                 yield Pause(random.uniform(0.0005, min(LONGEST_PAUSE, 0.002 * (attempt + 1))))

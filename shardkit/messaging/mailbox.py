@@ -28,7 +28,6 @@ After Redis in Action, section 6.5.1, whose reader loses popped messages when it
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -72,6 +71,7 @@ from shardkit.structures.base.check import (
     suspected,
 )
 from shardkit.structures.base.damage import damage, stored_integer, stored_score
+from shardkit.structures.base.server_clock import ServerClock
 
 REFUSE = "refuse"
 DROP_OLDEST = "drop oldest"
@@ -116,8 +116,7 @@ class Mailboxes(Structure[Face]):
         byte_limit: the most bytes of a mailbox's messages, as stored; None for no limit.
         policy: how `send` treats a full mailbox: ``"refuse"``, or ``"drop oldest"``, even leased
             messages.
-        now: returns the time, in seconds since 1970, instead of the servers; for tests.
-        monotonic: returns local seconds that never go back.
+        clock: tells the time.
 
     Limits apply to the sending process; they are not stored.
 
@@ -133,8 +132,7 @@ class Mailboxes(Structure[Face]):
         limit: int | None = None,
         byte_limit: int | None = None,
         policy: str = REFUSE,
-        now: Callable[[], float] | None = None,
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         super().__init__(undo_on_cancel(driver), component, check_prefix(name))
         for field, value in (("limit", limit), ("byte_limit", byte_limit)):
@@ -149,8 +147,7 @@ class Mailboxes(Structure[Face]):
             byte_limit or UNLIMITED,
             "drop" if policy == DROP_OLDEST else "refuse",
         )
-        self._now = now
-        self._monotonic = monotonic or time.monotonic
+        self._clock = clock or ServerClock()
 
     @property
     def deferred(self) -> Mailboxes[Deferred]:
@@ -365,7 +362,7 @@ class Mailboxes(Structure[Face]):
             try:
                 page = yield from read()
             except DamagedDataError:  # there is no id after an impossible one
-                yield (yield from confirmed(lambda read=read: suspected(read(), _CLEARS)))
+                yield (yield from confirmed(partial(self._suspected, read)))
                 return
             wrong = yield from confirmed(partial(self._check_messages, keys, id_))
             yield wrong
@@ -384,11 +381,8 @@ class Mailboxes(Structure[Face]):
         call = script(f"messaging/mailbox_{action}")
         return script_call(self.component, call, self._keys(owner), args, idempotent=idempotent)
 
-    def _time(self) -> Argument:
-        return "" if self._now is None else f"{self._now() * 1e6:.0f}"
-
     def _send(self, to: str, messages: Sequence[bytes]) -> Command:
-        return self._call("send", to, self._time(), *self._limits, *messages)
+        return self._call("send", to, self._clock.script_microseconds(), *self._limits, *messages)
 
     def _unread(self, owners: Sequence[str]) -> Operation[list[int]]:
         keys = [self._keys(owner)[0] for owner in owners]
@@ -412,12 +406,14 @@ class Mailboxes(Structure[Face]):
             return [self._call("release", owner, *args)]
 
         def attempt(waiting: str) -> Operation[tuple[list[tuple[bytes, bytes]], float]]:
-            fetch = self._call("fetch", owner, self._time(), limit, lease, waiting)
+            fetch = self._call(
+                "fetch", owner, self._clock.script_microseconds(), limit, lease, waiting
+            )
             [(ids, stored, left)] = yield UndoableBatch([fetch], undo)
             return list(zip(ids, stored, strict=True)), seconds_until(left)
 
         rows = yield from wait_for(
-            self.component, keys[0], keys[3], attempt, seconds, self._monotonic
+            self.component, keys[0], keys[3], attempt, seconds, self._clock.monotonic
         )
         remedy = f"acknowledge({owner!r}, [id]) removes it"
         try:
@@ -464,6 +460,9 @@ class Mailboxes(Structure[Face]):
             counted = "no bytes" if text is None else f"bytes={shown(text)}"
             notes.append(Suspicion(damage(self.component, keys[2], counted, f"{held}"), _CLEARS))
         return notes
+
+    def _suspected(self, read: Callable[[], Operation[Any]]) -> Operation[Suspicions]:
+        return (yield from suspected(read(), _CLEARS))
 
     def _messages_after(self, key: str, id_: int) -> Operation[list[tuple[int, bytes]]]:
         args = ("ZRANGE", key, f"({id_}", "+inf", "BYSCORE", "LIMIT", 0, MOST_AT_ONCE)

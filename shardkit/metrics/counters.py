@@ -20,7 +20,6 @@ After Redis in Action, section 5.2.1.
 from __future__ import annotations
 
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -44,6 +43,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, check_name
+from shardkit.structures.base.server_clock import ServerClock
 
 # Precisions in seconds, and how many slices of each are kept.
 PRECISIONS = (1, 5, 60, 300, 3600, 18000, 86400)
@@ -94,14 +94,14 @@ class _Hits:
     def collect(self) -> Mapping[Any, Sequence[Any]]:
         with self.lock:
             hits, self.hits = self.hits, {}
-        when = self._counters._monotonic()
+        when = self._counters._clock.monotonic()
         found: dict[int, list[Any]] = {}
         for name, count in hits.items():
             found.setdefault(group_of(name), []).append((name, when, count))
         return found
 
     def request(self, place: int, writer: str, number: str, records: Sequence[Any]) -> Command:
-        now = self._counters._monotonic()
+        now = self._counters._clock.monotonic()
         updates = [(name, max(0.0, now - when), count) for name, when, count in records]
         return self._counters._add(place, updates, writer, number)
 
@@ -121,7 +121,7 @@ class TimeSliceCounters(Structure[Face]):
         precisions: the lengths of slices in seconds; as a mapping, each with how many are kept. All
             processes should say the same: one that keeps less removes what others still keep.
         samples: how many slices are kept where ``precisions`` does not say it.
-        now: returns the time, in seconds since 1970, instead of the servers; for tests.
+        clock: tells the time.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -135,8 +135,7 @@ class TimeSliceCounters(Structure[Face]):
         name: str = "counters",
         precisions: Mapping[int, int] | Iterable[int] = PRECISIONS,
         samples: int = SAMPLES,
-        now: Callable[[], float] | None = None,
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         check_name(name)
         super().__init__(driver, component, name)
@@ -152,11 +151,12 @@ class TimeSliceCounters(Structure[Face]):
         self._kept: list[Argument] = [len(given)]
         for precision, kept in self.precisions.items():
             self._kept += [precision, kept]
-        self._clock = now
-        self._monotonic = monotonic or time.monotonic
+        self._clock = clock or ServerClock()
         self._background = background
-        key = ("counters", component, name, tuple(self.precisions.items()), now, monotonic)
-        self._outbox, self._recorder = background.recorder(key, lambda: _Hits(self))
+        key = ("counters", component, name, tuple(self.precisions.items()), self._clock)
+        self._outbox, self._recorder = background.recorder(
+            key, lambda: _Hits(self), self._clock.monotonic
+        )
 
     @property
     def deferred(self) -> TimeSliceCounters[Deferred]:
@@ -327,7 +327,7 @@ class TimeSliceCounters(Structure[Face]):
                     self._known(group),
                     *(self._of(group, name.decode(errors="replace")) for name in names),
                 ]
-                args = [self._now(), *self._kept, *names]
+                args = [self._clock.script_seconds(), *self._kept, *names]
                 call = script("metrics/clean_counts")
                 batch.append(script_call(self.component, call, keys, args, idempotent=True))
             if batch:
@@ -355,11 +355,11 @@ class TimeSliceCounters(Structure[Face]):
             raise InvalidArgumentError(f"{self.name}: interval={shown(interval)}", "give 1 or more")
         removed = Cleaned(0, 0)
         while not stopped():
-            began = self._monotonic()
+            began = self._clock.monotonic()
             found = yield from TimeSliceCounters.clean.steps(self)
             removed = Cleaned(removed.chunks + found.chunks, removed.counters + found.counters)
             paused = 0
-            while not stopped() and (not paused or self._monotonic() - began < interval):
+            while not stopped() and (not paused or self._clock.monotonic() - began < interval):
                 yield Pause(1.0)
                 paused += 1
         return removed
@@ -379,7 +379,7 @@ class TimeSliceCounters(Structure[Face]):
     def _due(self, group: int) -> Command:
         key = self._known(group)
         call = script("metrics/due_counts")
-        args = [self._now(), CLEANED_AT_ONCE]
+        args = (self._clock.script_seconds(), CLEANED_AT_ONCE)
         return script_call(self.component, call, [key], args, idempotent=True)
 
     def _add(
@@ -391,7 +391,7 @@ class TimeSliceCounters(Structure[Face]):
             rows += [places.setdefault(name, len(places) + 1), f"{age:.6f}", count]
         base = f"{self.name}:{{{self.name}:{group}}}"
         keys = [f"{base}:sent:{writer}", f"{base}:known", *(f"{base}:of:{name}" for name in places)]
-        args = [self._now(), number, *self._kept, *places, *rows]
+        args = [self._clock.script_seconds(), number, *self._kept, *places, *rows]
         call = script("metrics/count")
         return script_call(self.component, call, keys, args, idempotent=bool(number))
 
@@ -406,7 +406,7 @@ class TimeSliceCounters(Structure[Face]):
         for name in names:
             check_name(name)
             key = self._of(group_of(name), name)
-            args = (self._now(), precision, samples)
+            args = (self._clock.script_seconds(), precision, samples)
             call = script("metrics/read_counts")
             batch.append(script_call(self.component, call, [key], args))
         sums: dict[int, int] = {}
@@ -437,9 +437,6 @@ class TimeSliceCounters(Structure[Face]):
 
     def _of(self, group: int, name: str) -> str:
         return f"{self.name}:{{{self.name}:{group}}}:of:{name}"
-
-    def _now(self) -> Argument:
-        return "" if self._clock is None else f"{self._clock():.6f}"
 
 
 # It checks its arguments itself, in a fifth of the time.

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -42,6 +41,7 @@ from shardkit.operations.operation import (
 from shardkit.queues.keys import check_prefix
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
+from shardkit.structures.base.server_clock import ServerClock
 
 SEVERITIES = ("debug", "info", "warning", "error", "critical")
 LIMIT = 100
@@ -123,7 +123,7 @@ class _Messages:
         self.dropped = 0
 
     def add(self, name: str, severity: int, message: str, common: str) -> None:
-        when = self._logs._monotonic()
+        when = self._logs._clock.monotonic()
         with self.lock:
             if len(self.messages) < self.most:
                 self.messages.append((name, severity, when, message, common))
@@ -139,7 +139,7 @@ class _Messages:
         return found
 
     def request(self, place: str, writer: str, number: str, records: Sequence[Any]) -> Command:
-        now = self._logs._monotonic()
+        now = self._logs._clock.monotonic()
         rows = [(level, max(0.0, now - when), text, same) for level, when, text, same in records]
         return self._logs._write(place, rows, writer, number)
 
@@ -169,17 +169,17 @@ class Logs(Structure[Face]):
         component: str,
         name: str = "logs",
         limit: int = LIMIT,
-        now: Callable[[], float] | None = None,
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         super().__init__(driver, component, check_prefix(name))
         check_integer(name, "limit", limit, 1, MOST_LIMIT)
         self.limit = limit
-        self._clock = now
-        self._monotonic = monotonic or time.monotonic
+        self._clock = clock or ServerClock()
         self._background = background
-        key = ("logs", component, name, limit, now, monotonic)
-        self._outbox, self._recorder = background.recorder(key, lambda: _Messages(self))
+        key = ("logs", component, name, limit, self._clock)
+        self._outbox, self._recorder = background.recorder(
+            key, lambda: _Messages(self), self._clock.monotonic
+        )
 
     @property
     def deferred(self) -> Logs[Deferred]:
@@ -376,7 +376,7 @@ class Logs(Structure[Face]):
     def _write(
         self, name: str, rows: Sequence[tuple[int, float, str, str]], writer: str, number: str
     ) -> Command:
-        args: list[Argument] = [self._now(), number, self.limit, MOST_MESSAGES]
+        args: list[Argument] = [self._clock.script_seconds(), number, self.limit, MOST_MESSAGES]
         for level, age, text, same in rows:
             args += [level, f"{age:.6f}", text, same]
         keys = [f"{self.name}:{{{name}}}:sent:{writer}", *self._keys(name)]
@@ -400,9 +400,6 @@ class Logs(Structure[Face]):
                 f"{self.name}: log {shown(name)}",
                 "leave out braces: its name is the keys' hash tag",
             )
-
-    def _now(self) -> Argument:
-        return "" if self._clock is None else f"{self._clock():.6f}"
 
 
 def _text(message: object) -> str:

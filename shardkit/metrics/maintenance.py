@@ -14,8 +14,6 @@ After Redis in Action, section 5.4.1.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import NamedTuple
 
 from shardkit.errors import InvalidArgumentError, ShardErrors
@@ -24,6 +22,7 @@ from shardkit.operations.commands import Transaction
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
 from shardkit.queues.keys import check_prefix
 from shardkit.structures.base.arguments import check_name
+from shardkit.structures.base.server_clock import ServerClock
 
 YES = b"yes"
 FRESH = 1.0
@@ -49,7 +48,7 @@ class Maintenance(Structure[Face]):
         driver: runs its operations.
         component: where it lives.
         name: its key, and the prefix of those of the parts.
-        monotonic: local seconds that never go back; for tests.
+        clock: tells the time.
     """
 
     def __init__(
@@ -57,10 +56,10 @@ class Maintenance(Structure[Face]):
         driver: Driver,
         component: str,
         name: str = "is-under-maintenance",
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         super().__init__(driver, component, check_prefix(name))
-        self._monotonic = monotonic or time.monotonic
+        self._clock = clock or ServerClock()
         self._known: dict[str, tuple[float, MaintenanceState | None]] = {}
 
     @property
@@ -127,7 +126,7 @@ class Maintenance(Structure[Face]):
         return (yield from self._state(part))
 
     def _state(self, part: str) -> Operation[MaintenanceState | None]:
-        now = self._monotonic()
+        now = self._clock.monotonic()
         read, known = self._known.get(part, (now - FRESH, None))
         if now - read < FRESH:
             return known

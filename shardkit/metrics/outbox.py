@@ -20,7 +20,6 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -84,12 +83,10 @@ class Outbox:
         dropped: how many records were lost, because servers were away or refused them.
     """
 
-    def __init__(
-        self, driver: Driver, recorder: Recorder, monotonic: Callable[[], float] | None = None
-    ) -> None:
+    def __init__(self, driver: Driver, recorder: Recorder, monotonic: Callable[[], float]) -> None:
         self._driver = driver
         self._recorder = recorder
-        self._monotonic = monotonic or time.monotonic
+        self._monotonic = monotonic
         self._warned = -1e9
         self.reset()
 
@@ -220,12 +217,14 @@ class Background:
         """Whether anything can be waiting."""
         return bool(self._outboxes) and not self._closed
 
-    def recorder(self, key: Hashable, make: Callable[[], Any]) -> tuple[Outbox, Any]:
+    def recorder(
+        self, key: Hashable, make: Callable[[], Any], monotonic: Callable[[], float]
+    ) -> tuple[Outbox, Any]:
         """Return the outbox and the recorder of a key; made with ``make`` the first time."""
         with self._lock:
             if key not in self._outboxes:
                 made = make()
-                self._outboxes[key] = Outbox(self.driver, made), made
+                self._outboxes[key] = Outbox(self.driver, made, monotonic), made
             return self._outboxes[key]
 
     def start(self) -> None:

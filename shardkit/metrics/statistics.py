@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import math
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -34,6 +33,7 @@ from shardkit.operations.lua import script
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.damage import damage
+from shardkit.structures.base.server_clock import ServerClock
 
 ACCURACY = 0.01
 FORMAT = 1
@@ -198,7 +198,7 @@ class _Measured:
         with self.lock:
             values, self.values = self.values, {}
             sums, self.sums = self.sums, {}
-        when = self._statistics._monotonic()
+        when = self._statistics._clock.monotonic()
         found: dict[int, list[Any]] = {}
         for key, some in values.items():
             total = sums.get(key) or _Sum()
@@ -208,7 +208,7 @@ class _Measured:
         return found
 
     def request(self, place: int, writer: str, number: str, records: Sequence[Any]) -> Command:
-        now = self._statistics._monotonic()
+        now = self._statistics._clock.monotonic()
         rows = [(key, max(0.0, now - when), total) for key, when, total in records]
         return self._statistics._observe(place, rows, writer, number)
 
@@ -230,7 +230,7 @@ class MeasuredValues(Structure[Face]):
         background: sends what `record` takes.
         component: where they live.
         name: the prefix of their keys.
-        now: returns the time, in seconds since 1970, instead of the servers; for tests.
+        clock: tells the time.
     """
 
     def __init__(
@@ -239,16 +239,16 @@ class MeasuredValues(Structure[Face]):
         background: Background,
         component: str,
         name: str = "stats",
-        now: Callable[[], float] | None = None,
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         check_name(name)
         super().__init__(driver, component, name)
-        self._clock = now
-        self._monotonic = monotonic or time.monotonic
+        self._clock = clock or ServerClock()
         self._background = background
-        key = ("statistics", component, name, now, monotonic)
-        self._outbox, self._recorder = background.recorder(key, lambda: _Measured(self))
+        key = ("statistics", component, name, self._clock)
+        self._outbox, self._recorder = background.recorder(
+            key, lambda: _Measured(self), self._clock.monotonic
+        )
 
     @property
     def deferred(self) -> MeasuredValues[Deferred]:
@@ -361,12 +361,8 @@ class MeasuredValues(Structure[Face]):
         _check_period(self.name, period)
         check_integer(self.name, "limit", limit, 1, MOST_SLOWEST)
         home = f"{self.name}:slowest:{{{kind}}}"
-        if self._clock is None:
-            [now] = yield [self._at(home, "TIME")]
-            seconds = int(now[0])
-        else:
-            seconds = int(self._clock())
-        hour = seconds // 3600 * 3600 - 3600 * PERIODS.index(period)
+        seconds = yield from self._clock.seconds(self.component, home)
+        hour = int(seconds) // 3600 * 3600 - 3600 * PERIODS.index(period)
         key = f"{home}:{hour}"
         read = ("ZREVRANGE", key, 0, limit - 1, "WITHSCORES")
         [rows] = yield [self._at(key, *read)]
@@ -439,7 +435,7 @@ class MeasuredValues(Structure[Face]):
         number: str,
     ) -> Command:
         places: dict[tuple[str, str], int] = {}
-        args: list[Argument] = [self._now(), number]
+        args: list[Argument] = [self._clock.script_seconds(), number]
         for key, age, total in rows:
             args += [places.setdefault(key, len(places) + 1), f"{age:.6f}", *total.row()]
         keys = [f"{self.name}:{{{self.name}:{group}}}:sent:{writer}"]
@@ -484,9 +480,6 @@ class MeasuredValues(Structure[Face]):
             raise InvalidArgumentError(
                 f"{self.name}: value={shown(value)}", f"give a number of up to {_MOST_VALUE:g}"
             )
-
-    def _now(self) -> Argument:
-        return "" if self._clock is None else f"{self._clock():.6f}"
 
 
 def _check_period(owner: str, period: str) -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from shardkit.errors import ShardFailure
@@ -59,7 +59,6 @@ class Claim:
         queues: the queues, in order of priority.
         commands: builds their commands.
         lease: the seconds that a task is leased.
-        new_id: returns an id for a task that has none.
     """
 
     def __init__(
@@ -68,13 +67,11 @@ class Claim:
         queues: Sequence[QueueKeys],
         commands: QueueCommands,
         lease: float,
-        new_id: Callable[[], str],
     ) -> None:
         self._component = component
         self._queues = queues
         self._commands = commands
         self._lease = lease
-        self._new_id = new_id
         self._places: list[Any] = [None] * len(queues)
         self._claim = ""  # of the latest batch
         # By the clocks of the queues' servers: the time of the first attempt, by queue; the seconds
@@ -158,7 +155,7 @@ class Claim:
             return [self._commands.give_back(keys.queue, id_, attempts, claim, counts=False)]
 
         queues = self._queues[first:end]
-        take = self._commands.take(queues, self._lease, self._new_id(), claim, waits=waits)
+        take = self._commands.take(queues, self._lease, claim, waits=waits)
         return _ClaimBatch([take, *more], undo)
 
     def _parse_take(self, first: int, reply: Reply, claim: str) -> ClaimedTask | None:

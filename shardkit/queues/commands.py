@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from shardkit.operations.commands import Argument, Command, script_call
 from shardkit.operations.lua import script
 from shardkit.queues.keys import QueueKeys, queue_keys
 from shardkit.structures.base.arguments import check_name
+from shardkit.structures.base.server_clock import ServerClock
 
 MOVED_AT_ONCE = 100
 
@@ -77,16 +78,14 @@ class QueueCommands:
         component: where they live.
         name: the prefix of their keys.
         attempts: how often a task is taken before it is dead.
-        now: returns the time, in seconds since 1970; None for the servers' clocks.
+        clock: tells the time and makes ids.
     """
 
-    def __init__(
-        self, component: str, name: str, attempts: int, now: Callable[[], float] | None
-    ) -> None:
+    def __init__(self, component: str, name: str, attempts: int, clock: ServerClock) -> None:
         self._component = component
         self._name = name
         self._attempts = attempts
-        self._clock = now
+        self._clock = clock
 
     def keys(self, queue: str) -> QueueKeys:
         """Return the keys of a queue.
@@ -99,26 +98,25 @@ class QueueCommands:
 
     def put(self, queue: str, rows: Sequence[Argument]) -> Command:
         """Return the command that queues tasks, given as id, delay, task, …."""
-        return self._call("put", self.keys(queue), self._now(), *rows)
+        return self._call("put", self.keys(queue), self._clock.script_seconds(), *rows)
 
     def take(
-        self, queues: Sequence[QueueKeys], lease: float, new_id: str, claim: str, *, waits: bool
+        self, queues: Sequence[QueueKeys], lease: float, claim: str, *, waits: bool
     ) -> Command:
         """Return the command that takes a task from the first of these queues that has one.
 
         Args:
             queues: queues that live together.
             lease: the seconds that the task is leased.
-            new_id: an id for a task that was pushed without one.
             claim: text that no other call uses.
             waits: whether the caller waits for tasks.
         """
         keys = [key for queue in queues for key in queue.all]
         args = (
-            self._now(),
+            self._clock.script_seconds(),
             f"{lease:.6f}",
             self._attempts,
-            new_id,
+            self._clock.new_id(),  # for a task that was pushed without one
             int(waits),
             MOVED_AT_ONCE,
             claim,
@@ -127,7 +125,7 @@ class QueueCommands:
 
     def move(self, keys: QueueKeys, limit: int) -> Command:
         """Return the command that moves due tasks and ended leases to the waiting tasks."""
-        return self._call("move", keys, self._now(), self._attempts, limit)
+        return self._call("move", keys, self._clock.script_seconds(), self._attempts, limit)
 
     def acknowledge(self, queue: str, id_: bytes, attempts: int, claim: str) -> Command:
         """Return the command that removes a task that is done."""
@@ -135,7 +133,7 @@ class QueueCommands:
 
     def extend(self, queue: str, id_: bytes, attempts: int, claim: str, lease: float) -> Command:
         """Return the command that leases a task for so many seconds from now."""
-        args = (self._now(), id_, attempts, claim, f"{lease:.6f}")
+        args = (self._clock.script_seconds(), id_, attempts, claim, f"{lease:.6f}")
         return self._call("extend", self.keys(queue), *args)
 
     def give_back(
@@ -160,7 +158,7 @@ class QueueCommands:
             counts: whether this was an attempt.
             dead: why it is dead, if it is.
         """
-        args: list[Argument] = [self._now(), id_, attempts, claim]
+        args: list[Argument] = [self._clock.script_seconds(), id_, attempts, claim]
         args += [f"{delay:.6f}", 0 if counts else 1]
         if dead is not None:
             args.append(dead.encode(errors="replace"))
@@ -191,6 +189,3 @@ class QueueCommands:
     def _call(self, name: str, keys: QueueKeys, *args: Argument) -> Command:
         call = script(f"queues/{name}")
         return script_call(self._component, call, keys.all, args, idempotent=True)
-
-    def _now(self) -> Argument:
-        return "" if self._clock is None else f"{self._clock():.6f}"

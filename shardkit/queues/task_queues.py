@@ -29,8 +29,7 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
@@ -64,6 +63,7 @@ from shardkit.queues.task_codec import (
 )
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Damage
+from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.sorted_set.merged_ranges import range_over
 
 logger = logging.getLogger("shardkit.queues")
@@ -94,8 +94,7 @@ class TaskQueues(Structure[Face]):
         attempts: how often a task is taken before it is dead, 1 to 1,000.
         retry_delay: the seconds until a failed task is tried again, doubled each further time.
         longest_retry_delay: the most seconds of such a delay.
-        now: returns the time, in seconds since 1970, instead of the servers; for tests.
-        new_id: returns ids for tasks; by default 16 random hexadecimal digits.
+        clock: tells the time and makes ids.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -109,16 +108,15 @@ class TaskQueues(Structure[Face]):
         attempts: int = ATTEMPTS,
         retry_delay: float = RETRY_DELAY,
         longest_retry_delay: float = LONGEST_RETRY_DELAY,
-        now: Callable[[], float] | None = None,
-        new_id: Callable[[], str] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         super().__init__(undo_on_cancel(driver), component, check_prefix(name))
         check_integer(name, "attempts", attempts, 1, 1000)
         self.attempts = attempts
         self._retry_delay = self._seconds("retry_delay", retry_delay)
         self._longest_retry_delay = self._seconds("longest_retry_delay", longest_retry_delay)
-        self._commands = QueueCommands(component, name, attempts, now)
-        self._new_id = new_id or (lambda: secrets.token_hex(8))
+        self._clock = clock or ServerClock()
+        self._commands = QueueCommands(component, name, attempts, self._clock)
         self._turns = [0]  # rotations of queues with one priority; shared by all faces
 
     @property
@@ -245,7 +243,6 @@ class TaskQueues(Structure[Face]):
             self._order(queues),
             self._commands,
             self._seconds("lease", lease),
-            self._new_id,
         )
         while True:
             taken = yield from claim.take(seconds)
@@ -553,7 +550,7 @@ class TaskQueues(Structure[Face]):
         ids = []
         for task in tasks:
             name, args, delay, given = NewTask(*task)
-            id_ = self._new_id() if given is None else given
+            id_ = self._clock.new_id() if given is None else given
             stored = encode_task(self.name, id_, queue, name, args)
             rows += [id_, f"{self._delay(delay):.6f}", stored]
             ids.append(id_)

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from faces import Face, keys_of
+from faces import Face, clocked, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import (
@@ -24,7 +24,6 @@ from shardkit.search.model.results import SearchCursor, read_cursor
 from shardkit.search.model.term_counts import TermCounts, TermStatistics
 from shardkit.search.query.tree import Range, Word
 from shardkit.search.text.analyzer import Analyzer
-from shardkit.structures.base.server_clock import ServerClock
 
 ATTRIBUTES = {"votes": "number", "day": "date", "lang": "text"}
 
@@ -335,8 +334,7 @@ def test_the_query_runs_again_when_its_cached_result_expired(face: Face, kit: Sh
 
 def test_counts_of_words_are_read_once(face: Face, kit: ShardKit) -> None:
     now = [100.0]
-    face.kit._clock = ServerClock(monotonic=lambda: now[0])
-    index = opened(face)
+    index = opened(Face(clocked(face.kit, monotonic=lambda: now[0]), face.runner))
     face.run(index.index_many([(str(n), f"x y{n}") for n in range(4)]))
 
     def exchanges(query: str, **options: Any) -> int:
