@@ -193,7 +193,7 @@ def test_a_file_that_ends_while_it_is_published_leaves_no_chunks_behind(
         if killed:
             steps.close()
         else:
-            with pytest.raises(FileStalledError, match="given up"):
+            with pytest.raises(FileStalledError, match="gave up"):
                 run_on(kit, steps, step)
         left = keys_of(kit, "many")
         assert not [key for key in left if key.startswith(f"f{exchanges}:{{logs:")]
@@ -216,7 +216,7 @@ def test_another_publisher_goes_on_when_the_lease_of_a_killed_one_is_over(kit: S
         files.publish("logs", io.BytesIO(TEXT), name="a", timeout=0)
     clock.seconds += 0.2
     assert files.publish("logs", io.BytesIO(TEXT), name="a", timeout=0).size == len(TEXT)
-    with pytest.raises(FileLeaseLostError, match="files: somebody else publishes 'a' now; leave"):
+    with pytest.raises(FileLeaseLostError, match="files: another process publishes 'a' now; leave"):
         run_on(kit, steps, step)
 
 
@@ -243,7 +243,7 @@ def test_a_reader_that_dies_is_replaced_where_its_checkpoint_was(face: Face) -> 
         assert len(rest) < len(LINES)
         assert LINES[-len(rest) :] == rest
         assert len(rest) >= len(LINES) - reported  # what was given out in the last page comes again
-        with pytest.raises(FileLeaseLostError, match="may have taken it; give a longer lease"):
+        with pytest.raises(FileLeaseLostError, match="may have leased it; set a longer lease"):
             face.run(files.checkpoint(first))
         face.run(files.done(second))
     assert face.run(files.status("logs")).held == 0
@@ -289,7 +289,7 @@ def test_reading_extends_the_lease_once_a_quarter_of_it_has_passed(kit: ShardKit
     assert b"".join(files.read(other)) == TEXT
     files.done(other)
     step = steps.send(kit.driver._run_step(step))  # chunks are gone: whose is the file?
-    with pytest.raises(FileLeaseLostError, match="may have taken it; give a longer lease than"):
+    with pytest.raises(FileLeaseLostError, match="may have leased it; set a longer lease than"):
         steps.send(kit.driver._run_step(step))
 
 
@@ -395,7 +395,7 @@ def test_a_publisher_that_was_killed_is_resumed_by_another(kit: ShardKit) -> Non
             files.publish("logs", io.BytesIO(content), name="a", timeout=0)
         clock.seconds += 61
         if reader is not None:
-            with pytest.raises(FileStalledError, match="nobody publishes it"):
+            with pytest.raises(FileStalledError, match="has no publisher"):
                 list(files.read(reader))
         assert files.publish("logs", io.BytesIO(content), name="a").size == 40_500
         clock.seconds += 61

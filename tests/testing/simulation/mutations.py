@@ -38,7 +38,7 @@ from shardkit.operations.deadlines import Deadline
 from shardkit.queues import Worker
 from shardkit.queues.worker_base import BaseWorker
 from shardkit.search.searcher import Searcher
-from shardkit.social.delivery.fan_out import FanOut
+from shardkit.social.fan_out import FanOut
 from shardkit.structures.base import parameters
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.layouts import growing

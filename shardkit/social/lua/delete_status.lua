@@ -9,9 +9,9 @@
 -- ARGV[4]  the server's time before the disk was read, in milliseconds
 -- ARGV[5]  the longest time ago, in milliseconds
 -- ARGV[6]  the milliseconds that the tombstone stays
--- Reply    1; 2 if readers fetch it, so that it is in no timeline but its author's profile; -1 if
---          the disk was read too long ago; nil if there is no such status, it is another user's, or
---          it is being deleted
+-- Reply    1; 2 if readers fetch it, so that only its author's profile has it; -1 if the disk was
+--          read too long ago; nil if there is no such status, it is another user's, or it is being
+--          deleted
 --@include social/clock
 local time, on_disk = now(), ARGV[3] ~= ''
 if redis.call('ZSCORE', KEYS[3], ARGV[2]) then return false end

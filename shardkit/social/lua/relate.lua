@@ -1,16 +1,16 @@
 -- Follow or unfollow: both halves of the relation change together.
 -- KEYS[1]  the clock of this part of the relations, a STRING
 -- KEYS[2]  the notes of unfinished changes in this part, a ZSET
--- KEYS[3]  whom the first one follows, a ZSET: id, version
--- KEYS[4]  who follows the second one, a ZSET: id, version
--- KEYS[5]  whom the first one has blocked, a ZSET
--- KEYS[6]  whom the second one has blocked, a ZSET
+-- KEYS[3]  the accounts that the first one follows, a ZSET: id, version
+-- KEYS[4]  the second one's followers, a ZSET: id, version
+-- KEYS[5]  the users that the first one has blocked, a ZSET
+-- KEYS[6]  the users that the second one has blocked, a ZSET
 -- ARGV[1]  follow, unfollow, or check: only note the pair as pending
 -- ARGV[2]  the first one's id
 -- ARGV[3]  the second one's id
 -- ARGV[4]  the note
--- Reply    {1, whether it follows now, version, how many the first one follows here, how many
---          follow the second one here}; {0} if that was so already; {-1} if one has blocked
+-- Reply    {1, whether the first one follows now, version, the number that it follows here, the
+--          second one's number of followers here}; {0}: no change; {-1}: one has blocked the other
 --@include social/clock
 local follows = redis.call('ZSCORE', KEYS[3], ARGV[3]) and 1 or 0
 if ARGV[1] == 'follow' then

@@ -6,16 +6,16 @@
 -- ARGV[3]  the version
 -- ARGV[4]  the number of relations in this part
 -- ARGV[5]  with more followers than this, posts are no longer pushed; 0: they always are
--- ARGV[6]  with fewer than this, they are again
+-- ARGV[6]  with fewer than this, posts are pushed again
 -- ARGV[7]  the note of a change of the mode
--- Reply    {the total, mode, version of the mode, 1 if it has just changed}; nil: no such account
+-- Reply    {the mode, its version, 1 if it has just changed}; nil: no such account
 --@include social/clock
 local known = redis.call('HMGET', KEYS[1], 'id', ARGV[2], ':mode', ':version', ARGV[1])
 if not known[1] then return false end
-local total, mode, version = tonumber(known[5]) or 0, known[3] or '', known[4] or '0'
+local mode, version = known[3] or '', known[4] or '0'
 local seen, count = string.match(known[2] or '', '^(%d+) (%d+)$')
 if not seen or tonumber(seen) < tonumber(ARGV[3]) then
-  total = total + tonumber(ARGV[4]) - tonumber(count or 0)
+  local total = (tonumber(known[5]) or 0) + tonumber(ARGV[4]) - tonumber(count or 0)
   redis.call('HSET', KEYS[1], ARGV[1], string.format('%d', total),
     ARGV[2], ARGV[3] .. ' ' .. ARGV[4])
 end
@@ -34,4 +34,4 @@ if limit > 0 then
     redis.call('ZADD', KEYS[2], version, ARGV[7])
   end
 end
-return {total, mode, version, changes}
+return {mode, version, changes}

@@ -2,14 +2,14 @@
 -- KEYS[1]  the user, a HASH
 -- KEYS[2]  the number of ids that the part has issued, a STRING
 -- KEYS[3]  the notes of unfinished changes in this part, a ZSET
--- KEYS[4]  only with an idempotency key: what a call with it has created, a STRING
+-- KEYS[4]  only with an idempotency key: the status that a call with it created, a STRING
 -- ARGV[1]  the end of the keys of records of this part, before their ids; it has the tag of KEYS[1]
 -- ARGV[2]  the number of the part
 -- ARGV[3]  the number of parts
 -- ARGV[4]  the user's id
--- ARGV[5]  the milliseconds for which an idempotency key is remembered
--- ARGV[6]  the statuses that a profile keeps: who ever had more is marked, as the profile does not
---          have all of them any more, however many are deleted
+-- ARGV[5]  the milliseconds for which an idempotency key is stored
+-- ARGV[6]  the statuses that a profile keeps: a user who ever had more is marked, as the profile
+--          no longer has all of them, however many are deleted
 -- ARGV[7]  and on: field, value, … of the status
 -- Reply    {id, time, the user's mode, its version}; time is an empty string if a call with the
 --          same key has created it, and nothing remains to be done; nil if there is no such user

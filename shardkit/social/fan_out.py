@@ -1,10 +1,10 @@
-"""Fan-out: what has to be done for all followers of an account, in passes.
+"""Fan-out: a change in the timelines of all followers of an account, in passes.
 
-`resumable_jobs` continues a fan-out after its call returns; `shardkit.social.repair` resumes one
-that a crash interrupted.
+`delivery` continues a fan-out after its call returns; `repair` resumes one that a crash
+interrupted.
 
-A pass is three exchanges: it reads the next followers from all parts of the relations, writes to
-their timelines, one script for each server, and verifies that its reads still hold. The
+A pass takes three exchanges. It reads the next followers from all parts of the relations, writes to
+their timelines with one script for each server, and verifies that its reads still hold. The
 verification shares its exchange with the next pass's reads::
 
     read     16 parts      ~60 followers each
@@ -12,62 +12,109 @@ verification shares its exchange with the next pass's reads::
     verify   16 parts      still as many followers as read?      │  the next pass's
              1             does the status still exist?         ─┘  read
 
-**New followers** are missed by neither a pass nor a copy. A post is in its author's profile before
-followers are read, and a follower is in the relations before the profile is copied. So whoever is
-not among the followers read came later, and copies the post.
+**New followers** miss no post. A post is in its author's profile before followers are read, and a
+follower is in the relations before the profile is copied. So a follower who was not read came
+later, and copies the post.
 
 **Followers who leave** may have been read before, and get a post after their timeline was cleaned.
-Versions in a part only grow, so new followers come behind those read: if there are fewer between
-the first and the last one now, somebody has left, and `Relations.check` cleans up.
+Versions in a part only grow, so new followers come behind those read. If there are now fewer
+between the first and the last one, somebody has left, and `Relations.check` cleans up.
 
-**A status that is deleted meanwhile** is removed from the timelines that the pass has just written;
-the deletion's own passes handle all others.
+**A status that is deleted during a fan-out** is removed from the timelines that the pass has just
+written. The deletion's own passes handle all others.
 
-An interrupted job has left a note (`content.statuses`), so that `repair` starts it again; all that
-a pass writes may be written again. Only who left just before the interruption is unknown then: an
-entry can stay in that timeline until `reconcile` checks it.
+An interrupted job has left a note (`statuses`), so `repair` starts it again; a pass may write
+everything again. Only followers who left just before the interruption are unknown then: an entry
+can stay in their timelines until `reconcile` checks them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from shardkit.operations.commands import Command, Key, To, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
-from shardkit.social.base.keys import KINDS, KeyLayout
-from shardkit.social.base.models import stored_ids
-from shardkit.social.content.statuses import Statuses
-from shardkit.social.content.timelines import Timelines, scored_members, timeline_entries
-from shardkit.social.delivery.fan_out_job import (
-    DELETE,
-    DONE,
-    FILL,
-    MARK,
-    POST,
-    FanOutJob,
-    FollowerPage,
-)
-from shardkit.social.relations.delivery_mode import FETCHED, PUSHED
-from shardkit.social.relations.relations import Relations, read_members
+from shardkit.social.keys import KINDS, KeyLayout, RelationKind
+from shardkit.social.models import stored_ids
+from shardkit.social.relations import FETCHED, PUSHED, Relations, read_members
+from shardkit.social.statuses import Statuses
+from shardkit.social.timelines import Timelines, scored_members, timeline_entries
 
-# The most followers whose relation one exchange checks.
+POST: Final = "post"
+DELETE: Final = "delete"
+MARK: Final = "mark"
+FILL: Final = "fill"
+ACTIONS: Final = (POST, DELETE, MARK, FILL)
+
+# The position in a part: None at the beginning, then the last (version, member), or DONE.
+DONE: Final = 0
+_KINDS: Final = tuple(KINDS.values())
+# The most followers whose relations one exchange checks.
 AT_ONCE = 1000
+
+
+class FanOutJob(NamedTuple):
+    """A job for all followers of an account, as a task carries it: JSON can represent it.
+
+    Each pass makes the next job of it. A position is the last follower's version and id, so nobody
+    is skipped or visited twice while others follow or leave.
+    """
+
+    action: str  # post, delete, mark or fill
+    author: int  # the account
+    subject: int  # the status, of a post or delete
+    time: int  # when the status was posted
+    version: str  # of a mark or fill, the version of the mode change
+    note: str  # the note to remove at the end
+    turn: int  # the number of tasks so far
+    positions: tuple[Any, ...]  # the progress in each part: of users' relations, then of lists'
+
+    @classmethod
+    def begin(
+        cls,
+        action: str,
+        author: int,
+        parts: int,
+        note: str,
+        *,
+        subject: int = 0,
+        time: int = 0,
+        version: str = "",
+    ) -> FanOutJob:
+        """Return a new job for the followers in ``parts`` parts."""
+        positions = (None,) * (len(_KINDS) * parts)
+        return cls(action, author, subject, time, version, note, 0, positions)
+
+    @property
+    def task(self) -> str:
+        """The id of the task that continues it: the same, whichever process queues it."""
+        return f"{self.note}:{self.action}:{self.version}:{self.turn}"
+
+    @property
+    def open(self) -> list[int]:
+        """The indexes of positions that are not done."""
+        return [n for n, position in enumerate(self.positions) if position != DONE]
+
+    def kind(self, n: int) -> RelationKind:
+        """Return the kind of the followers whose progress position ``n`` tracks."""
+        return _KINDS[n * len(_KINDS) // len(self.positions)]
+
+
+class FollowerPage(NamedTuple):
+    """Followers of one kind in one part, as a pass has read them."""
+
+    kind: RelationKind
+    to: To  # the shard of the part
+    key: str  # of the account's followers there
+    rows: list[tuple[bytes, int]]  # their ids and versions
 
 
 @dataclass(frozen=True)
 class FanOut:
-    """Runs jobs for all followers of an account.
-
-    Args:
-        layout: the network's keys.
-        statuses: the posts.
-        timelines: written to.
-        relations: have the followers.
-        pass_size: followers that a pass reads, of all parts together.
-    """
+    """Runs jobs for all followers of an account; a pass reads ``pass_size`` of them."""
 
     layout: KeyLayout
     statuses: Statuses
@@ -76,11 +123,7 @@ class FanOut:
     pass_size: int
 
     def run(self, job: FanOutJob, passes: int | None) -> Operation[FanOutJob | None]:
-        """Continue a job.
-
-        Args:
-            job: the job with its progress.
-            passes: stop after so many passes; None to finish it.
+        """Continue a job for at most some passes; None to finish it.
 
         Returns:
             The rest of the job; None once it has ended, or is no longer needed.
@@ -99,7 +142,10 @@ class FanOut:
                 for n in (open_ if left else ())
             ]
             checks = [*self._validity_check(job), *self._count_written(job, written)]
-            fill = self._read_profile(job) if reads else []
+            fill = []
+            if reads and job.action == FILL:
+                profile = self.layout.profile(job.author)
+                fill = [self.timelines.newest(profile, self.timelines.home_limit)]
             replies = yield [*checks, *fill, *reads]
             if not (yield from self._verify(job, written, replies[: len(checks)])):
                 return None
@@ -123,33 +169,24 @@ class FanOut:
 
     def _places(self, job: FanOutJob) -> list[tuple[To, str]]:
         """Return the shard and key of the followers that each position tracks."""
-        layout = self.layout
-        return [
-            place for kind in KINDS.values() for place in layout.places(kind.incoming, job.author)
-        ]
-
-    def _read_profile(self, job: FanOutJob) -> list[Command]:
-        """Return the command that reads what a fill writes."""
-        if job.action != FILL:
-            return []
-        timelines = self.timelines
-        return [timelines.newest(self.layout.profile(job.author), timelines.home_limit)]
+        places = self.layout.places
+        return [place for kind in _KINDS for place in places(kind.incoming, job.author)]
 
     def _advance(
         self, job: FanOutJob, replies: dict[int, Any], limit: int
     ) -> tuple[FanOutJob, list[FollowerPage]]:
-        """Return the job after a pass's reads, and what they found."""
-        places, positions, found = self._places(job), list(job.positions), []
+        """Return the job after a pass's reads, and the followers that they returned."""
+        places, positions, followers = self._places(job), list(job.positions), []
         for n, flat in replies.items():
             positions[n] = DONE
             if flat:
                 read = scored_members(*places[n], flat)
                 rows = [(member, int(version)) for member, version in read]
                 stored_ids(*places[n], (member for member, _ in rows))
-                found.append(FollowerPage(job.kind(n), places[n][0], places[n][1], rows))
+                followers.append(FollowerPage(job.kind(n), places[n][0], places[n][1], rows))
                 if len(rows) == limit:
                     positions[n] = (rows[-1][1], rows[-1][0].decode())
-        return job._replace(positions=tuple(positions)), found
+        return job._replace(positions=tuple(positions)), followers
 
     # ---- writing
 
@@ -169,7 +206,7 @@ class FanOut:
             yield from timelines.unmark(self._keys(followers, "pull"), job.author, job.version)
 
     def _keys(self, followers: Sequence[FollowerPage], prefix: str = "") -> list[bytes]:
-        """Return the keys of the followers' timelines, or with another prefix."""
+        """Return the keys of the followers' timelines, or their keys with another prefix."""
         keys = []
         for page in followers:
             before, after = self.layout.around_owner(prefix or page.kind.timeline)
@@ -240,7 +277,7 @@ class FanOut:
             return
         counts = self._count_written(job, written)
         if job.action != POST:
-            # Followers who came or left have their marks before the mode changes.
+            # Followers who came or left get their marks before the mode changes.
             replies = (yield counts) if counts else []
             yield from self._clean_up_after_leavers(job, written, replies)
             yield [self._end_mode_change(job)]
@@ -250,7 +287,7 @@ class FanOut:
         yield from self._clean_up_after_leavers(job, written, replies)
         if finished == 1:
             return
-        # Passes of a deletion that begins from now on see all that was written.
+        # Passes of a deletion that begins now see everything that was written.
         if (yield from self.statuses.is_on_disk(job.subject)):
             yield [self._remove_note(job)]
         else:
@@ -260,7 +297,7 @@ class FanOut:
         layout = self.layout
         keys = [layout.owned("user", job.author), layout.near("pending", job.author)]
         arguments = (job.version, FETCHED if job.action == MARK else PUSHED, job.note)
-        call = script("social/delivery/cross")
+        call = script("social/end_mode_change")
         return script_call(layout.users, call, keys, arguments, idempotent=True)
 
     def _remove_note(self, job: FanOutJob) -> Command:
@@ -271,10 +308,7 @@ class FanOut:
         self, status: int, uid: int, note: str, version: str = "", *, on_disk: bool = False
     ) -> Command:
         layout = self.layout
-        keys = [
-            layout.near("pending", uid),
-            layout.owned("status", status),
-            layout.owned("user", uid),
-        ]
-        call, arguments = script("social/delivery/finish_post"), (note, version, int(on_disk))
+        owned = layout.owned("status", status), layout.owned("user", uid)
+        keys = [layout.near("pending", uid), *owned]
+        call, arguments = script("social/finish_post"), (note, version, int(on_disk))
         return script_call(layout.users, call, keys, arguments, idempotent=True)

@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from store_helpers import find_postgresql, postgresql, status
 
 from shardkit.errors import ClosedError, InvalidArgumentError
-from shardkit.social.content import sqlite_store
-from shardkit.social.content.postgresql_store import PostgreSQLStatusStore
-from shardkit.social.content.sqlite_store import SQLiteStatusStore
-from shardkit.social.content.status_store import StatusStore
+from shardkit.social import sql_stores
+from shardkit.social.sql_stores import PostgreSQLStatusStore, SQLiteStatusStore
+from shardkit.social.status_cache import StatusStore
 
 PROGRAMS = find_postgresql()
 TABLES = count()
@@ -298,7 +297,7 @@ def test_connections_of_another_process_are_neither_used_nor_closed(tmp_path: Pa
     store.put_many({1: status(1)})
     [own] = store._idle
     assert own is not theirs
-    assert sqlite_store._inherited.pop() is theirs
+    assert sql_stores._inherited.pop() is theirs
     assert theirs.execute("SELECT id FROM statuses").fetchall() == [(1,)]
     theirs.close()
     store.close()

@@ -1,13 +1,13 @@
 -- Change many timelines of one server in the same way.
 -- KEYS[1]  and on: the timelines, or the accounts that their owners fetch, ZSETs
--- ARGV[1]  add: entries, to timelines; remove: entries; mark: an account to fetch, unless a later
---          change did; unmark: one that was marked before
+-- ARGV[1]  add or remove: entries; mark: an account to fetch, unless a later change marked it;
+--          unmark: an account with an earlier mark
 -- ARGV[2]  add: the entries that a timeline keeps; otherwise empty
 -- ARGV[3]  add: the entries above which it is trimmed; otherwise empty
 -- ARGV[4]  and on: score, member, …; remove: member, …; at most 1,000
--- Reply    how many entries were added or removed
-local what, done = ARGV[1], 0
-if what == 'add' then
+-- Reply    the number of added or removed entries
+local action, done = ARGV[1], 0
+if action == 'add' then
   local keep, most = tonumber(ARGV[2]), tonumber(ARGV[3])
   for _, key in ipairs(KEYS) do
     local added = redis.call('ZADD', key, unpack(ARGV, 4))
@@ -16,11 +16,11 @@ if what == 'add' then
     end
     done = done + added
   end
-elseif what == 'remove' then
+elseif action == 'remove' then
   for _, key in ipairs(KEYS) do done = done + redis.call('ZREM', key, unpack(ARGV, 4)) end
-elseif what == 'mark' then
+elseif action == 'mark' then
   for _, key in ipairs(KEYS) do done = done + redis.call('ZADD', key, 'GT', unpack(ARGV, 4)) end
-elseif what == 'unmark' then
+elseif action == 'unmark' then
   for _, key in ipairs(KEYS) do
     local score = redis.call('ZSCORE', key, ARGV[5])
     if score and tonumber(score) < tonumber(ARGV[4]) then

@@ -1,10 +1,10 @@
--- Set a counter to the sum of what all parts have counted.
+-- Set a counter to the sum of all parts' counts.
 -- KEYS[1]  the account, a HASH
 -- ARGV[1]  the counter: followers, following, listed
 -- ARGV[2]  the beginning of the fields that hold the parts' versions and counts
 -- ARGV[3]  and on: of each part, from 0, the version and number of relations; a later count that
---          was recorded meanwhile is used instead
--- Reply    {the counter before, and now}; nil: no such account
+--          is already recorded is used instead
+-- Reply    {the counter before, the counter now}; nil: no such account
 --@include social/clock
 if redis.call('EXISTS', KEYS[1]) == 0 then return false end
 -- A recorded version that is later than this is damaged.

@@ -20,8 +20,8 @@ from shardkit.errors import InvalidArgumentError, ShardErrors
 from shardkit.local import LocalCluster, LocalServers
 from shardkit.operations.commands import Call, Locate, Pause
 from shardkit.operations.operation import Operation
-from shardkit.social.content.cache import TOMBSTONE_TTL, WINDOW, CachedStatuses
-from shardkit.social.content.sqlite_store import SQLiteStatusStore
+from shardkit.social.sql_stores import SQLiteStatusStore
+from shardkit.social.status_cache import TOMBSTONE_TTL, WINDOW, CachedStatuses
 
 
 class CountingStore(SQLiteStatusStore):

@@ -7,9 +7,9 @@
     timelines   {social:4113}  home: (of a list: list:), profile:, pull:   of the account 4113
     followers   {social:3}     followers:, following:, listed:, blocked:, clock:, pending:
 
-An id encodes its part: ``id % parts``. A user's statuses and lists get ids of the user's part, so
-what one script changes lives on one server, also on a cluster, and any id, of a status too, leads
-to its key. Relations are placed by the pair of ids, in as many parts as the component has shards.
+An id encodes its part: ``id % parts``. A user's statuses and lists get ids of the user's part. So
+any id leads to its key, and everything that one script changes is on one server, even on a cluster.
+Relations are placed by the pair of ids, in as many parts as the component has shards.
 """
 
 from __future__ import annotations
@@ -23,28 +23,21 @@ from shardkit.routing.keys import key_bytes, pair_key
 from shardkit.routing.placement import DEFAULT, placement
 from shardkit.structures.base.arguments import check_integer, check_name
 
-# Ids are ZSET members and travel through Lua: exact as doubles.
+# Ids are ZSET members and pass through Lua: exact as doubles.
 LARGEST_ID = 2**53 - 1
 MOST_PARTS = 16384
 LONGEST_IDEMPOTENCY_KEY = 200
-# Milliseconds for which what a call created is remembered by its idempotency key.
-REMEMBERED = 24 * 3600 * 1000
+# How long an idempotency key is stored, in milliseconds.
+IDEMPOTENCY_TTL = 24 * 3600 * 1000
 
 
 class RelationKind(NamedTuple):
-    """What follows accounts: users, or lists of accounts.
+    """What follows accounts: users, or lists of accounts."""
 
-    Attributes:
-        name: the first word of the notes about its relations.
-        account: the prefix of the keys of accounts.
-        incoming: the prefix of the keys of an account's followers, and their counter's name.
-        timeline: the prefix of the keys of timelines.
-    """
-
-    name: str
-    account: str
-    incoming: str
-    timeline: str
+    name: str  # the first word of the notes about its relations
+    account: str  # the prefix of the keys of accounts
+    incoming: str  # the prefix of the keys of an account's followers, and their counter's name
+    timeline: str  # the prefix of the keys of timelines
 
 
 USER = RelationKind("user", "user", "followers", "home")
@@ -54,15 +47,7 @@ FOLLOWING = "following"
 
 
 class KeyLayout:
-    """The keys of one network.
-
-    Args:
-        name: the network's name.
-        users: the component for users and statuses.
-        timelines: the component for timelines.
-        followers: the component for relations.
-        parts: the number of parts of users and statuses.
-        relation_shards: the number of parts of relations: the shards of their component.
+    """The keys of one network; for the arguments see `SocialNetwork`.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -85,40 +70,43 @@ class KeyLayout:
         self.name = name
         self.users = users
         self.timelines = timelines
-        self.followers = followers
         self.parts = parts
         self.relation_shards = relation_shards
         self.home: To = Home(users)
         self._place = placement(DEFAULT, relation_shards)
         self._relations = [ShardOf(followers, n, relation_shards) for n in range(relation_shards)]
 
-    # ---- users and what belongs to them
+    # ---- users and their records
 
     def of_part(self, prefix: str, part: int) -> str:
         """Return a key of a part of the users: ``ids:{social:u17}``."""
         return f"{prefix}:{{{self.name}:u{part}}}"
 
+    def near(self, prefix: str, id_: int) -> str:
+        """Return a key of the part that an id belongs to."""
+        return self.of_part(prefix, id_ % self.parts)
+
     def owned(self, prefix: str, id_: int) -> str:
-        """Return the key of a user, status or list, or of something of a user, by id."""
+        """Return a key of a user, status or list: ``muted:{social:u17}:4113``."""
         return f"{prefix}:{{{self.name}:u{id_ % self.parts}}}:{id_}"
 
-    def record_suffix(self, part: int) -> str:
-        """Return what stands between the kind of a record and its id: ``:{social:u17}:``."""
-        return f":{{{self.name}:u{part}}}:"
+    def new_record(self, uid: int) -> tuple[str, int, int]:
+        """Return what a script needs to create a record in a user's part.
 
-    def once(self, what: str, uid: int, idempotency_key: str | None) -> list[str]:
-        """Return the key that remembers what a call of a user created; none without a key.
+        The text between the kind of a record and its id, ``:{social:u17}:``, the part, and the
+        number of parts.
+        """
+        part = uid % self.parts
+        return f"{self.of_part('', part)}:", part, self.parts
 
-        Args:
-            what: ``post`` or ``list``.
-            uid: the user.
-            idempotency_key: identifies the call.
+    def once(self, action: str, uid: int, idempotency_key: str | None) -> list[str]:
+        """Return the key that stores what a ``post`` or ``list`` call created; none without a key.
 
         Raises:
-            InvalidArgumentError: the key is not valid.
+            InvalidArgumentError: the idempotency key is not valid.
         """
         key = self.check_idempotency_key(idempotency_key)
-        return [f"{self.owned('once', uid)}:{what}:{key}"] if key else []
+        return [f"{self.owned('once', uid)}:{action}:{key}"] if key else []
 
     def check_idempotency_key(self, idempotency_key: str | None) -> str:
         """Return an idempotency key, empty for None.
@@ -138,10 +126,6 @@ class KeyLayout:
                 f"give text of 1 to {LONGEST_IDEMPOTENCY_KEY} bytes, such as a UUID",
             )
         return idempotency_key
-
-    def near(self, prefix: str, id_: int) -> str:
-        """Return a key of the part that an id belongs to."""
-        return self.of_part(prefix, id_ % self.parts)
 
     def at_user(self, key: str, *args: str | bytes | int | float) -> Command:
         """Return an idempotent command for a key of the users."""
@@ -208,8 +192,13 @@ class KeyLayout:
             digits = b"" if isinstance(value, bool) else key_bytes(value)  # type: ignore[arg-type]
         except InvalidKeyError:
             digits = b""
-        if digits.isdigit() and len(digits) <= 16 and 0 < int(digits) <= LARGEST_ID:
+        if is_id(digits):
             return int(digits)
         raise InvalidArgumentError(
             f"{self.name}: {field}={shown(value)}", "give an id as it was returned"
         )
+
+
+def is_id(text: bytes) -> bool:
+    """Return whether a text is an id."""
+    return text.isdigit() and len(text) <= 16 and 0 < int(text) <= LARGEST_ID

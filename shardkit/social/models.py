@@ -1,4 +1,4 @@
-"""What the network returns: users, statuses, lists, pages, results; and their form in a HASH.
+"""What a network returns: users, statuses, lists, pages and results; and how a HASH stores them.
 
 Times are stored as whole microseconds since 1970: exact in a double, and 9 bytes in a listpack
 where seconds with a fraction would take 18. Returned times are in seconds.
@@ -17,7 +17,7 @@ from shardkit.operations.arguments import accepts, shown
 from shardkit.operations.commands import Argument, To
 from shardkit.operations.operation import Operation
 from shardkit.routing.keys import key_bytes
-from shardkit.social.base.keys import LARGEST_ID, KeyLayout
+from shardkit.social.keys import KeyLayout, is_id
 from shardkit.structures.base.damage import damage
 
 MICRO = 1_000_000
@@ -29,8 +29,8 @@ USER_FIELDS = frozenset({"id", "login", "name", "followers", "following", "liste
     "signup"
 }
 STATUS_FIELDS = frozenset({"id", "uid", "login", "message", "posted"})
-# The order in which create_status.lua writes them; a listpack keeps it.
-# Fields to come begin with a colon, as no extra can; who does not know them drops them.
+# The order in which create_status.lua writes them; a listpack preserves it.
+# Fields of later releases begin with a colon, as no extra can; this release ignores them.
 _STATUS_ORDER = [b"id", b"uid", b"login", b"posted", b"message"]
 
 Extra: TypeAlias = str | int | float
@@ -42,10 +42,10 @@ class User:
 
     Attributes:
         id: the user's id.
-        login: the login, as it was given.
-        name: the name to show.
-        followers: the number of users who follow this one.
-        following: the number of users whom this one follows.
+        login: the login, as specified.
+        name: the displayed name.
+        followers: the number of users who follow this user.
+        following: the number of users that this user follows.
         posts: the number of the user's statuses.
         signup: when the user was created, in seconds since 1970.
         extras: further fields, as text.
@@ -67,8 +67,8 @@ class Status:
 
     Attributes:
         id: the status's id.
-        uid: its author's id.
-        login: its author's login.
+        uid: the author's id.
+        login: the author's login.
         message: the text.
         posted: when it was posted, in seconds since 1970.
         extras: further fields, as text.
@@ -88,10 +88,10 @@ class UserList:
 
     Attributes:
         id: the list's id.
-        owner: the id of the user who owns it.
-        name: its name.
-        following: the number of accounts on it.
-        created: when it was created, in seconds since 1970.
+        owner: the owner's id.
+        name: the list's name.
+        following: the number of accounts on the list.
+        created: when the list was created, in seconds since 1970.
     """
 
     id: int
@@ -124,7 +124,7 @@ class TimelinePage(list[Status]):
 
 
 class Relation(NamedTuple):
-    """One that follows an account, or is followed by it.
+    """An account that follows another, or is followed.
 
     Attributes:
         id: the other account.
@@ -146,12 +146,12 @@ class RelationPage(list[Relation]):
 
 
 class FollowResult(Enum):
-    """What came of a call of ``follow``. True if the relation began now."""
+    """The result of ``follow``. True if the call created the relation."""
 
     FOLLOWED = "followed"
     ALREADY_FOLLOWING = "already following"
     NO_SUCH_USER = "no such user"
-    BLOCKED = "one has blocked the other"
+    BLOCKED = "one user has blocked the other"
     LIMIT_REACHED = "following_limit is reached"
 
     def __bool__(self) -> bool:
@@ -159,7 +159,7 @@ class FollowResult(Enum):
 
 
 class BlockResult(Enum):
-    """What came of a call of ``block``. True if the block is new."""
+    """The result of ``block``. True if the block is new."""
 
     BLOCKED = "blocked"
     ALREADY_BLOCKED = "already blocked"
@@ -170,7 +170,7 @@ class BlockResult(Enum):
 
 
 class MuteResult(Enum):
-    """What came of a call of ``mute``. True if the mute is new."""
+    """The result of ``mute``. True if the mute is new."""
 
     MUTED = "muted"
     ALREADY_MUTED = "already muted"
@@ -182,12 +182,12 @@ class MuteResult(Enum):
 
 
 class ReconcileResult(NamedTuple):
-    """What did not agree, and was corrected.
+    """What ``reconcile`` corrected.
 
     Attributes:
-        followers: the change of the counter.
-        following: likewise.
-        entries: entries of the timeline whose statuses no longer exist.
+        followers: the change of the counter of followers.
+        following: the change of the counter of followed accounts.
+        entries: removed timeline entries, whose statuses no longer exist.
         accounts: accounts whose posts were missing from the timeline, or superfluous.
         listed: the change of the counter of lists that follow the user.
         posts: the change of the counter of the user's posts.
@@ -205,7 +205,7 @@ T = TypeVar("T", User, Status, UserList)
 
 
 def login_key(owner: str, login: str) -> str:
-    """Return the form in which a login is compared: without regard to case, in any script.
+    """Return the form in which logins are compared: without regard to case, in any script.
 
     Raises:
         InvalidArgumentError: it is not a valid login.
@@ -278,16 +278,11 @@ def fields_of(flat: Sequence[bytes]) -> dict[str, str]:
     }
 
 
-def is_id(text: bytes) -> bool:
-    """Return whether a text is an id."""
-    return text.isdigit() and len(text) <= 16 and 0 < int(text) <= LARGEST_ID
-
-
 def stored_ids(to: To, key: str, texts: Iterable[bytes]) -> list[int]:
     """Return ids that are stored under a key.
 
     Raises:
-        DamagedDataError: one is none.
+        DamagedDataError: a text is not an id.
     """
     ids = []
     for text in texts:
@@ -300,26 +295,21 @@ def stored_ids(to: To, key: str, texts: Iterable[bytes]) -> list[int]:
 def read_record(
     to: To, key: str, parse: Callable[[Sequence[bytes]], T | None], flat: Sequence[bytes]
 ) -> T | None:
-    """Return a record in a reply of HGETALL; None if it is empty.
-
-    Args:
-        to: where its key lives.
-        key: its key, which ends in its id.
-        parse: reads its fields.
-        flat: the reply.
+    """Return the record in a reply of HGETALL; None if the reply is empty.
 
     Raises:
-        DamagedDataError: a field is missing or cannot be, or it is another one's record.
+        DamagedDataError: a field is missing or malformed, or the record has another id than its
+            key.
     """
     try:
-        found = parse(flat)
+        record = parse(flat)
     except KeyError as error:
         raise damage(to, key, f"no field {error}", "a record with all its fields") from None
     except ValueError as error:
         raise damage(to, key, f"a field that cannot be read ({error})", "a record") from None
-    if found is not None and str(found.id) != key.rpartition(":")[2]:
-        raise damage(to, key, f"the record of {found.id}", "a record with the id of its key")
-    return found
+    if record is not None and str(record.id) != key.rpartition(":")[2]:
+        raise damage(to, key, f"the record of {record.id}", "a record with the id of its key")
+    return record
 
 
 def read_records(
@@ -334,7 +324,7 @@ def read_records(
 
 
 def user_of(flat: Sequence[bytes]) -> User | None:
-    """Return the user in a reply of HGETALL; None if it is empty."""
+    """Return the user in a reply of HGETALL; None if the reply is empty."""
     if not flat:
         return None
     fields = fields_of(flat)
@@ -355,19 +345,12 @@ def status_of(fields: Mapping[str, str] | None) -> Status | None:
     if not fields:
         return None
     rest = {name: value for name, value in fields.items() if name[:1] != ":"}
-    pop = rest.pop
-    return Status(
-        int(pop("id")),
-        int(pop("uid")),
-        pop("login"),
-        pop("message"),
-        int(pop("posted")) / MICRO,
-        rest,
-    )
+    id_, uid, login, message, posted = map(rest.pop, ("id", "uid", "login", "message", "posted"))
+    return Status(int(id_), int(uid), login, message, int(posted) / MICRO, rest)
 
 
 def status_of_reply(flat: Sequence[bytes]) -> Status | None:
-    """Return the status in a reply of HGETALL; None if it is empty."""
+    """Return the status in a reply of HGETALL; None if the reply is empty."""
     if flat[:10:2] != _STATUS_ORDER:
         return status_of(fields_of(flat))
     return Status(
@@ -381,7 +364,7 @@ def status_of_reply(flat: Sequence[bytes]) -> Status | None:
 
 
 def list_of(flat: Sequence[bytes]) -> UserList | None:
-    """Return the list in a reply of HGETALL; None if it is empty."""
+    """Return the list in a reply of HGETALL; None if the reply is empty."""
     if not flat:
         return None
     fields = fields_of(flat)

@@ -1,4 +1,4 @@
-r"""Recent statuses in Redis, as copies of a store on disk that has them all.
+r"""Recent statuses in Redis, as copies of a store on disk that has all of them.
 
 ::
 
@@ -17,23 +17,27 @@ exchange. Others are read from disk with one `Call`, and copied::
     remove    unlink, tombstone  ──►  disk  ──►  unlink, tombstone again
 
 **A deleted status never comes back.** A reader may read a status from disk just before it is
-deleted there, and copy it afterwards. It passes the time t at which it started, by the shard's own
-clock: within a minute of the deletion's second tombstone, the tombstone refuses the copy; later, t
-is older than 10 seconds and is refused, however long the reader slept. The same holds for a status
-that was replaced, and for a writer that a deletion overtook.
+deleted there, and copy it afterwards. The reader passes the time t at which it started, by the
+shard's clock. Within a minute of the deletion, the tombstone refuses the copy. Later, t is older
+than 10 seconds and is refused, however long the reader slept. The same rule protects replaced
+statuses, and deletions that overtake a writer.
 
 **A crash between disk and Redis is harmless.** If `write` reached only the disk, the next reader
-finds the status there. `remove` unlinks the copy first: then either the status is still on disk,
-and not deleted, or it is gone from both. A task that writes a status, and is repeated after the
-status was deleted, writes nothing: the store remembers what was deleted.
+finds the status there. `remove` unlinks the copy first: then the status is either still on disk
+and not deleted, or gone from both. A repeated task cannot write a status again after its deletion,
+because the store remembers deleted ids.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from typing import Protocol, TypeAlias
 
 from shardkit.errors import InvalidArgumentError, ShardFailure
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
     Argument,
     Call,
@@ -48,21 +52,78 @@ from shardkit.operations.commands import (
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.routing.keys import hash_tag, key_bytes
-from shardkit.social.content.status_store import (
-    AT_ONCE,
-    LARGEST,
-    Fields,
-    StatusCursor,
-    StatusStore,
-    table_rows,
-)
 from shardkit.structures.base.arguments import check_integer
 
+Fields: TypeAlias = Mapping[str, str]
+StatusCursor: TypeAlias = tuple[float, int]
+TableRow: TypeAlias = tuple[int, int, float, str]
+
+AT_ONCE = 500  # statuses in one exchange, statement or transaction
+LARGEST = 2**63 - 1
+MOST_FIELDS = 500
 WEEK = 7 * 24 * 3600
 SHORTEST = 60
-# A copy is made only of what was read within the window; a tombstone outlives it. Milliseconds.
+# Only what was read within the window is copied; a tombstone outlives it. Milliseconds.
 WINDOW = 10_000
 TOMBSTONE_TTL = 60_000
+
+
+class StatusStore(Protocol):
+    """Stores all statuses on disk. Thread-safe; its methods block.
+
+    Ids are never reused, and a removed status stays removed, even if it is written again later.
+
+    Each method raises the database's own errors when the database fails.
+    """
+
+    def put_many(self, statuses: Mapping[int, Fields], /) -> set[int]:
+        """Write statuses, replacing existing ones; they are on disk when this returns.
+
+        Args:
+            statuses: fields by id; they include ``uid``, the author's id, and ``posted``, the time
+                as a number, such as microseconds since 1970. Each batch of 500 is written
+                atomically, but not all together: write them again after an interruption.
+
+        Returns:
+            The ids of statuses that were removed before, and so were not written.
+
+        Raises:
+            InvalidArgumentError: a status is malformed; nothing was written.
+        """
+        raise NotImplementedError
+
+    def add_many(self, statuses: Mapping[int, Fields], /) -> set[int]:
+        """Write statuses without replacing existing ones; otherwise as `put_many`."""
+        raise NotImplementedError
+
+    def get_many(self, ids: Iterable[int], /) -> dict[int, dict[str, str]]:
+        """Return the fields of existing statuses, by id."""
+        raise NotImplementedError
+
+    def remove_many(self, ids: Iterable[int], /) -> int:
+        """Remove statuses for good, written or not; return how many existed."""
+        raise NotImplementedError
+
+    def by_author(
+        self,
+        uid: int,
+        *,
+        limit: int = 30,
+        cursor: StatusCursor | None = None,
+        oldest_first: bool = False,
+    ) -> list[tuple[int, dict[str, str]]]:
+        """Return a page of an author's statuses, ids with fields, by (time, id).
+
+        Args:
+            uid: the author's id.
+            limit: the most statuses to return, up to 10,000.
+            cursor: the (time, id) of the previous page's last status.
+            oldest_first: go forward in time; by default the newest come first.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close its connections."""
 
 
 class CachedStatuses:
@@ -114,7 +175,7 @@ class CachedStatuses:
 
         Cost: one exchange for each 500; with misses two more, and one query of the store.
         """
-        found: dict[int, dict[str, str]] = {}
+        statuses: dict[int, dict[str, str]] = {}
         for batch in _batches(ids):
             copies = yield from self._copies(batch)
             misses = [status for status in batch if status not in copies]
@@ -123,13 +184,13 @@ class CachedStatuses:
                 stored: dict[int, dict[str, str]] = yield Call(self.store.get_many, (misses,))
                 yield from self._put(stored, times, keep=True)
                 copies.update(stored)
-            found.update((status, copies[status]) for status in batch if status in copies)
-        return found
+            statuses.update((status, copies[status]) for status in batch if status in copies)
+        return statuses
 
     def write(self, statuses: Mapping[int, Fields]) -> Operation[None]:
         """Write new statuses, to disk and then to Redis. May be repeated.
 
-        A status that was removed meanwhile is not written.
+        A status that is removed in the meantime is not written.
 
         Args:
             statuses: fields by id; see `StatusStore.put_many`. To change statuses, use `replace`.
@@ -182,7 +243,7 @@ class CachedStatuses:
 
         Raises:
             InvalidArgumentError: a status is malformed; nothing was written.
-            ShardErrors: a shard is down; repeat the call. The disk may have been written, and then
+            ShardErrors: a shard is down; repeat the call. The disk may have been written; then the
                 copies are gone.
 
         Cost: two exchanges and one transaction of the store for each 500.
@@ -221,8 +282,8 @@ class CachedStatuses:
         query = partial(
             self.store.by_author, uid, limit=limit, cursor=cursor, oldest_first=oldest_first
         )
-        found: list[tuple[int, dict[str, str]]] = yield Call(query)
-        return found
+        page: list[tuple[int, dict[str, str]]] = yield Call(query)
+        return page
 
     def _copies(self, batch: list[int]) -> Operation[dict[int, dict[str, str]]]:
         replies = yield [self._at(status, "HGETALL") for status in batch]
@@ -255,26 +316,20 @@ class CachedStatuses:
         if self._limit is not None:
             dropped = yield from self._admit(statuses)
             batch += [self._at(status, "UNLINK") for status in dropped - statuses.keys()]
+        put = script("social/status_put")
         for status, fields in statuses.items():
             if status not in dropped:
                 key = self._key(status)
                 flat = [text for pair in fields.items() for text in pair]
                 sent: list[Argument] = [times[status], WINDOW, self._ttl, int(keep), *flat]
-                batch.append(
-                    script_call(
-                        self._to,
-                        script("social/content/status_put"),
-                        [key, _tombstone_key(key)],
-                        sent,
-                    )
-                )
+                batch.append(script_call(self._to, put, [key, _tombstone_key(key)], sent))
         yield Partial(batch)
 
     def _admit(self, statuses: Iterable[int]) -> Operation[set[int]]:
         """Register new copies; return the ids of those that exceed the limit."""
         sent = (self._limit or 0, self._ttl, *statuses)
         [reply] = yield Partial(
-            [script_call(self._to, script("social/content/status_admit"), [self._index], sent)]
+            [script_call(self._to, script("social/status_admit"), [self._index], sent)]
         )
         if isinstance(reply, ShardFailure):
             return set(statuses)  # copies that cannot be counted are not made
@@ -284,17 +339,9 @@ class CachedStatuses:
         commands: list[Command | Transaction] = []
         for status in batch:
             key = self._key(status)
-            tombstone = _tombstone_key(key)
-            commands.append(
-                Transaction(
-                    self._to,
-                    key,
-                    (
-                        Command(self._to, key, ("UNLINK", key)),
-                        Command(self._to, key, ("SET", tombstone, 1, "PX", TOMBSTONE_TTL)),
-                    ),
-                )
-            )
+            tombstone = ("SET", _tombstone_key(key), 1, "PX", TOMBSTONE_TTL)
+            both = (Command(self._to, key, ("UNLINK", key)), Command(self._to, key, tombstone))
+            commands.append(Transaction(self._to, key, both))
         return commands
 
     def _at(self, status: int, name: str, *args: int, idempotent: bool = False) -> Command:
@@ -317,3 +364,40 @@ def _batches(ids: Iterable[int]) -> Iterator[list[int]]:
     for status in unique:
         check_integer("statuses", "id", status, 1, LARGEST)
     return pages(unique, AT_ONCE)
+
+
+def table_rows(statuses: Mapping[int, Fields]) -> list[TableRow]:
+    """Return statuses as rows of a table: id, author, time, and all fields as JSON.
+
+    Raises:
+        InvalidArgumentError: an id is not a positive integer, a field is not text, or ``uid`` or
+            ``posted`` is missing or not a number.
+    """
+    return [_table_row(status, fields) for status, fields in statuses.items()]
+
+
+def _table_row(status: int, fields: Fields) -> TableRow:
+    check_integer("status", "id", status, 1, LARGEST)
+    if len(fields) > MOST_FIELDS:
+        raise InvalidArgumentError(
+            f"status {status}: {len(fields)} fields", f"give at most {MOST_FIELDS}"
+        )
+    for name, value in fields.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidArgumentError(
+                f"status {status}: field {shown(name)} is {shown(value)}", "give text"
+            )
+    try:
+        uid, posted = int(fields["uid"]), float(fields["posted"])
+    except KeyError as missing:
+        raise InvalidArgumentError(
+            f"status {status}: no field {missing}", "give uid and posted"
+        ) from None
+    except ValueError:
+        uid, posted = 0, math.nan
+    if not 1 <= uid <= LARGEST or not math.isfinite(posted):
+        raise InvalidArgumentError(
+            f"status {status}: uid={shown(fields['uid'])} posted={shown(fields['posted'])}",
+            "give the author's id, and the time as a number",
+        )
+    return status, uid, posted, json.dumps(dict(fields))

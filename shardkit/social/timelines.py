@@ -3,17 +3,17 @@
 ::
 
     profile:{social:4113}   ZSET  status -> time     4113's own posts
-    home:{social:4113}      ZSET  status -> time     posts of those whom 4113 follows
+    home:{social:4113}      ZSET  status -> time     posts of the accounts that 4113 follows
     list:{social:8210}      ZSET  status -> time     the same for a list
-    pull:{social:4113}      ZSET  account -> version followed accounts that have so many followers
-                                                     that their posts are not written to each home
+    pull:{social:4113}      ZSET  account -> version followed accounts with very many followers:
+                                                     their posts are not written to each home
 
-A page of a home timeline merges, on reading, the home itself and the profiles of the accounts in
-``pull``. Those are read before the home and from its server, so that a page misses nothing while an
-account changes from pushing to fetching (`shardkit.social.delivery.fan_out`).
+A page of a home timeline merges the home itself and the profiles of the accounts in ``pull``.
+``pull`` is read before the home and from the same server, so a page misses nothing while an account
+changes from pushing to fetching (`fan_out`).
 
-Writing to many timelines takes one script for all that live on one server: 1,000 timelines over
-four servers are four commands in one exchange.
+One script writes to all timelines of a server: 1,000 timelines over four servers take four commands
+in one exchange.
 """
 
 from __future__ import annotations
@@ -25,34 +25,25 @@ from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Batch, Command, Key, Locate, To, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
-from shardkit.social.base.keys import KeyLayout, RelationKind
-from shardkit.social.base.models import Status, TimelineCursor, TimelinePage, is_id, stored_ids
-from shardkit.social.content.statuses import Statuses
+from shardkit.social.keys import KeyLayout, RelationKind, is_id
+from shardkit.social.models import Status, TimelineCursor, TimelinePage, stored_ids
+from shardkit.social.statuses import Statuses
 from shardkit.structures.base.damage import damage, is_whole, stored_score
 from shardkit.structures.sorted_set.merged_ranges import range_over
 
 T = TypeVar("T")
 Row = tuple[bytes, float]
 
-# The most scripts of an exchange, timelines that one changes, entries that it takes, and timelines
-# times entries. On a cluster a script changes the timelines of one slot: often one.
-CALLS_AT_ONCE = 1000
-KEYS_AT_ONCE = 1000
-ENTRIES_AT_ONCE = 500
-CHANGES_AT_ONCE = 10_000
-# How far a timeline may exceed its limit before it is trimmed.
-SLACK = 10  # a tenth
+# On a cluster a script changes the timelines of one slot: often one.
+CALLS_AT_ONCE = 1000  # scripts in an exchange
+KEYS_AT_ONCE = 1000  # timelines in a script
+ENTRIES_AT_ONCE = 500  # entries in a script
+CHANGES_AT_ONCE = 10_000  # timelines times entries in a script
+SLACK = 10  # a timeline may exceed its limit by a tenth before it is trimmed
 
 
 class Timelines:
-    """A network's timelines.
-
-    Args:
-        layout: the network's keys.
-        statuses: the statuses in them.
-        home_limit: entries that a home or list timeline keeps.
-        profile_limit: entries that a profile keeps.
-    """
+    """A network's timelines."""
 
     def __init__(
         self, layout: KeyLayout, statuses: Statuses, home_limit: int, profile_limit: int
@@ -84,17 +75,17 @@ class Timelines:
         return removed
 
     def mark(self, keys: Sequence[Key], uid: int, version: Argument) -> Operation[int]:
-        """Have readers, by the keys of their ``pull``, fetch an account's posts. Cost: as `add`."""
+        """Have readers fetch an account's posts; ``keys`` are their ``pull``. Cost: as `add`."""
         return (yield from self._change(keys, 1, "mark", "", "", version, uid))
 
     def unmark(self, keys: Sequence[Key], uid: int, version: Argument) -> Operation[int]:
-        """Have readers no longer fetch them, unless marked later than that. Cost: as `add`."""
+        """Undo `mark`, unless a later version marked the account. Cost: as `add`."""
         return (yield from self._change(keys, 1, "unmark", "", "", version, uid))
 
     def _change(self, keys: Sequence[Key], entries: int, *args: Argument) -> Operation[int]:
-        to, fan_out = self._layout.timelines, script("social/content/fan_out")
+        to, change = self._layout.timelines, script("social/change_timelines")
         if len(keys) == 1:
-            [done] = yield [script_call(to, fan_out, keys, args, idempotent=True)]
+            [done] = yield [script_call(to, change, keys, args, idempotent=True)]
             return int(done)
         done = 0
         for page in pages(keys, CHANGES_AT_ONCE):
@@ -104,7 +95,7 @@ class Timelines:
                 groups.setdefault(place, []).append(key)
             size = max(1, min(KEYS_AT_ONCE, CHANGES_AT_ONCE // entries))
             calls = [
-                script_call(to, fan_out, some, args, idempotent=True)
+                script_call(to, change, some, args, idempotent=True)
                 for group in groups.values()
                 for some in pages(group, size)
             ]
@@ -115,27 +106,17 @@ class Timelines:
     def remove_author(
         self, kind: RelationKind, owner: int, uid: int, entries: Sequence[bytes]
     ) -> Operation[int]:
-        """Remove an account's posts, and statuses that no longer exist, from a timeline.
+        """Remove an account's posts, and statuses that no longer exist, from a timeline's entries.
 
-        Args:
-            kind: the kind of its owner.
-            owner: the user or list.
-            uid: the account.
-            entries: the timeline's entries.
-
-        Cost: two exchanges, if any entry's id says that it can be the account's.
+        Cost: two exchanges; none if no entry's id is of the account's part.
         """
         parts = self._layout.parts
         key = self._layout.timeline(kind, owner)
         ids = stored_ids(self._layout.timelines, key, entries)
-        own = [each for each in ids if each % parts == uid % parts]
-        authors = yield from self._statuses.authors(own)
-        gone = [
-            entry
-            for entry, author in zip(own, authors, strict=True)
-            if author is None or author == uid
-        ]
-        return (yield from self.remove([self._layout.timeline(kind, owner)], gone))
+        near = [each for each in ids if each % parts == uid % parts]
+        authors = yield from self._statuses.authors(near)
+        gone = [each for each, of in zip(near, authors, strict=True) if of is None or of == uid]
+        return (yield from self.remove([key], gone))
 
     # ---- reading
 
@@ -177,7 +158,7 @@ class Timelines:
             wants, after = builder.wants, builder.cursor
             replies, rows = yield from _prepend(first_reads, self._range([key], wants, after))
             accounts, floor, hidden = replies[0], replies[1], replies[2] if muted else ()
-            if floor:  # what is older is cut off, also of the profiles that are merged
+            if floor:  # older entries are cut off, even those of merged profiles
                 lowest = (float(floor[1]), floor[0])
                 rows = [row for row in rows if (row[1], row[0]) >= lowest]
             if accounts:
@@ -206,8 +187,9 @@ class Timelines:
         for member, score in rows:
             stored_score(self._layout.timelines, key, score)
             if not member.isdigit() or len(member) > 16:
-                found = f"an entry {shown(member)}"
-                raise damage(self._layout.timelines, key, found, "ids of statuses")
+                raise damage(
+                    self._layout.timelines, key, f"an entry {shown(member)}", "ids of statuses"
+                )
             ids.append(int(member))
         skipped, wanted = ids[: builder.skip], ids[builder.skip :]
         authors, statuses = yield from self._statuses.read(skipped, wanted)
@@ -215,7 +197,7 @@ class Timelines:
 
 
 def _prepend(batch: Batch, steps: Operation[T]) -> Operation[tuple[list[Any], T]]:
-    """Run steps, with a batch before their first one; return its replies, and their result."""
+    """Run steps with a batch before their first one; return the batch's replies and the result."""
     replies = yield [*batch, *next(steps)]
     own, answer = replies[: len(batch)], replies[len(batch) :]
     while True:
@@ -227,20 +209,20 @@ def _prepend(batch: Batch, steps: Operation[T]) -> Operation[tuple[list[Any], T]
 
 
 class _PageBuilder:
-    """A page in the making: what it has, how much it wants, and from where on."""
+    """Collects the statuses of a page."""
 
     def __init__(self, number: int, limit: int, cursor: TimelineCursor | None) -> None:
         self.skip = (number - 1) * limit
         self.cursor = cursor
         self.gone: list[int] = []
         self._limit = limit
-        self._found: list[Status] = []
+        self._statuses: list[Status] = []
         self._ended = False
 
     @property
     def wants(self) -> int:
         """The number of entries still to be read; 0 once the page is full."""
-        missing = self._limit - len(self._found)
+        missing = self._limit - len(self._statuses)
         return 0 if self._ended or not missing else self.skip + missing
 
     def add(
@@ -250,16 +232,15 @@ class _PageBuilder:
         statuses: Sequence[Status | None],
         hidden: Collection[int],
     ) -> None:
-        """Add the next entries: authors of those to skip, the others in full."""
+        """Add the next entries: the authors of those to skip, the others in full."""
         self._ended = len(rows) < self.wants
-        shown = sum(author is not None and author not in hidden for author in authors)
         visible = [status for status in statuses if status and status.uid not in hidden]
-        found: list[Any] = [*authors, *statuses]
+        entries: list[Any] = [*authors, *statuses]
         self.gone += [
-            int(member) for (member, _), what in zip(rows, found, strict=True) if what is None
+            int(member) for (member, _), entry in zip(rows, entries, strict=True) if entry is None
         ]
-        self.skip -= shown
-        self._found += visible[self.skip :]
+        self.skip -= sum(author is not None and author not in hidden for author in authors)
+        self._statuses += visible[self.skip :]
         self.skip = max(0, self.skip - len(visible))
         if rows:
             member, score = rows[-1]
@@ -267,7 +248,7 @@ class _PageBuilder:
 
     def page(self) -> TimelinePage:
         """Return the page."""
-        page = TimelinePage(self._found)
+        page = TimelinePage(self._statuses)
         page.cursor = None if self._ended else self.cursor
         return page
 
@@ -276,7 +257,7 @@ def scored_members(to: To, key: str, flat: Sequence[Any]) -> list[Row]:
     """Return a flat reply of members and scores as pairs.
 
     Raises:
-        DamagedDataError: a score is no time and no version.
+        DamagedDataError: a score is not a time or version.
     """
     return [
         (member, stored_score(to, key, score))
@@ -285,9 +266,6 @@ def scored_members(to: To, key: str, flat: Sequence[Any]) -> list[Row]:
 
 
 def timeline_entries(flat: Sequence[Any]) -> list[Row]:
-    """Return the entries of a timeline; without what is none, which `check` names.
-
-    So it does not get into others.
-    """
+    """Return the valid entries of a timeline, so that damaged ones do not spread to others."""
     rows = [(member, float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)]
     return [row for row in rows if is_id(row[0]) and is_whole(row[1])]

@@ -2,9 +2,9 @@
 -- KEYS[1]  the notes of unfinished changes in this part, a ZSET
 -- ARGV[1]  the age, in microseconds
 -- ARGV[2]  the most notes
--- ARGV[3]  1 to give them the present time, so that others do not claim them too
+-- ARGV[3]  1 to set their time to now, so that others do not claim them too
 -- ARGV[4]  and on: the kinds of notes that the caller knows, which a note begins with
--- Reply    the notes, each followed by its time now
+-- Reply    the notes, each followed by its current time
 --@include social/clock
 local time = now()
 local until_then = string.format('%d', time - tonumber(ARGV[1]))
@@ -12,7 +12,7 @@ local stale = redis.call('ZRANGE', KEYS[1], '-inf', until_then, 'BYSCORE', 'LIMI
 local fresh, known, reply = string.format('%d', time), {}, {}
 for n = 4, #ARGV do known[ARGV[n]] = true end
 for n, member in ipairs(stale) do
-  -- What others understand is left to them.
+  -- Notes of other kinds are left to the releases that know them.
   if ARGV[3] == '1' and known[string.match(member, '^[^:]*')] then
     redis.call('ZADD', KEYS[1], 'GT', fresh, member)
   end

@@ -1,11 +1,11 @@
-"""Statuses: created in one script with the count of their user's posts, and deleted in one.
+"""Statuses: one script creates a status and counts it; another deletes it.
 
-Both scripts also note what remains to be done, in the part's ``pending``: a ZSET of notes by time.
-So whatever a process leaves half done is known to `SocialNetwork.repair`.
+Both scripts also note the remaining steps in the part's ``pending``, a ZSET of notes by time, where
+`SocialNetwork.repair` finds what a process left half done.
 
-With a store on disk, Redis has the recent statuses only: a status is created in Redis, written to
-disk before its post's note is removed, and expires; missing ones are read from disk
-(`shardkit.social.content.cache`).
+With a store on disk (`status_cache`), Redis has the recent statuses only. A status is created in
+Redis, written to disk before its post's note is removed, and expires. Missing ones are read from
+disk.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import NamedTuple
 from shardkit.operations.commands import script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
-from shardkit.social.base.keys import REMEMBERED, KeyLayout
-from shardkit.social.base.models import (
+from shardkit.social.keys import IDEMPOTENCY_TTL, KeyLayout
+from shardkit.social.models import (
     STATUS_FIELDS,
     Extra,
     Status,
@@ -28,30 +28,23 @@ from shardkit.social.base.models import (
     status_of,
     status_of_reply,
 )
-from shardkit.social.content.cache import TOMBSTONE_TTL, WINDOW, CachedStatuses
+from shardkit.social.status_cache import TOMBSTONE_TTL, WINDOW, CachedStatuses
 from shardkit.structures.base.damage import stored_integer
 
 AT_ONCE = 1000
 
 
 class CreatedStatus(NamedTuple):
-    """A status that was created.
-
-    Attributes:
-        id: its id.
-        time: when it was posted, in microseconds; None if an earlier call did all of it.
-        mode: how its author's posts reach readers; see `shardkit.social.relations.delivery_mode`.
-        version: the version of the mode.
-    """
+    """A new status."""
 
     id: int
-    time: int | None
-    mode: str
-    version: str
+    time: int | None  # in microseconds; None if an earlier call has delivered it
+    mode: str  # how its author's posts reach readers
+    version: str  # of the mode
 
 
 class DeletedStatus(Enum):
-    """What became of a status that was to be deleted, as its script replies."""
+    """The result of deleting a status, as its script replies."""
 
     NONE = 0  # there was none, or it is another user's
     PUSHED = 1  # it is, or may be, in readers' timelines
@@ -59,12 +52,7 @@ class DeletedStatus(Enum):
 
 
 class Statuses:
-    """A network's statuses.
-
-    Args:
-        layout: the network's keys.
-        cache: reads and writes the store on disk; None if all statuses are in Redis.
-    """
+    """A network's statuses; ``cache`` is None if all of them are in Redis."""
 
     def __init__(self, layout: KeyLayout, cache: CachedStatuses | None = None) -> None:
         self._layout = layout
@@ -82,13 +70,11 @@ class Statuses:
         layout = self._layout
         check_text(layout.name, "message", message)
         fields = ["message", message, *flat_extras(layout.name, extras, STATUS_FIELDS)]
-        part = uid % layout.parts
         keys = [layout.owned("user", uid), layout.near("ids", uid), layout.near("pending", uid)]
         keys += layout.once("post", uid, idempotency_key)
-        suffix = layout.record_suffix(part)
-        arguments = (suffix, part, layout.parts, uid, REMEMBERED, profile_limit, *fields)
-        call = script_call(layout.users, script("social/content/create_status"), keys, arguments)
-        [reply] = yield [call]
+        arguments = (*layout.new_record(uid), uid, IDEMPOTENCY_TTL, profile_limit, *fields)
+        create = script("social/create_status")
+        [reply] = yield [script_call(layout.users, create, keys, arguments)]
         if reply is None:
             return None
         id_, posted, mode, version = reply
@@ -106,7 +92,7 @@ class Statuses:
             yield from self._cache.remove([status])
 
     def delete(self, uid: int, status: int) -> Operation[DeletedStatus]:
-        """Delete a user's status and count; return what became of it."""
+        """Delete a user's status and decrease the count."""
         layout = self._layout
         if status % layout.parts != uid % layout.parts:
             return DeletedStatus.NONE  # a status belongs to the part of its author
@@ -117,31 +103,31 @@ class Statuses:
             if self._cache is not None:
                 [(seconds, micros)] = yield [layout.at_user(key, "TIME")]
                 since = int(seconds) * 1000 + int(micros) // 1000
-                found = yield from self._cache.read([status])
-                if status not in found:
+                stored = yield from self._cache.read([status])
+                if status not in stored:
                     return DeletedStatus.NONE
-                author = found[status]["uid"]
+                author = stored[status]["uid"]
             arguments = (uid, deletion_note(status, uid), author, since, WINDOW, TOMBSTONE_TTL)
-            delete = script("social/content/delete_status")
+            delete = script("social/delete_status")
             [deleted] = yield [script_call(layout.users, delete, keys, arguments)]
             if deleted != -1:  # the disk was read recently enough
                 return DeletedStatus(deleted or 0)
 
     def get(self, statuses: Sequence[int]) -> Operation[list[Status | None]]:
         """Return statuses by id, None for unknown ids."""
-        found: list[Status | None] = []
+        result: list[Status | None] = []
         for page in pages(statuses, AT_ONCE):
             _, some = yield from self.read((), page)
-            found += some
-        return found
+            result += some
+        return result
 
     def authors(self, statuses: Sequence[int]) -> Operation[list[int | None]]:
         """Return the authors of statuses, None for unknown ids."""
-        found: list[int | None] = []
+        result: list[int | None] = []
         for page in pages(statuses, AT_ONCE):
             authors, _ = yield from self.read(page, ())  # one page, so this does not recurse
-            found += authors
-        return found
+            result += authors
+        return result
 
     def read(
         self, skipped: Sequence[int], wanted: Sequence[int]
@@ -156,10 +142,10 @@ class Statuses:
             _, statuses = yield from self.read((), wanted)
             return authors, statuses
         if self._cache is not None:
-            found = yield from self._cache.read([*skipped, *wanted])
+            stored = yield from self._cache.read([*skipped, *wanted])
             return (
-                [int(found[status]["uid"]) if status in found else None for status in skipped],
-                [status_of(found.get(status)) for status in wanted],
+                [int(stored[status]["uid"]) if status in stored else None for status in skipped],
+                [status_of(stored.get(status)) for status in wanted],
             )
         keys = [layout.owned("status", status) for status in skipped]
         batch = [layout.at_user(key, "HGET", key, "uid") for key in keys]
@@ -189,5 +175,5 @@ def post_note(status: int, uid: int) -> str:
 
 
 def deletion_note(status: int, uid: int) -> str:
-    """Return the note of a deleted status that is being taken off timelines."""
+    """Return the note of a deleted status that is being removed from timelines."""
     return f"delete:{status}:{uid}"
