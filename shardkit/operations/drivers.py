@@ -14,7 +14,7 @@ thread on the awaiting one. What it raises is raised inside the steps too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from shardkit.errors import DamagedDataError, ShardErrors, ShardFailure, ShardKitError
@@ -36,12 +36,40 @@ from shardkit.operations.commands import (
     raise_failures,
 )
 from shardkit.operations.deadlines import begin, extend, has_begun, in_use, within
+from shardkit.operations.deadlines import call as call_context
 from shardkit.operations.operation import Awaiting, Blocking, Operation, Page, Stream
 
 T = TypeVar("T")
 
 
-class BlockingDriver:
+class _Driver:
+    """What both drivers share."""
+
+    link: Any
+    _send: Callable[[Any], Any]
+
+    def _run_step(self, step: Any) -> Any:
+        """Carry out a step; on the awaiting face, return an awaitable."""
+        if isinstance(step, Locate):
+            return self.link.locate(step)
+        if isinstance(step, Pause):
+            extend(step.seconds)
+            return self.link.pause(step.seconds)
+        if isinstance(step, Subscribe):
+            return self.link.subscribe(step)
+        if isinstance(step, AwaitWakeup):
+            return self.link.await_wakeup(step)
+        if isinstance(step, Abandon):
+            return self.link.abandon(step.command)
+        if isinstance(step, Call | _Calls):
+            return self._call(step)
+        return self._send(step)
+
+    def _call(self, step: Call | _Calls) -> Any:
+        raise NotImplementedError
+
+
+class BlockingDriver(_Driver):
     """Runs steps over a blocking link."""
 
     def __init__(self, link: Blocking) -> None:
@@ -110,10 +138,7 @@ class BlockingDriver:
         Raises:
             BaseExceptionGroup: the errors of those that failed; all others have run to their end.
         """
-        if in_use.by_entries and not has_begun():
-            with within(begin()):
-                return self.together(*operations)
-        with observed("together"):
+        with call_context(), observed("together"):
             lock_step = _LockStep(operations)
             while (step := lock_step.next_step()) is not None:
                 try:
@@ -132,26 +157,11 @@ class BlockingDriver:
             [(shard, _)] = self.link.locate(Locate([(error.place, error.key)]))
             error.shard = str(shard)
 
-    def _run_step(self, step: Any) -> Any:
-        if isinstance(step, Locate):
-            return self.link.locate(step)
-        if isinstance(step, Pause):
-            extend(step.seconds)
-            return self.link.pause(step.seconds)
-        if isinstance(step, Subscribe):
-            return self.link.subscribe(step)
-        if isinstance(step, AwaitWakeup):
-            return self.link.await_wakeup(step)
-        if isinstance(step, Abandon):
-            return self.link.abandon(step.command)
-        if isinstance(step, Call):
-            return _call(step)
-        if isinstance(step, _Calls):
-            return [_call(call) for call in step]
-        return self._send(step)
+    def _call(self, step: Call | _Calls) -> Any:
+        return [_call(call) for call in step] if isinstance(step, _Calls) else _call(step)
 
 
-class AwaitingDriver:
+class AwaitingDriver(_Driver):
     """Runs steps over an awaiting link."""
 
     def __init__(self, link: Awaiting) -> None:
@@ -218,10 +228,7 @@ class AwaitingDriver:
 
     async def together(self, *operations: Operation[T]) -> list[T]:
         """Run operations in lock step; see `BlockingDriver.together`."""
-        if in_use.by_entries and not has_begun():
-            with within(begin()):
-                return await self.together(*operations)
-        with observed("together"):
+        with call_context(), observed("together"):
             lock_step = _LockStep(operations)
             while (step := lock_step.next_step()) is not None:
                 try:
@@ -240,26 +247,10 @@ class AwaitingDriver:
             [(shard, _)] = await self.link.locate(Locate([(error.place, error.key)]))
             error.shard = str(shard)
 
-    def _run_step(self, step: Any) -> Coroutine[Any, Any, Any]:
-        if isinstance(step, Locate):
-            return self.link.locate(step)
-        if isinstance(step, Pause):
-            extend(step.seconds)
-            return self.link.pause(step.seconds)
-        if isinstance(step, Subscribe):
-            return self.link.subscribe(step)
-        if isinstance(step, AwaitWakeup):
-            return self.link.await_wakeup(step)
-        if isinstance(step, Abandon):
-            return self.link.abandon(step.command)
-        if isinstance(step, Call):
-            return asyncio.to_thread(_call, step)
+    async def _call(self, step: Call | _Calls) -> Any:
         if isinstance(step, _Calls):
-            return self._call_all(step)
-        return self._send(step)
-
-    async def _call_all(self, calls: _Calls) -> list[Any]:
-        return await asyncio.gather(*(asyncio.to_thread(_call, call) for call in calls))
+            return await asyncio.gather(*(asyncio.to_thread(_call, call) for call in step))
+        return await asyncio.to_thread(_call, step)
 
 
 def name_of(steps: object) -> str:

@@ -10,7 +10,7 @@ import asyncio
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeAlias
@@ -67,6 +67,7 @@ from shardkit.operations.commands import (
     To,
 )
 from shardkit.operations.deadlines import current, earliest, extend, within
+from shardkit.operations.steps import arun_steps
 
 # The future of a batch's replies, its component, the shard's number and its client.
 Started: TypeAlias = tuple[asyncio.Future[Received], Component, int | None, Any]
@@ -114,7 +115,7 @@ class AwaitingLink:
             return await self.reads.asend(self, batch)  # type: ignore[no-any-return]
         started = self._send_few(batch)
         if started is None:
-            return await self._dispatch(batch, None)
+            return await arun_steps(self._dispatcher.dispatch(batch), self._provide)
         if not handlers:
             return await self.finish(batch, started)
         policy = started[3].connection_pool.policy
@@ -137,7 +138,7 @@ class AwaitingLink:
             refused=attempt.error is None,
             written=attempt.written,
         )
-        return await self._dispatch(batch, attempt)
+        return await arun_steps(self._dispatcher.dispatch(batch, attempt), self._provide)
 
     def start(self, batch: Batch) -> Started | None:
         """Send a batch if it is a few plain commands for one server, as most are.
@@ -158,23 +159,8 @@ class AwaitingLink:
         received = await started[0]
         if not received.refused:
             return received
-        return await self._dispatch(batch, await _attempt(batch, started))
-
-    async def _dispatch(self, batch: Batch, attempt: Attempt | None) -> Replies:
-        """Have the dispatcher carry a batch, of which one attempt may have been made."""
-        steps = self._dispatcher.dispatch(batch, attempt)
-        resume: Callable[[Any], Need] = steps.send
-        answer: Any = None
-        try:
-            while True:
-                need = resume(answer)
-                try:
-                    resume, answer = steps.send, await self._provide(need)
-                except Exception as error:
-                    resume, answer = steps.throw, error
-        except StopIteration as done:
-            found: Replies = done.value
-            return found
+        attempt = await _attempt(batch, started)
+        return await arun_steps(self._dispatcher.dispatch(batch, attempt), self._provide)
 
     async def _provide(self, need: Need) -> Any:
         """Return what the dispatcher needs."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from typing import Any
@@ -66,6 +66,7 @@ from shardkit.operations.commands import (
     To,
 )
 from shardkit.operations.deadlines import current, earliest, extend, within
+from shardkit.operations.steps import run_steps
 
 # The shortest time a server gets to answer after others have timed out.
 MIN_TIMEOUT = 0.1
@@ -110,19 +111,7 @@ class BlockingLink:
         attempt = None if to is None else self._send_few(batch, to)
         if type(attempt) is Replies:
             return attempt
-        steps = self._dispatcher.dispatch(batch, attempt)  # type: ignore[arg-type]
-        resume: Callable[[Any], Need] = steps.send
-        answer: Any = None
-        try:
-            while True:
-                need = resume(answer)
-                try:
-                    resume, answer = steps.send, self._provide(need)
-                except Exception as error:
-                    resume, answer = steps.throw, error
-        except StopIteration as done:
-            replies: Replies = done.value
-            return replies
+        return run_steps(self._dispatcher.dispatch(batch, attempt), self._provide)  # type: ignore[arg-type]
 
     def _provide(self, need: Need) -> Any:
         """Return what the dispatcher needs."""

@@ -51,6 +51,7 @@ from shardkit.operations.commands import (
     Replies,
     Shard,
 )
+from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.command_keys import reads_only
 
 ATTEMPTS = 3
@@ -119,24 +120,14 @@ class LinkReads:
         found = {name: link._topology.component(name) for name in _names(batch)}
         if not self._concerns(found.values()):
             return plain.send(batch)  # type: ignore[no-any-return]
-        steps = self._steps(batch, found)
-        try:
-            need = next(steps)
-            while True:
-                answer = None
-                if isinstance(need, Pause):
-                    time.sleep(need.seconds)
-                elif isinstance(need, _Ask):
-                    self._replicas.ask(need.component, need.number)
-                else:
-                    plain._clients = need.by(self._clients)
-                    answer = plain.send(need.batch)
-                need = steps.send(answer)
-        except StopIteration as done:
-            replies: Replies = done.value
-            return replies
-        finally:
-            steps.close()
+
+        def provide(need: Pause | _Ask | _Send) -> Any:
+            if isinstance(need, _Send):
+                plain._clients = need.by(self._clients)
+                return plain.send(need.batch)
+            return _provide(self._replicas, need)
+
+        return run_steps(self._steps(batch, found), provide)
 
     async def asend(self, link: Any, batch: Batch) -> Replies:
         """Send a batch over an awaiting link; see `send`."""
@@ -144,24 +135,14 @@ class LinkReads:
         found = {name: await link._topology.acomponent(name) for name in _names(batch)}
         if not self._concerns(found.values()):
             return await plain.send(batch)  # type: ignore[no-any-return]
-        steps = self._steps(batch, found)
-        try:
-            need = next(steps)
-            while True:
-                answer = None
-                if isinstance(need, Pause):
-                    await asyncio.sleep(need.seconds)
-                elif isinstance(need, _Ask):
-                    await asyncio.to_thread(self._replicas.ask, need.component, need.number)
-                else:
-                    plain._clients = need.by(self._clients)
-                    answer = await plain.send(need.batch)
-                need = steps.send(answer)
-        except StopIteration as done:
-            replies: Replies = done.value
-            return replies
-        finally:
-            steps.close()
+
+        async def provide(need: Pause | _Ask | _Send) -> Any:
+            if isinstance(need, _Send):
+                plain._clients = need.by(self._clients)
+                return await plain.send(need.batch)
+            return await _aprovide(self._replicas, need)
+
+        return await arun_steps(self._steps(batch, found), provide)
 
     def _concerns(self, components: Iterable[Component]) -> bool:
         if self._read_from is not None:
@@ -243,6 +224,20 @@ class _Ask(NamedTuple):
 
     component: Component
     number: int | None
+
+
+def _provide(replicas: Replicas, need: Pause | _Ask) -> None:
+    if isinstance(need, Pause):
+        time.sleep(need.seconds)
+    else:
+        replicas.ask(need.component, need.number)
+
+
+async def _aprovide(replicas: Replicas, need: Pause | _Ask) -> None:
+    if isinstance(need, Pause):
+        await asyncio.sleep(need.seconds)
+    else:
+        await asyncio.to_thread(replicas.ask, need.component, need.number)
 
 
 class _Send(NamedTuple):
@@ -349,8 +344,8 @@ class _ClientReads:
         if self._read_from is not _MASTER:
             self.replicas.wrote(self.component, self.number)
 
-    def attempts(self) -> Generator[Pause | _Ask | Any, Exception | None, None]:
-        """Yield what is needed, and clients to try; be sent why one failed."""
+    def attempts(self) -> Generator[Pause | _Ask | Any, Any, Any]:
+        """Yield what is needed, and clients to try; return the reply of the first that answers."""
         if self._read_from is not _MASTER and not self.replicas.is_known(
             self.component, self.number
         ):
@@ -369,7 +364,9 @@ class _ClientReads:
                 which = choice.which
                 if not isinstance(which, ReplicaOf):
                     which = reader_of(self.component, self.number)
-                error = yield self._get(self.component, which, False)
+                return (yield self._get(self.component, which, False))
+            except _LOST as lost:
+                error = lost
             finally:
                 self.replicas.end([choice])
             entry = choice.which.entry if isinstance(choice.which, ReplicaOf) else None
@@ -399,23 +396,13 @@ class ReaderClient(DirectClient):
                 return super().execute_command(*args, **options)
             finally:
                 self.reads.wrote()
-        steps = self.reads.attempts()
-        try:
-            need = next(steps)
-            while True:
-                answer: Exception | None = None
-                if isinstance(need, Pause):
-                    time.sleep(need.seconds)
-                elif isinstance(need, _Ask):
-                    self.reads.replicas.ask(need.component, need.number)
-                else:
-                    try:
-                        return need.execute_command(*args, **options)
-                    except _LOST as error:
-                        answer = error
-                need = steps.send(answer)
-        finally:
-            steps.close()
+
+        def provide(need: Any) -> Any:
+            if isinstance(need, Pause | _Ask):
+                return _provide(self.reads.replicas, need)
+            return need.execute_command(*args, **options)
+
+        return run_steps(self.reads.attempts(), provide)
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
         """Return a pipeline of the master's."""
@@ -448,23 +435,13 @@ class AsyncReaderClient(MultiplexedClient):
                 return await super().execute_command(*args, **options)
             finally:
                 self.reads.wrote()
-        steps = self.reads.attempts()
-        try:
-            need = next(steps)
-            while True:
-                answer: Exception | None = None
-                if isinstance(need, Pause):
-                    await asyncio.sleep(need.seconds)
-                elif isinstance(need, _Ask):
-                    await asyncio.to_thread(self.reads.replicas.ask, need.component, need.number)
-                else:
-                    try:
-                        return await need.execute_command(*args, **options)
-                    except _LOST as error:
-                        answer = error
-                need = steps.send(answer)
-        finally:
-            steps.close()
+
+        async def provide(need: Any) -> Any:
+            if isinstance(need, Pause | _Ask):
+                return await _aprovide(self.reads.replicas, need)
+            return await need.execute_command(*args, **options)
+
+        return await arun_steps(self.reads.attempts(), provide)
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
         """Return a pipeline of the master's."""

@@ -44,6 +44,7 @@ from shardkit.network.topology.sources import Reading, Source, Values
 from shardkit.operations.deadlines import DeadlineExceeded, earliest
 from shardkit.operations.forks import ForkSafeLock, renewed_in_children
 from shardkit.operations.server_errors import meaning
+from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.placement import DEFAULT
 
 logger = logging.getLogger("shardkit")
@@ -245,7 +246,7 @@ class Topology:
                     outcomes[name] = found
                 elif (lock := self._claim(cached)) is not None:
                     own[name], locks[name] = cached, lock
-            found_now = await self._afetch_all(self._read_together(own))
+            found_now = await arun_steps(self._read_together(own), self.source.afetch)
             for name, outcome in found_now.items():
                 if own[name].lock is not locks[name]:  # it took too long: somebody else reads it
                     continue
@@ -386,7 +387,7 @@ class Topology:
             found = self._fresh_or_error(cached)
             if found is not None:
                 return found
-            outcomes = self._fetch_all(self._read_together([name]))
+            outcomes = run_steps(self._read_together([name]), self.source.fetch)
             if _is_unknown(cached, outcomes[name]):
                 _suggest(outcomes[name], name, self.names())
             return self._settle(name, cached, outcomes[name])
@@ -404,7 +405,7 @@ class Topology:
             found = self._fresh_or_error(cached)
             if found is not None:
                 return found
-            outcomes = await self._afetch_all(self._read_together([name]))
+            outcomes = await arun_steps(self._read_together([name]), self.source.afetch)
             if _is_unknown(cached, outcomes[name]):
                 _suggest(outcomes[name], name, await self.anames())
             if cached.lock is not lock and cached.component is not None:
@@ -535,7 +536,7 @@ class Topology:
                 for cached in own.values():
                     cached.fresh_until = self._away_until
                 return []
-            for name, outcome in self._fetch_all(self._read_together(own)).items():
+            for name, outcome in run_steps(self._read_together(own), self.source.fetch).items():
                 with suppress(RetiredError):  # whoever uses it is told
                     self._settle(name, own[name], outcome)
         finally:
@@ -609,34 +610,6 @@ class Topology:
                 go_on(name, reading, values[start : start + len(keys)])
                 start += len(keys)
         return outcomes
-
-    def _fetch_all(self, steps: Generator[list[str], Values, Outcomes]) -> Outcomes:
-        resume: Callable[[Any], list[str]] = steps.send
-        answer: Any = None
-        try:
-            while True:
-                keys = resume(answer)
-                try:
-                    resume, answer = steps.send, self.source.fetch(keys)
-                except Exception as error:
-                    resume, answer = steps.throw, error
-        except StopIteration as done:
-            outcomes: Outcomes = done.value
-            return outcomes
-
-    async def _afetch_all(self, steps: Generator[list[str], Values, Outcomes]) -> Outcomes:
-        resume: Callable[[Any], list[str]] = steps.send
-        answer: Any = None
-        try:
-            while True:
-                keys = resume(answer)
-                try:
-                    resume, answer = steps.send, await self.source.afetch(keys)
-                except Exception as error:
-                    resume, answer = steps.throw, error
-        except StopIteration as done:
-            outcomes: Outcomes = done.value
-            return outcomes
 
     def _settle(self, name: str, cached: CacheEntry, outcome: Component | Exception) -> Component:
         previous = cached.component

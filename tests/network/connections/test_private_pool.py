@@ -468,7 +468,7 @@ def test_who_finds_an_older_entry_than_another_thread_goes_where_that_one_went(
     client.connection_pool.disconnect()
 
 
-async def test_what_its_holder_sets_is_set_in_the_pool_of_the_present_entry(
+async def test_what_its_holder_sets_is_set_in_the_pool_of_the_current_entry(
     moving: Moving,
 ) -> None:
     client = await moving.client(private=True)
