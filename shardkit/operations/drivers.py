@@ -1,14 +1,13 @@
 """Drivers run operations: they pass each batch to a link and the replies back to the steps.
 
-A failure in a batch is raised inside the steps, at their ``yield``, as one ShardErrors that names
-every failed shard; a ``Partial`` batch gets its failures as values instead.
+A failure in a batch is raised at the ``yield``, as one ShardErrors that names every failed shard; a
+``Partial`` batch gets its failures as values instead.
 
 ``together`` runs many operations in lock step: all their first batches go out as one exchange,
-then all their second ones, and so on. Where each of 10,000 operations takes two exchanges, the
-whole takes two.
+then all their second ones, and so on. 10,000 operations of two exchanges each take two in all.
 
-A ``Call`` is a function that the driver calls between exchanges: at once on the blocking face, in a
-thread on the awaiting one. What it raises is raised inside the steps too.
+A ``Call`` is a function that the driver calls between exchanges: directly on the blocking face, in
+a thread on the awaiting one. Its errors are raised at the ``yield``.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ class BlockingDriver(_Driver):
             raise
 
     def iterate(self, steps: Stream[T]) -> Generator[T, None, None]:
-        """Run a stream: give out its values one by one."""
+        """Run a stream: yield its values one by one."""
         try:
             step: Any = next(steps)
             while True:
@@ -132,11 +131,10 @@ class BlockingDriver(_Driver):
     def together(self, *operations: Operation[T]) -> list[T]:
         """Run operations in lock step and return their values, in order.
 
-        Args:
-            operations: steps that were not started, as a deferred face gives them.
+        The operations are unstarted steps, as a deferred face returns them.
 
         Raises:
-            BaseExceptionGroup: the errors of those that failed; all others have run to their end.
+            BaseExceptionGroup: the errors of operations that failed; all others have completed.
         """
         with call_context(), observed("together"):
             lock_step = _LockStep(operations)
@@ -152,7 +150,7 @@ class BlockingDriver(_Driver):
             return lock_step.values()
 
     def _locate(self, error: DamagedDataError) -> None:
-        """Say in the error which shard it is."""
+        """Add the shard to an error."""
         if error.place and not error.shard:
             [(shard, _)] = self.link.locate(Locate([(error.place, error.key)]))
             error.shard = str(shard)
@@ -207,7 +205,7 @@ class AwaitingDriver(_Driver):
             raise
 
     async def iterate(self, steps: Stream[T]) -> AsyncGenerator[T, None]:
-        """Run a stream: give out its values one by one."""
+        """Run a stream: yield its values one by one."""
         try:
             step: Any = next(steps)
             while True:
@@ -242,7 +240,7 @@ class AwaitingDriver(_Driver):
             return lock_step.values()
 
     async def _locate(self, error: DamagedDataError) -> None:
-        """Say in the error which shard it is."""
+        """Add the shard to an error."""
         if error.place and not error.shard:
             [(shard, _)] = await self.link.locate(Locate([(error.place, error.key)]))
             error.shard = str(shard)
@@ -263,7 +261,7 @@ class _Calls(list[Call]):
 
 
 class _CallFailure(NamedTuple):
-    """The answer to a call whose function raised this."""
+    """The answer to a call whose function raised an error."""
 
     error: Exception
 
@@ -290,8 +288,8 @@ def _answer(steps: Generator[Any, Any, Any], step: Any, answer: Any) -> Any:
 class _LockStep:
     """Operations in lock step: joins the batches that they yield, and splits the replies. Pure.
 
-    A turn takes every operation one step further: first what can be joined, as one exchange; then
-    one pause for all that want one; then all calls; then each other step by itself.
+    A turn advances every operation by one step: first all batches as one exchange, then one pause
+    for all, then all calls, then each other step alone.
     """
 
     def __init__(self, operations: Sequence[Operation[Any]]) -> None:
@@ -299,7 +297,7 @@ class _LockStep:
         self._results: list[Any] = [None] * len(operations)
         self._errors: list[Exception] = []
         self._steps: dict[int, Any] = {}
-        # What is left of this turn, and what the link is doing now.
+        # The operations left in this turn, and those of the current step.
         self._waiting: list[list[int]] = []
         self._current: list[int] = []
         for n in range(len(operations)):
@@ -327,7 +325,7 @@ class _LockStep:
         return Coalesced(requests) if all(map(coalesced, steps)) else requests
 
     def answer(self, answer: Any) -> None:
-        """Give what the link answered to the operations concerned."""
+        """Give the link's answer to the operations concerned."""
         start = 0
         single = len(self._current) == 1
         for turn, n in enumerate(self._current):
@@ -342,10 +340,7 @@ class _LockStep:
             self._advance(n, _answer, self._operations[n], step, part)
 
     def retry_alone(self, error: ShardKitError) -> None:
-        """Handle a step that was rejected before anything was sent.
-
-        If several were joined, retry each alone, so that only the faulty one fails.
-        """
+        """Retry joined steps alone that were rejected unsent, so that only the faulty one fails."""
         if len(self._current) > 1:
             self._waiting = [[n] for n in self._current] + self._waiting
             return
@@ -354,7 +349,7 @@ class _LockStep:
         self._advance(n, self._operations[n].throw, error)
 
     def damage(self) -> list[DamagedDataError]:
-        """Return the errors that say what is damaged."""
+        """Return the errors about damaged data."""
         return [error for error in self._errors if isinstance(error, DamagedDataError)]
 
     def values(self) -> list[Any]:
@@ -378,7 +373,7 @@ _JOINABLE = ("batch", "pause", "call")
 
 
 def _kind(step: Any) -> str:
-    """Return with what a step can be joined; nothing for one that stays alone."""
+    """Return the kind of steps with which a step can be joined; empty for none."""
     if isinstance(step, Pause):
         return "pause"
     if isinstance(step, Call):
