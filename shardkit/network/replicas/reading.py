@@ -1,12 +1,12 @@
-"""Sends what only reads to replicas: batches of links, and single commands of clients.
+"""Sends reads to replicas: batches of links, and single commands of clients.
 
 ::
 
     link.send(batch) ── reads only? ── no ──► masters; the shards are noted as written to
                             └─ yes ─► a replica for each shard ─► failed? ─► ask, once more
 
-A batch that also writes goes to the masters whole. What a server does not answer, or refuses as it
-has lost its master, is read again elsewhere: nothing that only reads does harm twice.
+A batch that also writes goes to the masters as a whole. If a server does not answer, or refuses
+because it has lost its master, the read is sent elsewhere.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from shardkit.routing.command_keys import reads_only
 
 ATTEMPTS = 3
 _MASTER = ReadFrom("master")
-HELD = 0.002  # seconds between looks whether reads are still held
+HELD = 0.002  # seconds between checks whether reads are still held
 _LOST = (ConnectionError, TimeoutError, MasterDownError, OSError)
 
 
@@ -70,7 +70,7 @@ def is_read(batch: Batch) -> bool:
 
 
 class _ChosenClients:
-    """Clients of a link for one batch that only reads: of the servers that were chosen."""
+    """The clients of the servers that were chosen for one batch of reads."""
 
     def __init__(self, clients: Clients, choices: dict[Shard, ReadTarget]) -> None:
         self._clients = clients
@@ -94,13 +94,9 @@ class _ChosenClients:
 
 
 class LinkReads:
-    """Sends batches of a link that only read to replicas.
+    """Sends a link's batches of reads to replicas.
 
-    Args:
-        replicas: the kit's.
-        clients: the kit's.
-        read_from: where reads may go; None for what entries say.
-        structures: whether it carries operations of structures.
+    ``read_from`` overrides the entries' settings; ``structures`` if structures use the link.
     """
 
     def __init__(
@@ -256,7 +252,7 @@ def _names(batch: Batch) -> set[str]:
 
 
 def _without_reads(link: Any) -> Any:
-    """Return a link that sends as it is told, over the same connections."""
+    """Return a copy of a link that does not redirect reads."""
     plain = copy.copy(link)
     plain.reads = None
     return plain
@@ -272,13 +268,7 @@ def _is_lost(reply: Any) -> bool:
 
 
 class ReaderClients:
-    """The clients of a kit that send what only reads to replicas.
-
-    Args:
-        clients: the kit's.
-        replicas: the kit's.
-        read_from: where reads may go; None for what entries say.
-    """
+    """Clients that send reads to replicas; ``read_from`` overrides the entries' settings."""
 
     def __init__(self, clients: Clients, replicas: Replicas, read_from: ReadFrom | None) -> None:
         self._clients = clients
@@ -379,18 +369,15 @@ class _ClientReads:
 
 
 class ReaderClient(DirectClient):
-    """The blocking client of a master whose single commands that only read go to replicas.
+    """A master's blocking client whose single reading commands go to replicas.
 
-    All else is the master's: pipelines, transactions, scripts, subscriptions, locks.
-
-    Attributes:
-        reads: where its reads go.
+    The master serves everything else: pipelines, transactions, scripts, subscriptions, locks.
     """
 
     reads: _ClientReads
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Execute a command, by a replica if it only reads."""
+        """Execute a command, on a replica if it only reads."""
         if self.connection is not None or not reads_only(args):
             try:
                 return super().execute_command(*args, **options)
@@ -429,7 +416,7 @@ class AsyncReaderClient(MultiplexedClient):
     reads: _ClientReads
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Execute a command, by a replica if it only reads."""
+        """Execute a command, on a replica if it only reads."""
         if self.connection is not None or not reads_only(args):
             try:
                 return await super().execute_command(*args, **options)
