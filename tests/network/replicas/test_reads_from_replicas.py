@@ -438,7 +438,7 @@ def test_a_session_goes_to_another_replica_when_that_has_all_it_read(
         if entry is not None:
             asked.append(entry)
             if len(asked) < 3:
-                return answer._replace(said={**answer.said, "slave_repl_offset": 0})
+                return answer._replace(info={**answer.info, "slave_repl_offset": 0})
         return answer
 
     monkeypatch.setattr(Replicas, "_ask", late_at_first)
@@ -549,10 +549,10 @@ def test_a_replica_has_all_up_to_the_latest_sample_that_its_offset_has_reached(
     state = replicas._new_state(component, Shard("one", None))
     for at in (1, 2, 3):
         master = {"role": "master", "master_replid": "h1", "master_repl_offset": 100 * at}
-        replicas._settle_master(state, replicas._Answer(master, float(at), 0.25))
+        replicas._update_master(state, replicas._Answer(master, float(at), 0.25))
     usual = {"role": "slave", "master_replid": "h1", "master_link_status": "up"}
     [replica, _] = state.replicas
-    replicas._settle_replica(state, replica, replicas._Answer({**usual, **said}, 4.0, 0.5))
+    replicas._update_replica(state, replica, replicas._Answer({**usual, **said}, 4.0, 0.5))
     assert (replica.problem, replica.complete_at) == (problem, complete_at)
     assert (replica.linked, replica.asked_at, replica.latency) == (True, 4.0, 0.5)
     assert state.master.latency == 0.25
@@ -569,7 +569,7 @@ def test_why_no_replica_can_be_read_is_said_of_each(opened: Face, replicated: Re
     said = (
         rf"^users:\d has no usable replica \(localhost:{first.port}/\d: is a master; "
         rf"localhost:{second.port}/\d: is not a replica of this master\); see `shardkit status`, "
-        "or give read_from='prefer_replica'"
+        "or use read_from='prefer_replica'"
     )
     with pytest.raises(ShardUnavailable, match=said):
         on(opened, strict, "k", "get", "k")
@@ -578,7 +578,7 @@ def test_why_no_replica_can_be_read_is_said_of_each(opened: Face, replicated: Re
 def test_an_entry_without_replicas_has_none_to_read(kind: str, replicated: Replicated) -> None:
     with faced(kind, replicated.map(replicas=[])) as face:
         strict = face.kit.key_sharded("users", read_from="replica")
-        with pytest.raises(ShardUnavailable, match=r"can be read \(its entry names none\); see"):
+        with pytest.raises(ShardUnavailable, match=r"no usable replica \(its entry names none\); see"):
             on(face, strict, "k", "get", "k")
 
 
