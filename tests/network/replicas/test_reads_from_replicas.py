@@ -578,7 +578,9 @@ def test_why_no_replica_can_be_read_is_said_of_each(opened: Face, replicated: Re
 def test_an_entry_without_replicas_has_none_to_read(kind: str, replicated: Replicated) -> None:
     with faced(kind, replicated.map(replicas=[])) as face:
         strict = face.kit.key_sharded("users", read_from="replica")
-        with pytest.raises(ShardUnavailable, match=r"no usable replica \(its entry names none\); see"):
+        with pytest.raises(
+            ShardUnavailable, match=r"no usable replica \(its entry names none\); see"
+        ):
             on(face, strict, "k", "get", "k")
 
 
