@@ -42,7 +42,7 @@ class Face:
 
 
 @contextmanager
-def faced(kind: str, shard_map: ShardMap, **options: Any) -> Iterator[Face]:
+def faced(kind: str, shard_map: ShardMap | str, **options: Any) -> Iterator[Face]:
     """Open a kit of the kind ``blocking`` or ``awaiting``."""
     if kind == "blocking":
         with shardkit.connect(shard_map, **options) as kit:

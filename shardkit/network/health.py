@@ -1,10 +1,10 @@
-"""Health of a kit's shards, and a tiny endpoint for probes.
+"""The health of a kit's shards, and an endpoint for probes.
 
 ::
 
-    kit.health().ok                             # await kit.health() of an async kit
-    app = shardkit.network.health.asgi(kit)             # or wsgi(kit)
-        GET …/live   200 while the process runs and the kit is open
+    kit.health().ok                             # on an async kit: (await kit.health()).ok
+    app = shardkit.network.health.asgi(kit)     # or wsgi(kit)
+        GET …/live   200 while the kit is open
         GET …/ready  200 if every shard is reachable, 503 otherwise; both with JSON
 """
 
@@ -14,7 +14,7 @@ import asyncio
 import inspect
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -27,6 +27,7 @@ from shardkit.network.connections.policy import policy_of
 from shardkit.operations.commands import Shard
 from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.server_errors import meaning
+from shardkit.operations.steps import arun_steps, run_steps
 
 __all__ = ["Health", "ShardHealth", "asgi", "wsgi"]
 
@@ -36,20 +37,20 @@ _THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class ShardHealth:
-    """The health of one shard's server; of a cluster that of all its masters together.
+    """The health of one shard's server; for a cluster, of all its masters together.
 
     Attributes:
         shard: ``unique:7``.
         address: the server, ``a.internal:6379/1``.
-        reachable: whether it answered in time.
-        error: why it did not.
+        reachable: whether the server answered in time.
+        error: why the server did not answer.
         latency: how long a PING took, in seconds.
         role: ``master``, ``replica`` or ``cluster``.
-        replication_lag: by how many bytes the replica that is farthest behind lags its master, or
-            this one if it is a replica; None if there is none, or its link is down.
-        memory: the bytes that it uses.
-        max_memory: its limit; 0 for none.
-        breaker: ``closed``, ``open`` or ``off``.
+        replication_lag: bytes by which the slowest replica lags its master, or this server if it is
+            a replica; None without replicas, or if the link is down.
+        memory: bytes in use.
+        max_memory: the limit in bytes; 0 for none.
+        breaker: the circuit breaker: ``closed``, ``open`` or ``off``.
     """
 
     shard: str
@@ -69,8 +70,8 @@ class Health:
     """The health of a kit.
 
     Attributes:
-        shards: each shard's.
-        ages: by component, how many seconds ago its entries were read.
+        shards: the health of each shard.
+        ages: by component, the seconds since its entries were read.
         broken: by component, why it cannot be used.
     """
 
@@ -84,35 +85,25 @@ class Health:
         return not self.broken and all(shard.reachable for shard in self.shards)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data, for JSON."""
+        """Return the health as plain data, for JSON."""
         return {"ok": self.ok, **asdict(self)}
 
 
 def health_of(kit: Any, seconds: float) -> Health:
-    """Look at every server of a blocking kit, in threads."""
+    """Return the health of a blocking kit; asks the servers in threads, each for ``seconds``."""
     components, broken = _components(kit.components(), kit.topology.component)
-    looks = _looks(components)
+    targets = _targets(components)
 
-    def look(where: tuple[Component, Shard]) -> ShardHealth:
-        component, shard = where
-        client: Any = None
-        try:
-            with DeadlineBlock(seconds):
-                client = kit.clients.get(component, shard.number, raw=False)
-                begun = time.perf_counter()
-                client.ping(**_nodes(client))
-                latency = time.perf_counter() - begun
-                return _found(component, shard, client, latency, client.info(**_nodes(client)))
-        except (RedisError, OSError, ShardKitError) as error:
-            return _failed(component, shard, client, error)
+    def probe(target: tuple[Component, Shard]) -> ShardHealth:
+        return run_steps(_probe(kit.clients.get, *target, seconds), lambda answer: answer)
 
-    with ThreadPoolExecutor(min(_THREADS, len(looks) or 1), "shardkit-health") as threads:
-        found = list(threads.map(look, looks))
-    return _health(kit, components, broken, zip(looks, found, strict=True))
+    with ThreadPoolExecutor(min(_THREADS, len(targets) or 1), "shardkit-health") as threads:
+        results = list(threads.map(probe, targets))
+    return _health(kit, components, broken, zip(targets, results, strict=True))
 
 
 async def ahealth_of(kit: Any, seconds: float) -> Health:
-    """Look at every server of an async kit."""
+    """Return the health of an async kit; asks the servers in tasks, each for ``seconds``."""
     names = await kit.components()
     outcomes = await kit.topology.aload(names)
 
@@ -120,28 +111,43 @@ async def ahealth_of(kit: Any, seconds: float) -> Health:
         outcome: Any = outcomes[name]
         if isinstance(outcome, Exception):
             raise outcome
-        found: Component = outcome
-        return found
+        component: Component = outcome
+        return component
+
+    async def provide(answer: Any) -> Any:
+        return await answer
 
     components, broken = _components(names, component_of)
-    looks = _looks(components)
+    targets = _targets(components)
+    probes = [_probe(kit.clients.aget, *target, seconds) for target in targets]
+    results = await asyncio.gather(*(arun_steps(probe, provide) for probe in probes))
+    return _health(kit, components, broken, zip(targets, results, strict=True))
 
-    async def look(where: tuple[Component, Shard]) -> ShardHealth:
-        component, shard = where
-        client: Any = None
-        try:
-            with DeadlineBlock(seconds):
-                client = kit.clients.aget(component, shard.number, raw=False)
-                begun = time.perf_counter()
-                await client.ping(**_nodes(client))
-                latency = time.perf_counter() - begun
-                info = await client.info(**_nodes(client))
-                return _found(component, shard, client, latency, info)
-        except (RedisError, OSError, ShardKitError) as error:
-            return _failed(component, shard, client, error)
 
-    found = await asyncio.gather(*map(look, looks))
-    return _health(kit, components, broken, zip(looks, found, strict=True))
+def _probe(
+    get: Callable[..., Any], component: Component, shard: Shard, seconds: float
+) -> Generator[Any, Any, ShardHealth]:
+    """Ask one server; yields what redis-py's methods return, and is sent their values."""
+    client: Any = None
+    try:
+        with DeadlineBlock(seconds):
+            client = get(component, shard.number, raw=False)
+            # A cluster's client asks its masters.
+            nodes = {"target_nodes": client.PRIMARIES} if hasattr(client, "PRIMARIES") else {}
+            started = time.perf_counter()
+            yield client.ping(**nodes)
+            latency = time.perf_counter() - started
+            info = yield client.info(**nodes)
+            return _reachable(component, shard, client, latency, info)
+    except (RedisError, OSError, ShardKitError) as error:
+        known = meaning(error)
+        return ShardHealth(
+            str(shard),
+            component.entry_of(shard).address,
+            reachable=False,
+            error=known.text if known else str(error),
+            breaker=_breaker(client),
+        )
 
 
 def _components(
@@ -158,22 +164,22 @@ def _components(
     return components, broken
 
 
-def _looks(components: Iterable[Component]) -> list[tuple[Component, Shard]]:
-    """Return whom to look at: of the shards at one address the first."""
-    found: dict[str, tuple[Component, Shard]] = {}
+def _targets(components: Iterable[Component]) -> list[tuple[Component, Shard]]:
+    """Return one shard for each address."""
+    targets: dict[str, tuple[Component, Shard]] = {}
     for component in components:
         for shard, entry in component.entries():
-            found.setdefault(entry.address, (component, shard))
-    return list(found.values())
+            targets.setdefault(entry.address, (component, shard))
+    return list(targets.values())
 
 
 def _health(
     kit: Any,
     components: Iterable[Component],
     broken: Mapping[str, str],
-    found: Iterable[tuple[tuple[Component, Shard], ShardHealth]],
+    results: Iterable[tuple[tuple[Component, Shard], ShardHealth]],
 ) -> Health:
-    by_address = {component.entry_of(shard).address: each for (component, shard), each in found}
+    by_address = {component.entry_of(shard).address: each for (component, shard), each in results}
     shards, ages = [], {}
     for component in components:
         ages[component.name] = kit.topology.age(component.name)
@@ -183,12 +189,7 @@ def _health(
     return Health(tuple(shards), ages, broken)
 
 
-def _nodes(client: Any) -> dict[str, Any]:
-    """Return whom a cluster's client asks: its masters."""
-    return {"target_nodes": client.PRIMARIES} if hasattr(client, "PRIMARIES") else {}
-
-
-def _found(
+def _reachable(
     component: Component, shard: Shard, client: Any, latency: float, info: Mapping[str, Any]
 ) -> ShardHealth:
     whole = bool(info) and all(
@@ -211,7 +212,7 @@ def _found(
 
 
 def _lag(info: Mapping[str, Any]) -> int | None:
-    """Return how many bytes a replica lags: this one, or the farthest of this master's."""
+    """Return by how many bytes this replica, or this master's slowest one, lags."""
     if info.get("role") == "slave":
         if info.get("master_link_status") != "up":
             return None
@@ -223,13 +224,6 @@ def _lag(info: Mapping[str, Any]) -> int | None:
         if name.startswith("slave") and isinstance(replica, Mapping) and "offset" in replica
     ]
     return max(behind, default=None)
-
-
-def _failed(component: Component, shard: Shard, client: Any, error: Exception) -> ShardHealth:
-    known = meaning(error)
-    address = component.entry_of(shard).address
-    text = known.text if known else str(error)
-    return ShardHealth(str(shard), address, reachable=False, error=text, breaker=_breaker(client))
 
 
 def _breaker(client: Any) -> str:
@@ -246,8 +240,8 @@ def asgi(kit: Any, timeout: float = TIMEOUT) -> Callable[..., Awaitable[None]]:
     """Return an ASGI application that answers probes: ``/live`` and ``/ready``.
 
     Args:
-        kit: a kit of either face.
-        timeout: how long to wait for a server, in seconds.
+        kit: a blocking or an async kit.
+        timeout: seconds to wait for a server.
     """
 
     async def app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
@@ -258,20 +252,16 @@ def asgi(kit: Any, timeout: float = TIMEOUT) -> Callable[..., Awaitable[None]]:
             return
         if scope["type"] != "http":
             return
-
-        async def look() -> Health:
-            if inspect.iscoroutinefunction(kit.health):
-                found: Health = await kit.health(timeout)
-                return found
-            return await asyncio.to_thread(kit.health, timeout)
-
         if scope["path"].rstrip("/").endswith("/live"):
             status, body = _live(kit)
-        else:
+        elif inspect.iscoroutinefunction(kit.health):
             try:
-                status, body = _ready(await look())
+                health: Health = await kit.health(timeout)
+                status, body = (200 if health.ok else 503), health.as_dict()
             except ShardKitError as error:
                 status, body = 503, {"ok": False, "error": str(error)}
+        else:
+            status, body = await asyncio.to_thread(_ready, kit, timeout)
         headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": json.dumps(body).encode()})
@@ -280,16 +270,11 @@ def asgi(kit: Any, timeout: float = TIMEOUT) -> Callable[..., Awaitable[None]]:
 
 
 def wsgi(kit: Any, timeout: float = TIMEOUT) -> Callable[..., list[bytes]]:
-    """Return a WSGI application that answers probes; see `asgi`. The kit is a blocking one."""
+    """Return a WSGI application that answers probes for a blocking kit; see `asgi`."""
 
     def app(environ: Mapping[str, Any], start_response: Any) -> list[bytes]:
-        if environ.get("PATH_INFO", "").rstrip("/").endswith("/live"):
-            status, body = _live(kit)
-        else:
-            try:
-                status, body = _ready(kit.health(timeout))
-            except ShardKitError as error:
-                status, body = 503, {"ok": False, "error": str(error)}
+        is_live = environ.get("PATH_INFO", "").rstrip("/").endswith("/live")
+        status, body = _live(kit) if is_live else _ready(kit, timeout)
         line = {200: "200 OK", 503: "503 Service Unavailable"}[status]
         headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store")]
         start_response(line, headers)
@@ -302,5 +287,9 @@ def _live(kit: Any) -> tuple[int, dict[str, Any]]:
     return (503 if kit.topology.closed else 200), {"ok": not kit.topology.closed}
 
 
-def _ready(found: Health) -> tuple[int, dict[str, Any]]:
-    return (200 if found.ok else 503), found.as_dict()
+def _ready(kit: Any, timeout: float) -> tuple[int, dict[str, Any]]:
+    try:
+        health: Health = kit.health(timeout)
+    except ShardKitError as error:
+        return 503, {"ok": False, "error": str(error)}
+    return (200 if health.ok else 503), health.as_dict()
