@@ -118,7 +118,7 @@ class Wire:
             replies.append(reply)
             self._answer(reply)
 
-        socket.answer = answer
+        socket.receive = answer
 
     def close_client(self) -> None:
         """Close the client's end: what was sent may still be executed."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from fakeredis._helpers import SimpleError
+from shardkit.testing.fakes.fakeredis_private import SimpleError
 
 if TYPE_CHECKING:
     from shardkit.testing.simulation.replication import Replication

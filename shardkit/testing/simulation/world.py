@@ -585,7 +585,7 @@ class World:
         """Return a number that tells the state of the servers and clients from most others."""
         return hash(
             (
-                tuple(server.digest() for server in self.servers.values()),
+                tuple(server.data.digest() for server in self.servers.values()),
                 tuple(len(wire.requests) for wire in self._wires),
                 tuple(process.dead for process in self.processes),
             )
