@@ -217,7 +217,7 @@ class _NoLock:
     acquire, release = __enter__, __exit__  # a condition asks for them
 
 
-class _Database(Database):
+class _KeySpace(Database):
     def __init__(self, data: Data, lock: Any) -> None:
         super().__init__(lock)
         self._data = data
@@ -252,7 +252,7 @@ class Data(fakeredis.FakeServer):
         self.time = time
         lock: Any = _NoLock()
         self.lock = lock
-        self.dbs: dict[int, Any] = defaultdict(lambda: _Database(self, lock))
+        self.dbs: dict[int, Any] = defaultdict(lambda: _KeySpace(self, lock))
 
     @cached_property
     def acl(self) -> AccessControlList:

@@ -145,7 +145,7 @@ def test_an_end_runs_scripts_by_a_hook(end: End) -> None:
     with contract("find_command", "where are the commands listed?"):
         assert private.find_command(b"script", b"load")[1]
         assert not private.find_command(b"get", b"k")[1]
-        with pytest.raises(private.SimpleError):
+        with pytest.raises(private.SimpleError, check=lambda error: "Unknown" in error.value):
             private.find_command(b"nonsense")
 
 
@@ -215,9 +215,10 @@ async def test_connections_have_an_end_and_a_transport() -> None:
         awaiting = fakeredis.FakeAsyncRedisConnection(server=fakeredis.FakeServer())
         await awaiting.connect()
         private.complete_transport(awaiting)
-        transport = awaiting._writer.transport
-        assert transport.get_write_buffer_size() == 0
-        transport.abort()
+        transport = getattr(awaiting._writer, "transport", None)  # fakeredis 2.40 has none
+        if transport is not None:
+            assert transport.get_write_buffer_size() == 0
+            transport.abort()
         await awaiting.disconnect()
 
 
