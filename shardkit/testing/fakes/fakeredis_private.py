@@ -330,11 +330,7 @@ Waiting: TypeAlias = tuple[Callable[[bool], Any], float, Callable[[Any], Any] | 
 
 
 class DirectEnd(_Executing, FakeSocket):
-    """The server's end of a connection, which executes one command at a time and never waits.
-
-    Attributes:
-        waiting: what a blocked command waits for.
-    """
+    """The server's end of a connection, which executes one command at a time and never waits."""
 
     def __init__(self, data: Data, db: int) -> None:
         info = dict(_first_end()._client_info)

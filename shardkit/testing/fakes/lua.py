@@ -98,7 +98,6 @@ class _Lua:
 
     Attributes:
         lock: held by the thread whose script runs.
-        socket: the connection whose script runs.
     """
 
     def __init__(self) -> None:

@@ -97,7 +97,6 @@ class _Fault:
 
     Attributes:
         error: makes the error that the client gets instead of an answer.
-        executes: whether the server executes the command.
         cuts: whether the connection breaks after the command, so that no later one arrives.
     """
 

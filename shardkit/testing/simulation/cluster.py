@@ -35,13 +35,11 @@ class SimulatedNode:
     """What makes a server a node of a cluster.
 
     Args:
-        server: the server.
         nodes: all nodes of the cluster, in the order of their slots; it adds itself.
 
     Attributes:
         owners: which node owns each slot, as far as this one knows.
         migrating: to which nodes slots are being moved.
-        importing: from which nodes.
     """
 
     def __init__(self, server: SimulatedServer, nodes: list[SimulatedNode]) -> None:

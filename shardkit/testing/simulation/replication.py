@@ -40,14 +40,11 @@ class Replication:
     """What a server does as a master or a replica.
 
     Args:
-        world: the simulation.
-        server: the server.
         others: all servers that know each other, by their addresses.
 
     Attributes:
         master: whom it follows; None if it is a master itself.
         linked: whether it has been filled, and is told of what its master executes.
-        settings: what was said by ``CONFIG SET``.
     """
 
     def __init__(

@@ -37,7 +37,6 @@ class ServerSocket(RunsScripts, DirectEnd):
     """The server's end of a connection.
 
     Attributes:
-        receive: is given each reply, packed.
         asking: whether a cluster's client has announced that it was redirected here.
         queued_keys: those of its transaction, on a cluster.
     """
@@ -74,16 +73,11 @@ class SimulatedServer:
     """A server, its log and its state.
 
     Args:
-        address: as clients know it.
-        now: tells the time of the simulation.
         log: whether to keep a log, for crashes and failovers.
 
     Attributes:
-        clock: its clock.
-        up: whether it runs.
         refuses: what it answers instead of executing a command, if anything.
         reads: whether it executes commands that only read all the same.
-        sockets: its ends of the open connections.
         role: what answers first, if it is the node of a cluster.
         replication: what it does as a master or a replica, if it is one.
     """
@@ -186,12 +180,7 @@ class SimulatedServer:
         return self._log
 
     def copy(self, entries: list[LogEntry], at_time: Callable[[float], None]) -> None:
-        """Hold what another server's log makes, and nothing else.
-
-        Args:
-            entries: that log.
-            at_time: sets the time of the simulation.
-        """
+        """Hold what another server's log makes, and nothing else."""
         self.data.clear()
         self._log = []
         self.follow(entries, at_time)
@@ -252,10 +241,6 @@ class SimulatedServer:
 
     def lose(self, since: float, at_time: Callable[[float], None]) -> int:
         """Lose what was executed since a time: hold what the log up to it makes.
-
-        Args:
-            since: that time.
-            at_time: sets the time of the simulation.
 
         Returns:
             How many commands were lost.
