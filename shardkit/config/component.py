@@ -67,7 +67,7 @@ def check_name(name: object, where: str) -> Iterator[Problem]:
     elif len(name) > LONGEST_NAME:
         short = f"{name[:40]}…"
         remedy = f"use at most {LONGEST_NAME}"
-        yield Problem(where, short, "", f"has {len(name):,} characters", remedy)
+        yield Problem(where, short, "", f"has {counted(len(name), 'character')}", remedy)
     elif re.search(r":[0-9]+$", name):
         yield Problem(
             where,

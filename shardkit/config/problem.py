@@ -18,6 +18,7 @@ from shardkit.config.url import MASK, REFERENCE, mask_url
 from shardkit.errors import InvalidEntryError
 
 SECRETS = frozenset({"password", "ssl_password", "ssl_ca_data"})
+NO_CLUSTER = "make it the component's entry: a cluster shards itself"  # a remedy
 _LONGEST = 60
 
 
