@@ -245,7 +245,7 @@ class Component:
                 )
             raise ShardCountError(
                 f"component {self.name!r} has {counted(there, 'shard')}, but this call says "
-                f"{count}: the call would look up keys on the wrong shards",
+                f"{count}: it would look up keys on the wrong shards",
                 remedy,
             )
         if rule is not None and there and rule != self.placement:
