@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from redis.exceptions import TimeoutError  # noqa: A004 - redis-py's own
 
 from shardkit.config.url import mask_url
+from shardkit.errors import counted as counted
 from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import meaning
 
@@ -37,11 +38,6 @@ def one_line(text: str) -> str:
     if len(lines) > 2:
         lines = [lines[0], "…", lines[-1]]
     return masked(printable(" ".join(lines)))
-
-
-def counted(number: int, what: str, many: str = "") -> str:
-    """Return ``1 shard`` or ``1,234 shards``."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {many or f'{what}s'}"
 
 
 def percent(part: int, whole: int) -> str:

@@ -31,5 +31,5 @@ def test_a_pattern_matches_what_the_server_matches(
 def test_a_pattern_may_be_text_or_none() -> None:
     assert glob_filter("Kö*n")("Köln".encode())
     assert glob_filter(None)(b"anything")
-    with pytest.raises(InvalidKeyError, match="5 is a float; a key is a str, bytes or an int"):
+    with pytest.raises(InvalidKeyError, match="5 is a float; give a str, bytes or an int"):
         glob_filter(1.5)  # type: ignore[arg-type]

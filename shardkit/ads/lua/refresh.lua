@@ -1,4 +1,4 @@
--- Drop counts that ads no longer have words for, after they were replaced or removed.
+-- After ads were replaced or removed, drop the counts of their former words, and estimate them.
 -- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
 -- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  and on: the ads' ids
