@@ -63,15 +63,7 @@ def upgrade_component(
     *,
     dry_run: bool = False,
 ) -> list[Upgrade]:
-    """Bring the structures of a component into the newest form; see `ShardKit.upgrade`.
-
-    Args:
-        component: the component.
-        client: returns the client of a component's shard.
-        driver: runs steps.
-        structures: their names; none for all.
-        dry_run: change nothing.
-    """
+    """Bring the structures of a component into the newest form; see `ShardKit.upgrade`."""
     found: list[tuple[Any, str, dict[str, str]]] = []
     for shard in component.all_shards():
         shard_client = client(component.name, shard.number)

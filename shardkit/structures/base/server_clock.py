@@ -1,9 +1,8 @@
 """The servers' time, without an exchange at every call.
 
-What several clients compare with one another, such as the current day, must come from one clock:
-the server's. Its offset from the local monotonic clock is measured and used for a minute, so an
-operation that needs the time seldom costs an exchange. Each server has an offset of its own, so
-several components can share a clock.
+Values that clients compare, such as the current day, must come from one clock: the server's. Its
+offset from the local monotonic clock is measured once a minute, so an operation that needs the time
+rarely costs an exchange. Each server has its own offset, so components can share a `ServerClock`.
 """
 
 from __future__ import annotations
@@ -22,9 +21,7 @@ MOST_MEASURED = 1000
 class ServerClock:
     """Tells the time of each server, accurate to about the duration of an exchange.
 
-    Args:
-        monotonic: seconds that never go back.
-        now: fixes the time for tests: returns seconds since 1970.
+    ``now`` returns a fixed time, in seconds since 1970, for tests.
     """
 
     def __init__(

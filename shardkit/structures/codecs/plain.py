@@ -97,12 +97,7 @@ class Text:
 
 
 class Serialized:
-    """A codec of nested values; the base of `Json` and `MessagePack`.
-
-    Args:
-        write: from a value to its bytes.
-        read: from bytes to the value.
-    """
+    """A codec of nested values; the base of `Json` and `MessagePack`."""
 
     name: str
     integers: bool

@@ -69,14 +69,7 @@ _Way: TypeAlias = tuple[list[tuple[int, float]], list[int], bool]
 
 
 class TokenMatcher:
-    """Cuts texts into the tokens with the lowest total cost.
-
-    Args:
-        costs: the cost of each token, in bits.
-        missing: the cost of a letter that is not a token.
-        margin: how much more it may cost to get to a place than to the furthest one.
-        less: how much less a token has to cost than a longer one.
-    """
+    """Cuts texts into the tokens with the lowest total cost."""
 
     def __init__(
         self,
@@ -184,12 +177,7 @@ class TokenMatcher:
 
 
 class TokenTable:
-    """A table, for packing values and unpacking them. Pure.
-
-    Args:
-        first: the code lengths, in bits, of the tokens that begin with START, among them START.
-        following: those of all other tokens, among them the empty text, the escape.
-    """
+    """A table, for packing values and unpacking them. Pure."""
 
     def __init__(self, first: Mapping[str, int], following: Mapping[str, int]) -> None:
         self._first = _Code(first)

@@ -38,13 +38,7 @@ _LENGTHS: Final = {
 
 
 class _EntryScan(NamedTuple):
-    """The command that pages through a type's entries.
-
-    Attributes:
-        command: its name.
-        width: how many values it returns for each entry.
-        texts: how many of them have a limit; a score has none.
-    """
+    """The command that pages through a type's entries."""
 
     command: str
     width: int

@@ -55,17 +55,7 @@ LIMITS_PATTERN: Final = "*-max-*"  # one pattern: servers before Redis 7.0 take 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A compact form that servers have for a type.
-
-    Attributes:
-        name: ``hash``, ``zset``, ``intset`` (a SET of integers), ``set`` (of text) or ``list``.
-        type: what TYPE says.
-        entry: what its entries are called.
-        compact: what OBJECT ENCODING says when it is compact.
-        entries: the settings of how many entries it may have, the newest name first.
-        longest: the settings of how many bytes an entry may have.
-        usual: the limits that servers have unless configured.
-    """
+    """A compact form that servers have for a type."""
 
     name: str
     type: str
@@ -322,13 +312,6 @@ def warn_if_not_compact(to: To, key: Key, form: str, part_size: int, name: str) 
 
     Structures call it once, at their first write. There is no warning if the server does not show
     its limits, or has no compact form.
-
-    Args:
-        to: the structure's component.
-        key: the key of its first part.
-        form: the parts' form: ``hash``, ``zset``, ``intset``, ``set`` or ``list``.
-        part_size: how many entries a part may have.
-        name: the structure's name.
 
     Raises:
         InvalidArgumentError: there is no such form.

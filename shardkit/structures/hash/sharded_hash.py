@@ -673,7 +673,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         yield from self._rebuild()
         return (yield from self.deferred.hlen())
 
-    def _look(self, member: bytes, value: Any) -> None:
+    def _validate_member(self, member: bytes, value: Any) -> None:
         self._fields.decode(member)
         self.codec.decode(value)
 

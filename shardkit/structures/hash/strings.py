@@ -82,7 +82,7 @@ class ShardedStrings(Structure[Face], Generic[Face, V]):
                 on, Valkey from 9.0 on.
         """
         if nx and xx:
-            raise InvalidArgumentError(f"{self.name}: nx and xx exclude one another", "give one")
+            raise InvalidArgumentError(f"{self.name}: nx and xx exclude each other", "give one")
         if not (xx or keepttl) and ex is px is exat is pxat is None:
             if nx:
                 return (yield from self._fields.hsetnx(name, value)) or None

@@ -25,13 +25,7 @@ UNFINISHED = b"0"  # the part size while somebody changes many parts
 
 
 class Ends(NamedTuple):
-    """The ends of a list.
-
-    Attributes:
-        first, last: the numbers of the end parts; equal in a list of one part, or of none.
-        left, right: how many values they hold.
-        part_size: how many values a part takes; 0 if nothing was ever pushed.
-    """
+    """The ends of a list."""
 
     first: int
     last: int
@@ -42,11 +36,6 @@ class Ends(NamedTuple):
     @classmethod
     def parse(cls, component: str, key: str, reply: Sequence[bytes | None]) -> Ends:
         """Parse the reply to an HMGET of FIELDS.
-
-        Args:
-            component: where the list lives.
-            key: where its ends are stored.
-            reply: the reply.
 
         Raises:
             DamagedDataError: the numbers cannot be a list's.

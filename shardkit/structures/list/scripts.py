@@ -51,22 +51,7 @@ VALUES_PER_SEARCH = 20_000
 
 
 class ListScripts:
-    """The scripts of one list; shared by all its faces.
-
-    Args:
-        component: where the list lives.
-        name: what its keys begin with.
-        part_size: how many values a part takes.
-        meta: its parameters.
-
-    Attributes:
-        component, part_size, meta: as given.
-        signal: the key that waiting consumers block on.
-        keys: those of its parameters, its ends and its signal.
-        head: the arguments that every script begins with.
-        searched: how many parts one script visits that looks at their values.
-        visited: how many one visits that does not.
-    """
+    """The scripts of one list; shared by all its faces."""
 
     def __init__(self, component: str, name: str, part_size: int, meta: Metadata) -> None:
         self.meta = meta
@@ -94,13 +79,6 @@ class ListScripts:
         undo: Callable[[Replies], Operation[Any]] | None = None,
     ) -> Operation[Any]:
         """Run a script.
-
-        Args:
-            name: ``lua/<name>.lua``.
-            args: its arguments, after those of every script.
-            create: whether to create the list if it does not exist.
-            idempotent: whether it may be sent twice.
-            undo: undoes it if the calling task is cancelled.
 
         Raises:
             ParameterMismatchError: the list exists with other parameters.
@@ -211,8 +189,8 @@ class ListScripts:
     def unstable(self) -> ParameterMismatchError:
         """Return the error for a list that others keep deleting and creating."""
         return ParameterMismatchError(
-            f"{self.meta.key}: it is being deleted and created over and over",
-            "find out who else uses the list",
+            f"{self.meta.key}: other clients keep deleting and creating it",
+            "find the other clients",
         )
 
     @property

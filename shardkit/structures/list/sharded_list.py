@@ -66,7 +66,7 @@ from shardkit.structures.base.check import Damage
 from shardkit.structures.base.damage import stored_integer
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.members import M
-from shardkit.structures.base.parameters import Life, open_all
+from shardkit.structures.base.parameters import Generation, open_all
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.list.check import check_list, rebuild_list, restore_ends
 from shardkit.structures.list.scripts import ATTEMPTS, ListScripts
@@ -512,13 +512,13 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
     def _remove_all(self, lost: bool = False) -> Operation[int]:
         """Remove all keys; return 1 if there were any, else 0."""
-        removed = yield from self._send_to_all(self.meta.present_life, "UNLINK")
+        removed = yield from self._send_to_all(self.meta.present_generation, "UNLINK")
         self._reset()
         return removed
 
     def _set_due(self, command: str, *args: Argument) -> Operation[bool]:
         """Change when all keys expire; return whether."""
-        return (yield from self._send_to_all(self.meta.present_life, command, *args)) > 0
+        return (yield from self._send_to_all(self.meta.present_generation, command, *args)) > 0
 
     def _begun_expiry(self) -> Command:
         ends = self._scripts.keys[1]
@@ -532,7 +532,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
             return None
         return int(stored_integer(self.component, self._scripts.keys[1], "due", words[4]))
 
-    def _send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
+    def _send_to_all(self, generation: Generation, name: str, *args: Argument) -> Operation[int]:
         """Send a command for every key; all of them expire at one moment, also parts made later."""
         visited, again = self._scripts.visited, name != "UNLINK"
         return int(

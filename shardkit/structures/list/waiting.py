@@ -25,14 +25,7 @@ T = TypeVar("T")
 
 
 class SignalWaiter:
-    """Waits for the signal of a list.
-
-    Args:
-        component: where the list lives.
-        name: the list's name, for messages and for the clock.
-        signal: the key of its signal.
-        clock: tells the server's time.
-    """
+    """Waits for the signal of a list."""
 
     def __init__(self, component: str, name: str, signal: str, clock: ServerClock) -> None:
         self._component = component
@@ -44,10 +37,6 @@ class SignalWaiter:
         self, attempt: Callable[[], Operation[list[T]]], timeout: float | None
     ) -> Operation[list[T]]:
         """Make attempts until one returns something or the timeout has passed.
-
-        Args:
-            attempt: returns what it took, or an empty list.
-            timeout: in seconds; 0 or None to wait for ever.
 
         Raises:
             InvalidArgumentError: the timeout is not such a number.

@@ -29,13 +29,7 @@ PartCommands: TypeAlias = dict[int, list[tuple[Argument, ...]]]
 
 
 class ReadRange(NamedTuple):
-    """Bytes of a part that are read together.
-
-    Attributes:
-        part: the part.
-        first, last: the first and the last byte, both included, as GETRANGE takes them.
-        ids: the ids of the wanted records in it.
-    """
+    """Bytes of a part that are read together."""
 
     part: int
     first: int
@@ -44,17 +38,7 @@ class ReadRange(NamedTuple):
 
 
 class RecordLayout:
-    """Where records are.
-
-    Args:
-        bits: how many bits a record takes: 1, 2, 4 or a multiple of 8.
-        part_size: how many records a part has.
-
-    Attributes:
-        size: how many bytes a record takes; 1 if it is narrower.
-        mask: as many ones as a record has bits.
-        part_bytes: how many bytes a part has.
-    """
+    """Where records are."""
 
     def __init__(self, bits: int, part_size: int) -> None:
         self.bits = bits
@@ -124,13 +108,7 @@ class RecordLayout:
     def write_commands(
         self, records: Mapping[int, int], fields: Mapping[int, Sequence[tuple[int, int, int]]]
     ) -> PartCommands:
-        """Return the commands that write records, by part, without their keys.
-
-        Args:
-            records: whole records by id.
-            fields: of other ids, some bits: the first (counted from the record's), how many, and
-                their new value.
-        """
+        """Return the commands that write records, by part, without their keys."""
         commands: PartCommands = {}
         alone: dict[int, list[Argument]] = defaultdict(list)
         bits, part_size, per_byte = self.bits, self.part_size, max(1, 8 // self.bits)

@@ -257,11 +257,6 @@ class Choice(FieldType):
 def field_type(owner: str, field: str, spec: str | FieldType) -> FieldType:
     """Return the type that a field is declared with.
 
-    Args:
-        owner: the structure's name, for messages.
-        field: the field's name.
-        spec: as in the table of this module; or a type, such as a `Choice`.
-
     Raises:
         InvalidArgumentError: there is no such type.
     """

@@ -67,13 +67,7 @@ class LocationCounts(NamedTuple):
 
 
 class LocationCodes(NamedTuple):
-    """The codes, in order.
-
-    Attributes:
-        version: how many versions they are made of.
-        countries: codes of countries.
-        regions: codes of regions by country.
-    """
+    """The codes, in order."""
 
     version: int
     countries: tuple[str, ...]
@@ -98,10 +92,6 @@ def location_codes() -> LocationCodes:
 @lru_cache(maxsize=4096)
 def encode(country: str | None, region: str | None = None) -> bytes:
     """Return a location as two bytes.
-
-    Args:
-        country: its code, three capital letters. One that is not in the table is unknown.
-        region: its code. One that is not in its country's table is unknown.
 
     Raises:
         InvalidArgumentError: a code is malformed, or there is a region without a country.

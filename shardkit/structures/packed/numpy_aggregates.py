@@ -28,12 +28,7 @@ Array = NDArray[Any]
 
 
 class FieldSums:
-    """The totals of one field in many groups.
-
-    Args:
-        field: the field.
-        size: how many groups there are.
-    """
+    """The totals of one field in many groups."""
 
     def __init__(self, field: PackedField, size: int) -> None:
         floats = not field.type.is_integer

@@ -33,7 +33,7 @@ from shardkit.structures.base.check import (
     suspected,
 )
 from shardkit.structures.base.damage import damage
-from shardkit.structures.base.parameters import Life, Metadata, open_all
+from shardkit.structures.base.parameters import Generation, Metadata, open_all
 from shardkit.structures.base.part_registry import HIGHEST, PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import PartReply, send_to_parts, settled_writes
@@ -47,17 +47,7 @@ T = TypeVar("T")
 
 
 class PartStore:
-    """The parts of one structure, shared by all its faces.
-
-    Args:
-        component: where its keys live.
-        name: the prefix of its keys.
-        layout: where records are in the parts.
-        meta: its parameters.
-
-    Attributes:
-        registry: which parts exist.
-    """
+    """The parts of one structure, shared by all its faces."""
 
     def __init__(self, component: str, name: str, layout: RecordLayout, meta: Metadata) -> None:
         self.component = component
@@ -141,12 +131,6 @@ class PartStore:
     ) -> Operation[dict[int, list[Any]]]:
         """Write to some parts, each in one step; return the replies by part.
 
-        Args:
-            parts: the commands, see `RecordLayout.write_commands`.
-            create: whether to create parts that do not exist, else they are left alone.
-            replies: whether to return what the commands reply.
-            idempotent: whether the commands may be sent again.
-
         Cost: one exchange; one more before parts that this process did not see registered, and two
         after parts were created.
         """
@@ -194,7 +178,7 @@ class PartStore:
         )
         return list(pages(ranges, max(1, most_bytes // min(step, layout.part_bytes))))
 
-    def send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
+    def send_to_all(self, generation: Generation, name: str, *args: Argument) -> Operation[int]:
         """Send a command to every part, then to the registry; return the sum."""
         parts = yield from self.parts()
         if name == "UNLINK":  # the registry may have lost parts: none of the first is left behind
@@ -202,7 +186,7 @@ class PartStore:
         keys = [*map(self.part_key, parts), self.registry.key]
         total = 0
         for some in pages(keys, PARTS_AT_ONCE):
-            total += yield from send_to_parts(self.meta, life, name, some, *args)
+            total += yield from send_to_parts(self.meta, generation, name, some, *args)
         return total
 
     def check(self) -> Stream[Damage]:

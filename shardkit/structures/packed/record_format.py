@@ -45,15 +45,7 @@ METRES_PER_DEGREE = 111_320
 
 
 class PackedField(NamedTuple):
-    """A field and its position in a record.
-
-    Attributes:
-        name: the field's name.
-        type: what it holds.
-        offset: its first bit, counted from the record's first.
-        shift: how many bits follow it.
-        mask: as many ones as it has bits.
-    """
+    """A field and its position in a record."""
 
     name: str
     type: FieldType
@@ -68,17 +60,6 @@ class PackedField(NamedTuple):
 
 class RecordFormat:
     """Packs records into integers or bytes, and unpacks them.
-
-    Args:
-        fields: what each field holds, in the order in which they are packed; see
-            `shardkit.structures.packed.field_types`. Or the name of a preset.
-        owner: the structure's name, for messages.
-
-    Attributes:
-        fields: the fields by name.
-        bits: how many bits a record takes: 1, 2, 4 or a multiple of 8.
-        size: how many bytes that is; alone, a record of less than a byte takes 1.
-        spec: the fields as they are stored beside the data.
 
     Raises:
         InvalidArgumentError: there are no fields, or one is invalid.

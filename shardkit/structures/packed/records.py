@@ -51,7 +51,7 @@ from shardkit.operations.operation import (
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.lifetime import ExpirableStructure
-from shardkit.structures.base.parameters import Life
+from shardkit.structures.base.parameters import Generation
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.packed.addressing import RecordLayout, bitfields, set_bits
 from shardkit.structures.packed.aggregates import Aggregator, RecordGroup
@@ -477,8 +477,8 @@ class PackedRecords(ExpirableStructure[Face]):
         yield from self.store.restore_registry()
         return (yield from self.store.restore_lengths())
 
-    def _send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
-        return self.store.send_to_all(life, name, *args)
+    def _send_to_all(self, generation: Generation, name: str, *args: Argument) -> Operation[int]:
+        return self.store.send_to_all(generation, name, *args)
 
     def _reset(self) -> None:
         self.store.registry.reset()

@@ -37,11 +37,7 @@ _ALGEBRA: dict[str, Callable[[set[bytes], set[bytes]], set[bytes]]] = {
 
 
 def chunks(layouts: Sequence[FixedLayout | GrowingLayout]) -> Operation[list[Chunk]]:
-    """Return the corresponding parts of sets in chunks. Cost: at most one exchange per set.
-
-    Args:
-        layouts: the sets' layouts, all of one kind.
-    """
+    """Return the corresponding parts of sets in chunks. Cost: at most one exchange per set."""
     growing = _growing(layouts)
     for layout in growing:
         yield from layout.refresh()
@@ -51,13 +47,7 @@ def chunks(layouts: Sequence[FixedLayout | GrowingLayout]) -> Operation[list[Chu
 def combine(
     verb: str, layouts: Sequence[FixedLayout | GrowingLayout], chunk: Chunk
 ) -> Operation[list[bytes]]:
-    """Return the members that combining a chunk of sets gives.
-
-    Args:
-        verb: SINTER, SUNION or SDIFF.
-        layouts: the sets' layouts, all of one kind.
-        chunk: one of `chunks`.
-    """
+    """Return the members that combining a chunk of sets gives."""
     fixed = _fixed(layouts)
     if not fixed:
         return list((yield from _combined_growing(verb, _growing(layouts), chunk)))

@@ -479,7 +479,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         yield from self._rebuild()
         return (yield from self.deferred.scard())
 
-    def _look(self, member: bytes, value: Any) -> None:
+    def _validate_member(self, member: bytes, value: Any) -> None:
         self._members.decode(member)
 
     def _add_if_absent(self, members: list[bytes], values: list[Any]) -> tuple[Argument, ...]:

@@ -41,15 +41,7 @@ _NEEDS_ALL_PARTS, _HAD_ALL_PARTS = 1, 2
 
 
 class OrderedRange(NamedTuple):
-    """A range of members in order, and the end from which to read it.
-
-    Attributes:
-        start: where reading begins, as ZRANGEBYSCORE or ZRANGEBYLEX takes it.
-        stop: where it ends.
-        desc: whether to read from the highest; then ``start`` is the upper end.
-        by: SCORE or LEX.
-        after: the row after which to begin; for scores only.
-    """
+    """A range of members in order, and the end from which to read it."""
 
     start: Argument
     stop: Argument
@@ -81,19 +73,7 @@ _FULL = (OrderedRange("-inf", "inf"), OrderedRange("inf", "-inf", desc=True))
 
 
 class ScoredGroups(GrowingLayout):
-    """Groups of a sorted set.
-
-    Args:
-        component: where they live.
-        name: the prefix of their keys.
-        part_size: how many members a part may have.
-        groups: how many groups; a power of two.
-        bound: how many of the highest and lowest members can be read without reading parts.
-        total: about how many members to expect, so that the first ones split nothing.
-
-    Attributes:
-        bound_size: how many of its highest and lowest members each group caches, at least.
-    """
+    """Groups of a sorted set."""
 
     def __init__(
         self, component: str, name: str, part_size: int, groups: int, bound: int, total: int
@@ -123,7 +103,7 @@ class ScoredGroups(GrowingLayout):
         keys = [*self._bounded(group), *self._part_keys(group, parts)]
         args: list[Argument] = [
             *(plan.parts, plan.wanted, self.groups, self.initial, self.bound_size),
-            *(len(plan.writes), int(whole), *self._life),
+            *(len(plan.writes), int(whole), *self._write_terms),
         ]
         for stored, owned in plan.writes.values():
             verb, count, *rest = build(stored, owned)
@@ -144,7 +124,7 @@ class ScoredGroups(GrowingLayout):
         most = floor(plan.parts * self._load) - 1 if adds else 2**52
         score, member = rest if verb == "ADD" else ("", *rest)
         keys = [self._keys[group], self.key(group, part)]
-        end, of = self._life
+        end, of = self._write_terms
         args = (plan.parts, of, end, max(0, most), 2 * self.bound_size, member, score)
         return script_call(self.component, script("structures/sorted_set/write_one"), keys, args)
 
@@ -218,7 +198,7 @@ class ScoredGroups(GrowingLayout):
                     self.component,
                     script(name),
                     [*self._bounded(group), *self._part_keys(group, range(self.parts[group]))],
-                    (self.initial, self.bound_size, self._life[1], *args),
+                    (self.initial, self.bound_size, self._write_terms[1], *args),
                 )
                 for group in waiting
             )
@@ -330,11 +310,6 @@ class ScoredGroups(GrowingLayout):
     def count_between(self, command: str, *args: Argument) -> Operation[int]:
         """Return how many members are within a range.
 
-        Args:
-            command: ZCOUNT or ZLEXCOUNT.
-            args: where the range begins and ends. Optionally a score, a member, and 1 to also count
-                the members with this score that follow the member, 0 for those that precede it.
-
         Cost: one exchange per 100,000 parts, one script per 1,000, which visits them.
         """
         found = yield from self._from_parts(
@@ -350,9 +325,6 @@ class ScoredGroups(GrowingLayout):
 
     def sample(self, size: int) -> Operation[list[Row]]:
         """Return the members of some parts of each group, at random with regard to their scores.
-
-        Args:
-            size: about how many.
 
         Cost: one exchange.
         """

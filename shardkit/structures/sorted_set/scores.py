@@ -30,11 +30,6 @@ CastScore: TypeAlias = Callable[[float], Any]
 def check_score(owner: str, field: str, value: object) -> float:
     """Return a score as a float.
 
-    Args:
-        owner: the structure, for messages.
-        field: the argument's name, for messages.
-        value: what was given.
-
     Raises:
         InvalidArgumentError: it is not a number, is NaN, or is out of a double's range.
     """
@@ -51,11 +46,6 @@ def check_score(owner: str, field: str, value: object) -> float:
 
 def score_bound(owner: str, field: str, value: ScoreBound) -> str:
     """Return the bound of a range of scores as it is sent.
-
-    Args:
-        owner: the structure, for messages.
-        field: the argument's name, for messages.
-        value: a score, or text: ``"1.5"``, ``"-inf"``, or ``"(1.5"`` to exclude the score itself.
 
     Raises:
         InvalidArgumentError: it is not a bound.
@@ -77,11 +67,6 @@ def score_bound(owner: str, field: str, value: ScoreBound) -> str:
 
 def lex_bound(owner: str, field: str, value: str | bytes) -> bytes:
     """Return the bound of a range of members as it is sent.
-
-    Args:
-        owner: the structure, for messages.
-        field: the argument's name, for messages.
-        value: ``-``, ``+``, ``[member``, or ``(member`` to exclude the member itself.
 
     Raises:
         InvalidArgumentError: it is not a bound.

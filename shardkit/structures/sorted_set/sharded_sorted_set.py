@@ -366,7 +366,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         yield from self._rebuild()
         return (yield from self.layout.rebuild())
 
-    def _look(self, member: bytes, value: Any) -> None:
+    def _validate_member(self, member: bytes, value: Any) -> None:
         self._members.decode(member)
 
     def _add_if_absent(self, members: list[bytes], values: list[Any]) -> tuple[Argument, ...]:
@@ -826,12 +826,7 @@ def _score(reply: bytes | None) -> float | None:
 
 
 def _one_each(pairs: Sequence[tuple[bytes, str]], *, last: bool) -> Iterator[dict[bytes, str]]:
-    """Distribute pairs over batches in which no member occurs twice; keep each one's order.
-
-    Args:
-        pairs: members with scores.
-        last: whether only the last score of each member matters.
-    """
+    """Distribute pairs over batches in which no member occurs twice; keep each one's order."""
     found = dict(pairs)
     if last or len(found) == len(pairs):
         yield found

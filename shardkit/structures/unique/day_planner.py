@@ -36,15 +36,6 @@ _PARTS_LOOKED_AT: Final = 256
 class DayPlanner:
     """Finds and plans the days of one counter, shared by all its faces.
 
-    Args:
-        component: its shards hold the ids; its unsharded entry, if it has one, the counts.
-        name: the counter's name, the prefix of its keys.
-        settings: the counter's parameters.
-
-    Attributes:
-        meta: the counter's parameters.
-        plans: whether the precision plans its days.
-
     Raises:
         InvalidArgumentError: the first day would be invalid.
     """
@@ -101,10 +92,6 @@ class DayPlanner:
     def day(self, day: date, *, write: bool = False) -> Operation[Day]:
         """Return a day's data.
 
-        Args:
-            day: the day, UTC.
-            write: whether it is going to be written to, so that its plan must be stored.
-
         Cost: none when this process knows the day, else one exchange, or two to store a plan; the
         first day costs one or two more, to compare the counter's parameters.
         """
@@ -140,13 +127,7 @@ class DayPlanner:
         self._days.pop(day, None)
 
     def _find(self, key: str, before: str, *, store: bool) -> Operation[tuple[SetDay, bool]]:
-        """Return a planned day, and whether its plan is final.
-
-        Args:
-            key: the key of its count.
-            before: the key of the count of the day before.
-            store: whether to store a plan if there is none.
-        """
+        """Return a planned day, and whether its plan is final."""
         plan, meta = plan_key(key), meta_key(key)
         field = "parts" if self._compact else "total"
         stored, size, came = yield [

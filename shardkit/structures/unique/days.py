@@ -53,7 +53,7 @@ from shardkit.operations.operation import Operation, Page, Stream, pages
 from shardkit.routing.partition import Partition
 from shardkit.structures.base.check import KEYS_CHECKED
 from shardkit.structures.base.damage import damage, stored_integer
-from shardkit.structures.base.parameters import Life, Metadata, open_all
+from shardkit.structures.base.parameters import Generation, Metadata, open_all
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import (
@@ -97,13 +97,7 @@ class VisitorPlace(NamedTuple):
 
 
 class DayInParts(ABC):
-    """Ids in parts, ``unique:2015-05-17:<part>``, and a count beside them.
-
-    Args:
-        component: its shards hold the ids; its entry, if it has one, the count.
-        key: the key of the count: ``unique:2015-05-17``.
-        index_key: the key that says which parts exist. It is removed last.
-    """
+    """Ids in parts, ``unique:2015-05-17:<part>``, and a count beside them."""
 
     size_command: ClassVar[str]
     read_command: ClassVar[str]
@@ -192,13 +186,7 @@ class DayInParts(ABC):
 
     @abstractmethod
     def settle(self, created: Members, refused: Sequence[str], written: Replies) -> Operation[None]:
-        """See that parts live as long as the day does.
-
-        Args:
-            created: members of the parts that were created, by key.
-            refused: the parts that expire at another time than the script was told.
-            written: the replies to the write: see `shardkit.structures.base.writes.settle`.
-        """
+        """See that parts live as long as the day does."""
 
     def size(self) -> Operation[int | None]:
         """Count the ids of all parts; None if the day has no data but its count.
@@ -280,15 +268,7 @@ class DayInParts(ABC):
 
 
 class SetDay(DayInParts):
-    """Ids in SETs, as many as were planned: ``exact``, ``60-bit`` and ``compact``.
-
-    Args:
-        component, key: see `DayInParts`.
-        expected: how many visitors it is planned for.
-        parts: how many parts that makes.
-        meta: its parameters, stored with the first id.
-        partition: the part of a member; None for ``compact``, whose ids begin with their part.
-    """
+    """Ids in SETs, as many as were planned: ``exact``, ``60-bit`` and ``compact``."""
 
     size_command = "SCARD"
     read_command = "SMEMBERS"
@@ -312,12 +292,14 @@ class SetDay(DayInParts):
 
     def _complete_deletion(self) -> Operation[None]:
         """End a deletion of the day as a sharded set, unless others have ended it."""
-        life = self.meta.life
+        generation = self.meta.generation
         [[marked, *due]] = yield [self.meta.beginning()]
         if marked > 0:
             for page in pages(map(self.part_key, range(self.parts)), PARTS_AT_ONCE):
-                yield from send_to_parts(self.meta, Life(life, (-1, *due)), "UNLINK", page)
-            yield [self.meta.removal("end", life)]
+                yield from send_to_parts(
+                    self.meta, Generation(generation, (-1, *due)), "UNLINK", page
+                )
+            yield [self.meta.removal("end", generation)]
 
     def part_and_member(self, visitor: Visitor) -> tuple[int, Argument]:
         """Return a visitor's part and member."""
@@ -521,12 +503,7 @@ class BitmapDay(DayInParts):
 
 
 class HyperLogLogDay:
-    """One key, which is also the count's: an estimate from registers of 12 KB at most.
-
-    Args:
-        component: see `DayInParts`; the key lives where a count would.
-        key: the key.
-    """
+    """One key, which is also the count's: an estimate from registers of 12 KB at most."""
 
     def __init__(self, component: str, key: str) -> None:
         self.key = key

@@ -97,15 +97,6 @@ class Odds(NamedTuple):
 class CounterSettings:
     """The parameters of a counter, checked; None where the precision has no such parameter.
 
-    Args:
-        owner: the counter's name, for messages.
-        precision: one of `PRECISIONS`.
-        part_size, first_day, digits, partition: see `UniqueVisitors`; None for the default.
-
-    Attributes:
-        encode: the function from a session to what is stored of it. It raises InvalidArgumentError
-            when the session does not fit the precision.
-
     Raises:
         InvalidArgumentError: the precision is unknown, has no such parameter, or one is out of
             range.

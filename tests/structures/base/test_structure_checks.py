@@ -226,7 +226,7 @@ def test_a_registry_with_what_is_no_range_is_found_and_repaired(face: Face, kit:
     holder(kit, "many", "it:parts").sadd("it:parts", "x")
     [found] = found_in(face, "numbers")
     assert (found.key, found.found) == ("it:parts", "a member=b'x'")
-    assert found.repair == "rebuild() removes what is no range"
+    assert found.repair == "rebuild() removes all but ranges"
     assert face.run(numbers(face.kit).rebuild()) == 300
     assert found_in(face, "numbers") == []
 
@@ -275,7 +275,7 @@ def test_parts_that_split_while_they_are_checked_are_no_damage(
 def test_what_many_parts_hold_is_counted_by_the_check_itself(
     face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardkit.structures.layouts.check.KEYS_LOOKED_FOR", 2)
+    monkeypatch.setattr("shardkit.structures.layouts.check.KEYS_PROBED", 2)
     face.run(a_set(face.kit).sadd_many(range(300)))
     assert found_in(face, "set") == []
     key = next(k for k in keys_of(kit, "many") if k.endswith("}"))
@@ -316,7 +316,7 @@ def test_a_part_that_appears_while_a_group_is_rebuilt_is_taken_in(kit: ShardKit)
 def test_data_without_parameters_is_refused_and_taken_by_a_rebuild(
     face: Face, kit: ShardKit, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parameters, "_LOOKED_AFTER", 0.0)
+    monkeypatch.setattr(parameters, "_READ_AFTER", 0.0)
     make, fill, read = KINDS[name]
     face.run(fill(make(face.kit)))
     before = face.run(read(make(face.kit)))
@@ -463,7 +463,7 @@ def test_a_structure_is_deleted_whatever_is_damaged(face: Face, kit: ShardKit, n
 def test_visitors_without_parameters_are_refused_and_rebuild_stores_them(
     face: Face, kit: ShardKit, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parameters, "_LOOKED_AFTER", 0)
+    monkeypatch.setattr(parameters, "_READ_AFTER", 0)
     planned = {"first_day": 100} if precision == "60-bit" else {}
 
     def visitors(**options: Any) -> Any:
@@ -531,7 +531,7 @@ def test_a_structure_whose_parameters_were_changed_is_deleted_by_force(
         for key in client.scan_iter("*:meta"):
             client.hset(key, "part_size", 77)
             client.hset(key, "chunk", 77)
-    with pytest.raises(ParameterMismatchError, match="'77', not None; open it with those it"):
+    with pytest.raises(ParameterMismatchError, match="'77', not None; open it with its own"):
         face.run(make(face.kit).delete())
     assert face.run(make(face.kit).delete(force=True))
     assert keys_of(kit, "many") == set()
@@ -562,7 +562,7 @@ def test_what_is_rebuilt_expires_with_its_structure(face: Face, kit: ShardKit, n
 def test_a_list_that_lost_its_parameters_expires_with_its_parts(
     face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parameters, "_LOOKED_AFTER", 0)
+    monkeypatch.setattr(parameters, "_READ_AFTER", 0)
     face.run(a_list(face.kit).rpush(*range(100)))
     face.run(a_list(face.kit).expire(1000))
     client: Any = holder(kit, "many", "jobs")

@@ -48,5 +48,5 @@ def test_what_is_created_anew_at_every_attempt_is_named(
     module, call = CALLS[what]
     face.run(face.kit.set("x", component="few", total=1000).sadd("a"))
     monkeypatch.setattr(f"shardkit.structures.{module}.ATTEMPTS", 0)
-    with pytest.raises(ParameterMismatchError, match="is being deleted and created over and over"):
+    with pytest.raises(ParameterMismatchError, match="other clients keep deleting and creating it"):
         face.run(call(face.kit))

@@ -366,7 +366,7 @@ def test_the_time_to_live_of_a_hash_is_changed_as_that_of_a_key(
     assert left == {-1}
     for attempt, named in (
         (lambda: cities.expire("0"), "time='0'"),
-        (lambda: cities.expire(5, nx=True, xx=True), "nx and xx exclude one another"),
+        (lambda: cities.expire(5, nx=True, xx=True), "nx and xx exclude each other"),
         (lambda: cities.expireat(datetime(2030, 1, 1)), "has no timezone"),
     ):
         with pytest.raises(InvalidArgumentError, match=named):
@@ -501,7 +501,7 @@ def test_invalid_times_and_conditions_are_named(kit: ShardKit) -> None:
     sessions = kit.hash("sessions", component="many")
     for attempt, named in (
         (lambda: sessions.hexpire(0, 1), "time=0"),
-        (lambda: sessions.hexpire(5, 1, nx=True, gt=True), "nx and gt exclude one another"),
+        (lambda: sessions.hexpire(5, 1, nx=True, gt=True), "nx and gt exclude each other"),
         (lambda: sessions.hpexpireat(datetime(2030, 1, 1), 1), "has no timezone"),
         (lambda: sessions.hpexpireat(-1, 1), "when=-1"),
     ):
@@ -593,7 +593,7 @@ class TestStrings:
             assert run(users.set(name, "v", exat=datetime.now(UTC) + timedelta(hours=1))) is True
             assert 3000 < run(users.ttl(name)) <= 3600
         for options, said in (
-            ({"nx": True, "xx": True}, "nx and xx exclude one another"),
+            ({"nx": True, "xx": True}, "nx and xx exclude each other"),
             ({"ex": 1, "px": 1}, "several times to live; give one of ex, px"),
             ({"ex": 0}, "time=0; give an integer"),
         ):

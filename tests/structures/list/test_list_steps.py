@@ -342,7 +342,7 @@ def test_a_list_in_which_others_begin_a_change_at_every_look_is_named(kit: Shard
                 assert run_until(kit, jobs.deferred.expire(100 + len(looks)), 1)
             given = kit.driver.link.send(step)
 
-    with pytest.raises(ParameterMismatchError, match="is being deleted and created over and over"):
+    with pytest.raises(ParameterMismatchError, match="other clients keep deleting and creating it"):
         look()
     assert len(looks) == scripts.ATTEMPTS
     assert jobs.lrange(0, -1) == VALUES

@@ -508,7 +508,7 @@ def test_arguments_out_of_range_are_refused(face: Face) -> None:
         (lambda: jobs.lpos(1, maxlen=-1), "maxlen=-1"),
         (lambda: jobs.lrem("1", 1), "count='1'"),
         (lambda: jobs.linsert("BESIDE", 1, 2), "where='BESIDE'; give BEFORE or AFTER"),
-        (lambda: jobs.expire(5, nx=True, gt=True), "nx and gt exclude one another"),
+        (lambda: jobs.expire(5, nx=True, gt=True), "nx and gt exclude each other"),
         (lambda: jobs.lindex("1"), "index='1'"),
         (lambda: jobs.lindex(2**53), "index=9007199254740992"),
         (lambda: jobs.lset(1.0, "x"), "index=1.0"),

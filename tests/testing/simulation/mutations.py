@@ -178,7 +178,7 @@ MUTATIONS: dict[str, Mutation] = {
         (
             ExpirableStructure,
             "_let_all_expire",
-            "yield from self._send_to_all(life, *self.meta.expiry_of(max(0, due), life.number))",
+            "yield from self._send_to_all(generation, *expiry)",
             "pass",
         ),
     ),
