@@ -1,4 +1,4 @@
-"""Values of a list: how they are sent, and how they are returned: text, bytes or integers."""
+"""Encode and decode values of a list: text, bytes or integers."""
 
 from __future__ import annotations
 

@@ -166,9 +166,9 @@ def _store_growing(
             sent = [(member, None) for member in page]
             yield from result.write(sent, lambda some, _: ("SADD", *some))
             # Parts that are split off these inherit their time to live.
-            begun = result.filled() - expiring
-            yield from result.expire_groups(begun, _UNFINISHED)
-            expiring |= begun
+            filled = result.filled() - expiring
+            yield from result.expire_groups(filled, _UNFINISHED)
+            expiring |= filled
     return (yield from target.replace_by(result))
 
 

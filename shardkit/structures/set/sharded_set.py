@@ -198,7 +198,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         """Add any number of members, 10,000 to 500,000 per exchange; return how many were new.
 
         Args:
-            members: any iterable of them, also a generator: it is read as they are sent.
+            members: any iterable, such as a generator; it is read as they are sent.
 
         Raises:
             InvalidArgumentError: a member does not fit; earlier pages were added.
@@ -231,7 +231,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def spop(self, count: int | None = None) -> Operation[Any]:
-        """Remove and return random members, each as likely as any other.
+        """Remove and return random members, each with the same probability.
 
         No member is returned to two callers.
 
@@ -265,7 +265,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def srandmember(self, number: int | None = None) -> Operation[Any]:
-        """Return random members, each as likely as any other.
+        """Return random members, each with the same probability.
 
         Args:
             number: how many distinct ones, at most all; if negative, how many with repetition.
@@ -328,8 +328,8 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     def smembers(self) -> Operation[set[M]]:
         """Return all members.
 
-        Writers may go on meanwhile: a member that exists throughout is returned, one that is added
-        or removed may be.
+        Others may write in the meantime: a member that exists throughout is returned; one that is
+        added or removed may be.
 
         Cost: one command per part, an exchange for every 256. All members are in memory at once;
         for large sets use `sscan_iter`.
@@ -465,11 +465,11 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def rebuild(self) -> Operation[int]:
-        """Repair what `check` finds and can be repaired; return the number of members.
+        """Repair the damage that `check` finds, where possible; return the number of members.
 
-        Members are put into their own parts, and the states of groups are written as their parts
-        have them; a key of another type is removed. Lost parameters are stored as the set was
-        opened. Do not write to it meanwhile.
+        Members move to their own parts, and the states of groups are written as their parts have
+        them; a key of another type is removed. Lost parameters are stored as the set was opened. Do
+        not write to it at the same time.
 
         Raises:
             ParameterMismatchError: the set exists with other parameters.
@@ -490,7 +490,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         yield from self._open()
         drawn = yield from random_members(self.layout, "SCARD", "SRANDMEMBER", number)
         members = [member for _, some in drawn for member in some]
-        return members[: abs(number)]  # more, if a part was split meanwhile
+        return members[: abs(number)]  # there are more if a part has split
 
     def _combined(self, verb: str, others: Sequence[ShardedSet[Any, M]]) -> Operation[set[M]]:
         layouts = yield from self._compatible([self, *others])

@@ -6,8 +6,8 @@
     unique:2015-05-17:expected    2048              the plan, if one is stored   ├ exchange
     unique:2015-05-17:meta        total=1280 …      the parameters of the day    ┘
 
-Whoever needs a plan first stores it unless one exists, and reads it again, so all processes agree.
-The stored parameters of a day decide where its ids are, whatever a plan says: days that were
+A process that needs a plan stores one unless it exists, and reads it again, so all processes agree.
+The stored parameters of a day decide where its ids are, even if a plan differs: days that were
 created by other rules keep theirs.
 """
 
@@ -71,7 +71,7 @@ class DayPlanner:
         return f"{self.name}:{day.isoformat()}"
 
     def parts(self, expected: int) -> int:
-        """Return how many parts a day has that so many visitors are expected on.
+        """Return how many parts a day with ``expected`` visitors has.
 
         Raises:
             InvalidArgumentError: the precision plans nothing, or the number is out of range.
@@ -119,7 +119,7 @@ class DayPlanner:
         return found
 
     def seek(self, day: date) -> None:
-        """Look for the count of a day, if the parameters are not there."""
+        """Check for the count of a day without parameters."""
         self._sought[:] = [(self.home, self.count_key(day))]
 
     def forget(self, day: date) -> None:
@@ -193,7 +193,7 @@ class DayPlanner:
     def _check_size(self, key: str, size: int, expected: int) -> Operation[None]:
         """Check a day whose size does not follow from its plan: created by other rules, or damaged.
 
-        Some ids are looked at: whether they are in the parts where that size puts them.
+        It checks whether some ids are in the parts where that size puts them.
         """
         day, partition = self._set_day(key, expected, size), self.settings.partition
         wanted = f"total={self._size(expected)}, as it was planned"

@@ -66,7 +66,7 @@ from shardkit.structures.base.writes import (
 from shardkit.structures.unique.precision import MEMBER_BITS, Visitor, VisitorId, visitor_id
 
 _MARK_KEPT: Final = 600_000  # milliseconds
-_UNTIL_REMOVED: Final = 0.05  # seconds between looks at a day that may be being removed
+_UNTIL_REMOVED: Final = 0.05  # seconds between reads of a day that may be being removed
 
 # Members to send, by the key of their part.
 Members: TypeAlias = Mapping[str, Sequence[Argument]]
@@ -132,7 +132,7 @@ class DayInParts(ABC):
     def add_commands(self, members: Members, counter: str | None) -> Iterable[Command]:
         """Return scripts that add members and reply how many were new; also to the counter.
 
-        The reply goes on with the numbers, among the script's keys, of parts that were created.
+        The rest of the reply has the numbers, among the script's keys, of created parts.
         """
 
     def part_key(self, part: int) -> str:
@@ -468,7 +468,7 @@ class BitmapDay(DayInParts):
         return parts, bool(parts)
 
     def first_unregistered(self) -> Operation[tuple[list[int], list[str]]]:
-        """Return those of the first parts that are not registered, and their keys."""
+        """Return the unregistered ones of the first parts, and their keys."""
         registered = set((yield from self.registry.read()))
         parts = [part for part in range(KEYS_CHECKED) if part not in registered]
         return parts, list(map(self.part_key, parts))

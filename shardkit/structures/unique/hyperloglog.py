@@ -46,7 +46,7 @@ def registers(stored: bytes, key: str = "") -> bytes:
         found = bytes(_dense(body)) if dense else _sparse(body)
         if len(found) == REGISTERS and max(found) <= _HIGHEST:
             return found
-    raise StructureError(f"{key}: holds no HyperLogLog", "see what wrote to it, or delete it")
+    raise StructureError(f"{key}: is not a HyperLogLog", "find what wrote to it, or delete it")
 
 
 def estimate(values: bytes) -> int:

@@ -213,7 +213,7 @@ class CounterSettings:
         )
 
     def odds(self, visitors: int, *, uuid4: bool = False) -> Odds:
-        """Return the odds of a day with so many visitors; see `UniqueVisitors.odds`.
+        """Return the odds of a day with ``visitors`` visitors; see `UniqueVisitors.odds`.
 
         Raises:
             InvalidArgumentError: the precision estimates, or the number is out of range.
@@ -242,7 +242,7 @@ def visitor_id(visitor: Visitor) -> VisitorId:
 
 
 def odds(visitors: int, bits: float) -> Odds:
-    """Return how often two of so many visitors get the same id of so many random bits."""
+    """Return how many visitors out of ``visitors`` share an id of ``bits`` random bits."""
     missed = visitors**2 * 2.0 ** -(bits + 1)
     return Odds(bits, missed, -math.expm1(-missed))
 

@@ -132,7 +132,7 @@ def _count_groups(
 def _count_large_group(
     days: Sequence[SetDay], group: Sequence[Sequence[str]], which: Which
 ) -> Operation[int]:
-    """Count the ids of one group of so many parts that they take several exchanges."""
+    """Count the ids of one group whose parts take several exchanges."""
     found: list[set[bytes]] = []
     for keys in group:
         ids: set[bytes] = set()

@@ -113,7 +113,7 @@ class UniqueVisitors(Structure[Face]):
         first_day: how many visitors to assume before the first day: 1,000,000. Not with
             ``hyperloglog`` and ``bitmap``.
         digits: with ``60-bit``: how many hexadecimal digits of a session make its id, 1 to 15.
-            Fewer digits are fewer bits, and more sessions that are taken for one another.
+            Fewer digits are fewer bits, and more sessions that share an id.
         partition: with ``exact``, ``60-bit`` and ``64-bit``: how ids are spread over parts,
             ``crc32``; or ``redis-in-action``, with that book's rule and number of parts.
         clock: tells what day it is.
@@ -180,7 +180,7 @@ class UniqueVisitors(Structure[Face]):
         return self._planner.count_key(day_of(self.name, day))
 
     def parts(self, expected: int) -> int:
-        """Return how many parts a day has that so many visitors are expected on. No exchange.
+        """Return how many parts a day with ``expected`` visitors has. No exchange.
 
         Raises:
             InvalidArgumentError: the precision plans nothing, or the number is out of range.
@@ -188,7 +188,7 @@ class UniqueVisitors(Structure[Face]):
         return self._planner.parts(expected)
 
     def odds(self, visitors: int, *, uuid4: bool = False) -> Odds:
-        """Return how often visitors are taken for one another on a day. No exchange.
+        """Return how often visitors share an id on a day. No exchange.
 
         Args:
             visitors: how many come, on a day that is planned after one of as many.
@@ -231,7 +231,7 @@ class UniqueVisitors(Structure[Face]):
         With ``hyperloglog`` by how many the estimate grew.
 
         Args:
-            sessions: any iterable, also a generator: it is read as sessions are sent.
+            sessions: any iterable, such as a generator; it is read as sessions are sent.
             day: by default today, by the server's clock, when each 10,000 are sent.
 
         Raises:
@@ -352,7 +352,7 @@ class UniqueVisitors(Structure[Face]):
 
         Args:
             day: the day.
-            shards: how many shards the component has, all of which are looked at.
+            shards: how many shards the component has; all are read.
 
         Returns:
             The day's count, which is that of its ids.
@@ -402,7 +402,7 @@ class UniqueVisitors(Structure[Face]):
 
     @stream
     def check(self, day: date | None = None) -> Stream[Damage]:
-        """Read all that is stored of a day, and give out what is damaged; changes nothing.
+        """Read everything stored of a day and yield what is damaged; change nothing.
 
         The counter's parameters, the day's plan, parameters and count, the type of each part, and
         each id: whether it can be read, and is in its own part. `recount` repairs counts.
@@ -497,7 +497,7 @@ class UniqueVisitors(Structure[Face]):
 
     @operation
     def visitors(self, day: date | None = None) -> Operation[ShardedSet[Face, int]]:
-        """Return a day's ids as a set, to look into or to combine with other sets; ``60-bit`` only.
+        """Return a day's ids as a set, to read or combine with other sets; ``60-bit`` only.
 
         Do not add to it: what is added is not counted.
 
@@ -539,7 +539,7 @@ class UniqueVisitors(Structure[Face]):
         """Remove a day's ids, count and plan; return whether there was anything.
 
         Args:
-            day: a day that is over: processes that still count it would go on by its old plan.
+            day: a day that is over: processes that still count it would use its old plan.
             keep_count: whether to keep the count, which is small; see `expire`.
 
         Cost: one command a part, an exchange for every 1,000 parts.
@@ -561,7 +561,7 @@ class UniqueVisitors(Structure[Face]):
             data = yield from self._planner.day(date_, write=True)
             try:
                 return (yield from data.add(visitors))
-            except ParameterMismatchError:  # the day was removed, and planned anew
+            except ParameterMismatchError:  # the day was removed, and planned again
                 self._planner.forget(date_)
         return (yield from (yield from self._planner.day(date_, write=True)).add(visitors))
 

@@ -75,9 +75,9 @@ local function split(kind, source, target, parts, groups, expiring)
   slices(members, function(...) redis.call(REMOVE[kind], source, ...) end)
 end
 
--- A group's state; `due` is its expiry in milliseconds since 1970, which new keys get (nil for none).
--- Names of more fields may follow: their values are in `more`. A group without a state has no parts:
--- the first ones are checked.
+-- A group's state; `due` is its expiry in milliseconds since 1970, for new keys too (nil for none).
+-- Names of more fields may follow: their values are in `more`. A group without a state has no
+-- parts: the first ones are checked.
 local function read_state(key, initial, ...)
   local stored = redis.call('HMGET', key, 'parts', 'count', 'expiring', 'of', ...)
   local parts, count = tonumber(initial), 0
@@ -105,8 +105,8 @@ local function read_state(key, initial, ...)
   }
 end
 
--- Return whether a group belongs to other parameters than `of` ('': none), or has another expiry than
--- `ends` (-1: never, nil: unknown). A group that does not exist yet expires in a minute: see
+-- Return whether a group belongs to other parameters than `of` ('': none), or has another expiry
+-- than `ends` (-1: never, nil: unknown). A group that does not exist yet expires in a minute: see
 -- `shardkit.structures.base.parameters`.
 local function belongs_to_others(state, ends, of)
   if state.absent then
