@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import date
 from typing import Any
 
 import pytest
-from faces import Face, faced, sessions
+from faces import Face, faced
 
 from shardkit import ShardMap
 from shardkit.local import LocalCluster, LocalServer
@@ -59,17 +58,6 @@ def test_a_set_over_a_cluster(on_cluster: Face) -> None:
     assert face.run(single.sinterstore(a, near)) == 300
     assert face.run(a.delete()) is True
     assert face.run(a.scard()) == 0
-
-
-def test_unique_visitors_over_a_cluster(on_cluster: Face) -> None:
-    face, day = on_cluster, date(2015, 5, 17)
-    visitors = face.kit.unique_visitors(component="cluster", first_day=1000, part_size=50)
-    assert face.run(visitors.visit_many(sessions(700), day)) == 700
-    assert face.run(visitors.visit(sessions(1)[0], day)) is False
-    assert face.run(visitors.visit("f" * 32, day)) is True
-    assert face.run(visitors.count(day)) == face.run(visitors.recount(day)) == 701
-    assert face.run(visitors.remove(day)) is True
-    assert face.run(visitors.count(day)) == 0
 
 
 def test_a_set_that_grows_over_a_cluster(on_cluster: Face) -> None:

@@ -12,7 +12,12 @@ from shardkit.operations.lua import script
 from shardkit.operations.operation import Driver, Face, Operation, operation
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, duration, expiry_condition, timestamp
 from shardkit.structures.base.damage import stored_integer
-from shardkit.structures.base.parameters import ANY_GENERATION, DUE, LAST_WRITES, Generation
+from shardkit.structures.base.parameters import (
+    ANY_GENERATION,
+    DUE,
+    LAST_WRITES,
+    StructureGeneration,
+)
 from shardkit.structures.base.partitioned import PartitionedStructure, open_to_delete
 
 
@@ -32,7 +37,9 @@ class ExpirableStructure(PartitionedStructure[Face]):
         self.meta.complete_expiry = self._complete_expiry
 
     @abstractmethod
-    def _send_to_all(self, generation: Generation, name: str, *args: Argument) -> Operation[int]:
+    def _send_to_all(
+        self, generation: StructureGeneration, name: str, *args: Argument
+    ) -> Operation[int]:
         """Send UNLINK, PERSIST or PEXPIREAT for every key of a generation but the parameters.
 
         Return the sum of the replies.
@@ -93,7 +100,11 @@ class ExpirableStructure(PartitionedStructure[Face]):
         if not marked and not lost:
             return 0
         # Without parameters the generation is unknown.
-        of = Generation(generation, (-1, *due)) if marked else Generation(ANY_GENERATION)
+        of = (
+            StructureGeneration(generation, (-1, *due))
+            if marked
+            else StructureGeneration(ANY_GENERATION)
+        )
         return (yield from self._remove_marked(of))
 
     def _complete_deletion(self) -> Operation[None]:
@@ -101,9 +112,9 @@ class ExpirableStructure(PartitionedStructure[Face]):
         generation = self.meta.generation
         [[marked, *due]] = yield [self.meta.beginning()]
         if marked > 0:
-            yield from self._remove_marked(Generation(generation, (-1, *due)))
+            yield from self._remove_marked(StructureGeneration(generation, (-1, *due)))
 
-    def _remove_marked(self, generation: Generation) -> Operation[int]:
+    def _remove_marked(self, generation: StructureGeneration) -> Operation[int]:
         """Remove all keys of a structure marked as being deleted; return how many there were."""
         removed = yield from self._send_to_all(generation, "UNLINK")
         removed += sum((yield [self.meta.removal("end", generation.number)]))
@@ -214,7 +225,7 @@ class ExpirableStructure(PartitionedStructure[Face]):
         if reply is None:
             return False
         due, left, number, before = reply
-        generation = Generation(number, (-1, before))
+        generation = StructureGeneration(number, (-1, before))
         if due == -2:  # a time in the past
             yield from self._remove_marked(generation)
             return True
@@ -226,7 +237,9 @@ class ExpirableStructure(PartitionedStructure[Face]):
         meta = self.meta
         yield from self._let_all_expire(meta.present_generation, meta.due or -1, LAST_WRITES)
 
-    def _let_all_expire(self, generation: Generation, due: int, left: int) -> Operation[None]:
+    def _let_all_expire(
+        self, generation: StructureGeneration, due: int, left: int
+    ) -> Operation[None]:
         key, ending = self.meta_key, script("structures/base/end_expiry")
         while True:
             self.meta.due, self.meta.generation = max(0, due), generation.number

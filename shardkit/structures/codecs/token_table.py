@@ -57,10 +57,10 @@ _WINDOW, _FAR = 4, 8
 _ONES = (1 << LONGEST_CODE) - 1
 _HEAD = struct.Struct(f">{2 * LONGEST_CODE}I")
 _VERSION = b"\x01"
-_ESCAPE = ""  # the token that says: a byte follows
+_ESCAPE = ""  # the token before a single byte
 _NEVER = 1e300
 _MOST_WINDOWS = 1 << 16
-# Values are often equal: so many are remembered, of so many bytes at most. About 5 MB.
+# Values repeat: cache at most this many, of at most this many bytes. About 5 MB.
 _REMEMBERED, _SHORT = 1 << 14, 64
 
 # What can come next: tokens with their costs, the lengths of longer ones, the longest first; and
@@ -100,7 +100,7 @@ class TokenMatcher:
     def tokenize(self, text: str) -> list[str]:
         """Return the tokens, and letters that are not tokens, with the lowest total cost.
 
-        Nearly the lowest: a place is not looked at to which it costs clearly more to get than to
+        Nearly the lowest: it skips places that cost clearly more to reach than
         the furthest one known, nor is a token that costs hardly less than a longer one at the same
         place. That takes half of the time, and values are 0.5% longer.
 

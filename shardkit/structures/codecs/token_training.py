@@ -26,7 +26,7 @@ ROUNDS = 8
 _FIRST_SHARE, _WHOLE_FROM, _LARGE = 3, 3, 5000
 # The cost, in bits, of a letter that is not a token, until its true cost is known.
 _MISSING = 24.0
-# How much more a place may cost than the furthest one. Encoding looks at fewer places and tokens;
+# How much more a place may cost than the furthest one. Encoding tries fewer places and tokens;
 # with a table that was trained so, values would be one percent longer.
 _MARGIN = 4.0
 

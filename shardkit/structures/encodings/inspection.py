@@ -89,7 +89,7 @@ def _inspect_page(to: To, keys: Sequence[Key]) -> Operation[list[KeyEncoding]]:
     for (key, kind), n in zip(kinds.items(), range(0, len(replies), 3), strict=True):
         encoding, taken, length = replies[n : n + 3]
         if not isinstance(encoding, bytes) or not isinstance(length, int):
-            continue  # deleted meanwhile, or of another type now
+            continue  # deleted in between, or of another type now
         taken = taken if isinstance(taken, int) else None
         found.append(KeyEncoding(key_bytes(key), kind, encoding.decode(), length, taken))
     loose = [

@@ -540,7 +540,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             lt: likewise.
 
         Returns:
-            As `hexpire`; 2 if the time is past, and the field was removed.
+            As `hexpire`; 2 if the time has passed and the field was removed.
         """
         when = timestamp(self.name, unix_time_seconds)
         return (yield from self._expire_fields("HEXPIREAT", fields, when, nx, xx, gt, lt))

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from shardkit.operations.commands import Argument
 
-# Records with at most so many bytes between them are read together: that costs less than a command.
+# Records with at most this many bytes between them are read together: cheaper than a command.
 MAX_GAP = 64
 # The widest unsigned integer of BITFIELD; anything wider is split.
 MAX_BITFIELD_BITS = 63
@@ -48,7 +48,7 @@ class RecordLayout:
         self.mask = (1 << bits) - 1
 
     def read_ranges(self, ids: Iterable[int]) -> list[ReadRange]:
-        """Return what to read for some ids, in order; ids may come twice."""
+        """Return the ranges to read for some ids, in order; ids may repeat."""
         ranges: list[ReadRange] = []
         size, bits, part_size = self.size, self.bits, self.part_size
         part = first = last = -1
@@ -146,7 +146,7 @@ def bitfields(args: Sequence[Argument], *first: Argument) -> Iterator[tuple[Argu
 
 
 def set_bits(offset: int, bits: int, code: int) -> list[Argument]:
-    """Return the arguments of BITFIELD that set so many bits."""
+    """Return the arguments of BITFIELD that set some bits."""
     args: list[Argument] = []
     while bits > MAX_BITFIELD_BITS:
         bits -= SPLIT_BITS

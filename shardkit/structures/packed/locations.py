@@ -18,7 +18,7 @@ before. Codes of a newer version than this program's come back as unknown.
 Ten million users in random order take 2.04 bytes each, on Redis 7.0 and on Valkey 9.1; as one key
 each 103 and 58, as one hash 57 and 44.
 
-The layout is that of Redis in Action (9.3), with smaller parts unless ``part_size=2**20`` is given,
+The layout is from Redis in Action (9.3), with smaller parts unless ``part_size=2**20`` is given,
 and without its ZSET of the highest id. This is a preset of `shardkit.structures.PackedRecords`.
 """
 
@@ -148,7 +148,7 @@ class Locations(Structure[Face]):
         records: the packed records, with fields ``country`` and ``region``.
         regions: as given.
 
-    Ids, costs and errors are those of `shardkit.structures.PackedRecords`.
+    Ids, costs and errors: see `shardkit.structures.PackedRecords`.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Locations(Structure[Face]):
         """Write where users are, 10,000 an exchange.
 
         Args:
-            locations: country and region by id; or pairs of an id and both, also a generator.
+            locations: country and region by id; or any iterable of pairs of an id and both.
 
         Raises:
             InvalidArgumentError: an id or a code is invalid; nothing of its 10,000 was written
@@ -237,7 +237,7 @@ class Locations(Structure[Face]):
         """Count users by country and region, those that are known.
 
         Args:
-            ids: these users only, also a generator; one that comes twice counts twice. By default
+            ids: these users only, any iterable; an id that repeats counts again. By default
                 everybody.
 
         Cost: as `shardkit.structures.PackedRecords.aggregate`.

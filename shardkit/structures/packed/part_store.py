@@ -33,14 +33,14 @@ from shardkit.structures.base.check import (
     suspected,
 )
 from shardkit.structures.base.damage import damage
-from shardkit.structures.base.parameters import Generation, Metadata, open_all
+from shardkit.structures.base.parameters import Metadata, StructureGeneration, open_all
 from shardkit.structures.base.part_registry import HIGHEST, PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import PartReply, send_to_parts, settled_writes
 from shardkit.structures.packed.addressing import PartCommands, ReadRange, RecordLayout
 
 IDS_AT_ONCE = 1000
-_FIRST_PARTS = 1024  # that are looked for where they are not registered
+_FIRST_PARTS = 1024  # searched even if they are not registered
 BLOCK_BYTES = 2**18  # at most, of one GETRANGE
 
 T = TypeVar("T")
@@ -165,7 +165,7 @@ class PartStore:
         return (yield from self.registry.read())
 
     def blocks(self, most_bytes: int) -> Operation[list[list[ReadRange]]]:
-        """Return all blocks, in order, in lists of so many bytes to read at once.
+        """Return all blocks, in order, in lists of limited size that are read at once.
 
         No block cuts a record. Cost: one exchange.
         """
@@ -178,7 +178,9 @@ class PartStore:
         )
         return list(pages(ranges, max(1, most_bytes // min(step, layout.part_bytes))))
 
-    def send_to_all(self, generation: Generation, name: str, *args: Argument) -> Operation[int]:
+    def send_to_all(
+        self, generation: StructureGeneration, name: str, *args: Argument
+    ) -> Operation[int]:
         """Send a command to every part, then to the registry; return the sum."""
         parts = yield from self.parts()
         if name == "UNLINK":  # the registry may have lost parts: none of the first is left behind
@@ -199,7 +201,7 @@ class PartStore:
             yield (yield from confirmed(partial(self._check_lengths, some)))
 
     def _registered(self) -> Operation[Suspicions]:
-        repair = "rebuild() removes what is no part, and registers the first that exist"
+        repair = "rebuild() removes invalid parts, and registers the first that exist"
         return (yield from suspected(self.registry.read(), repair))
 
     def _check_first(self) -> Operation[Suspicions]:
@@ -226,7 +228,7 @@ class PartStore:
         return notes
 
     def restore_registry(self) -> Operation[None]:
-        """Register the first parts that exist; remove what is no part."""
+        """Register the first existing parts; remove invalid ones."""
         yield from self.registry.repair()
         parts = yield from self._first_unregistered()
         keys = list(map(self.part_key, parts))
@@ -244,7 +246,7 @@ class PartStore:
             ]
             for key, length in zip(keys, found, strict=True):
                 if length is not None and 0 < length < full:
-                    # The last bit, unless somebody gave the part its length meanwhile.
+                    # The last bit, unless another client created the part in between.
                     extend = ("BITFIELD", key, "INCRBY", "u1", 8 * full - 1, 0)
                     yield [Command(self.component, key, extend, idempotent=True)]
                 elif length is not None and length > full:

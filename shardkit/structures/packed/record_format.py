@@ -90,7 +90,7 @@ class RecordFormat:
         if used > 8 * MAX_BYTES:
             raise InvalidArgumentError(
                 f"{owner}: a record of {used:,} bits",
-                f"a record has at most {MAX_BYTES:,} bytes; put what is longer in a hash",
+                f"a record has at most {MAX_BYTES:,} bytes; use a hash for longer ones",
             )
         self.bits = 1 << (used - 1).bit_length() if used <= 4 else -(-used // 8) * 8
         self.size = -(-self.bits // 8)
@@ -139,7 +139,7 @@ class RecordFormat:
         return codes
 
     def refuse(self, record: object) -> NoReturn:
-        """Refuse what is not a record.
+        """Refuse a value that is not a record.
 
         Raises:
             InvalidArgumentError: always.

@@ -51,7 +51,7 @@ from shardkit.operations.operation import (
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.lifetime import ExpirableStructure
-from shardkit.structures.base.parameters import Generation
+from shardkit.structures.base.parameters import StructureGeneration
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.packed.addressing import RecordLayout, bitfields, set_bits
 from shardkit.structures.packed.aggregates import Aggregator, RecordGroup
@@ -174,7 +174,7 @@ class PackedRecords(ExpirableStructure[Face]):
         Each record is written in one step, not all of them.
 
         Args:
-            records: values by field, by id; or pairs of both, also a generator: it is read as
+            records: values by field, by id; or any iterable of pairs; it is read as
                 records are sent. If an id comes twice, later values replace earlier ones.
 
         Raises:
@@ -305,7 +305,7 @@ class PackedRecords(ExpirableStructure[Face]):
     def _bitfields(
         self, args: Mapping[int, Sequence[Argument]], *first: Argument, **how: bool
     ) -> Operation[dict[int, list[Any]]]:
-        """Send BITFIELDs with these arguments; return what they replied, by part."""
+        """Send BITFIELDs with these arguments; return the replies, by part."""
         parts = {part: [*bitfields(its, *first)] for part, its in args.items()}
         replies = yield from self.store.write(parts, replies=True, **how)
         return {part: [*chain(*its)] for part, its in replies.items()}
@@ -449,9 +449,9 @@ class PackedRecords(ExpirableStructure[Face]):
 
     @stream
     def check(self) -> Stream[Damage]:
-        """Give out what is damaged; changes nothing.
+        """Yield what is damaged; change nothing.
 
-        The lengths of all parts, and the register of parts, are looked at. What a record holds is
+        It checks the lengths of all parts, and the register of parts. What a record holds is
         not: any bits are a record.
 
         Raises:
@@ -469,7 +469,7 @@ class PackedRecords(ExpirableStructure[Face]):
 
         Parts that exist are registered, of the first 1,024; a part that is too short gets its
         length, and zeros in place of what it lost; one that is too long loses what is too much. A
-        key of another type is removed. Do not write to it meanwhile.
+        key of another type is removed. Do not write to it at the same time.
 
         Cost: as `check`, and an exchange for the parts that are repaired.
         """
@@ -477,7 +477,9 @@ class PackedRecords(ExpirableStructure[Face]):
         yield from self.store.restore_registry()
         return (yield from self.store.restore_lengths())
 
-    def _send_to_all(self, generation: Generation, name: str, *args: Argument) -> Operation[int]:
+    def _send_to_all(
+        self, generation: StructureGeneration, name: str, *args: Argument
+    ) -> Operation[int]:
         return self.store.send_to_all(generation, name, *args)
 
     def _reset(self) -> None:

@@ -128,7 +128,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
             self.layout = FixedLayout(component, name, rule, total, part_size)
             parameters = {"total": total, "part_size": part_size, "partition": rule}
         super().__init__(driver, component, name, {**parameters, "members": members.__name__})
-        if rule == "redis-in-action":  # what that book's programs wrote has no parameters
+        if rule == "redis-in-action":  # that book's programs store no parameters
             self.meta.data_keys = None
 
     @property
@@ -428,7 +428,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         """Replace this set by the intersection of others, of which it may be one.
 
         Each part is replaced atomically (each group of parts, where they split as they fill), and
-        none is left over. Meanwhile a reader may see old parts beside new ones, and what is added
+        none is left over. Until then a reader may see old parts beside new ones, and what is added
         to this set may be lost.
 
         Args:

@@ -36,7 +36,7 @@ from shardkit.structures.layouts.growing import KEYS_PER_EXCHANGE, OTHERS, Growi
 # A score and a member: rows compare in the order of a ZSET.
 Row: TypeAlias = tuple[float, bytes]
 
-# What a script says about the parts of its group: it needs all of them as keys, or it had them.
+# In a script's reply: it needs all parts of its group as keys, or it had them.
 _NEEDS_ALL_PARTS, _HAD_ALL_PARTS = 1, 2
 
 
@@ -50,7 +50,7 @@ class OrderedRange(NamedTuple):
     after: Row | None = None
 
     def resume_after(self, row: Row) -> OrderedRange:
-        """Return what follows a row."""
+        """Return the range after a row."""
         score, member = row
         if self.by == "LEX":
             return self._replace(start=b"(" + member)
@@ -131,7 +131,7 @@ class ScoredGroups(GrowingLayout):
     def _update_state(
         self, group: int, parts: int, number: int, expiring: int | None = None
     ) -> None:
-        """Note a reply's state; its last field says whether a script needs all parts as keys."""
+        """Note a reply's state; in its last field, whether a script needs all parts as keys."""
         super()._update_state(group, parts, number)
         if expiring == _NEEDS_ALL_PARTS:
             self._needs_all_parts.add(group)
@@ -161,7 +161,7 @@ class ScoredGroups(GrowingLayout):
         if not self.bound_size:
             return notes
         state, top, bottom = self._bounded(group)
-        repair = "rebuild() makes it anew"
+        repair = "rebuild() makes it again"
         highest, lowest, fields = yield from read_or_note(
             [
                 self._read(top, "ZRANGE", 0, -1, "WITHSCORES"),
@@ -278,7 +278,7 @@ class ScoredGroups(GrowingLayout):
     def _check_all(
         self, groups: Sequence[int], found: dict[int, list[Row]], keys: Sequence[str]
     ) -> Operation[None]:
-        """Check that what was found in tops or bottoms is all that groups have. One exchange."""
+        """Check that groups have no members besides those in tops or bottoms. One exchange."""
         counts = yield [self._read(self._keys[group], "HGET", "count") for group in groups]
         for group, count in zip(groups, counts, strict=True):
             state = self._keys[group]

@@ -23,7 +23,7 @@ Score: TypeAlias = int | float
 Scored: TypeAlias = Mapping[Any, Score] | Iterable[tuple[Key, Score]]
 # The bound of a range: a score, or text as in Redis: "(1.5", "-inf".
 ScoreBound: TypeAlias = Score | str
-# What redis-py takes as score_cast_func.
+# redis-py's score_cast_func.
 CastScore: TypeAlias = Callable[[float], Any]
 
 
@@ -100,7 +100,7 @@ def zadd_options(owner: str, *, nx: bool, xx: bool, gt: bool, lt: bool, ch: bool
 
 
 def offset_and_limit(owner: str, start: int | None, num: int | None) -> tuple[int, int | None]:
-    """Return what a LIMIT means: how many rows to skip, and how many to return, None for all.
+    """Return a LIMIT as the rows to skip and the rows to return, None for all.
 
     Raises:
         InvalidArgumentError: only one is given, or one is out of range.

@@ -19,7 +19,7 @@ hash of the member, that split as they fill (`shardkit.structures.layouts.growin
     │ 1 byte    │ 7       │ 1    │ 1         │ 6      │ 1    │   (whole numbers take 2 to 10)
     └───────────┴─────────┴──────┴───────────┴────────┴──────┘
 
-The most frequent reads of a sorted set, those of its first or last members, would otherwise visit
+The most frequent reads, of the first or last members, would otherwise visit
 every part. So every script that changes members also updates top and bottom of their group
 (`shardkit.structures.sorted_set.groups`, ``lua/bounds.lua``): they are exact at all times. All
 other reads in order, ranges of scores, pages and ranks, visit all parts, some 400 per script, and
@@ -89,7 +89,7 @@ DEFAULT_PART_SIZE = 128
 DEFAULT_BOUND = 100
 MOST_BOUND = 100_000
 MEMBERS_AT_ONCE = 10_000
-# How often the same members are popped in vain before that is damage, and no race.
+# How often a pop of the same members may fail before it is damage and not a race.
 SAME_IN_VAIN = 5
 # How many parts `zscan_iter` reads at a time.
 PARTS_READ = 256
@@ -336,7 +336,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     def copy_from(self, key: Key) -> Operation[int]:
         """Add the members of a plain ZSET of the same component; return how many are new.
 
-        The ZSET is not changed: check the result, then remove it. Changes made to it meanwhile may
+        The ZSET is not changed: check the result, then remove it. Changes made to it in between may
         be missed; repeat the call to pick them up.
 
         Args:
@@ -358,7 +358,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     def rebuild(self) -> Operation[int]:
         """Recount all members and rebuild each group's top and bottom; return the count.
 
-        Normal use never needs it. It repairs what was changed behind the structure's back: see
+        Normal use never needs it. It repairs changes by other programs: see
         `check`, and `ShardedSet.rebuild`.
 
         Cost: as `check`, and `zremrangebyscore`.
@@ -411,14 +411,14 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     ) -> Stream[tuple[M, Any]]:
         """Iterate over all members with their scores, part by part, in no order.
 
-        Each that exists throughout comes once. Members added or removed meanwhile may come or not.
+        Each that exists throughout comes once. Members added or removed in between may come or not.
 
         Args:
             match: only members that match this pattern, as SCAN takes it.
             count: about how many members to read per exchange; a hint, as for SCAN.
             score_cast_func: converts each score.
 
-        Cost: one command per part, 256 parts per exchange unless ``count`` says otherwise; their
+        Cost: one command per part, 256 parts per exchange unless ``count`` is given; their
         members are in memory. Much cheaper than `range_iter`.
         """
         decode = self._members.decode
@@ -473,7 +473,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     ) -> Operation[Any]:
         """Return how many members are lower than one; None if it does not exist.
 
-        Expensive: all parts are visited. Concurrent changes may or may not be counted.
+        Expensive: it visits all parts. Concurrent changes may be counted or not.
 
         Args:
             value: the member.
@@ -650,7 +650,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     ) -> Stream[tuple[M, float]]:
         """Iterate over the members with scores within a range, in order, with their scores.
 
-        The sorted set may change meanwhile: a member whose score changes may come twice or not at
+        The sorted set may change in between: a member whose score changes may come twice or not at
         all; members that do not change come once.
 
         Args:

@@ -123,7 +123,7 @@ class DayPlanner:
         self._sought[:] = [(self.home, self.count_key(day))]
 
     def forget(self, day: date) -> None:
-        """Drop what is cached of a day that was removed."""
+        """Drop the cached data of a removed day."""
         self._days.pop(day, None)
 
     def _find(self, key: str, before: str, *, store: bool) -> Operation[tuple[SetDay, bool]]:
@@ -227,7 +227,7 @@ class DayPlanner:
         return SetDay(self.component, key, expected, parts, meta, partition)
 
     def _size(self, expected: int) -> int:
-        """Return what a day's parameters say of its size: the parts, or a sharded set's total."""
+        """Return the size in a day's parameters: the parts, or a sharded set's total."""
         if self.settings.partition == "redis-in-action":
             return expected
         parts = parts_for(expected, self._part_size)

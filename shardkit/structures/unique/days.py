@@ -53,7 +53,7 @@ from shardkit.operations.operation import Operation, Page, Stream, pages
 from shardkit.routing.partition import Partition
 from shardkit.structures.base.check import KEYS_CHECKED
 from shardkit.structures.base.damage import damage, stored_integer
-from shardkit.structures.base.parameters import Generation, Metadata, open_all
+from shardkit.structures.base.parameters import Metadata, StructureGeneration, open_all
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import (
@@ -113,7 +113,7 @@ class DayInParts(ABC):
         """Return a visitor's part, and the member to send to it."""
 
     def id_of(self, visitor: Visitor) -> VisitorId:
-        """Return what a visitor is counted as."""
+        """Return the stored form of a visitor."""
         return visitor_id(visitor)
 
     @abstractmethod
@@ -122,7 +122,7 @@ class DayInParts(ABC):
 
     @abstractmethod
     def prepare(self, parts: Iterable[int]) -> Operation[None]:
-        """Register what must exist before these parts are written."""
+        """Register parts before they are written."""
 
     @abstractmethod
     def existing_parts(self) -> Operation[tuple[Sequence[int], bool]]:
@@ -178,7 +178,7 @@ class DayInParts(ABC):
                     raise damage(self.home, self.key, "no number", "a count")
             if created or refused:
                 yield from self.settle({key: waiting[key] for key in created}, refused, replies)
-            raise_failures(replies)  # only now that what succeeded is counted
+            raise_failures(replies)  # after the successful ones are counted
             if not refused:
                 return added
             waiting = {key: waiting[key] for key in refused}
@@ -297,7 +297,7 @@ class SetDay(DayInParts):
         if marked > 0:
             for page in pages(map(self.part_key, range(self.parts)), PARTS_AT_ONCE):
                 yield from send_to_parts(
-                    self.meta, Generation(generation, (-1, *due)), "UNLINK", page
+                    self.meta, StructureGeneration(generation, (-1, *due)), "UNLINK", page
                 )
             yield [self.meta.removal("end", generation)]
 
@@ -311,7 +311,7 @@ class SetDay(DayInParts):
         return self._partition(sent), sent
 
     def id_of(self, visitor: Visitor) -> VisitorId:
-        """Return what a visitor is counted as: of ``compact`` as many bits as the day stores."""
+        """Return the stored form of a visitor: for ``compact`` as many bits as the day stores."""
         if self._partition is None:
             return int(visitor) % (self.parts << MEMBER_BITS)
         return super().id_of(visitor)
@@ -363,7 +363,7 @@ class SetDay(DayInParts):
                 for (to, key), members in zip(others, replies, strict=True)
                 for some in pages(members, MEMBERS_PER_SCRIPT)
             ]
-            # What is interrupted leaves ids in both places: gathering again ends it.
+            # An interruption leaves ids in both places: gather again.
             yield [
                 self.meta.command(key, *written)
                 for _, key, some in found

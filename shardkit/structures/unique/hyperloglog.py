@@ -10,7 +10,7 @@ r"""HyperLogLogs as servers store them: 16,384 registers, 12 KB at most. Pure.
     └──────┴──────────┴────────┴───────────────┴──────────────────────────────────────┘
 
 A visitor's hash selects a register by 14 bits. The register holds the maximum of how many zeros the
-other bits begin with, plus one. Many zeros are rare, so they tell how many different visitors it
+other bits begin with, plus one. Many zeros are rare, so they show how many different visitors it
 takes to see them. The standard error is 1.04 / sqrt(16384) = 0.81%.
 
 The maximum of two days' registers is the HyperLogLog of both days. It is counted here as servers

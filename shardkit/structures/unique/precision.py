@@ -151,7 +151,7 @@ class CounterSettings:
         self.encode = encoders.get(precision, self.session_bytes)
 
     def refusal(self, problem: str, remedy: str) -> InvalidArgumentError:
-        """Return the error for what the precision does not have."""
+        """Return the error for a feature that the precision lacks."""
         return InvalidArgumentError(f"{self.owner}: precision={self.precision!r} {problem}", remedy)
 
     def part_size_is_default(self) -> bool:
@@ -179,7 +179,7 @@ class CounterSettings:
         raise InvalidArgumentError(
             f"{self.owner}: session {shown(session)} is no text of 1 to {MAX_SESSION_BYTES:,} "
             f"bytes for precision={self.precision!r}",
-            "give a UUID or text; of what is longer, or not UTF-8, its hexadecimal digest",
+            "give a UUID or text; for longer or other bytes, their hexadecimal digest",
         )
 
     def _first_bits(self, session: Session) -> int:

@@ -39,7 +39,7 @@ the count is raised once the id is confirmed to be new; so a crash between the t
 low, never too high, and `recount` repairs it from the sets. A lost plan is recovered from the day's
 own parameters, which decide where its ids are.
 
-A day is a date, UTC; today is what the server says. Where a ``day`` is an argument, a datetime with
+A day is a date, UTC; today is the server's date. Where a ``day`` is an argument, a datetime with
 a timezone stands for its day UTC.
 """
 
@@ -116,7 +116,7 @@ class UniqueVisitors(Structure[Face]):
             Fewer digits are fewer bits, and more sessions that share an id.
         partition: with ``exact``, ``60-bit`` and ``64-bit``: how ids are spread over parts,
             ``crc32``; or ``redis-in-action``, with that book's rule and number of parts.
-        clock: tells what day it is.
+        clock: provides the current day.
 
     Attributes:
         precision, part_size, first_day, digits, partition: as given, or the default; None, or
@@ -160,7 +160,7 @@ class UniqueVisitors(Structure[Face]):
     # ---- without an exchange
 
     def visitor_id(self, session: Session) -> VisitorId:
-        """Return what a session is counted as. No exchange.
+        """Return the stored form of a session. No exchange.
 
         With ``compact`` a number of 128 bits, of which a day stores as many as its plan has room
         for (see `locate`); with ``exact`` and ``hyperloglog`` the session as text.
@@ -206,7 +206,7 @@ class UniqueVisitors(Structure[Face]):
     def visit(self, session: Session, day: date | None = None) -> Operation[bool]:
         """Count a session on a day; return whether it is the first time.
 
-        With ``hyperloglog`` True says that registers have changed, so the session is certainly new;
+        With ``hyperloglog`` True means that registers have changed, so the session is surely new;
         False is for sessions that came before, and for new ones that change nothing.
 
         Args:
@@ -306,7 +306,7 @@ class UniqueVisitors(Structure[Face]):
     def recount(self, day: date | None = None) -> Operation[int]:
         """Repair a day's count from its ids; return the count.
 
-        The count of a day without visits at the moment is then exact. Visits meanwhile make count
+        The count of a day without visits at the moment is then exact. Visits in between make count
         and ids differ rightly, so the count is changed only as far as they cannot explain it:
         another recount finds the rest. Where an id and the count live on different servers, a visit
         that takes longer than a tenth of a second between adding and counting may be counted twice:
@@ -337,7 +337,7 @@ class UniqueVisitors(Structure[Face]):
                 self._home, data.key, f"count={count}", f"the {size} ids that its parts have"
             )
         missing = size - (count if size > count else before)
-        # A difference, so that visits counted meanwhile stay counted.
+        # A difference, so that visits counted in between stay counted.
         [repaired] = yield [Command(self._home, data.key, ("INCRBY", data.key, missing))]
         return int(repaired)
 
@@ -355,7 +355,7 @@ class UniqueVisitors(Structure[Face]):
             shards: how many shards the component has; all are read.
 
         Returns:
-            The day's count, which is that of its ids.
+            The day's count: the number of its ids.
 
         Raises:
             InvalidArgumentError: the precision keeps no SETs, or the number is out of range.
@@ -441,7 +441,7 @@ class UniqueVisitors(Structure[Face]):
     def _suspect_count(self, data: SetDay | BitmapDay) -> Operation[Suspicions]:
         [stored] = yield [self._count_command(data.key)]
         if stored is not None and not stored.isdigit():
-            return []  # that was said
+            return []  # already reported
         size = yield from data.size()
         if size is None or int(stored or 0) == size:
             return []

@@ -27,7 +27,6 @@ def records(packed: Any) -> set[int]:
     return {n for n in range(64) if packed.get(n)["n"]}
 
 
-OPENING = "structures/base/open_structure"
 FIELDS: dict[int, dict[str, str]] = {1: {"n": "u8", "more": "u8"}, 2: {"n": "u16"}}
 
 KINDS = {

@@ -280,16 +280,6 @@ def test_parts_are_as_large_as_what_they_hold_and_how_they_grow_allows(kit: Shar
     }
 
 
-@pytest.mark.parametrize(
-    "other", [{"total": 100}, {"part_size": 64}, {"partition": "crc32"}, {"codec": "json"}]
-)
-def test_a_hash_is_not_opened_with_other_parameters(face: Face, other: dict[str, Any]) -> None:
-    face.run(face.kit.hash("cities", component="many").hset(1, "x"))
-    for attempt in (lambda h: h.hset(2, "x"), lambda h: h.hget(1), lambda h: h.hlen()):
-        with pytest.raises(ParameterMismatchError, match="cities:meta"):
-            face.run(attempt(face.kit.hash("cities", component="many", **other)))
-
-
 def test_training_creates_a_hash_with_its_parameters(kit: ShardKit) -> None:
     trained = kit.hash("it", component="few", codec="tokens", part_size=50)
     assert trained.train([{"town": f"town {n % 5}", "number": n} for n in range(200)])
@@ -317,29 +307,6 @@ def test_dictionaries_are_trained_once_and_go_with_their_hash(face: Face) -> Non
     assert run(mine.hget("b")) == words[0]
     run(mine.hset("a", words[1]))
     assert run(opened().hmget("a", "b")) == [words[1], words[0]]
-
-
-def test_a_hash_is_deleted_whole_and_can_be_created_again(face: Face, kit: ShardKit) -> None:
-    for arguments in LAYOUTS.values():
-        cities = face.kit.hash("cities", component="many", **arguments)
-        face.run(cities.hset(mapping=dict.fromkeys([*range(100), "a", "b"], "x")))
-        assert face.run(cities.delete()) is True
-        assert keys_of(kit, "many") == set()
-        assert face.run(cities.delete()) is False
-        assert face.run(cities.hset(mapping=dict.fromkeys([*range(50), "a"], "x"))) == 51
-        assert face.run(cities.hlen()) == 51
-        face.run(cities.delete())
-
-
-def test_a_hash_expires_as_a_whole(face: Face, kit: ShardKit, layout: dict[str, Any]) -> None:
-    cities = face.kit.hash("cities", component="many", **layout)
-    assert face.run(cities.expire(100)) is False
-    face.run(cities.hset(mapping=dict.fromkeys([*range(100), "a", "b"], "x")))
-    assert face.run(cities.expire(timedelta(minutes=5))) is True
-    left = {key: holder(kit, "many", key).ttl(key) for key in keys_of(kit, "many")}
-    assert all(200 < ttl <= 300 for ttl in left.values()), left
-    assert 200 < face.run(cities.ttl()) <= 300
-    assert 200_000 < face.run(cities.pttl()) <= 300_000
 
 
 def test_the_time_to_live_of_a_hash_is_changed_as_that_of_a_key(
@@ -527,16 +494,6 @@ def test_a_value_too_long_for_the_compact_form_is_stored_all_the_same(kit: Shard
     cities = kit.hash("cities", component="many")
     cities.hset(mapping={1: "x" * 100_000, "a": "y" * 100_000})
     assert cities.hmget(1, "a") == [b"x" * 100_000, b"y" * 100_000]
-
-
-def test_parts_larger_than_the_servers_limit_are_warned_of_once(
-    kit: ShardKit, caplog: pytest.LogCaptureFixture
-) -> None:
-    cities = kit.hash("cities", component="many", part_size=1024)
-    cities.hset(1, "x")
-    cities.hset(2, "x")
-    [record] = [record for record in caplog.records if record.name == "shardkit"]
-    assert "hash-max-listpack-entries is 512" in record.getMessage()
 
 
 class TestStrings:

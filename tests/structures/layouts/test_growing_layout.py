@@ -162,34 +162,6 @@ def test_members_come_once_while_parts_split(kit: ShardKit) -> None:
     assert len(seen) == len(set(seen))
 
 
-def test_a_new_part_inherits_the_time_to_live(kit: ShardKit) -> None:
-    ids = kit.set("ids", component="one", members=int, part_size=32, groups=1)
-    ids.sadd(*range(100))
-    assert ids.expire(1000)
-    ids.sadd(*range(3000))
-    client = kit.client("one")
-    assert all(client.ttl(key) > 0 for key in client.scan_iter("ids:*"))
-
-
-def test_a_set_that_grows_is_deleted_whole_and_can_be_created_again(
-    face: Face, kit: ShardKit
-) -> None:
-    ids = face.kit.set("ids", component="both", members=int, part_size=32)
-    face.run(ids.sadd(*range(5000)))
-    assert face.run(ids.delete()) is True
-    assert face.run(ids.delete()) is False
-    assert keys_of(kit, "both") == set()
-    assert face.run(ids.sadd(*range(7))) == 7
-    assert face.run(ids.scard()) == 7
-
-
-@pytest.mark.parametrize("other", [{"total": 1000}, {"groups": 8}, {"part_size": 100}])
-def test_a_set_is_not_opened_with_another_layout(face: Face, other: dict[str, int]) -> None:
-    face.run(face.kit.set("ids", component="many").sadd("a"))
-    with pytest.raises(ParameterMismatchError, match="meta: 'ids' was created with other"):
-        face.run(face.kit.set("ids", component="many", **other).sadd("b"))
-
-
 def test_what_needs_fixed_parts_says_so(kit: ShardKit) -> None:
     ids = kit.set("ids", component="many")
     for ask in (lambda: ids.parts, lambda: ids.part_of("a"), lambda: ids.by_key(["a"])):

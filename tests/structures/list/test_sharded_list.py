@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -276,28 +274,6 @@ def test_lists_are_spread_over_shards_by_their_names(face: Face, kit: ShardKit) 
     assert face.run(face.kit.together(*(each.deferred.lpop() for each in lists))) == ["1"] * 40
 
 
-def test_all_of_it_expires_at_one_moment(face: Face, kit: ShardKit) -> None:
-    jobs = face.kit.list("jobs", component="many", part_size=3)
-    face.run(jobs.rpush(*range(7)))
-    assert face.run(jobs.expire(timedelta(hours=1))) is True
-    face.run(jobs.rpush(*range(4)))
-    face.run(jobs.lpush(*range(7)))
-    client = holder(kit, "many", "jobs")
-    assert len({client.pexpiretime(key) for key in client.scan_iter()}) == 1
-    assert client.pexpiretime("{jobs}:meta") > time.time() * 1000
-    face.run(jobs.lpop(100))
-    face.run(jobs.rpush(1))
-    assert len({client.pexpiretime(key) for key in client.scan_iter()}) == 1
-    assert face.run(jobs.expire(1)) is True
-    while client.dbsize():  # servers look for what has expired ten times a second
-        time.sleep(0.02)
-        face.run(jobs.llen())
-    assert face.run(jobs.llen()) == 0
-    assert face.run(jobs.rpush("new")) == 1
-    assert face.list(jobs.items()) == ["new"]
-    assert client.pttl("{jobs}:0") == -1
-
-
 def test_trimming_leaves_no_part_behind(face: Face, kit: ShardKit) -> None:
     jobs = face.kit.list("jobs", component="many", part_size=3)
     face.run(jobs.rpush_many(range(9000)))
@@ -366,48 +342,6 @@ def test_lists_that_do_not_live_together_are_refused(face: Face, kit: ShardKit) 
 
 
 # ---- parameters
-
-
-def everything(other: Any, again: Any) -> list[Callable[[], Any]]:
-    return [
-        lambda: other.rpush(1),
-        lambda: other.lpush_many([1]),
-        lambda: other.lpop(),
-        lambda: other.rpop(2),
-        lambda: other.brpop(0.01),
-        lambda: other.llen(),
-        lambda: other.lindex(0),
-        lambda: other.lset(0, 1),
-        lambda: other.lrange(0, 1),
-        lambda: other.ltrim(0, 1),
-        lambda: other.lpos("1"),
-        lambda: other.lrem(0, "1"),
-        lambda: other.linsert("AFTER", "1", "2"),
-        lambda: other.persist(),
-        lambda: other.lmove(again),
-        lambda: again.lmove(other),
-        lambda: other.expire(5),
-        lambda: other.delete(),
-    ]
-
-
-def test_other_parameters_are_refused_and_nothing_is_changed(face: Face, kit: ShardKit) -> None:
-    face.run(face.kit.list("jobs", component="many", part_size=3).rpush(*range(7)))
-    before = keys_of(kit, "many")
-    changes: list[tuple[dict[str, Any], str]] = [
-        ({"part_size": 8}, "part_size is '3', not '8'"),
-        ({"part_size": 3, "values": int}, "values is 'str', not 'int'"),
-    ]
-    for changed, named in changes:
-        other = face.kit.list("jobs", component="many", **changed)
-        again = face.kit.list("{jobs}:again", component="many", **changed)
-        for call in everything(other, again):
-            with pytest.raises(ParameterMismatchError, match=r"^{jobs}:meta: ") as caught:
-                face.run(call())
-            assert named in str(caught.value)
-        with pytest.raises(ParameterMismatchError, match="with those it has: its data is where"):
-            face.list(other.items())
-    assert keys_of(kit, "many") == before
 
 
 def test_a_list_that_others_created_anew_is_noticed(face: Face, kit: ShardKit) -> None:

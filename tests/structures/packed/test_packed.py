@@ -19,7 +19,6 @@ from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import (
     DamagedDataError,
     InvalidArgumentError,
-    ParameterMismatchError,
 )
 from shardkit.local import LocalServer
 from shardkit.operations.operation import Operation
@@ -427,60 +426,6 @@ def test_a_script_writes_no_more_fields_than_a_server_does_in_time(
 
 
 # ---- parameters
-
-
-def test_other_parameters_are_refused(face: Face, kit: ShardKit) -> None:
-    kit.packed("users", component="many", fields=FIELDS).set(1, country=1)
-    for options in (
-        {"fields": FIELDS, "part_size": 16},
-        {"fields": {**FIELDS, "country": "u16"}},
-        {"fields": dict(reversed(FIELDS.items()))},
-    ):
-        wrong = face.kit.packed("users", component="many", **options)
-        for call in (
-            lambda wrong=wrong: face.run(wrong.get(1)),
-            lambda wrong=wrong: face.run(wrong.set(1, country=1)),
-            lambda wrong=wrong: face.run(wrong.increment(1, "score")),
-            lambda wrong=wrong: face.run(wrong.remove(1)),
-            lambda wrong=wrong: face.run(wrong.aggregate()),
-            lambda wrong=wrong: face.run(wrong.aggregate(ids=[1])),
-            lambda wrong=wrong: face.list(wrong.scan_iter()),
-            lambda wrong=wrong: face.run(wrong.delete()),
-        ):
-            with pytest.raises(ParameterMismatchError, match="users:meta"):
-                call()
-    assert kit.packed("users", component="many", fields=FIELDS).parameters == {
-        "kind": "packed",
-        "fields": "country:u8,score:i16,height:f32,code:bytes3",
-        "part_size": "3272",
-    }
-
-
-def test_deleted_records_are_gone_and_can_be_created_anew(face: Face, kit: ShardKit) -> None:
-    users = face.kit.packed("users", component="many", fields=FIELDS, part_size=16)
-    face.run(users.set_many({n: {"country": 1} for n in range(100)}))
-    assert face.run(users.delete()) is True
-    assert keys_of(kit, "many") == set()
-    assert face.run(users.count()) == 0
-    face.run(users.set(3, country=1))
-    assert face.run(users.count()) == 1
-    assert face.run(users.delete()) is True
-    other = face.kit.packed("users", component="many", fields="postal")
-    face.run(other.set(1, postal=20095))
-    assert face.run(other.get(1)) == {"postal": 20095}
-
-
-def test_everything_expires(kit: ShardKit, few: Any) -> None:
-    few.set_many({n: {"country": 1} for n in range(40)})
-    assert few.expire(100) is True
-    for key in keys_of(kit, "many"):
-        assert 0 < holder(kit, "many", key).ttl(key) <= 100
-    assert 0 < few.ttl() <= 100
-    assert few.persist() is True
-    assert few.ttl() == -1
-    assert all(holder(kit, "many", key).ttl(key) == -1 for key in keys_of(kit, "many"))
-    with pytest.raises(InvalidArgumentError, match="time=None"):
-        few.expire(None)  # type: ignore[arg-type]
 
 
 # ---- bad input: refused before anything is written

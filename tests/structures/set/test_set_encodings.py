@@ -42,16 +42,6 @@ def test_every_part_of_a_full_set_of_ids_is_an_intset(
         assert encodings(own_server, part_keys(ids)) == {"intset": 128}
 
 
-def test_a_day_of_visitors_is_all_intsets(own_map: ShardMap, own_server: LocalServer) -> None:
-    random = Random(50)
-    with connect(own_map) as kit:
-        visitors = kit.unique_visitors(component="own", first_day=10_000)
-        day = visitors.visitors()
-        assert visitors.expected() == 2**14
-        assert visitors.visit_many(f"{random.getrandbits(128):032x}" for _ in range(10_000))
-        assert encodings(own_server, part_keys(day)) == {"intset": 40}
-
-
 def test_a_set_that_outgrows_its_plan_still_holds_everything(
     own_map: ShardMap, own_server: LocalServer
 ) -> None:

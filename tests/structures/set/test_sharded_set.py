@@ -7,7 +7,6 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -443,32 +442,6 @@ def test_readers_compare_the_parameters_that_a_writer_stores_later(face: Face) -
         face.run(reader.scard())
 
 
-def test_a_deleted_set_may_come_back_with_other_parameters(face: Face, kit: ShardKit) -> None:
-    ids = face.kit.set("ids", component="many", **PARAMETERS)
-    face.run(ids.sadd(*range(500)))
-    assert face.run(ids.delete()) is True
-    assert keys_of(kit, "many") == set()
-    other = face.kit.set("ids", component="many", total=10, members=str)
-    assert face.run(other.sadd("a")) == 1
-    with pytest.raises(ParameterMismatchError, match="meta: 'ids' was created with other"):
-        face.run(ids.sadd(1))
-
-
-def test_a_deleted_set_that_is_written_again_has_its_parameters(face: Face, kit: ShardKit) -> None:
-    ids = face.kit.set("ids", component="many", **PARAMETERS)
-    face.run(ids.sadd(1))
-    face.run(ids.delete())
-    face.run(ids.sadd(1))
-    assert holder(kit, "many", "ids:meta").hgetall("ids:meta") == {
-        b"kind": b"set",
-        b"total": b"1000",
-        b"part_size": b"50",
-        b"partition": b"crc32",
-        b"members": b"int",
-        b"hint:life": b"2",
-    }
-
-
 def test_many_threads_that_open_at_once_agree(kit: ShardKit) -> None:
     barrier = threading.Barrier(8)
     outcomes: list[object] = []
@@ -531,16 +504,6 @@ def test_entries_may_say_how_their_users_want_replies(servers: Any, face: Face) 
 
 
 # ---- expiry and deletion
-
-
-def test_everything_expires_together(face: Face, kit: ShardKit) -> None:
-    ids = face.kit.set("ids", component="many", **PARAMETERS)
-    face.run(ids.sadd(*range(100)))
-    assert face.run(ids.expire(1000)) is True
-    for key in keys_of(kit, "many"):
-        assert 0 < holder(kit, "many", key).ttl(key) <= 1000
-    assert face.run(ids.expire(timedelta(days=2))) is True
-    assert holder(kit, "many", "ids:meta").ttl("ids:meta") > 1000
 
 
 NO_TIMES = [True, 1.5, "10", None, 2**31, 10**5000]

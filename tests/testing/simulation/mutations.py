@@ -204,7 +204,7 @@ MUTATIONS: dict[str, Mutation] = {
         "lives",
         "what is created after a deletion has the parts of the life before",
         lua,
-        ("generation = KEYS[2] and tonumber(redis.call('GET', KEYS[2]) or nil)", "generation = nil"),
+        ("generation = KEYS[2] and tonumber(", "generation = false and tonumber("),
     ),
     "lives-end-with-a-slow-deletion": Mutation(
         "lives",
