@@ -16,7 +16,7 @@ from shardkit.structures.base.parameters import (
     ANY_GENERATION,
     DUE,
     LAST_WRITES,
-    StructureGeneration,
+    ChangeScope,
 )
 from shardkit.structures.base.partitioned import PartitionedStructure, open_to_delete
 
@@ -37,9 +37,7 @@ class ExpirableStructure(PartitionedStructure[Face]):
         self.meta.complete_expiry = self._complete_expiry
 
     @abstractmethod
-    def _send_to_all(
-        self, generation: StructureGeneration, name: str, *args: Argument
-    ) -> Operation[int]:
+    def _send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
         """Send UNLINK, PERSIST or PEXPIREAT for every key of a generation but the parameters.
 
         Return the sum of the replies.
@@ -100,11 +98,7 @@ class ExpirableStructure(PartitionedStructure[Face]):
         if not marked and not lost:
             return 0
         # Without parameters the generation is unknown.
-        of = (
-            StructureGeneration(generation, (-1, *due))
-            if marked
-            else StructureGeneration(ANY_GENERATION)
-        )
+        of = ChangeScope(generation, (-1, *due)) if marked else ChangeScope(ANY_GENERATION)
         return (yield from self._remove_marked(of))
 
     def _complete_deletion(self) -> Operation[None]:
@@ -112,9 +106,9 @@ class ExpirableStructure(PartitionedStructure[Face]):
         generation = self.meta.generation
         [[marked, *due]] = yield [self.meta.beginning()]
         if marked > 0:
-            yield from self._remove_marked(StructureGeneration(generation, (-1, *due)))
+            yield from self._remove_marked(ChangeScope(generation, (-1, *due)))
 
-    def _remove_marked(self, generation: StructureGeneration) -> Operation[int]:
+    def _remove_marked(self, generation: ChangeScope) -> Operation[int]:
         """Remove all keys of a structure marked as being deleted; return how many there were."""
         removed = yield from self._send_to_all(generation, "UNLINK")
         removed += sum((yield [self.meta.removal("end", generation.number)]))
@@ -225,7 +219,7 @@ class ExpirableStructure(PartitionedStructure[Face]):
         if reply is None:
             return False
         due, left, number, before = reply
-        generation = StructureGeneration(number, (-1, before))
+        generation = ChangeScope(number, (-1, before))
         if due == -2:  # a time in the past
             yield from self._remove_marked(generation)
             return True
@@ -237,9 +231,7 @@ class ExpirableStructure(PartitionedStructure[Face]):
         meta = self.meta
         yield from self._let_all_expire(meta.present_generation, meta.due or -1, LAST_WRITES)
 
-    def _let_all_expire(
-        self, generation: StructureGeneration, due: int, left: int
-    ) -> Operation[None]:
+    def _let_all_expire(self, generation: ChangeScope, due: int, left: int) -> Operation[None]:
         key, ending = self.meta_key, script("structures/base/end_expiry")
         while True:
             self.meta.due, self.meta.generation = max(0, due), generation.number

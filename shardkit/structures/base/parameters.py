@@ -123,7 +123,7 @@ _OPEN = "structures/base/open_structure"
 DELETING = "deleting"
 
 
-class StructureGeneration(NamedTuple):
+class ChangeScope(NamedTuple):
     """The generation of a structure that a change of all parts is meant for."""
 
     number: int  # `ANY_GENERATION` for all
@@ -240,9 +240,9 @@ class Metadata:
         return ("PERSIST",) if end == -1 else ("PEXPIREAT", end)
 
     @property
-    def present_generation(self) -> StructureGeneration:
+    def present_generation(self) -> ChangeScope:
         """The structure's generation when its parameters were read."""
-        return StructureGeneration(self.generation, (-1, self.end))
+        return ChangeScope(self.generation, (-1, self.end))
 
     def expecting_end(self, left: int, generation: int) -> list[Command]:
         """Return commands that store the next generation, if there is less than a minute left."""

@@ -23,8 +23,8 @@ from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.parameters import (
     ANY_GENERATION,
+    ChangeScope,
     Metadata,
-    StructureGeneration,
     open_all,
 )
 from shardkit.structures.base.part_registry import PartRegistry
@@ -113,7 +113,7 @@ def settled_writes(
 
 
 def send_to_parts(
-    meta: Metadata, generation: StructureGeneration, name: str, keys: Sequence[str], *args: Argument
+    meta: Metadata, generation: ChangeScope, name: str, keys: Sequence[str], *args: Argument
 ) -> Operation[int]:
     """Send UNLINK, PERSIST or PEXPIREAT to parts that do not name their parameters.
 
@@ -147,7 +147,7 @@ def send_to_parts(
     raise unstable(meta.key)
 
 
-def is_still(meta: Metadata, generation: StructureGeneration) -> Operation[bool]:
+def is_still(meta: Metadata, generation: ChangeScope) -> Operation[bool]:
     """Return whether a structure still has a generation. One exchange."""
     if generation.number == ANY_GENERATION:
         return True

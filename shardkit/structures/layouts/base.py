@@ -20,7 +20,7 @@ from shardkit.operations.commands import (
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
 from shardkit.routing.partition import PartitionAll
-from shardkit.structures.base.parameters import Metadata, StructureGeneration
+from shardkit.structures.base.parameters import ChangeScope, Metadata
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.writes import REFUSED, WRITTEN, PartReply, settled_writes
 
@@ -154,9 +154,7 @@ class Layout(ABC):
         """
 
     @abstractmethod
-    def send_to_all(
-        self, generation: StructureGeneration, name: str, *args: Argument
-    ) -> Operation[int]:
+    def send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
         """Send UNLINK, PERSIST or PEXPIREAT to all parts and the keys of their state.
 
         Returns:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from shardkit.operations.commands import Argument, Columns, Command, Reply
 from shardkit.operations.operation import Operation
 from shardkit.routing.partition import part_count, partition_of_all
-from shardkit.structures.base.parameters import Metadata, StructureGeneration
+from shardkit.structures.base.parameters import ChangeScope, Metadata
 from shardkit.structures.base.partition import hashed_partition
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import send_to_parts
@@ -109,9 +109,7 @@ class FixedLayout(Layout):
         replies = yield Columns.each(self.component, name, keys, *args)
         return [(None, reply) for reply in replies]
 
-    def send_to_all(
-        self, generation: StructureGeneration, name: str, *args: Argument
-    ) -> Operation[int]:
+    def send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
         """See `Layout.send_to_all`."""
         assert self.meta is not None
         total = 0

@@ -68,7 +68,7 @@ from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Suspicions
 from shardkit.structures.base.damage import damage, stored_integer
-from shardkit.structures.base.parameters import ANY_GENERATION, Metadata, StructureGeneration
+from shardkit.structures.base.parameters import ANY_GENERATION, ChangeScope, Metadata
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import ATTEMPTS, open_again, unstable
 from shardkit.structures.layouts.base import PAGE, BareMembers, Build, Chunk, Layout, T
@@ -491,9 +491,7 @@ class GrowingLayout(Layout):
         [replies] = yield from read_parts_together([self], chunk, name, *args)
         return [(None, reply) for reply in replies]
 
-    def send_to_all(
-        self, generation: StructureGeneration, name: str, *args: Argument
-    ) -> Operation[int]:
+    def send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
         """See `Layout.send_to_all`; each group changes as one.
 
         Cost: one script per group, of one to two microseconds a part; an exchange for every

@@ -22,7 +22,7 @@ from typing import Any
 
 from shardkit.operations.commands import Argument, Columns, Command, Reply
 from shardkit.operations.operation import Operation
-from shardkit.structures.base.parameters import Metadata, StructureGeneration
+from shardkit.structures.base.parameters import ChangeScope, Metadata
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import send_to_parts
@@ -177,9 +177,7 @@ class NumberedLayout(Layout):
         replies = yield Columns.each(self.component, name, keys, *args)
         return list(zip(chunk, replies, strict=True))
 
-    def send_to_all(
-        self, generation: StructureGeneration, name: str, *args: Argument
-    ) -> Operation[int]:
+    def send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
         """See `Layout.send_to_all`; the registry comes last."""
         assert self.meta is not None
         yield from self.refresh()

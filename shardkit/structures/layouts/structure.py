@@ -10,7 +10,7 @@ from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import Driver, Face, Operation, Stream, stream
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.lifetime import ExpirableStructure
-from shardkit.structures.base.parameters import StructureGeneration
+from shardkit.structures.base.parameters import ChangeScope
 from shardkit.structures.base.writes import is_still
 from shardkit.structures.encodings.limits import FORMS, warn_if_not_compact
 from shardkit.structures.layouts.base import Chunk, Layout
@@ -109,9 +109,7 @@ class StructureWithLayout(ExpirableStructure[Face]):
         self.meta.checked = False
         self.layout.reset()
 
-    def _send_to_all(
-        self, generation: StructureGeneration, name: str, *args: Argument
-    ) -> Operation[int]:
+    def _send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
         total = yield from self.layout.send_to_all(generation, name, *args)
         for key in self._other_keys:  # they do not store their generation
             [exists] = yield [self._at(key, "EXISTS", key)]

@@ -66,7 +66,7 @@ from shardkit.structures.base.check import Damage
 from shardkit.structures.base.damage import stored_integer
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.members import M
-from shardkit.structures.base.parameters import StructureGeneration, open_all
+from shardkit.structures.base.parameters import ChangeScope, open_all
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.list.check import check_list, rebuild_list, restore_ends
 from shardkit.structures.list.scripts import ATTEMPTS, ListScripts
@@ -532,9 +532,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
             return None
         return int(stored_integer(self.component, self._scripts.keys[1], "due", words[4]))
 
-    def _send_to_all(
-        self, generation: StructureGeneration, name: str, *args: Argument
-    ) -> Operation[int]:
+    def _send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
         """Send a command for every key; all expire together, even parts made later."""
         visited, again = self._scripts.visited, name != "UNLINK"
         return int(

@@ -33,7 +33,7 @@ from shardkit.structures.base.check import (
     suspected,
 )
 from shardkit.structures.base.damage import damage
-from shardkit.structures.base.parameters import Metadata, StructureGeneration, open_all
+from shardkit.structures.base.parameters import ChangeScope, Metadata, open_all
 from shardkit.structures.base.part_registry import HIGHEST, PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import PartReply, send_to_parts, settled_writes
@@ -178,9 +178,7 @@ class PartStore:
         )
         return list(pages(ranges, max(1, most_bytes // min(step, layout.part_bytes))))
 
-    def send_to_all(
-        self, generation: StructureGeneration, name: str, *args: Argument
-    ) -> Operation[int]:
+    def send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
         """Send a command to every part, then to the registry; return the sum."""
         parts = yield from self.parts()
         if name == "UNLINK":  # the registry may have lost parts: none of the first is left behind

@@ -51,7 +51,7 @@ from shardkit.operations.operation import (
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.lifetime import ExpirableStructure
-from shardkit.structures.base.parameters import StructureGeneration
+from shardkit.structures.base.parameters import ChangeScope
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.packed.addressing import RecordLayout, bitfields, set_bits
 from shardkit.structures.packed.aggregates import Aggregator, RecordGroup
@@ -477,9 +477,7 @@ class PackedRecords(ExpirableStructure[Face]):
         yield from self.store.restore_registry()
         return (yield from self.store.restore_lengths())
 
-    def _send_to_all(
-        self, generation: StructureGeneration, name: str, *args: Argument
-    ) -> Operation[int]:
+    def _send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
         return self.store.send_to_all(generation, name, *args)
 
     def _reset(self) -> None:

@@ -53,7 +53,7 @@ from shardkit.operations.operation import Operation, Page, Stream, pages
 from shardkit.routing.partition import Partition
 from shardkit.structures.base.check import KEYS_CHECKED
 from shardkit.structures.base.damage import damage, stored_integer
-from shardkit.structures.base.parameters import Metadata, StructureGeneration, open_all
+from shardkit.structures.base.parameters import ChangeScope, Metadata, open_all
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import (
@@ -297,7 +297,7 @@ class SetDay(DayInParts):
         if marked > 0:
             for page in pages(map(self.part_key, range(self.parts)), PARTS_AT_ONCE):
                 yield from send_to_parts(
-                    self.meta, StructureGeneration(generation, (-1, *due)), "UNLINK", page
+                    self.meta, ChangeScope(generation, (-1, *due)), "UNLINK", page
                 )
             yield [self.meta.removal("end", generation)]
 
