@@ -42,7 +42,7 @@ CALLS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("what", CALLS)
-def test_what_is_created_anew_at_every_attempt_is_named(
+def test_endless_recreation_is_an_error(
     face: Face, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     module, call = CALLS[what]

@@ -39,7 +39,7 @@ def layout(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_fields_of_all_kinds_are_set_read_and_removed(
+def test_fields_are_set_read_and_removed(
     face: Face, component: str, layout: dict[str, Any]
 ) -> None:
     cities = face.kit.hash("cities", component=component, **layout)
@@ -74,9 +74,7 @@ def test_fields_of_all_kinds_are_set_read_and_removed(
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_fields_are_iterated_over_by_pattern_and_by_count(
-    face: Face, component: str, layout: dict[str, Any]
-) -> None:
+def test_fields_are_iterated(face: Face, component: str, layout: dict[str, Any]) -> None:
     cities = face.kit.hash("cities", component=component, **layout)
     assert face.list(cities.hscan_iter()) == []
     every = {str(n): b"x" for n in range(300)} | {f"city:{n}": b"y" for n in range(300)}
@@ -93,7 +91,7 @@ def test_fields_are_iterated_over_by_pattern_and_by_count(
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_random_fields_are_drawn_from_all_parts(
+def test_random_fields_come_from_all_parts(
     face: Face, component: str, layout: dict[str, Any]
 ) -> None:
     cities = face.kit.hash("cities", component=component, **layout)
@@ -111,9 +109,7 @@ def test_random_fields_are_drawn_from_all_parts(
     assert len(dict(pairs)) > 100, "drawn from all parts"
 
 
-def test_thousands_of_fields_go_out_by_the_part_and_come_back_in_order(
-    face: Face, layout: dict[str, Any]
-) -> None:
+def test_thousands_of_fields_keep_their_order(face: Face, layout: dict[str, Any]) -> None:
     cities = face.kit.hash("cities", component="many", fields=int, **layout)
     assert face.run(cities.hset(mapping={n: f"city {n}" for n in range(3000)})) == 3000
     assert face.run(cities.hset_many((n, f"town {n}") for n in range(2900, 3100))) == 100
@@ -198,9 +194,7 @@ def test_threads_that_count_lose_nothing(kit: ShardKit, layout: dict[str, Any]) 
         (b"\xff", "is not UTF-8"),
     ],
 )
-def test_a_field_that_does_not_fit_is_named_and_nothing_is_set(
-    kit: ShardKit, field: Any, named: str
-) -> None:
+def test_invalid_fields_set_nothing(kit: ShardKit, field: Any, named: str) -> None:
     cities = kit.hash("cities", component="many")
     for attempt in (
         lambda: cities.hset_many([("good", 1), (field, 2)]),
@@ -246,7 +240,7 @@ def test_values_and_amounts_that_do_not_fit_are_named(kit: ShardKit) -> None:
         ({"codec": "xml"}, "xml"),
     ],
 )
-def test_parameters_out_of_range_are_refused_at_once(
+def test_invalid_parameters_are_refused(
     kit: ShardKit, arguments: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=named):
@@ -254,9 +248,7 @@ def test_parameters_out_of_range_are_refused_at_once(
 
 
 @pytest.mark.parametrize("codec", [None, "text", "json", "tokens"])
-def test_a_field_that_is_not_there_has_no_value_whatever_the_codec(
-    face: Face, codec: str | None
-) -> None:
+def test_missing_fields_have_no_value(face: Face, codec: str | None) -> None:
     it = face.kit.hash("it", component="few", codec=codec)
     face.run(it.hset("a", "x"))
     assert face.run(it.hget("b")) is None
@@ -309,9 +301,7 @@ def test_dictionaries_are_trained_once_and_go_with_their_hash(face: Face) -> Non
     assert run(opened().hmget("a", "b")) == [words[1], words[0]]
 
 
-def test_the_time_to_live_of_a_hash_is_changed_as_that_of_a_key(
-    face: Face, kit: ShardKit, layout: dict[str, Any]
-) -> None:
+def test_hashes_expire_like_a_key(face: Face, kit: ShardKit, layout: dict[str, Any]) -> None:
     cities = face.kit.hash("cities", component="many", **layout)
     run = face.run
     assert (run(cities.ttl()), run(cities.pttl()), run(cities.persist())) == (-2, -2, False)
@@ -422,9 +412,7 @@ def test_a_hash_whose_fields_come_and_expire_does_not_grow_forever(kit: ShardKit
     assert int(state[b"parts"]) < 300, "4,000 came, never more than 100 at a time"
 
 
-def test_a_server_that_cannot_expire_fields_is_named(
-    own_server: LocalServer, own_map: ShardMap
-) -> None:
+def test_servers_without_field_expiry_are_named(own_server: LocalServer, own_map: ShardMap) -> None:
     with own_server.client() as client:
         can, sets = (
             any(client.execute_command("COMMAND INFO", name)) for name in ("HEXPIRE", "HSETEX")

@@ -37,9 +37,7 @@ def face(request: pytest.FixtureRequest, own_servers: LocalServers) -> Iterator[
         yield opened
 
 
-def test_a_write_that_met_a_dead_shard_can_be_done_again(
-    face: Face, own_servers: LocalServers
-) -> None:
+def test_writes_can_be_repeated_after_a_dead_shard(face: Face, own_servers: LocalServers) -> None:
     ids = face.kit.set("ids", component="data", members=int, part_size=64)
     assert face.run(ids.sadd_many(range(2000))) == 2000
     own_servers.server_of("data", 1).kill()

@@ -83,7 +83,7 @@ def test_no_part_ever_outgrows_its_size(face: Face, kit: ShardKit, component: st
     assert face.run(ids.scard()) == 12 * 700 == len(set(face.run(ids.smembers())))
 
 
-def test_what_a_load_is_still_to_bring_is_planned_for_and_what_is_there_already_is_not(
+def test_a_load_plans_parts_for_its_new_members(
     kit: ShardKit,
 ) -> None:
     members = list(range(60_000))
@@ -191,9 +191,7 @@ def test_sets_that_grew_differently_are_combined(face: Face, kit: ShardKit) -> N
 
 
 @pytest.mark.parametrize("openssl", ["usual", "strict"])
-def test_members_are_hashed_alike_whichever_sha1_there_is(
-    monkeypatch: pytest.MonkeyPatch, openssl: str
-) -> None:
+def test_every_sha1_hashes_alike(monkeypatch: pytest.MonkeyPatch, openssl: str) -> None:
     def missing(name: str) -> Any:
         raise ImportError(name)
 
@@ -211,7 +209,7 @@ def test_members_are_hashed_alike_whichever_sha1_there_is(
     assert growing._hashes([(b"a", 1), (b"b", 2)]) == expected
 
 
-def test_hashes_are_the_first_bytes_whatever_order_the_machine_has(
+def test_hashes_ignore_the_byte_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     members = [b"a", b"b", b"c"]
@@ -248,7 +246,7 @@ def test_members_are_drawn_while_parts_split(kit: ShardKit) -> None:
     assert set(drawn) <= set(range(500))
 
 
-def test_a_set_that_is_made_anew_while_others_are_stored_in_it_is_not_replaced(
+def test_a_set_recreated_during_a_store_is_kept(
     kit: ShardKit,
 ) -> None:
     source, target = (kit.set(name, component="one", part_size=16, groups=1) for name in "st")

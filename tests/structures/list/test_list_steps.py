@@ -80,9 +80,7 @@ def run_with(kit: ShardKit, steps: Any, after: Callable[[], Any]) -> Any:
 
 @pytest.mark.long(4)
 @pytest.mark.parametrize("change", CHANGES)
-def test_whoever_comes_after_a_client_that_died_in_a_change_ends_it(
-    kit: ShardKit, change: str
-) -> None:
+def test_the_next_client_completes_a_change(kit: ShardKit, change: str) -> None:
     call, _, left = CHANGES[change]
     unfinished = 0
     for number, (name, (use, then)) in enumerate(USES.items()):
@@ -134,7 +132,7 @@ def test_a_change_returns_the_same_whoever_ends_it(face: Face, kit: ShardKit, ch
     assert again.lrange(0, -1) == left
 
 
-def test_a_part_that_lost_a_value_is_named_before_an_unfinished_insertion_reaches_it(
+def test_damaged_parts_stop_an_insertion(
     kit: ShardKit,
 ) -> None:
     jobs = made(kit, "jobs", "linsert")
@@ -187,9 +185,7 @@ def test_no_script_removes_more_than_some_thousand_values(kit: ShardKit) -> None
     assert list(jobs.check()) == []
 
 
-async def test_what_a_cancelled_pop_took_is_put_back_once_a_change_has_ended(
-    akit: AsyncShardKit, kit: ShardKit
-) -> None:
+async def test_cancelled_pops_are_undone_after_a_change(akit: AsyncShardKit, kit: ShardKit) -> None:
     jobs = made(kit, "jobs", "lrem all")
     popping = akit.list("jobs", component="many", part_size=2)
     await popping.llen()
@@ -241,9 +237,7 @@ def test_an_unfinished_change_that_makes_no_sense_is_named(kit: ShardKit, stored
 
 @pytest.mark.long(3)
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_number_of_an_unfinished_change_that_no_step_has_stored_is_named_or_does_no_harm(
-    kit: ShardKit, change: str
-) -> None:
+def test_invalid_task_numbers_do_no_harm(kit: ShardKit, change: str) -> None:
     call, _, left = CHANGES[change]
     named = 0
     for exchanges in (1, 3, 5):
@@ -280,9 +274,7 @@ def test_a_number_of_an_unfinished_change_that_no_step_has_stored_is_named_or_do
 
 
 @pytest.mark.parametrize("damage", [{"first": 1}, {"unfinished": "2 pack 0 6 1 12"}])
-def test_a_change_goes_on_only_if_its_list_has_nothing_beyond_the_ends_and_between_its_parts(
-    kit: ShardKit, damage: dict[str, Any]
-) -> None:
+def test_a_change_checks_the_list(kit: ShardKit, damage: dict[str, Any]) -> None:
     jobs = made(kit, "jobs", "lrem all")
     client = holder(kit, "many", jobs.meta_key)
     assert run_until(kit, jobs.deferred.lrem(0, "x"), 7)
@@ -295,9 +287,7 @@ def test_a_change_goes_on_only_if_its_list_has_nothing_beyond_the_ends_and_betwe
 
 
 @pytest.mark.parametrize("damage", [{"first": -(10**12)}, {"last": 10**12}, {"first": "x"}])
-def test_the_parts_of_a_list_are_found_however_far_its_ends_are_from_them(
-    kit: ShardKit, damage: dict[str, Any]
-) -> None:
+def test_parts_far_from_the_ends_are_found(kit: ShardKit, damage: dict[str, Any]) -> None:
     jobs = kit.list("[a]*", component="many", part_size=2)
     jobs.rpush_many(VALUES * 100)
     jobs.ltrim(2300, -1)

@@ -287,9 +287,7 @@ def test_flags_are_counted_by_their_servers(face: Face) -> None:
 
 
 @pytest.mark.parametrize("width", [3, 5, 7])
-def test_no_record_is_cut_by_the_end_of_a_block(
-    monkeypatch: pytest.MonkeyPatch, face: Face, width: int
-) -> None:
+def test_blocks_do_not_cut_records(monkeypatch: pytest.MonkeyPatch, face: Face, width: int) -> None:
     monkeypatch.setattr(part_store, "BLOCK_BYTES", 16)
     monkeypatch.setattr(packed_records, "AGGREGATE_BYTES", 50)
     fields = {"n": f"bytes{width}"}
@@ -357,9 +355,7 @@ with shardkit.connect(ShardMap.parse(text)) as kit:
 """
 
 
-def test_two_processes_create_the_same_parts_and_lose_nothing(
-    own_server: LocalServer, own_map: ShardMap
-) -> None:
+def test_two_processes_create_the_same_parts(own_server: LocalServer, own_map: ShardMap) -> None:
     shards = [{"port": own_server.port, "db": n} for n in (1, 2, 3, 4)]
     text = json.dumps({"components": {"own_shards": {"shards": shards}}})
     processes = [
@@ -381,9 +377,7 @@ def test_two_processes_create_the_same_parts_and_lose_nothing(
         } == {records.part_bytes}
 
 
-def test_a_part_takes_what_its_length_says_whatever_comes_first(
-    own_server: LocalServer, own_map: ShardMap
-) -> None:
+def test_parts_keep_their_length(own_server: LocalServer, own_map: ShardMap) -> None:
     """A string that grew would take up to twice its length."""
     with shardkit.connect(own_map) as kit, own_server.client() as client:
         records = kit.packed("r", component="own", fields={"a": "u8", "b": "u8"})
@@ -412,9 +406,7 @@ def test_one_exchange_writes_neighbours_and_others(face: Face, kit: ShardKit) ->
     steps.close()
 
 
-def test_a_script_writes_no_more_fields_than_a_server_does_in_time(
-    own_server: LocalServer, own_map: ShardMap
-) -> None:
+def test_scripts_write_limited_fields(own_server: LocalServer, own_map: ShardMap) -> None:
     with shardkit.connect(own_map) as kit, own_server.client() as client:
         fields = {f"f{n}": "u8" for n in range(8)}
         records = kit.packed("r", component="own", fields=fields, part_size=2**14)
@@ -505,7 +497,7 @@ def test_default_parts_fit_the_allocators_sizes(kit: ShardKit) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"protocol": 3, "decode_responses": True}, {"protocol": 2}])
-def test_entries_may_say_how_their_users_want_replies(
+def test_entries_may_decode_replies(
     shard_map: ShardMap, face: Face, fields: dict[str, Any]
 ) -> None:
     shards = shard_map.components["few"].shards
@@ -525,9 +517,7 @@ def test_entries_may_say_how_their_users_want_replies(
 # ---- failures, and operations together
 
 
-def test_a_failed_shard_is_named_and_others_are_written(
-    own_server: LocalServer, own_map: ShardMap
-) -> None:
+def test_other_shards_are_written_if_one_fails(own_server: LocalServer, own_map: ShardMap) -> None:
     with shardkit.connect(own_map) as kit, own_server.client() as client:
         records = kit.packed("f", component="own", fields="postal", part_size=16)
         records.set(1, postal=1)

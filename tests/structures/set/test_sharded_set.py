@@ -57,9 +57,7 @@ def test_members_are_iterated_over_by_pattern_and_by_count(face: Face, ids: Any)
 
 
 @pytest.mark.parametrize("plan", [{"total": 1000, "part_size": 50}, {"part_size": 16, "groups": 4}])
-def test_random_members_are_drawn_from_all_parts_and_popped_once(
-    face: Face, kit: ShardKit, plan: dict[str, Any]
-) -> None:
+def test_random_members_are_popped_once(face: Face, kit: ShardKit, plan: dict[str, Any]) -> None:
     ids = face.kit.set("ids", component="many", members=int, **plan)
     run = face.run
     assert (run(ids.srandmember()), run(ids.srandmember(5))) == (None, [])
@@ -360,7 +358,7 @@ def test_a_long_member_is_cut_in_messages(kit: ShardKit) -> None:
         ({"total": 10, "partition": None}, "partition=None"),
     ],
 )
-def test_parameters_out_of_range_are_refused_at_once(
+def test_invalid_parameters_are_refused(
     kit: ShardKit, arguments: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
@@ -394,7 +392,7 @@ PARAMETERS = {"total": 1000, "part_size": 50, "members": int}
 
 
 @pytest.mark.parametrize(("changed", "named"), OTHERS)
-def test_a_set_is_refused_with_other_parameters(
+def test_other_parameters_are_refused(
     face: Face, kit: ShardKit, changed: dict[str, Any], named: str
 ) -> None:
     face.run(face.kit.set("ids", component="many", **PARAMETERS).sadd(1))
@@ -471,15 +469,13 @@ async def test_many_tasks_share_one_set(akit: AsyncShardKit) -> None:
     assert sum(added) == await ids.scard() == 1000
 
 
-def test_parameters_that_are_not_text_are_shown_as_well_as_can_be(
-    face: Face, kit: ShardKit
-) -> None:
+def test_binary_parameters_are_shown(face: Face, kit: ShardKit) -> None:
     holder(kit, "many", "ids:meta").hset("ids:meta", mapping={"kind": b"\xff"})
     with pytest.raises(ParameterMismatchError, match="kind is '\ufffd'"):
         face.run(face.kit.set("ids", component="many", **PARAMETERS).scard())
 
 
-def test_entries_may_say_how_their_users_want_replies(servers: Any, face: Face) -> None:
+def test_entries_may_decode_replies(servers: Any, face: Face) -> None:
     """RESP3 and decoded text are for the clients that users get; structures read what they need."""
     shards = servers.shard_map.components["few"].shards
     for fields in (

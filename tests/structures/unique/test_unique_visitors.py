@@ -187,7 +187,7 @@ def test_an_id_is_the_first_digits_as_an_integer(session: UUID, digits: int) -> 
         ({"partition": "md5"}, "partition='md5'"),
     ],
 )
-def test_parameters_out_of_range_are_refused_at_once(
+def test_invalid_parameters_are_refused(
     kit: ShardKit, arguments: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
@@ -447,9 +447,7 @@ def write_as_the_book_does(kit: ShardKit, sessions: Iterable[str], day: str = "2
             home.incr(f"unique:{day}")
 
 
-def test_a_day_whose_servers_were_chosen_by_session_is_gathered_and_then_counts_nobody_twice(
-    face: Face, kit: ShardKit
-) -> None:
+def test_a_gathered_day_counts_visitors_once(face: Face, kit: ShardKit) -> None:
     day, sessions = (
         date(2009, 1, 1),
         [str(UUID(int=n << 68)) for n in range(2**59, 2**59 + 200)],
@@ -470,9 +468,7 @@ def test_a_day_whose_servers_were_chosen_by_session_is_gathered_and_then_counts_
         face.run(visitors.gather(day, shards=3))
 
 
-def test_days_of_the_book_are_refused_in_a_union_until_they_are_gathered(
-    face: Face, kit: ShardKit
-) -> None:
+def test_unions_refuse_days_not_yet_gathered(face: Face, kit: ShardKit) -> None:
     sessions = [str(UUID(int=n << 68)) for n in range(2**59, 2**59 + 60)]
     days = (date(2009, 1, 1), date(2009, 1, 2))
     for day, some in zip(days, (sessions[:40], sessions[30:]), strict=True):
