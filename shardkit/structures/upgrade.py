@@ -64,7 +64,7 @@ def upgrade_component(
     dry_run: bool = False,
 ) -> list[Upgrade]:
     """Bring the structures of a component into the newest form; see `ShardKit.upgrade`."""
-    found: list[tuple[Any, str, dict[str, str]]] = []
+    outdated: list[tuple[Any, str, dict[str, str]]] = []
     for shard in component.all_shards():
         shard_client = client(component.name, shard.number)
         for key in shard_client.scan_iter(match=f"*{_SUFFIX}", count=_SCAN, _type="HASH"):
@@ -75,9 +75,9 @@ def upgrade_component(
             stored = _text_of(shard_client.hgetall(key))
             if "kind" in stored:
                 _format_of(component.name, text, stored)
-                found.append((shard_client, name, stored))
+                outdated.append((shard_client, name, stored))
     done = []
-    for shard_client, name, stored in sorted(found, key=lambda each: each[1]):
+    for shard_client, name, stored in sorted(outdated, key=lambda each: each[1]):
         changes = _upgrade_parameters(shard_client, name, stored, dry_run)
         if any(change.startswith("format") for change in changes) and not dry_run:
             time.sleep(2 * parameters.LEASE)

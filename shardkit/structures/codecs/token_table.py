@@ -165,15 +165,15 @@ class TokenMatcher:
         return way
 
     def _way(self, start: str) -> _Way:
-        found: list[tuple[int, float]] = []
+        steps: list[tuple[int, float]] = []
         most = _NEVER
         for length in range(len(start), 0, -1):
             cost = self._costs.get(start[:length], self._missing if length == 1 else _NEVER)
             if cost <= most and cost < _NEVER:
-                found.append((length, float(cost)))
+                steps.append((length, float(cost)))
                 most = cost - self._less
         lengths = sorted(self._longer.get(start, ()), reverse=True)
-        return found, lengths, start in self._has_far
+        return steps, lengths, start in self._has_far
 
 
 class TokenTable:

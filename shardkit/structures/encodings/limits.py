@@ -118,8 +118,8 @@ class Limits:
         return self._first(form.longest)
 
     def _first(self, names: Iterable[str]) -> Limit | None:
-        found = (Limit(name, self.settings[name]) for name in names if name in self.settings)
-        return next(found, None)
+        limits = (Limit(name, self.settings[name]) for name in names if name in self.settings)
+        return next(limits, None)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Limits) and other.settings == self.settings
@@ -167,14 +167,14 @@ def recommend(
     if limits is None:
         usual = zip((wanted.entries, wanted.longest), wanted.usual, strict=False)
         limits = Limits({names[0]: str(value) for names, value in usual if names})
-    found: dict[str, int] = {}
+    settings: dict[str, int] = {}
     for limit, needed in (
         (limits.entries(wanted), part_size),
         (limits.longest(wanted), longest),
     ):
         if limit is not None and needed is not None:
-            found[limit.setting] = max(limit.value, needed)
-    return found
+            settings[limit.setting] = max(limit.value, needed)
+    return settings
 
 
 class Excess(NamedTuple):
@@ -269,15 +269,15 @@ def beyond(
     """Return the limits that a number of entries, and the longest of them, exceed."""
     if limits is None:
         return ()
-    found = []
+    excesses = []
     for limit, value, of_bytes in (
         (limits.entries(form), length, False),
         (limits.longest(form), longest, True),
     ):
         if limit is not None and value is not None and value > limit.value:
             entry = "field or value" if of_bytes and form.name == "hash" else form.entry
-            found.append(Excess(limit.setting, limit.value, value, entry, of_bytes))
-    return tuple(found)
+            excesses.append(Excess(limit.setting, limit.value, value, entry, of_bytes))
+    return tuple(excesses)
 
 
 # ---- operations

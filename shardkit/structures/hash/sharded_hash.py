@@ -529,15 +529,9 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         gt: bool = False,
         lt: bool = False,
     ) -> Operation[list[int]]:
-        """Set fields to expire at a time; see `hexpire`.
+        """Set fields to expire at a time: seconds since 1970, or a datetime with a timezone.
 
-        Args:
-            unix_time_seconds: seconds since 1970, or a datetime with a timezone.
-            fields: the fields.
-            nx: as `hexpire`; so are the others.
-            xx: likewise.
-            gt: likewise.
-            lt: likewise.
+        The conditions are those of `hexpire`.
 
         Returns:
             As `hexpire`; 2 if the time has passed and the field was removed.

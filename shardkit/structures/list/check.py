@@ -8,7 +8,7 @@ there are parts. Lost values cannot be restored.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -207,7 +207,11 @@ def rebuild_list(scripts: ListScripts) -> Operation[None]:
         waiting += values
         while len(waiting) >= size or (part == last and waiting):
             some, waiting = waiting[:size], waiting[size:]
-            yield from _write_part(scripts, f"{prefix}{at}", some)
+            new = f"{prefix}{at}"
+            commands: list[Command] = [Command(to, new, ("DEL", new))]
+            commands += [Command(to, new, ("RPUSH", new, *each)) for each in pages(some, 1000)]
+            commands.append(Command(to, new, _expiry(scripts, new)))
+            yield [Transaction(to, new, tuple(commands))]
             at += 1
     right = len(some)
     left = right if at - 1 == begin else size
@@ -215,11 +219,3 @@ def rebuild_list(scripts: ListScripts) -> Operation[None]:
     yield [Command(to, key, ("HSET", key, *fields))]
     for olds in pages(held, _SEARCHED):
         yield [Command(to, f"{prefix}{n}", ("UNLINK", f"{prefix}{n}")) for n in olds]
-
-
-def _write_part(scripts: ListScripts, key: str, values: Sequence[bytes]) -> Operation[None]:
-    to = scripts.component
-    commands: list[Command] = [Command(to, key, ("DEL", key))]
-    commands += [Command(to, key, ("RPUSH", key, *some)) for some in pages(values, 1000)]
-    commands.append(Command(to, key, _expiry(scripts, key)))
-    yield [Transaction(to, key, tuple(commands))]

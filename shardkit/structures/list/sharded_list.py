@@ -315,13 +315,13 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         """
         self._check_index("start", start)
         self._check_index("end", end)
-        found = yield from self._scripts.read("range", start, end, VALUES_AT_ONCE)
-        if isinstance(found, int):
+        values = yield from self._scripts.read("range", start, end, VALUES_AT_ONCE)
+        if isinstance(values, int):
             raise InvalidArgumentError(
-                f"{self.name}: lrange({start}, {end}) would return {found:,} values",
+                f"{self.name}: lrange({start}, {end}) would return {values:,} values",
                 f"read at most {VALUES_AT_ONCE:,} at a time, or iterate over items()",
             )
-        return [value for part in found for value in self._page(part)]
+        return [value for part in values for value in self._page(part)]
 
     @operation
     def lpos(
@@ -363,10 +363,10 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         compared = maxlen or 0
         check_integer(self.name, "maxlen", compared, 0, MOST_INDEX)
         sent = self._values.encode(value)
-        found = yield from self._search(sent, first, wanted, compared)
+        indexes = yield from self._search(sent, first, wanted, compared)
         if count is not None:
-            return found
-        return found[0] if found else None
+            return indexes
+        return indexes[0] if indexes else None
 
     @stream
     def items(self, *, reverse: bool = False) -> Stream[M]:
@@ -404,8 +404,8 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         Cost: one exchange, O(part_size).
         """
         self._check_index("index", index)
-        length, *found = yield from self._scripts.run("at", index, self._values.encode(value))
-        if not found:
+        length, *replaced = yield from self._scripts.run("at", index, self._values.encode(value))
+        if not replaced:
             raise InvalidArgumentError(
                 f"{self.name}: there is no index {index} to set", f"it has {length:,} values"
             )

@@ -218,11 +218,11 @@ class Locations(Structure[Face]):
     @operation
     def get_many(self, ids: Iterable[int]) -> Operation[dict[int, Location]]:
         """Return where users are, by id. Cost: one exchange for 1,000."""
-        found: dict[int, Location] = {}
+        locations: dict[int, Location] = {}
         for page in pages(ids, IDS_AT_ONCE):
             codes = yield from self.records.store.read(page)
-            found |= {user_id: self._decode(codes[user_id]) for user_id in page}
-        return found
+            locations |= {user_id: self._decode(codes[user_id]) for user_id in page}
+        return locations
 
     @operation
     def remove(self, *ids: int) -> Operation[int]:

@@ -156,8 +156,9 @@ class PartStore:
             ]
 
         registry = self.registry if create else None
-        found = yield from settled_writes(self.meta, dict(enumerate(keys)), send, registry, numbers)
-        return {numbers[keys[at]]: reply for at, reply in found.items()}
+        by_write = dict(enumerate(keys))
+        results = yield from settled_writes(self.meta, by_write, send, registry, numbers)
+        return {numbers[keys[at]]: reply for at, reply in results.items()}
 
     def parts(self) -> Operation[list[int]]:
         """Return the parts that exist, in order. Cost: one exchange."""
@@ -213,10 +214,10 @@ class PartStore:
     def _check_lengths(self, parts: Sequence[int]) -> Operation[Suspicions]:
         notes: Suspicions = []
         keys, full = list(map(self.part_key, parts)), self.layout.part_bytes
-        found = yield from lengths(
+        stored_lengths = yield from lengths(
             self.component, "STRING", keys, notes, "rebuild() removes it", "what the key holds"
         )
-        for key, length in zip(keys, found, strict=True):
+        for key, length in zip(keys, stored_lengths, strict=True):
             if length not in (None, 0, full):
                 error = damage(self.component, key, f"{length} bytes", f"{full} bytes")
                 loses = "records beyond the cut, lost already"
@@ -237,12 +238,12 @@ class PartStore:
         parts, full = (yield from self.registry.read()), self.layout.part_bytes
         for some in pages(parts, PARTS_AT_ONCE):
             keys, notes = list(map(self.part_key, some)), Suspicions()
-            found = yield from lengths(self.component, "STRING", keys, notes)
+            stored_lengths = yield from lengths(self.component, "STRING", keys, notes)
             yield [
                 Command(self.component, key, ("UNLINK", key), idempotent=True)
                 for key in (note.error.key for note in notes)
             ]
-            for key, length in zip(keys, found, strict=True):
+            for key, length in zip(keys, stored_lengths, strict=True):
                 if length is not None and 0 < length < full:
                     # The last bit, unless another client created the part in between.
                     extend = ("BITFIELD", key, "INCRBY", "u1", 8 * full - 1, 0)

@@ -229,11 +229,11 @@ class PackedRecords(ExpirableStructure[Face]):
 
         Cost: one exchange for 1,000 ids; a command for each row of near ones.
         """
-        found: dict[int, dict[str, Any]] = {}
+        records: dict[int, dict[str, Any]] = {}
         for page in pages(ids, IDS_AT_ONCE):
             codes = yield from self.store.read(page)
-            found |= {record_id: self.format.unpack(codes[record_id]) for record_id in page}
-        return found
+            records |= {record_id: self.format.unpack(codes[record_id]) for record_id in page}
+        return records
 
     @operation
     def increment(
@@ -297,9 +297,9 @@ class PackedRecords(ExpirableStructure[Face]):
             replies = yield from self._bitfields(args, *how, idempotent=False)
             for part, values in replies.items():
                 sums.update(zip(ids[part], values, strict=True))
-        for record_id, found in sums.items():
-            if isinstance(found, list):  # the upper bits, and the lower 32
-                sums[record_id] = target.type.decode(found[0] << 32 | found[1])
+        for record_id, total in sums.items():
+            if isinstance(total, list):  # the upper bits, and the lower 32
+                sums[record_id] = target.type.decode(total[0] << 32 | total[1])
         return sums
 
     def _bitfields(
@@ -340,8 +340,8 @@ class PackedRecords(ExpirableStructure[Face]):
         for blocks in (yield from self.store.blocks(SCAN_BYTES)):
             replies = yield from self.store.read_ranges(blocks)
             for block, data in zip(blocks, replies, strict=True):
-                found = enumerate(layout.split(data), block.ids[0])
-                yield Page((record_id, unpack(code)) for record_id, code in found if code)
+                records = enumerate(layout.split(data), block.ids[0])
+                yield Page((record_id, unpack(code)) for record_id, code in records if code)
 
     @operation
     def highest(self) -> Operation[int | None]:
@@ -358,8 +358,8 @@ class PackedRecords(ExpirableStructure[Face]):
                 ends = layout.block(
                     block.part, block.first + last, block.first + last + layout.size
                 )
-                found = layout.extract(ends, data[last : last + layout.size])
-                return max(record_id for record_id, code in found if code)
+                entries = layout.extract(ends, data[last : last + layout.size])
+                return max(record_id for record_id, code in entries if code)
         return None
 
     @operation
@@ -434,15 +434,15 @@ class PackedRecords(ExpirableStructure[Face]):
     def _aggregate(
         self, by: Sequence[str], totals: Sequence[str], ids: Iterable[int] | None
     ) -> Operation[Aggregator]:
-        found = aggregator_class()(self.name, self.format, self.store.layout, by, totals)
+        aggregator = aggregator_class()(self.name, self.format, self.store.layout, by, totals)
         if ids is not None:
             for page in pages(ids, IDS_AT_ONCE):
                 codes = yield from self.store.read(page)
-                found.add(self.store.layout.join([codes[record_id] for record_id in page]))
-            return found
+                aggregator.add(self.store.layout.join([codes[record_id] for record_id in page]))
+            return aggregator
         for blocks in (yield from self.store.blocks(AGGREGATE_BYTES)):
-            found.add(b"".join((yield from self.store.read_ranges(blocks))))
-        return found
+            aggregator.add(b"".join((yield from self.store.read_ranges(blocks))))
+        return aggregator
 
     def _restore_index(self) -> Operation[None]:
         yield from self.store.restore_registry()

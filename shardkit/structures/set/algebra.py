@@ -53,10 +53,10 @@ def combine(
         return list((yield from _combined_growing(verb, _growing(layouts), chunk)))
     together = yield from _live_together(fixed, chunk)
     replies = iter((yield _fetch(verb, fixed, chunk, together)))
-    found: list[bytes] = []
+    members: list[bytes] = []
     for there in together:
-        found += next(replies) if there else _combine(verb, _next(replies, len(fixed)))
-    return found
+        members += next(replies) if there else _combine(verb, _next(replies, len(fixed)))
+    return members
 
 
 def store(
@@ -161,8 +161,8 @@ def _store_growing(
         yield from layout.refresh()
     expiring: set[int] = set()
     for chunk in _corresponding(sources):
-        found = yield from _combined_growing(verb, sources, chunk)
-        for page in pages(found, MEMBERS_AT_ONCE):
+        members = yield from _combined_growing(verb, sources, chunk)
+        for page in pages(members, MEMBERS_AT_ONCE):
             sent = [(member, None) for member in page]
             yield from result.write(sent, lambda some, _: ("SADD", *some))
             # Parts that are split off these inherit their time to live.

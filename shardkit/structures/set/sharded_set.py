@@ -280,8 +280,8 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         """
         wanted = 1 if number is None else number
         check_integer(self.name, "number", wanted, -MOST_RANDOM, MOST_RANDOM)
-        found = list(map(self._members.decode, (yield from self._random(wanted))))
-        return found if number is not None else next(iter(found), None)
+        drawn = list(map(self._members.decode, (yield from self._random(wanted))))
+        return drawn if number is not None else next(iter(drawn), None)
 
     @operation
     def sismember(self, value: M) -> Operation[bool]:
@@ -303,11 +303,11 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         check_some(self.name, "smismember", numbered, "member")
         yield from self._open()
         replies = yield from self.layout.read(numbered, lambda some, _: ("SMISMEMBER", *some))
-        found = [False] * len(numbered)
+        results = [False] * len(numbered)
         for positions, flags in replies:
             for n, flag in zip(positions, flags, strict=True):
-                found[n] = bool(flag)
-        return found
+                results[n] = bool(flag)
+        return results
 
     @operation
     def scard(self) -> Operation[int]:
@@ -334,14 +334,14 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         Cost: one command per part, an exchange for every 256. All members are in memory at once;
         for large sets use `sscan_iter`.
         """
-        found: set[M] = set()
+        result: set[M] = set()
         seen = 0
         for chunk in (yield from self._chunks(PARTS_READ)):
             for _, members in (yield from self.layout.read_parts(chunk, "SMEMBERS")):
-                found.update(map(self._members.decode, members))
+                result.update(map(self._members.decode, members))
                 seen += len(members)
         yield from self.layout.verify(seen)
-        return found
+        return result
 
     @stream
     def sscan_iter(self, match: Key | None = None, count: int | None = None) -> Stream[M]:
@@ -494,10 +494,10 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     def _combined(self, verb: str, others: Sequence[ShardedSet[Any, M]]) -> Operation[set[M]]:
         layouts = yield from self._compatible([self, *others])
-        found: set[M] = set()
+        combined: set[M] = set()
         for chunk in (yield from algebra.chunks(layouts)):
-            found.update(self._page((yield from algebra.combine(verb, layouts, chunk))))
-        return found
+            combined.update(self._page((yield from algebra.combine(verb, layouts, chunk))))
+        return combined
 
     def _iterate(self, verb: str, others: Sequence[ShardedSet[Any, M]]) -> Stream[M]:
         layouts = yield from self._compatible([self, *others])

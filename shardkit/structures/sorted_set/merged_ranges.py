@@ -144,13 +144,13 @@ class _ZsetReader:
         return script_call(self.to, script("structures/sorted_set/score_range"), [self.key], sent)
 
     def add(self, flat: Sequence[bytes], size: int, desc: bool) -> None:
-        found = [
+        fresh = [
             (float(score), member) for member, score in zip(flat[::2], flat[1::2], strict=True)
         ]
-        self.ended = len(found) < size
-        if found:
-            self.rows += found
-            self.after = min(found) if desc else max(found)
+        self.ended = len(fresh) < size
+        if fresh:
+            self.rows += fresh
+            self.after = min(fresh) if desc else max(fresh)
 
     def may_have_more(self, rows: Sequence[Row], limit: int, desc: bool) -> bool:
         if self.ended or self.after is None:

@@ -89,14 +89,14 @@ def zadd_options(owner: str, *, nx: bool, xx: bool, gt: bool, lt: bool, ch: bool
         InvalidArgumentError: they are mutually exclusive.
     """
     given = {"NX": nx, "XX": xx, "GT": gt, "LT": lt, "CH": ch}
-    found: list[Argument] = [name for name, wanted in given.items() if wanted]
+    options: list[Argument] = [name for name, wanted in given.items() if wanted]
     if (gt and lt) or (nx and (xx or gt or lt)):
-        names = ", ".join(f"{str(name).lower()}=True" for name in found if name != "CH")
+        names = ", ".join(f"{str(name).lower()}=True" for name in options if name != "CH")
         raise InvalidArgumentError(
             f"{owner}: {names} are mutually exclusive",
             "give nx alone; or one of gt and lt, or xx, or both",
         )
-    return found
+    return options
 
 
 def offset_and_limit(owner: str, start: int | None, num: int | None) -> tuple[int, int | None]:

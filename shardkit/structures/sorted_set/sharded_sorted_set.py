@@ -19,8 +19,8 @@ hash of the member, that split as they fill (`shardkit.structures.layouts.growin
     │ 1 byte    │ 7       │ 1    │ 1         │ 6      │ 1    │   (whole numbers take 2 to 10)
     └───────────┴─────────┴──────┴───────────┴────────┴──────┘
 
-The most frequent reads, of the first or last members, would otherwise visit
-every part. So every script that changes members also updates top and bottom of their group
+The most frequent reads, of the first or last members, would otherwise visit every part. So every
+script that changes members also updates top and bottom of their group
 (`shardkit.structures.sorted_set.groups`, ``lua/bounds.lua``): they are exact at all times. All
 other reads in order, ranges of scores, pages and ranks, visit all parts, some 400 per script, and
 merge the results (`shardkit.structures.sorted_set.range_reader`).
@@ -99,8 +99,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     """A ZSET in parts, over one server or many. Made by ``kit.sorted_set``.
 
     Members are in order of score, and of their bytes where scores are equal, as in a ZSET. Scores
-    are doubles, including infinite ones. Methods with redis-py's names take its arguments and
-    return what it returns.
+    are doubles, including infinite ones. Methods with redis-py's names have its arguments and
+    results.
 
     Args:
         driver: runs its operations.
@@ -183,7 +183,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             incr: add to the score of the one member given; return its new score, or None if the
                 other options prevented it.
             gt: change a score only to a higher one; new members are still added.
-            lt: change a score only to a lower one; likewise.
+            lt: change a score only to a lower one; new members are still added.
 
         Returns:
             How many were added.
@@ -221,16 +221,10 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         gt: bool = False,
         lt: bool = False,
     ) -> Operation[int]:
-        """Add any number of members, 10,000 per exchange; see `zadd`.
+        """Add any number of members, 10,000 per exchange; return how many were added.
 
-        Args:
-            pairs: any iterable of ``(member, score)``, including generators: it is read as pages
-                are sent.
-            nx: see `zadd`; so are the others.
-            xx: likewise.
-            ch: likewise.
-            gt: likewise.
-            lt: likewise.
+        ``pairs`` is any iterable of ``(member, score)``, such as a generator; it is read as pages
+        are sent. The options are those of `zadd`.
 
         Raises:
             InvalidArgumentError: a member or score is invalid; earlier pages have been added.
@@ -299,7 +293,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
         Args:
             min: the lowest score, ``"(1.5"`` to exclude that score itself, or ``"-inf"``.
-            max: the highest score; likewise.
+            max: the highest score, ``"(2.5"`` to exclude that score itself, or ``"inf"``.
 
         Raises:
             InvalidArgumentError: a bound is invalid.
@@ -393,14 +387,14 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             )
         asked = [(self._members.encode(member), n) for n, member in enumerate(members)]
         check_some(self.name, "zmscore", asked, "member")
-        found: list[float | None] = [None] * len(asked)
+        results: list[float | None] = [None] * len(asked)
         yield from self._open()
         for page in pages(asked, MEMBERS_AT_ONCE):
             replies = yield from self.layout.read(page, lambda some, _: ("ZMSCORE", *some))
             for positions, scores in replies:
                 for n, score in zip(positions, scores, strict=True):
-                    found[n] = _score(score)
-        return found
+                    results[n] = _score(score)
+        return results
 
     @stream
     def zscan_iter(
@@ -827,9 +821,9 @@ def _score(reply: bytes | None) -> float | None:
 
 def _one_each(pairs: Sequence[tuple[bytes, str]], *, last: bool) -> Iterator[dict[bytes, str]]:
     """Distribute pairs over batches in which no member occurs twice; keep each one's order."""
-    found = dict(pairs)
-    if last or len(found) == len(pairs):
-        yield found
+    last_scores = dict(pairs)
+    if last or len(last_scores) == len(pairs):
+        yield last_scores
         return
     rounds: list[dict[bytes, str]] = []
     seen: Counter[bytes] = Counter()

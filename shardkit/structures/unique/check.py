@@ -58,8 +58,8 @@ def _check_sets(day: SetDay, parts: Sequence[int]) -> Operation[Suspicions]:
 def _check_bitmaps(day: BitmapDay, parts: Sequence[int]) -> Operation[Suspicions]:
     notes: Suspicions = []
     keys, full = list(map(day.part_key, parts)), -(-day.part_size // 8)
-    found = yield from lengths(day.component, "STRING", keys, notes)
-    for key, length in zip(keys, found, strict=True):
+    stored_lengths = yield from lengths(day.component, "STRING", keys, notes)
+    for key, length in zip(keys, stored_lengths, strict=True):
         if length not in (None, 0, full):
             error = damage(day.component, key, f"{length} bytes", f"{full} bytes")
             notes.append(Suspicion(error))

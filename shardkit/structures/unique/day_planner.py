@@ -103,20 +103,20 @@ class DayPlanner:
         if day in self._days:
             return self._days[day]
         key = self.count_key(day)
-        found: Day
+        data: Day
         if self.plans:
             before = self.count_key(date.fromordinal(max(day.toordinal() - 1, 1)))
-            found, decided = yield from self._find(key, before, store=write)
+            data, decided = yield from self._find(key, before, store=write)
             if not decided:  # another process may still plan it otherwise
-                return found
+                return data
         elif self.settings.precision == "bitmap":
-            found = BitmapDay(self.component, key, self._part_size)
+            data = BitmapDay(self.component, key, self._part_size)
         else:
-            found = HyperLogLogDay(self.component, key)
-        self._days[day] = found
+            data = HyperLogLogDay(self.component, key)
+        self._days[day] = data
         while len(self._days) > DAYS_CACHED:
             self._days.popitem(last=False)
-        return found
+        return data
 
     def seek(self, day: date) -> None:
         """Check for the count of a day without parameters."""
@@ -142,7 +142,9 @@ class DayPlanner:
         if stored is not None:
             expected = self._stored_plan(plan, stored)
         elif size is not None:
-            expected = self._expected(size)
+            # redis-in-action stores the number itself.
+            own = self.settings.partition == "redis-in-action"
+            expected = size if own else expected_for(self._parts(size), self._part_size)
         else:
             first = self.settings.first_day or 0
             # A damaged count of yesterday does not spoil today's plan.
@@ -233,12 +235,6 @@ class DayPlanner:
         parts = parts_for(expected, self._part_size)
         # A sharded set has parts for twice its total.
         return parts if self._compact else (parts * self._part_size + 1) // 2
-
-    def _expected(self, size: int) -> int:
-        """Return how many visitors were expected on a day, from its stored size."""
-        if self.settings.partition == "redis-in-action":
-            return size
-        return expected_for(self._parts(size), self._part_size)
 
     def _parts(self, size: int) -> int:
         """Return how many parts a day of a size has."""

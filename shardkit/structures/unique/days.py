@@ -209,17 +209,17 @@ class DayInParts(ABC):
     def ids(self) -> Stream[VisitorId]:
         """Iterate over the ids, part by part. Cost: an exchange for 256 parts."""
         parts, known = yield from self.existing_parts()
-        found = 0
+        count = 0
         for page in pages(parts, PARTS_LISTED):
             replies = yield [self.read(self.read_command, part) for part in page]
             for part, reply in zip(page, replies, strict=True):
                 ids = Page(self.ids_in(part, reply))
-                found += len(ids)
+                count += len(ids)
                 yield ids
         if known:
-            yield from self._verify(parts, found)
+            yield from self._verify(parts, count)
 
-    def _verify(self, parts: Sequence[int], found: int) -> Operation[None]:
+    def _verify(self, parts: Sequence[int], total: int) -> Operation[None]:
         """Check that a day has as many ids as were counted, or more.
 
         A visitor is in a part before it is counted; only a removal of the day ends that.
@@ -231,17 +231,17 @@ class DayInParts(ABC):
                 Command(self.component, index, ("EXISTS", index)),
             ]
             counted = stored_integer(self.home, self.key, "count", text or b"0")
-            if counted <= found or not exists:
+            if counted <= total or not exists:
                 return
             yield Pause(_UNTIL_REMOVED)
-            found = 0
+            total = 0
             for page in pages(parts, PARTS_AT_ONCE):
-                found += sum((yield [self.read(self.size_command, part) for part in page]))
+                total += sum((yield [self.read(self.size_command, part) for part in page]))
         raise damage(
             self.home,
             self.key,
             f"a count of {counted:,}",
-            f"that of the {found:,} visitors in {self.key}:…",
+            f"that of the {total:,} visitors in {self.key}:…",
             "recount(day): the others are lost",
         )
 
@@ -358,7 +358,7 @@ class SetDay(DayInParts):
                 for number in {*databases} - {databases[home.number or 0]}
             ]
             replies = yield [Command(to, k, ("SMEMBERS", k)) for to, k in others]
-            found = [
+            held = [
                 (to, key, some)
                 for (to, key), members in zip(others, replies, strict=True)
                 for some in pages(members, MEMBERS_PER_SCRIPT)
@@ -366,11 +366,11 @@ class SetDay(DayInParts):
             # An interruption leaves ids in both places: gather again.
             yield [
                 self.meta.command(key, *written)
-                for _, key, some in found
+                for _, key, some in held
                 for written in (("SADD", *some), self.meta.expiry)
             ]
             yield [
-                Command(to, key, ("SREM", key, *some), idempotent=True) for to, key, some in found
+                Command(to, key, ("SREM", key, *some), idempotent=True) for to, key, some in held
             ]
 
     def _databases(self, shards: int) -> Operation[list[int]]:

@@ -588,11 +588,11 @@ class UniqueVisitors(Structure[Face]):
             raise InvalidArgumentError(
                 f"{self.name}: {len(wanted):,} days at once", f"give at most {DAYS_AT_ONCE:,}"
             )
-        found: list[Day] = []
+        chosen: list[Day] = []
         for day in wanted:
             data = yield from self._planner.day(day)
-            found.append(data)
-        return (yield from count_days(found, which)) if found else 0
+            chosen.append(data)
+        return (yield from count_days(chosen, which)) if chosen else 0
 
     def _send_to_day(self, day: date, keep_count: bool, name: str, *args: int) -> Operation[bool]:
         day = day_of(self.name, day)
