@@ -53,7 +53,7 @@ class PartRegistry:
         self._seen.update(ranges)
 
     def add_again(self, parts: Iterable[int], due: int = 0) -> list[Command]:
-        """Return the commands that register created parts again: see `confirm`."""
+        """Return the commands that register created parts again."""
         new = self.ranges(parts)
         self._seen |= new
         return self._adding(new, due)

@@ -208,7 +208,7 @@ def utf8(text: str) -> bytes:
 
 
 def refused(value: object, why: str, remedy: str) -> InvalidArgumentError:
-    """Return the error that refuses a value that was given."""
+    """Return the error that refuses a value."""
     return InvalidArgumentError(f"value {shown(value)} {why}", remedy)
 
 

@@ -114,7 +114,7 @@ class CodecResult(NamedTuple):
         name: the codec's name.
         size: the mean bytes of a stored value.
         encode: the mean microseconds to encode one.
-        decode: likewise to decode one.
+        decode: the same for decoding.
     """
 
     name: str

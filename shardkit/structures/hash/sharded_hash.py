@@ -103,7 +103,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             least the number of shards.
 
     Attributes:
-        total, part_size: as given, or the default.
+        total, part_size: the arguments, or the defaults.
         codec: the codec.
 
     Raises:

@@ -146,7 +146,7 @@ class Locations(Structure[Face]):
 
     Attributes:
         records: the packed records, with fields ``country`` and ``region``.
-        regions: as given.
+        regions: the argument.
 
     Ids, costs and errors: see `shardkit.structures.PackedRecords`.
     """

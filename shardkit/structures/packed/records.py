@@ -89,7 +89,7 @@ class PackedRecords(ExpirableStructure[Face]):
 
     Attributes:
         format: encodes and decodes records.
-        part_size: as given, or the default.
+        part_size: the argument, or the default.
         part_bytes: how long a part is.
         store: reads and writes packed records.
 
@@ -98,7 +98,7 @@ class PackedRecords(ExpirableStructure[Face]):
 
     Ids are integers, 0 to 2**63 - 1. Operations raise InvalidArgumentError when an id, a field or a
     value is invalid, ParameterMismatchError when the records exist with other parameters, and
-    ShardErrors when shards fail; what the others hold is read or written then.
+    ShardErrors when shards fail; records on the others are still read or written.
 
     The first operation costs one more exchange, to check the parameters; the first write of this
     object into a part one more, to register the part.
@@ -205,7 +205,7 @@ class PackedRecords(ExpirableStructure[Face]):
                     (field.offset, (field.offset, field.type.bits, code)) for field, code in codes
                 )
         most = max(map(len, partial.values()), default=1)
-        # So that no script sets more bits than a server does in 20 ms, were they all in one part.
+        # No script sets more bits than a server does in 20 ms, even if all are in one part.
         for some in [*pages(partial.items(), max(1, FIELDS_AT_ONCE // most))] or [[]]:
             fields = {record_id: [*changes.values()] for record_id, changes in some}
             by_part = self.store.layout.write_commands(whole, fields)
@@ -244,10 +244,9 @@ class PackedRecords(ExpirableStructure[Face]):
         Args:
             record_id: the record's id.
             field: an integer field.
-            amount: what to add.
-            overflow: what becomes of a sum that does not fit: ``wrap`` wraps around, ``sat`` takes
-                the greatest or the least value, ``fail`` leaves the field as it is and returns
-                None.
+            amount: the number to add.
+            overflow: the result of a sum that does not fit: ``wrap`` wraps around, ``sat`` stores
+                the greatest or least value, ``fail`` leaves the field unchanged and returns None.
         """
         sums = yield from self.deferred.increment_many([(record_id, amount)], field, overflow)
         return sums[record_id]
@@ -262,7 +261,7 @@ class PackedRecords(ExpirableStructure[Face]):
         """Add to an integer field of many records, each in one step; return new values by id.
 
         Args:
-            amounts: what to add, by id; or pairs of both.
+            amounts: the numbers to add, by id; or pairs of both.
             field: an integer field.
             overflow: see `increment`.
 

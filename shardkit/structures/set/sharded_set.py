@@ -91,7 +91,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
             least the number of shards. Small sets need few groups.
 
     Attributes:
-        total, part_size: as given, or the default.
+        total, part_size: the arguments, or the defaults.
 
     Raises:
         InvalidArgumentError: an argument is out of range.

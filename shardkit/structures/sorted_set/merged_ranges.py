@@ -77,7 +77,7 @@ def range_over(
         places: the ZSETs: for each, where it lives and its key. A missing one is empty. A member
             should be in only one of them; otherwise it comes more than once.
         min: the lowest score: a number; or text, ``"-inf"``, or ``"(1.5"`` to exclude 1.5.
-        max: the highest score, likewise.
+        max: the highest score, in the same forms.
         limit: how many at most, 0 to 10,000.
         cursor: the last row of the previous page, a member and its score, which is not returned
             again; None for the first page. The member need not exist any more.

@@ -116,7 +116,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             shards. Small sorted sets need few.
 
     Attributes:
-        part_size, bound: as given.
+        part_size, bound: see the arguments.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -563,7 +563,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             score_cast_func: converts each score.
             byscore: ``start`` and ``end`` are scores, see `zrangebyscore`; with ``desc`` the
                 highest comes first.
-            bylex: ``start`` and ``end`` are members, see `zrangebylex`; likewise.
+            bylex: ``start`` and ``end`` are members, see `zrangebylex`.
             offset: with ``byscore`` or ``bylex``, how many members to skip.
             num: how many to return then.
 
@@ -616,7 +616,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
         Args:
             min: ``"[member"``, or ``"(member"`` to exclude the member itself, or ``"-"``.
-            max: likewise, or ``"+"``.
+            max: the highest member, in the same forms, or ``"+"``.
             start: how many members to skip.
             num: how many to return, given with ``start``; negative for all.
 
@@ -672,7 +672,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
         Args:
             min: see `zrangebylex`.
-            max: likewise.
+            max: see `zrangebylex`.
             desc: whether to go from the last to the first.
 
         Cost: as `range_iter`.

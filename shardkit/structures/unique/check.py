@@ -1,8 +1,4 @@
-"""Checks a day's parts: see `shardkit.structures.base.check`.
-
-Of the ids of ``compact`` it cannot be known whether they are in their own part: any 32 bits are an
-id of each. A bitmap's bits are numbers of users, all of them; only its length can be wrong.
-"""
+"""Check a day's parts: see `shardkit.structures.base.check`."""
 
 from __future__ import annotations
 

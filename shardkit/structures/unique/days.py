@@ -83,7 +83,7 @@ class VisitorPlace(NamedTuple):
     """Where a visitor's id lives.
 
     Attributes:
-        id: what the visitor is counted as: a number, or with ``exact`` and ``hyperloglog`` the
+        id: the stored form of the visitor: a number, or with ``exact`` and ``hyperloglog`` the
             session.
         part: the number of the part; 0 where a day has only one key.
         key: the part's key.
