@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -145,11 +145,8 @@ def test_one_zstd_coder_serves_many_threads() -> None:
             if made.decode(made.encode(value)) != value:
                 failed.append(value)
 
-    threads = [Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
     assert not failed
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -175,11 +175,8 @@ def test_threads_that_count_lose_nothing(kit: ShardKit, layout: dict[str, Any]) 
         for n in range(150):
             hits.hincrby(f"page {n % 50}")
 
-    threads = [threading.Thread(target=count) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: count(), range(4)))
     assert {int(value) for value in hits.hvals()} == {12}
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any
 from zlib import crc32
@@ -124,11 +124,8 @@ def test_writers_that_grow_the_same_groups_lose_nothing(kit: ShardKit) -> None:
         for start in range(0, len(some), 100):
             own.sadd(*some[start : start + 100])
 
-    threads = [threading.Thread(target=add, args=(members[n::4],)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, [members[n::4] for n in range(4)]))
     ids = kit.set("ids", component="many", members=int, part_size=32, groups=2)
     assert ids.scard() == len(members)
     assert sorted(ids.smembers()) == sorted(members)

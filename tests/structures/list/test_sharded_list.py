@@ -188,24 +188,12 @@ def test_values_that_stay_come_once_and_in_order(face: Face, reverse: bool) -> N
             jobs.lpush_many(range(20_000 + n, 20_000 + n + n % 2)),
         ]
 
-    async def awaiting() -> list[int]:
-        seen = []
-        async for value in jobs.items(reverse=reverse):
-            seen.append(value)
-            if value % 40 == 0:
-                for call in churn(len(seen)):
-                    await call
-        return seen
-
-    def blocking() -> list[int]:
-        seen = []
-        for value in jobs.items(reverse=reverse):
-            seen.append(value)
-            if value % 40 == 0:
-                churn(len(seen))
-        return seen
-
-    seen = face.runner.run(awaiting()) if face.runner else blocking()
+    seen = []
+    for value in face.iterate(jobs.items(reverse=reverse)):
+        seen.append(value)
+        if value % 40 == 0:
+            for call in churn(len(seen)):
+                face.run(call)
     there = [value for value in seen if 1000 <= value < 2000]
     assert there == sorted(range(1000, 2000), reverse=reverse)
     assert len(seen) == len(set(seen))

@@ -6,8 +6,8 @@ import asyncio
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any, cast
 
@@ -211,11 +211,8 @@ def test_no_concurrent_increment_is_lost(shard_map: ShardMap, kit: ShardKit) -> 
                 records.increment(n % 3, "a")
                 records.increment_many({0: 1, 1: 2}, "b")
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: work(), range(4)))
     records = kit.packed("c", component="many", fields={"a": "u12", "b": "u20"})
     found = records.get_many(range(3))
     assert [(r["a"], r["b"]) for r in found.values()] == [(136, 400), (132, 800), (132, 0)]

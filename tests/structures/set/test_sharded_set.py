@@ -200,25 +200,12 @@ def test_members_that_stay_come_once_whatever_is_written_meanwhile(face: Face) -
     ids = face.kit.set("ids", component="many", total=4000, part_size=4, members=int)
     face.run(ids.sadd_many(range(3000)))
 
-    async def awaiting() -> list[int]:
-        seen = []
-        async for member in ids.sscan_iter():
-            seen.append(member)
-            if member % 50 == 0:
-                await ids.sadd(10_000 + len(seen))
-                await ids.srem(2000 + member % 1000)
-        return seen
-
-    def blocking() -> list[int]:
-        seen = []
-        for member in ids.sscan_iter():
-            seen.append(member)
-            if member % 50 == 0:
-                ids.sadd(10_000 + len(seen))
-                ids.srem(2000 + member % 1000)
-        return seen
-
-    seen = face.runner.run(awaiting()) if face.runner else blocking()
+    seen = []
+    for member in face.iterate(ids.sscan_iter()):
+        seen.append(member)
+        if member % 50 == 0:
+            face.run(ids.sadd(10_000 + len(seen)))
+            face.run(ids.srem(2000 + member % 1000))
     assert len(seen) == len(set(seen))
     assert set(range(2000)) <= set(seen)
 
@@ -226,17 +213,8 @@ def test_members_that_stay_come_once_whatever_is_written_meanwhile(face: Face) -
 def test_a_stream_that_is_left_early_leaves_its_connections_usable(face: Face) -> None:
     ids = face.kit.set("ids", component="many", total=4000, part_size=4, members=int)
     face.run(ids.sadd_many(range(3000)))
-
-    async def first() -> int:
-        members = ids.sscan_iter()
-        try:
-            return await anext(members)
-        finally:
-            await members.aclose()
-
     for _ in range(3):
-        found = face.runner.run(first()) if face.runner else next(ids.sscan_iter())
-        assert 0 <= found < 3000
+        assert 0 <= next(face.iterate(ids.sscan_iter())) < 3000
         assert face.run(ids.scard()) == 3000
 
 
@@ -452,11 +430,8 @@ def test_many_threads_that_open_at_once_agree(kit: ShardKit) -> None:
         except ParameterMismatchError as error:
             outcomes.append(error)
 
-    threads = [threading.Thread(target=open_one, args=(1000 * (1 + n % 2),)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(open_one, [1000, 2000] * 4))
     refused = [outcome for outcome in outcomes if isinstance(outcome, ParameterMismatchError)]
     assert len(outcomes) == 8
     assert len(refused) == 4  # whichever came first, all of the others' were refused

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -154,11 +155,8 @@ def test_poppers_share_out_the_members(kit: ShardKit) -> None:
         while rows := each.zpopmin(3):
             mine += (member for member, _ in rows)
 
-    threads = [threading.Thread(target=pop, args=(mine,)) for mine in popped]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(pop, popped))
     assert sorted(member for mine in popped for member in mine) == list(range(240))
 
 
@@ -189,11 +187,8 @@ def test_bounds_are_right_after_many_wrote_at_once(kit: ShardKit, bound: int) ->
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=write, args=(seed,)) for seed in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(5) as pool:
+        list(pool.map(write, range(5)))
     assert failures == []
     each = kit.sorted_set("s", component="few", **plan)
     check_bounds(kit, "few", each)

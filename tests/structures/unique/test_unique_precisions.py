@@ -6,6 +6,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 from random import Random
 from typing import Any
@@ -174,11 +175,8 @@ def test_threads_count_exactly(kit: ShardKit, component: str, precision: str) ->
         added = sum(visitors.visit(session, DAY) for session in mine[::9])
         new.append(added + visitors.visit_many(mine, DAY))
 
-    threads = [threading.Thread(target=visit, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(visit, range(4)))
     assert len(new) == 4
     assert sum(new) == visitors.count(DAY) == visitors.recount(DAY) == 500
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID
@@ -324,11 +325,8 @@ def test_threads_that_start_a_day_together_agree(kit: ShardKit) -> None:
         visitors.visit(SESSION, DAY)
         plans.append(visitors.expected(DAY))
 
-    threads = [threading.Thread(target=start, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(start, range(8)))
     assert len(plans) == 8
     assert len(set(plans)) == 1
     assert kit.unique_visitors(component="both").count(DAY) == 1
