@@ -41,8 +41,8 @@ class _EntryScan(NamedTuple):
     """The command that pages through a type's entries."""
 
     command: str
-    width: int
-    texts: int
+    width: int  # values that it returns for each entry
+    texts: int  # how many of them have a limit; a score has none
 
 
 _SCANS: Final = {

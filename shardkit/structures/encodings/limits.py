@@ -1,9 +1,9 @@
-r"""Which keys are stored compactly, which limits prevent it, and which settings help.
+"""The compact encodings of keys, the limits that prevent them, and the settings that help.
 
 A server stores a small HASH, SET or ZSET as one block of bytes, its entries one after the other,
 and a large one as a table of pointers. The block takes a fraction of the memory, and is searched
-from its beginning. Two limits decide, and both must hold: how many entries there are, and how long
-the longest of them is, in bytes, fields as well as values::
+from its beginning. Two limits decide, and both must hold: the number of entries, and the bytes of
+the longest one, fields as well as values::
 
     {"7": "NYC"} as a listpack: 14 bytes
     ┌──────────┬─────────┬───┬───┬───┬─────────┬───┬─────┐
@@ -23,13 +23,13 @@ SET, text  listpack; before Redis 7.2 none        set-max-listpack-entries, -val
 LIST       listpack, quicklist; before: ziplist   list-max-listpack-size: of its nodes    -2: 8 KB
 =========  =====================================  ======================================  =========
 
-Before Redis 7.0 the settings say ``ziplist`` for ``listpack``; messages use the names of the server
-at hand. A LIST is a chain of packed nodes whatever its length, so it is always compact. A HASH,
-SET or ZSET that was converted once stays so, even if it shrinks, until it is rewritten.
-Nothing here needs DEBUG: OBJECT ENCODING and MEMORY USAGE say enough
-(`shardkit.structures.encodings.inspection`).
+Before Redis 7.0 the settings use ``ziplist`` for ``listpack``; messages use the server's own names.
+A LIST is a chain of packed nodes at any length, so it is always compact. A HASH, SET or ZSET that
+was converted once stays so, even if it shrinks, until it is rewritten. OBJECT ENCODING and MEMORY
+USAGE are enough to see this (`shardkit.structures.encodings.inspection`); DEBUG is not needed.
 
-Example: parts of 1,024 fields under a limit of 512 take twice what they take under 1,024::
+Example: parts of 1,024 fields under a limit of 512 take twice the memory that they take under
+1,024::
 
     limits = kit.driver.run(limits_at("geo", "cityid2city:0"))
     [key] = kit.driver.run(inspect_keys("geo", ["cityid2city:0"]))
@@ -57,13 +57,13 @@ LIMITS_PATTERN: Final = "*-max-*"  # one pattern: servers before Redis 7.0 take 
 class Form:
     """A compact form that servers have for a type."""
 
-    name: str
-    type: str
-    entry: str
-    compact: frozenset[str]
-    entries: tuple[str, ...]
-    longest: tuple[str, ...] = ()
-    usual: tuple[int, ...] = (512,)
+    name: str  # ``hash``, ``zset``, ``intset`` (a SET of integers), ``set`` (of text) or ``list``
+    type: str  # the reply to TYPE
+    entry: str  # the word for an entry
+    compact: frozenset[str]  # replies to OBJECT ENCODING when it is compact
+    entries: tuple[str, ...]  # settings of the number of entries, the newest name first
+    longest: tuple[str, ...] = ()  # settings of an entry's bytes
+    usual: tuple[int, ...] = (512,)  # the default limits
 
 
 def _listpack(name: str, type_: str, entry: str, entries: int, *, old: bool = True) -> Form:

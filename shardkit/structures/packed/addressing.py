@@ -32,19 +32,19 @@ class ReadRange(NamedTuple):
     """Bytes of a part that are read together."""
 
     part: int
-    first: int
-    last: int
-    ids: Sequence[int]
+    first: int  # the first byte
+    last: int  # the last byte, included, as GETRANGE has it
+    ids: Sequence[int]  # of the wanted records in it
 
 
 class RecordLayout:
-    """Where records are."""
+    """Where records of 1, 2, 4 or a multiple of 8 bits are in parts."""
 
     def __init__(self, bits: int, part_size: int) -> None:
         self.bits = bits
         self.part_size = part_size
         self.part_bytes = bits * part_size // 8
-        self.size = max(1, bits // 8)
+        self.size = max(1, bits // 8)  # bytes of a record
         self.mask = (1 << bits) - 1
 
     def read_ranges(self, ids: Iterable[int]) -> list[ReadRange]:
@@ -108,7 +108,11 @@ class RecordLayout:
     def write_commands(
         self, records: Mapping[int, int], fields: Mapping[int, Sequence[tuple[int, int, int]]]
     ) -> PartCommands:
-        """Return the commands that write records, by part, without their keys."""
+        """Return the commands that write records, by part, without their keys.
+
+        ``fields`` has bits of other records: the first, counted from the record's, how many, the
+        value.
+        """
         commands: PartCommands = {}
         alone: dict[int, list[Argument]] = defaultdict(list)
         bits, part_size, per_byte = self.bits, self.part_size, max(1, 8 // self.bits)

@@ -49,9 +49,9 @@ class PackedField(NamedTuple):
 
     name: str
     type: FieldType
-    offset: int
-    shift: int
-    mask: int
+    offset: int  # its first bit, counted from the record's first
+    shift: int  # how many bits follow it
+    mask: int  # as many ones as it has bits
 
     def code_in(self, record: int) -> int:
         """Return the field's bits in a packed record."""

@@ -44,11 +44,11 @@ _NEEDS_ALL_PARTS, _HAD_ALL_PARTS = 1, 2
 class OrderedRange(NamedTuple):
     """A range of members in order, and the end from which to read it."""
 
-    start: Argument
+    start: Argument  # where reading begins, as ZRANGEBYSCORE or ZRANGEBYLEX has it
     stop: Argument
-    desc: bool = False
-    by: str = "SCORE"
-    after: Row | None = None
+    desc: bool = False  # from the highest: ``start`` is the upper end
+    by: str = "SCORE"  # or LEX
+    after: Row | None = None  # the row after which to begin; for scores only
 
     def resume_after(self, row: Row) -> OrderedRange:
         """Return the range after a row."""

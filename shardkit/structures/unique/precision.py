@@ -148,6 +148,7 @@ class CounterSettings:
             "bitmap": self._user_number,
             "compact": lambda session: _hash(self.session_bytes(session)),
         }
+        # From a session to its stored form; raises InvalidArgumentError if it does not fit.
         self.encode = encoders.get(precision, self.session_bytes)
 
     def refusal(self, problem: str, remedy: str) -> InvalidArgumentError:

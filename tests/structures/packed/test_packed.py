@@ -414,9 +414,6 @@ def test_scripts_write_limited_fields(own_server: LocalServer, own_map: ShardMap
         assert records.get(9_999) == {**dict.fromkeys(fields, 9_999 % 256), "f7": 0}
 
 
-# ---- parameters
-
-
 # ---- bad input: refused before anything is written
 
 
