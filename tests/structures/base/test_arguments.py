@@ -1,4 +1,4 @@
-"""What is given by mistake is refused with an error of ours, and nothing is sent."""
+"""Invalid arguments are refused with an error of ours, and nothing is sent."""
 
 from __future__ import annotations
 

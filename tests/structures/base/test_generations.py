@@ -1,4 +1,4 @@
-"""No write of an earlier life of a structure reaches a later one, whatever both have in common."""
+"""No write of an older generation of a structure reaches a newer one."""
 
 from __future__ import annotations
 

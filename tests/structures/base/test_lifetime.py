@@ -1,4 +1,4 @@
-"""A structure in parts begins, expires and ends as one key does, whoever else is using it."""
+"""A structure in parts begins, expires and ends as one key does, despite concurrent clients."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class World(NamedTuple):
     def keys(self) -> dict[str, int]:
         """When each key expires, in milliseconds since 1970; -1 if it does not.
 
-        Without what says for a minute after a deletion which life is the next one.
+        Without the record of the next generation after a deletion.
         """
         found = {}
         for client in self.clients:
@@ -186,11 +186,11 @@ def opened_by_another(world: World, kind: Kind, **other: Any) -> Any:
 
 
 def check(world: World, kind: Kind, expected: set[int] | None = None) -> set[int]:
-    """Check that a newcomer finds what there is, counted rightly, with parameters and one end."""
+    """Check what a new client reads: members, counts, parameters and one expiry."""
     keys = world.keys()
     if keys:
         assert any(key.endswith(":meta") for key in keys), keys
-        # In a later life parts expire up to 16 milliseconds before the parameters.
+        # In a later generation parts expire up to 16 ms before the parameters.
         assert max(keys.values()) - min(keys.values()) <= 16, keys
     with shardkit.connect(world.shard_map) as newcomer:
         it = kind.make(newcomer, world.component)
@@ -407,7 +407,7 @@ BEGINNINGS: dict[str, Callable[[Any], Any]] = {
 def test_a_change_never_reaches_the_next_generation(
     world: World, kind: Kind, begun: str, ends: bool, dies: bool
 ) -> None:
-    """The client dies after its next exchange, or goes on."""
+    """The client dies after its next exchange, or continues."""
     tried = 0
     for at in range(1, 20):
         flush(world)

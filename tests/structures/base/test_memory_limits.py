@@ -1,4 +1,4 @@
-"""What a server refuses for want of memory is not half written, and eviction is announced."""
+"""Full servers leave nothing half written, and eviction is announced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a check finds, what a repair makes of it, and that data without parameters is not taken."""
+"""Checks and repairs of structures, and data without parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is deleted and created anew at every attempt is told, and keeps nobody for ever."""
+"""A structure that is deleted and created at every attempt raises an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each codec takes, gives back and refuses."""
+"""The values that each codec encodes, decodes and refuses."""
 
 from __future__ import annotations
 

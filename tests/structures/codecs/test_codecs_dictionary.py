@@ -1,4 +1,4 @@
-"""Dictionaries beside a structure: trained once, found by everybody, trained again."""
+"""Dictionaries beside a structure: trained once, read by every process, trained again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packing with dictionaries: what is stored, and that it is read again."""
+"""Packing with dictionaries: stored forms, and reading them again."""
 
 from __future__ import annotations
 

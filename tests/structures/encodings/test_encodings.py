@@ -1,4 +1,4 @@
-"""What is compact, which limit keeps it from that, what to set: rules, and on both servers."""
+"""Compact keys, the limits that prevent them, and recommended settings, on both servers."""
 
 from __future__ import annotations
 

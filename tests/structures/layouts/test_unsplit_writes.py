@@ -1,4 +1,4 @@
-"""Writes to groups that need no split: what their script checks, and what it leaves to others."""
+"""Writes to groups that need no split: what their script checks and leaves to others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists whose stored ends contradict their parts, or are no numbers at all."""
+"""Lists whose stored ends contradict their parts, or are not numbers."""
 
 from __future__ import annotations
 

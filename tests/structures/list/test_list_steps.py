@@ -1,4 +1,4 @@
-"""What changes many parts of a list takes steps: others see all of it or nothing, and end it."""
+"""Changes of many parts take steps: other clients see all of a change or nothing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def made(kit: ShardKit, name: str, change: str) -> Any:
 
 
 def run_until(kit: ShardKit, steps: Any, exchanges: int) -> bool:
-    """Run so many exchanges of an operation, and then no more; say whether it was not ended."""
+    """Run some exchanges of an operation; return whether it has not ended."""
     given = None
     for _ in range(exchanges):
         try:

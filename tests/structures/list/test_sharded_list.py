@@ -129,7 +129,7 @@ def test_an_index_is_found_while_others_change_the_list(face: Face, kit: ShardKi
 
 
 def test_an_index_that_keeps_moving_is_found_by_a_script(kit: ShardKit) -> None:
-    """Between any two exchanges of `lindex` somebody else pushes on the left."""
+    """Between any two exchanges of `lindex` another client pushes on the left."""
     jobs = kit.list("jobs", component="many", part_size=3)
     jobs.rpush(*range(10))
     jobs.lindex(0)

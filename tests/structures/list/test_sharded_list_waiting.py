@@ -1,7 +1,7 @@
 """Blocking pops of a list in pieces: nothing lost, nothing twice, no wake-up missed.
 
 Where a wake-up could be missed, waiters here block for a minute at a time in place of a second: a
-test in which somebody is not woken by a token does not end in time.
+test in which a token does not wake a consumer does not end in time.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def test_a_missing_list_can_be_waited_for(kit: ShardKit, only_tokens_wake: None)
 
 
 def blocked(kit: ShardKit, name: str, count: int) -> None:
-    """Wait until so many clients block on the server of a list."""
+    """Wait until ``number`` clients block on the server of a list."""
     client = holder(kit, "many", name)
     while client.info("clients")["blocked_clients"] < count:
         threading.Event().wait(0.002)
@@ -327,7 +327,7 @@ def test_a_restart_fails_the_wait(
         assert "the command may have been executed" in str(failed.value)
         crashing.result(30)
     server.restart()
-    assert face.run(jobs.rpush(1, 2)) == 2  # its data is gone, and the list is made anew
+    assert face.run(jobs.rpush(1, 2)) == 2  # its data is gone, and the list is created again
     assert face.run(jobs.blpop()) == "1"
     assert face.run(jobs.lindex(0)) == "2"
 

@@ -1,4 +1,4 @@
-"""That parts are as compact as planned, and that it is said when they cannot be. Both servers."""
+"""Parts are as compact as planned, or a warning is logged. Both servers."""
 
 from __future__ import annotations
 

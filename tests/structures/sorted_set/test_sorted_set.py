@@ -1,4 +1,4 @@
-"""Sorted sets in parts: what they store, what they refuse, what holds while others write."""
+"""Sorted sets in parts: storage, refused input, and concurrent writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HyperLogLogs that are merged here are counted as servers count them."""
+"""HyperLogLogs merged here give the same counts as servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each precision stores of a session, how days are planned, and the odds. No server."""
+"""Stored forms, plans and odds of each precision. No server."""
 
 from __future__ import annotations
 

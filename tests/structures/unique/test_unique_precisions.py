@@ -1,4 +1,4 @@
-"""One way to count in every precision: on real servers, one and many, on both faces."""
+"""Counting in every precision, on one server and many, on both faces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unique visitors per day on real servers: what is counted, planned, kept and refused."""
+"""Unique visitors per day: counts, plans, expiry and refused input."""
 
 from __future__ import annotations
 
