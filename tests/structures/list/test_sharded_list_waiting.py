@@ -95,7 +95,7 @@ def test_a_missing_list_can_be_waited_for(kit: ShardKit, only_tokens_wake: None)
 
 
 def blocked(kit: ShardKit, name: str, count: int) -> None:
-    """Wait until ``number`` clients block on the server of a list."""
+    """Wait until ``count`` clients block on the server of a list."""
     client = holder(kit, "many", name)
     while client.info("clients")["blocked_clients"] < count:
         threading.Event().wait(0.002)
