@@ -372,8 +372,8 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def items(self, *, reverse: bool = False) -> Stream[M]:
         """Iterate over the values, from the left or (reverse) from the right, part by part.
 
-        Others may push and pop at both ends meanwhile. A value that stays in the list comes once,
-        in its place; one that is pushed or popped meanwhile comes once or not at all. It ends with
+        Others may push and pop at both ends in the meantime. A value that stays in the list comes
+        once, in its place; one pushed or popped in between comes once or not at all. It ends with
         the parts that existed when it began. `linsert` and `lrem` shift values: one per part may
         then come twice or not at all.
 
