@@ -1,16 +1,16 @@
-"""Brings what is stored into the newest form of this release, once all processes have it.
+"""Bring stored data into the newest form of this release, once all processes run it.
 
 ::
 
-    :meta     shard_size=512              ─►  part_size=512          as it is called today
+    :meta     shard_size=512              ─►  part_size=512          today's name
     :meta     (no format, or an older)    ─►  format=N               if this release has a newer one
     groups    (of no parameters)          ─►  of=1f0c88b3            only these parameters may write
     lists, parts of indexes               ─►  format=N
 
-The parameters come first: every process reads them again at the latest a second after it read them
-last, before it writes (`shardkit.structures.base.parameters.LEASE`), and one of an earlier release
-then refuses. Scripts that have a state to read look at it there, so that they refuse at once. Until
-an upgrade, every release writes the form that it finds.
+The parameters come first. A process reads them again before a write, at most a second after it last
+read them (`shardkit.structures.base.parameters.LEASE`), and an earlier release then refuses.
+Scripts that read a state check the format there, so they refuse at once. Until an upgrade, every
+release writes the form that it reads.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _INDEXES = ("search", "ads", "jobs")
 
 @dataclass(frozen=True)
 class Upgrade:
-    """A structure that is not in the newest form, or was not.
+    """A structure that is, or was, not in the newest form.
 
     Attributes:
         component: where it is.
         structure: its name.
         kind: its kind.
-        changes: what changes, in words.
+        changes: the changes, in words.
     """
 
     component: str
