@@ -40,6 +40,22 @@ class Face:
 
         return self.runner.run(collect()) if self.runner else list(stream)
 
+    def iterate(self, stream: Any) -> Iterator[Any]:
+        """Yield a stream's values one by one, so that the test can act in between."""
+        if self.runner is None:
+            yield from stream
+            return
+        values = aiter(stream)
+
+        async def following() -> Any:
+            return await anext(values, None)
+
+        try:
+            while (value := self.runner.run(following())) is not None:
+                yield value
+        finally:
+            self.runner.run(values.aclose())
+
 
 @contextmanager
 def faced(kind: str, shard_map: ShardMap | str, **options: Any) -> Iterator[Face]:

@@ -273,7 +273,7 @@ class AddressBook(Structure[Face]):
         Cost: two exchanges for 64 parts, whose names are in memory; more for large ones.
         """
         self._seek(group)
-        self._meta.looked = False
+        self._meta.data_ruled_out = False
         yield (yield from check_parameters(self._meta))
         for some in pages(enumerate(self._keys(group)), KEYS_CHECKED):
             yield (yield from confirmed(partial(self._check_parts, some)))

@@ -674,7 +674,7 @@ class SocialNetwork(Structure[Face]):
         Cost: about five exchanges for 64 parts, ten and three for each part of the relations for
         each user or list, one for 1,000 relations or entries.
         """
-        self.meta.looked = False
+        self.meta.data_ruled_out = False
         yield (yield from check_parameters(self.meta))
         yield from self._check.all()
 

@@ -18,7 +18,7 @@ from shardkit.structures.base import parameters
 
 @pytest.fixture
 def network(face: Face, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(parameters, "_LOOKED_AFTER", 0)
+    monkeypatch.setattr(parameters, "_READ_AFTER", 0)
     network = opened(face)
     model = populate(face, network, users=5, lists=2)
     ada, bo, *others = model.users

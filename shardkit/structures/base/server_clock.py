@@ -1,8 +1,8 @@
 """The time and the ids of a kit's structures: those of the servers, or those that a test sets.
 
-Values that several clients compare, such as the current day, must come from one clock: the
-server's. Its offset from the local monotonic clock is measured and used for a minute, so reading
-the time rarely costs an exchange.
+Values that clients compare, such as the current day, must come from one clock: the server's. Its
+offset from the local monotonic clock is measured once a minute, so an operation that needs the time
+rarely costs an exchange. Each server has its own offset, so components can share a `ServerClock`.
 """
 
 from __future__ import annotations

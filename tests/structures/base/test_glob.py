@@ -18,9 +18,7 @@ LETTERS = st.text("ab-]^[\\*?\n", max_size=8)
 @example(pattern=b"[?-]?", member=b"?")
 @example(pattern=b"**", member=b"")
 @given(pattern=LETTERS.map(str.encode), member=LETTERS.map(str.encode))
-def test_a_pattern_matches_what_the_server_matches(
-    kit: ShardKit, pattern: bytes, member: bytes
-) -> None:
+def test_patterns_match_like_the_server(kit: ShardKit, pattern: bytes, member: bytes) -> None:
     client = kit.client("one")
     client.delete("members")
     client.sadd("members", member)

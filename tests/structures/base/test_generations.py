@@ -1,4 +1,4 @@
-"""No write of an earlier life of a structure reaches a later one, whatever both have in common."""
+"""No write of an older generation of a structure reaches a newer one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ def records(packed: Any) -> set[int]:
     return {n for n in range(64) if packed.get(n)["n"]}
 
 
-OPENING = "structures/base/open_structure"
 FIELDS: dict[int, dict[str, str]] = {1: {"n": "u8", "more": "u8"}, 2: {"n": "u16"}}
 
 KINDS = {
@@ -80,7 +79,7 @@ def go_on(kit: ShardKit, batch: Any, steps: Any) -> Any:
 
 @pytest.mark.parametrize("ends", [False, True])
 @pytest.mark.parametrize("there", [False, True])
-def test_a_write_that_arrives_after_deletion_and_creation_with_other_parameters_is_refused(
+def test_a_late_write_to_other_parameters_is_refused(
     kit: ShardKit, kind: Kind, there: bool, ends: bool
 ) -> None:
     old = kind.make(kit, 1)
@@ -102,9 +101,7 @@ def test_a_write_that_arrives_after_deletion_and_creation_with_other_parameters_
     assert new.ttl() == -1 or ends
 
 
-def test_a_late_write_with_the_same_parameters_is_one_of_the_new_life(
-    kit: ShardKit, kind: Kind
-) -> None:
+def test_a_late_write_with_the_same_parameters_counts(kit: ShardKit, kind: Kind) -> None:
     old = kind.make(kit, 1)
     kind.write(old, 1)
     batch, steps = late(kit, kind, old)
@@ -116,7 +113,7 @@ def test_a_late_write_with_the_same_parameters_is_one_of_the_new_life(
 
 
 @pytest.mark.parametrize("then", ["write", "expire", "persist"])
-def test_what_a_dead_client_wrote_in_an_earlier_life_is_removed_and_not_kept(
+def test_unsettled_parts_of_an_older_generation_are_removed(
     kit: ShardKit, kind: Kind, then: str
 ) -> None:
     old = kind.make(kit, 1)
@@ -141,9 +138,7 @@ def test_what_a_dead_client_wrote_in_an_earlier_life_is_removed_and_not_kept(
         assert list(new.check()) == []
 
 
-def test_lives_follow_one_another_and_after_a_minute_the_first_one_comes_again(
-    kit: ShardKit, kind: Kind
-) -> None:
+def test_generations_restart_after_a_minute(kit: ShardKit, kind: Kind) -> None:
     client = holder(kit, "many", "it:meta")
     lives = []
     for n in range(18):
@@ -165,9 +160,7 @@ def test_lives_follow_one_another_and_after_a_minute_the_first_one_comes_again(
     assert client.hget("it:meta", "hint:life") is None
 
 
-def test_a_structure_that_expires_soon_is_followed_by_another_life(
-    kit: ShardKit, kind: Kind
-) -> None:
+def test_an_expiring_structure_has_a_next_generation(kit: ShardKit, kind: Kind) -> None:
     old = kind.make(kit, 1)
     kind.write(old, 3)
     batch, steps = late(kit, kind, old)
@@ -183,9 +176,7 @@ def test_a_structure_that_expires_soon_is_followed_by_another_life(
     assert kind.read(new) == {3}
 
 
-def test_a_deletion_that_was_slow_removes_nothing_of_a_later_life(
-    kit: ShardKit, kind: Kind
-) -> None:
+def test_a_slow_deletion_spares_later_generations(kit: ShardKit, kind: Kind) -> None:
     old = kind.make(kit, 1)
     kind.write(old, 3)
     batch, steps = sent(kit, old.deferred.delete(), "structures/base/change_part")
@@ -197,9 +188,7 @@ def test_a_deletion_that_was_slow_removes_nothing_of_a_later_life(
     assert list(new.check()) == []
 
 
-def test_what_others_created_meanwhile_with_other_parameters_is_not_deleted(
-    kit: ShardKit, kind: Kind
-) -> None:
+def test_a_deletion_spares_other_parameters(kit: ShardKit, kind: Kind) -> None:
     batch, steps = sent(kit, kind.make(kit, 1).deferred.delete(), "structures/base/mark_deleting")
     new = kind.make(kit, 2)
     kind.write(new, 3)
@@ -208,7 +197,7 @@ def test_what_others_created_meanwhile_with_other_parameters_is_not_deleted(
     assert kind.read(new) == {3}
 
 
-def test_a_late_visit_of_a_day_that_was_removed_and_planned_anew_is_counted_there(
+def test_late_visits_count_for_the_new_plan(
     kit: ShardKit,
 ) -> None:
     day = date(2015, 5, 17)
@@ -226,7 +215,7 @@ def test_a_late_visit_of_a_day_that_was_removed_and_planned_anew_is_counted_ther
     assert sum(1 for _ in other.ids(day)) == 41
 
 
-def test_a_visit_ends_the_deletion_of_its_day_as_a_set_whose_client_has_stopped(
+def test_a_visit_completes_the_deletion_of_its_day(
     kit: ShardKit,
 ) -> None:
     day = date(2015, 5, 17)
