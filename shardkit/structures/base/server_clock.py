@@ -25,9 +25,7 @@ class ServerClock:
     """
 
     def __init__(
-        self,
-        monotonic: Callable[[], float] | None = None,
-        now: Callable[[], float] | None = None,
+        self, monotonic: Callable[[], float] | None = None, now: Callable[[], float] | None = None
     ) -> None:
         self._monotonic = monotonic or time.monotonic
         self._fixed = now

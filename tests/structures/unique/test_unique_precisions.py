@@ -624,10 +624,7 @@ def test_a_plan_or_a_size_for_too_many_parts_is_named(face: Face, kit: ShardKit)
 
 @pytest.mark.parametrize(
     ("precision", "suffix", "command", "wrong"),
-    [
-        ("60-bit", "expected", "SET", "expected=b'x'"),
-        ("bitmap", "parts", "SADD", "a member=b'x'"),
-    ],
+    [("60-bit", "expected", "SET", "expected=b'x'"), ("bitmap", "parts", "SADD", "a member=b'x'")],
 )
 def test_an_invalid_plan_or_part_is_found(
     face: Face, kit: ShardKit, precision: str, suffix: str, command: str, wrong: str
