@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from coordination_helpers import eventually, line, processes, say
-from faces import Face, faced, holder
+from coordination_helpers import line, processes, say
+from faces import Face, eventually, faced, holder
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap

@@ -5,19 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from faces import Face, clocked, holder
+from faces import Face, Time, clocked, holder
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, ShardErrors, ShardUnavailable
 from shardkit.metrics import MaintenanceState
-
-
-class Time:
-    def __init__(self, at: float = 0.0) -> None:
-        self.at = at
-
-    def __call__(self) -> float:
-        return self.at
 
 
 def test_the_flag_is_turned_on_and_off_for_all_or_for_a_part(face: Face) -> None:
