@@ -265,7 +265,9 @@ class SimulatedTransport(asyncio.Transport):
         self._loop = loop
         self._protocol: Any = None
         self._closing = False
-        self._sock = SimpleNamespace(close=self._close_wire)  # what is left without a loop
+        self._sock = SimpleNamespace(
+            close=lambda: self.wire.close_client()
+        )  # what is left without a loop
 
     def receive(self, data: bytes | None) -> None:
         """Receive data in the loop's next turn."""
@@ -303,9 +305,6 @@ class SimulatedTransport(asyncio.Transport):
             self._closing = True
             self.wire.close_client()
             self._loop.call_soon(self._protocol.connection_lost, None)
-
-    def _close_wire(self) -> None:
-        self.wire.close_client()
 
     def abort(self) -> None:
         """Close the connection."""
@@ -385,7 +384,7 @@ class _AsyncOverWire:
     def reply_parser(self) -> ReplyParser:
         """Return the parser of what the transport receives."""
         parser: ReplyParser = super().reply_parser()  # type: ignore[misc]
-        parser.poll = _nothing
+        parser.poll = lambda seconds: False
         return parser
 
 
@@ -395,10 +394,6 @@ class AsyncSimulatedConnection(_AsyncOverWire, AsyncTcpConnection):
 
 class AsyncSimulatedSentinelConnection(_AsyncOverWire, AsyncSentinelConnection):
     """An awaiting connection to the master that simulated Sentinels name."""
-
-
-def _nothing(seconds: float) -> bool:
-    return False
 
 
 class _Copied:

@@ -264,13 +264,8 @@ class World:
             else:
                 self._last = unit.number
                 self._resume(unit)
-            after_step(self._take_changed())
-
-    def _take_changed(self) -> bool:
-        changed = False
-        for server in self.servers.values():
-            changed |= server.take_changed()
-        return changed
+            changed = [server.take_changed() for server in self.servers.values()]
+            after_step(any(changed))
 
     def _units(self) -> list[SimulatedProcess | Wire]:
         """Return the units that can run; the one that ran last comes first."""
