@@ -232,7 +232,7 @@ def test_sentinels_that_do_not_do_it_in_time_or_choose_another_are_told_of(
     assert set(asked) == {"main"}
     monkeypatch.setattr(managed_failover, "_preferring", lambda *_: contextlib.nullcontext())
     done = Takeover(("data",), A, C, True)
-    monkeypatch.setattr(managed_failover, "_have_sentinels_do_it", lambda *_: done)
+    monkeypatch.setattr(managed_failover, "_replace_by_sentinels", lambda *_: done)
     with pytest.raises(GrowthError, match=f"the Sentinels chose {C}, not {B}, though .*; it was"):
         managed_failover.fail_over_sentinels(config, {}, SERVICE, "data", str(B))
 
