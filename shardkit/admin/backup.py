@@ -249,7 +249,7 @@ class _Feed:
                     return
             if self.client.info("persistence").get("rdb_bgsave_in_progress"):
                 return
-        raise ConfigError(f"{self.server} did not begin its snapshot in time", "look at its log")
+        raise ConfigError(f"{self.server} did not begin its snapshot in time", "check its log")
 
     def fetch(self) -> None:
         """Receive the snapshot into its file."""
@@ -260,7 +260,7 @@ class _Feed:
         header, _, rest = self.received.lstrip(b"\n").partition(b"\r\n")
         if not header.startswith(b"$") or not header[1:].isdigit():
             text = header[1:200].decode(errors="replace")
-            raise ConfigError(f"{self.server} gives no snapshot: {text}", "look at its log")
+            raise ConfigError(f"{self.server} gives no snapshot: {text}", "check its log")
         left = int(header[1:])
         with open(os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
             while left:
@@ -278,7 +278,7 @@ class _Feed:
             problem = f"{self.server}: the snapshot broke off: {error}"
             raise ConfigError(problem, "try again") from None
         if not data:
-            raise ConfigError(f"{self.server}: the snapshot broke off", "look at its log")
+            raise ConfigError(f"{self.server}: the snapshot broke off", "check its log")
         return data
 
     def result(self) -> ServerBackup:

@@ -1,4 +1,4 @@
-"""Who is connected: processes, by the names that their connections carry.
+"""Connected processes, by the names of their connections.
 
 ::
 

@@ -42,7 +42,7 @@ _STEP = 0.05
 
 @dataclass(frozen=True)
 class DiskRate:
-    """What a server writes to its disk, in bytes a second.
+    """The rate at which a server writes to its disk, in bytes a second.
 
     Attributes:
         commands: write commands a second.
@@ -274,9 +274,9 @@ def _wait(
         if not waiting and (before[running] or forks > started):
             if now[f"{kind}_last_{status}_status"] == "ok":
                 return time.monotonic() - began
-            raise PersistenceError(f"the {what} failed", "look at the server's log and its disk")
+            raise PersistenceError(f"the {what} failed", "check the server's log and its disk")
         if time.monotonic() - began > wait:
             raise PersistenceError(
-                f"the {what} was not done within {wait:g} s", "it goes on: look later"
+                f"the {what} was not done within {wait:g} s", "it continues: check later"
             )
         time.sleep(_STEP)

@@ -157,7 +157,8 @@ def delete_data(
     if failed:
         server, error = next(iter(failed.items()))
         raise ConfigError(
-            f"nobody knows who uses component {name!r}: {server} cannot be asked: {error}",
+            f"it is unknown which processes use component {name!r}: "
+            f"{server} cannot be asked: {error}",
             "start the server, or grant CLIENT LIST",
         )
     if users:

@@ -151,10 +151,10 @@ def rotate(
     )
     state = run.read_state()
     if resume and state is None:
-        raise ConfigError(f"no rotation of {user!r} has begun", "leave out --resume")
+        raise ConfigError(f"no rotation of {user!r} has started", "leave out --resume")
     if state is not None and not resume and not dry_run:
         raise ConfigError(
-            f"a rotation of {user!r} has begun and was not finished",
+            f"a rotation of {user!r} has started and was not finished",
             "continue it: --resume, or take it back: --abort",
         )
     if dry_run:
@@ -191,12 +191,14 @@ def abort_rotation(
     )
     state = run.read_state()
     if state is None:
-        raise ConfigError(f"no rotation of {user!r} has begun", "there is nothing to take back")
+        raise ConfigError(f"no rotation of {user!r} has started", "there is nothing to take back")
     if "published" in state:
         raise ConfigError(
-            "the new password was published: clients log in with it", "go on: --resume"
+            "the new password was published: clients log in with it", "continue: --resume"
         )
-    run.on_servers(lambda client: _drop(client, user, [state["hash"]]), "the rotation stays begun")
+    run.on_servers(
+        lambda client: _drop(client, user, [state["hash"]]), "the rotation stays started"
+    )
     run.forget()
     return run.rotation
 
@@ -338,7 +340,7 @@ class _OngoingRotation:
                 raise ConfigError(
                     f"{where} gives the old password here: its environment variable or URL is not "
                     "changed yet; nothing was published",
-                    "change it, and go on: --resume",
+                    "change it, and continue: --resume",
                 )
         before = read_epoch(self.config)
         if changed := self._with_new_password():
@@ -443,7 +445,7 @@ class _OngoingRotation:
     ) -> Iterator[str]:
         if not process.pid:
             if not ignore_others:
-                yield f"{process.library or 'a program'} does not say what it uses: look at it"
+                yield f"{process.library or 'a program'} does not report what it uses: check it"
             return
         sources = self.rotation.entries
         epoch = int(state.get("epoch") or 0)
@@ -462,8 +464,9 @@ class _OngoingRotation:
         )
         for server, error in failed.items():
             raise ConfigError(
-                f"nobody knows who uses the old password: {server} cannot be asked: {error}",
-                "start the server, or grant CLIENT LIST; then go on: --resume",
+                f"it is unknown which processes use the old password: "
+                f"{server} cannot be asked: {error}",
+                "start the server, or grant CLIENT LIST; then continue: --resume",
             )
         return processes
 
@@ -489,7 +492,7 @@ class _OngoingRotation:
             if hashlib.sha256(password.encode()).hexdigest() != state["hash"]:
                 raise ConfigError(
                     f"{where} does not give the new password here; both passwords are taken",
-                    "set it in this environment, and go on: --resume",
+                    "set it in this environment, and continue: --resume",
                 )
             service = entry.fields["sentinel"]["service"]
             with sentinels_of(entry, where, self.timeout) as sentinels:
@@ -546,7 +549,7 @@ def _raise_first(answers: Mapping[str, Any], what: str) -> None:
             raise answer
         if isinstance(answer, Exception):
             remedy = answer.remedy if isinstance(answer, ConfigError) else "start it, or grant it"
-            then = "try again" if what.endswith(_UNCHANGED) else "go on: --resume"
+            then = "try again" if what.endswith(_UNCHANGED) else "continue: --resume"
             said = answer.message if isinstance(answer, ConfigError) else answer
             raise ConfigError(f"{server} {what}: {said}", f"{remedy}; then {then}")
 
@@ -589,7 +592,7 @@ def _write_file(path: str, password: str) -> None:
             temporary.unlink()
         raise ConfigError(
             f"password_file {path} cannot be written: {error.strerror}; nothing was published",
-            "write it where you may, and go on: --resume",
+            "write it yourself, and continue: --resume",
         ) from None
 
 
@@ -668,13 +671,13 @@ def _tell_sentinel(sentinel: Any, service: str, password: str, where: str) -> No
                 raise ConfigError(
                     f"{name} does not see the master with the new password ({flags}); both "
                     "passwords are taken",
-                    "look at its log; then go on: --resume",
+                    "check its log; then continue: --resume",
                 )
             time.sleep(0.05)
     except RedisError as error:
         raise ConfigError(
             f"{name} cannot be told the new password: {error}; both passwords are taken",
-            "start it, or take it out of the entry; then go on: --resume",
+            "start it, or take it out of the entry; then continue: --resume",
         ) from None
 
 
@@ -688,7 +691,7 @@ def _refused(client: Any, user: str, seconds: float) -> list[str]:
             info = dict(
                 pair.split("=", 1) for pair in entry[b"client-info"].decode().split() if "=" in pair
             )
-            names.append(info.get("name") or info.get("addr") or "somebody")
+            names.append(info.get("name") or info.get("addr") or "a client")
     return names
 
 

@@ -374,8 +374,7 @@ def said(
                 "shards: none; epoch 3",
                 "d:1 could not be told to follow it: timed out",
                 "4,096 bytes of writes are on other replicas only",
-                "a.internal:6379 is to be fenced when it is back: "
-                "shardkit failover --guard SECONDS",
+                "a.internal:6379 will be fenced when it is back: shardkit failover --guard SECONDS",
             ],
         ),
         (
@@ -602,7 +601,7 @@ def test_a_command_says_what_it_did(
             [
                 "process    may use the old password: it",
                 "web1/4711  it is connected: restart it",
-                "stopped: both passwords are taken; look at these, then continue: "
+                "stopped: both passwords are taken; check these, then continue: "
                 "shardkit rotate app --resume",
             ],
         ),

@@ -157,7 +157,7 @@ def detach_replica(config: Any, replica: str, *, force: bool = False) -> Attache
         epoch = push_changed(
             held,
             lambda components: without_replica(components, target, same),
-            f"{target} replicates {source} no more",
+            f"{target} no longer replicates {source}",
         )
         if role is not None and not role.is_master:
             _wait_for_clients(client)

@@ -3,7 +3,7 @@
 ::
 
     planned   the master hands over (FAILOVER): no write is lost, writers wait some milliseconds
-    crash     the replica with the most writes; others follow it; the old master is to be fenced
+    crash     the replica with the most writes; others follow it; the old master will be fenced
     both      the entries are pushed; a write that reaches the old master is refused (READONLY) and
               goes to the new one in the same call
 
@@ -145,7 +145,7 @@ def fail_over(
         known = replicas_of(components.values(), source, same)
         wanted = None if to is None else ServerAddress.parse(to)
         forced = wanted if force and role is None else None
-        begun = _taken_over(config, source, known, like, where, forced, same)
+        successor = _taken_over(config, source, known, like, where, forced, same)
         if role is not None and not role.is_master:
             # A killed process has started this: only the entries are left.
             target = _named(known, role.master, same) or role.master
@@ -154,9 +154,9 @@ def fail_over(
             stack.callback(ask_for_replicas, replica, config, target)
             epoch = push_relocation(leased, source, target, same, keep_source=True, message=message)
             return Takeover(shards, source, target, True, None, epoch=epoch)
-        if begun is not None:  # after a crash, by a process that was killed before the push
+        if successor is not None:  # after a crash, by a process that was killed before the push
             role, held, behind = None, None, 0
-            target = begun
+            target = successor
             replica = stack.enter_context(connected_to(target, like, where))
             stack.callback(ask_for_replicas, replica, config, target)
         elif role is not None:
@@ -395,7 +395,7 @@ def pending_fences(config: Any) -> list[Fence]:
             found.append(Fence(ServerAddress.parse(name), target, least=least))
         except (ValueError, TypeError, KeyError, InvalidArgumentError):
             raise ConfigError(
-                f"{_FENCES_KEY} {name} holds no fence", "look at it; delete it if all is well"
+                f"{_FENCES_KEY} {name} holds no fence", "check it; delete it if all is well"
             ) from None
     return found
 

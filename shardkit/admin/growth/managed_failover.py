@@ -160,7 +160,7 @@ def _wait_for_priority(entry: Entry, where: str, wanted: ServerAddress) -> None:
                     raise GrowthError(
                         f"a Sentinel did not learn within {_SECONDS:g} s that {wanted} has the "
                         "best priority; nothing has changed",
-                        "look at its log, or leave out --to",
+                        "check its log, or leave out --to",
                     )
                 time.sleep(20 * STEP)
 
@@ -180,7 +180,7 @@ def _replace_by_sentinels(
         if now > began + _SECONDS:
             raise GrowthError(
                 f"the Sentinels of {service!r} did not replace {source} within {_SECONDS:g} s",
-                "look at their logs",
+                "check their logs",
             )
         if now > asked + _AGAIN:  # there may have been no majority
             asked = now
@@ -314,7 +314,7 @@ def fail_over_cluster(
             if time.monotonic() > began + _SECONDS:
                 raise GrowthError(
                     f"{target.address} did not take over within {_SECONDS:g} s",
-                    "nothing has changed; look at its log",
+                    "nothing has changed; check its log",
                 )
             time.sleep(STEP)
         held = time.monotonic() - began

@@ -31,7 +31,7 @@ class GrowthError(ShardKitError):
 
 @dataclass(frozen=True)
 class ServerRole:
-    """What INFO replication says of a server.
+    """The replication state of a server, by INFO.
 
     Attributes:
         is_master: whether it takes writes.
@@ -201,11 +201,11 @@ def hand_over(master: Any, replica: Any, to: ServerAddress, seconds: float) -> f
         command = ("FAILOVER", "TO", seen[0].host, seen[0].port, "TIMEOUT", round(1000 * seconds))
         for attempt in range(_ATTEMPTS):
             if attempt:
-                time.sleep(seconds)  # what was held meanwhile goes first
+                time.sleep(seconds)  # writers that waited go first
             began = time.monotonic()
             try:
                 master.execute_command(*command)
-            except ResponseError:  # unless somebody else has begun or done it, who was stopped
+            except ResponseError:  # unless another process has started or done it
                 if not (role_of(replica).is_master or _is_handing_over(role_of(master))):
                     raise
             while True:
@@ -306,8 +306,8 @@ def wait_for_copy(master: Any, replica: Any, seconds: float, near: int = 1_000_0
             continue
         if found.is_master:
             raise GrowthError(
-                "the new server follows its master no more: it was restarted, or told so; nothing "
-                "has changed for clients",
+                "the new server no longer follows its master: it was restarted or reconfigured; "
+                "nothing has changed for clients",
                 "empty it if it has keys, and resume; or abort",
             )
         if found.linked and found.history == ahead.history and ahead.offset - found.offset < near:

@@ -170,7 +170,7 @@ def _show(output: Output, rotation: PasswordRotation, aborted: bool, dry_run: bo
             )
     else:
         output.line(
-            "stopped: both passwords are taken; look at these, then continue: "
+            "stopped: both passwords are taken; check these, then continue: "
             f"shardkit rotate {rotation.user} --resume",
             BAD,
         )

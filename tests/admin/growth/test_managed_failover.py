@@ -225,7 +225,7 @@ def test_sentinels_that_do_not_do_it_in_time_or_choose_another_are_told_of(
     # What others have left is no business of this service, or cannot be read.
     left = {str(B).encode(): b"100", str(A).encode(): b"unreadable"}
     config: Any = SimpleNamespace(hgetall=lambda key: left)
-    said = f"the Sentinels of 'main' did not replace {A} within 0.2 s; look at their logs"
+    said = f"the Sentinels of 'main' did not replace {A} within 0.2 s; check their logs"
     with pytest.raises(GrowthError, match=said):
         managed_failover.fail_over_sentinels(config, {}, SERVICE, "data", None)
     assert len(asked) > 1, "they may have found no majority"

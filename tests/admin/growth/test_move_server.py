@@ -439,7 +439,7 @@ def test_a_server_that_answers_late_is_asked_again(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("replica", "said"),
     [
-        (MASTER, "follows its master no more: .*nothing has changed.*; empty it if it has keys"),
+        (MASTER, "no longer follows its master: .*nothing has changed.*; empty it if it has keys"),
         ({**REPLICA, "master_link_status": "down"}, "within 0 s .its link .* is down.*; resume"),
         ({**REPLICA, "master_replid": "other"}, "within 0 s .its link .* is up.*; resume when"),
     ],
