@@ -1,4 +1,4 @@
-"""Which of the commands that clients use a user may not run."""
+"""Finds the commands that clients use and a user may not run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 
 def missing_rights(client: Any) -> list[str]:
     """Return the commands that clients use and this user may not run. Changes nothing."""
-    key = f"shardkit:preflight:{secrets.token_hex(8)}"  # is not there, and none of these makes it
+    key = f"shardkit:preflight:{secrets.token_hex(8)}"  # none of these commands creates it
     pipe = client.pipeline(transaction=False)
     for words in (
         ("GET", key),
@@ -25,9 +25,9 @@ def missing_rights(client: Any) -> list[str]:
         ("SCRIPT", "EXISTS", "0" * 40),
     ):
         pipe.execute_command(*words)
-    found = []
+    missing = []
     for answer in pipe.execute(raise_on_error=False):
         match = re.search(r"permissions to run the '(\S+)'", str(answer))
         if isinstance(answer, ResponseError) and match:
-            found.append(match[1].upper().replace("|", " "))
-    return found
+            missing.append(match[1].upper().replace("|", " "))
+    return missing
