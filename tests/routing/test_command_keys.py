@@ -473,14 +473,14 @@ def sent_names(module: Any) -> set[str]:
         ("JSON.MSET a $ 1 secret $", "give groups of 3"),
         (
             "LMPOP 0 secret LEFT",
-            "LMPOP with a number of keys that is no positive integer; give the number of keys as argument 1",
+            "LMPOP with a number of keys that is no positive integer; give the number",
         ),
         ("ZINTER secret a", "ZINTER with a number of keys that is no positive integer"),
         ("ZINTER -1 secret", "ZINTER with a number of keys that is no positive integer"),
         ("ZINTER 1.0 secret", "ZINTER with a number of keys that is no positive integer"),
         (
             "EVAL secret x",
-            "EVAL with a number of keys that is no integer; give the number of keys as argument 2",
+            "EVAL with a number of keys that is no integer; give the number",
         ),
         (
             "EVAL secret 2 a",
