@@ -115,8 +115,7 @@ def failover(
             output.line(f"{fence.source} is back, and a replica of {fence.target}", GOOD)
         else:
             output.line(
-                f"{fence.source} will be fenced when it is back: "
-                "shardkit failover --guard SECONDS",
+                f"{fence.source} will be fenced when it is back: shardkit failover --guard SECONDS",
                 DOUBTFUL,
             )
 
