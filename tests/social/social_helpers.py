@@ -15,6 +15,7 @@ from shardkit.operations.drivers import BlockingDriver
 from shardkit.social import BlockResult, FollowResult, MuteResult
 
 PLACES = {"many": 16, "few": 4, "one": 3}
+ACTIONS = "post delete follow unfollow block unblock mute unmute list off"
 LIMITS: dict[str, Any] = {"parts": 4, "fan_out_limit": 5, "pass_size": 3}
 
 
