@@ -102,7 +102,7 @@ class BulkFollow:
         1,000 users; and for the accounts above the limit what `SocialNetwork.reconcile` costs.
         """
         layout = self._layout
-        cards = script("social/cards")
+        cards = script("social/count_relations")
         clocks = [layout.of_relations("clock", part) for part in range(self._parts)]
         places = [layout.relations(part) for part in range(self._parts)]
         replies = yield [

@@ -112,7 +112,10 @@ class CityTotals(Structure[Face]):
             keys = [self._key("done", day)]
             for kind in KINDS:
                 beside = self._key(f"adding:{turn}:{kind}", day)
-                yield from self._write(beside, _by(kind, tally.counts[day]))
+                totals: Counter[str] = Counter()
+                for city, count in tally.counts[day].items():
+                    totals[_member(kind, city)] += count
+                yield from self._write(beside, totals)
                 keys += [self._key(kind, day), beside]
             call = script_call(self.component, script("geo/add_totals"), keys, [file])
             [was_new] = yield [call]
@@ -223,14 +226,6 @@ class CityTotals(Structure[Face]):
             with suppress(ValueError):
                 day = date.fromisoformat(day)
         return day_of(self.name, day).isoformat()  # type: ignore[arg-type]  # refuses text
-
-
-def _by(kind: str, counts: Mapping[City, int]) -> Counter[str]:
-    """Return the totals of one kind, by the stored form of a place."""
-    totals: Counter[str] = Counter()
-    for city, count in counts.items():
-        totals[_member(kind, city)] += count
-    return totals
 
 
 def _member(kind: str, city: City) -> str:

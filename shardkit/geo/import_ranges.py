@@ -102,7 +102,8 @@ class ImportInput:
 
     def ranges(self) -> Iterator[Numbered]:
         """Return the ranges in order, disjoint, with adjacent ranges of one city merged."""
-        return merged(disjoint(self._sorted()))
+        self._ranges.sort(key=itemgetter(0))  # stable: otherwise in input order
+        return merged(disjoint(heapq.merge(*self._runs, self._ranges, key=itemgetter(0))))
 
     def _declare(self, city: City) -> Iterator[tuple[int, City]]:
         """Number a city that ranges refer to by id; the first city with an id wins."""
@@ -132,11 +133,6 @@ class ImportInput:
         self._ranges.sort(key=itemgetter(0))
         self._runs.append(_SortedRun(self._file, self._ranges))
         self._ranges = []
-
-    def _sorted(self) -> Iterator[Numbered]:
-        """Yield the ranges by their beginning, and otherwise in input order."""
-        self._ranges.sort(key=itemgetter(0))
-        return heapq.merge(*self._runs, self._ranges, key=itemgetter(0))
 
 
 class _SortedRun:

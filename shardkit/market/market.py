@@ -68,8 +68,7 @@ class Market(Structure[Face]):
         result = yield from Transfers.issue.steps(self.transfers, Leg(_user(user), changes))
         if not result:
             raise InvalidArgumentError(
-                f"{self.name}: {shown(user)} would have more than {HIGHEST:,}",
-                "deposit less",
+                f"{self.name}: the balance of {shown(user)} would be too large", "deposit less"
             )
 
     @operation

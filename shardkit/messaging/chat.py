@@ -599,11 +599,6 @@ class Chats(Structure[Face]):
             notes.append(Suspicion(lost, "join(chat, user), of each"))
         return notes
 
-    def _last(self, chat: str) -> Operation[int]:
-        key = self._keys(chat)[2]
-        [last] = yield [self._at(key, "HGET", key, "last")]
-        return stored_integer(self.component, key, "last", last or b"0")
-
     def _check_messages(self, chat: str, stored: Sequence[bytes]) -> Operation[Suspicions]:
         """Check that messages can be read."""
         if not stored:
@@ -624,9 +619,10 @@ class Chats(Structure[Face]):
         """Check that positions are those of messages, and that lists are complete."""
         if not users:
             return []
-        key = self._keys(chat)[1]
+        _, key, state, *_ = self._keys(chat)
         [scores] = yield [self._at(key, "ZMSCORE", key, *users)]
-        last = yield from self._last(chat)
+        [text] = yield [self._at(state, "HGET", state, "last")]
+        last = stored_integer(self.component, state, "last", text or b"0")
         notes = [
             Suspicion(damage(self.component, key, f"{user!r} at {score!r}", f"at most {last}"))
             for user, score in zip(users, scores, strict=True)

@@ -280,7 +280,10 @@ class FanOut:
             # Followers who came or left get their marks before the mode changes.
             replies = (yield counts) if counts else []
             yield from self._clean_up_after_leavers(job, written, replies)
-            yield [self._end_mode_change(job)]
+            keys = [self.layout.owned("user", job.author), self.layout.near("pending", job.author)]
+            sent = (job.version, FETCHED if job.action == MARK else PUSHED, job.note)
+            end = script("social/end_mode_change")
+            yield [script_call(self.layout.users, end, keys, sent, idempotent=True)]
             return
         finish = self._finish_command(job.subject, job.author, job.note)
         [finished, *replies] = yield [finish, *counts]
@@ -292,13 +295,6 @@ class FanOut:
             yield [self._remove_note(job)]
         else:
             yield from self._withdraw(job, written)
-
-    def _end_mode_change(self, job: FanOutJob) -> Command:
-        layout = self.layout
-        keys = [layout.owned("user", job.author), layout.near("pending", job.author)]
-        arguments = (job.version, FETCHED if job.action == MARK else PUSHED, job.note)
-        call = script("social/end_mode_change")
-        return script_call(layout.users, call, keys, arguments, idempotent=True)
 
     def _remove_note(self, job: FanOutJob) -> Command:
         pending = self.layout.near("pending", job.author)

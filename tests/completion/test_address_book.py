@@ -23,22 +23,7 @@ from shardkit.errors import (
 from shardkit.local import LocalServer
 from shardkit.structures.base import parameters
 
-AWKWARD = [
-    "{",
-    "a{",
-    "áb",
-    "éü",
-    "é",
-    "日月",
-    "日本",
-    "日本語",
-    "A",
-    "a",
-    "-",
-    "7",
-    "`",
-    "\U0010ffff",
-]
+AWKWARD = ["{", "a{", "áb", "éü", "é", "日月", "日本", "日本語", "A", "a", "7", "`", "\U0010ffff"]
 
 
 @pytest.fixture(params=[("one", 1), ("few", 1), ("few", 5)], ids=str)

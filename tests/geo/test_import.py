@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import count as count_up
@@ -164,15 +164,21 @@ def calls(batch: Any, script: str) -> bool:
     return any(command.script and command.script.name == script for command in batch)
 
 
+def advance(kit: ShardKit, steps: Any, until: Callable[[Any], bool]) -> Any:
+    """Run an import up to a batch, which is returned and not sent."""
+    batch = next(steps)
+    while not until(batch):
+        batch = steps.send(sent(kit, batch))
+    return batch
+
+
 @pytest.mark.parametrize("killed", [True, False])
 def test_what_an_import_writes_after_another_has_begun_is_removed_by_a_third_or_itself(
     kit: ShardKit, killed: bool
 ) -> None:
     ip = kit.ip_to_city(component="many")
     late = ip.deferred.import_from(OLD)
-    batch = next(late)
-    while not writes(batch):
-        batch = late.send(sent(kit, batch))
+    batch = advance(kit, late, writes)
     second = ip.import_from(NEW).generation
     answer = sent(kit, batch)  # it does not know yet
     assert len(generations(kit, "many")) == 2
@@ -192,9 +198,7 @@ def test_an_interrupted_import_writes_no_more_blocks(
     monkeypatch.setattr(block_store, "BLOCKS_AT_ONCE", 7)
     ip = kit.ip_to_city(component="many")
     late = ip.deferred.import_from(IpRange(n << 16, (n << 16) + 9, BONN) for n in range(30))
-    batch = next(late)
-    while not writes(batch):
-        batch = late.send(sent(kit, batch))
+    batch = advance(kit, late, writes)
     ip.import_from(NEW)
     batches: list[Any] = []
     with pytest.raises(StructureError, match="another import has started"):
@@ -206,9 +210,7 @@ def test_an_interrupted_import_writes_no_more_blocks(
 def test_an_import_that_has_written_all_does_not_replace_a_later_one(kit: ShardKit) -> None:
     ip = kit.ip_to_city(component="many")
     late = ip.deferred.import_from(OLD)
-    batch = next(late)
-    while not calls(batch, "geo/switch"):
-        batch = late.send(sent(kit, batch))
+    batch = advance(kit, late, lambda batch: calls(batch, "geo/switch"))
     ip.import_from(NEW)
     with pytest.raises(StructureError, match="another import has started"):
         to_its_end(kit, late, batch)
@@ -220,9 +222,7 @@ def test_an_import_that_is_killed_while_it_is_abandoned_is_removed_by_the_next(
 ) -> None:
     ip = kit.ip_to_city(component="many")
     steps = ip.deferred.import_from(OLD)
-    batch = next(steps)
-    while not writes(batch):
-        batch = steps.send(sent(kit, batch))
+    batch = advance(kit, steps, writes)
     sent(kit, batch)
     batch = steps.throw(StructureError("something fails now"))
     assert calls(batch, "geo/abandon")
@@ -238,9 +238,7 @@ def test_an_import_that_just_stopped_is_cleaned_up_by_those_after_it(kit: ShardK
     ip = kit.ip_to_city(component="many")
     number = ip.import_from(OLD).generation
     steps = ip.deferred.import_from(NEW)
-    batch = next(steps)
-    while not writes(batch):
-        batch = steps.send(sent(kit, batch))
+    batch = advance(kit, steps, writes)
     sent(kit, batch)
     steps.close()
     assert generations(kit, "many") == {str(number), str(number + 1)}
@@ -482,9 +480,7 @@ def test_the_layout_of_the_book_without_ranges_gives_its_cities_only(kit: ShardK
 def test_a_failed_import_whose_switch_arrived_all_the_same_keeps_its_data(kit: ShardKit) -> None:
     ip = kit.ip_to_city(component="many")
     steps = ip.deferred.import_from(OLD)
-    batch = next(steps)
-    while not calls(batch, "geo/switch"):
-        batch = steps.send(sent(kit, batch))
+    batch = advance(kit, steps, lambda batch: calls(batch, "geo/switch"))
     sent(kit, batch)  # its answer is lost
     with pytest.raises(StructureError, match="the answer is lost"):
         to_its_end(kit, steps, steps.throw(StructureError("the answer is lost")))

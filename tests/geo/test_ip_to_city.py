@@ -29,6 +29,14 @@ def ip(request: pytest.FixtureRequest, face: Face) -> Any:
     return face.kit.ip_to_city(component=request.param)
 
 
+@pytest.fixture
+def now(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time of the kit, which a test sets."""
+    seconds = [1000.0]
+    monkeypatch.setattr(kit._clock, "fixed", lambda: seconds[0])
+    return seconds
+
+
 def test_addresses_are_found_with_the_ends_of_ranges_and_gaps(face: Face, ip: Any) -> None:
     items = ranges(
         ("1.0.0.0/24", BONN),
@@ -86,13 +94,9 @@ def test_random_ranges_are_as_brute_force_finds_them(face: Face, ip: Any, seed: 
 @pytest.mark.parametrize("wrong", ["1.2.3", "999.2.3.4", "", None, 16909060])
 def test_what_is_no_address_is_refused_before_anything_is_asked(face: Face, wrong: Any) -> None:
     ip = face.kit.ip_to_city(component="few")
-    calls: list[Callable[[], Any]] = [
-        lambda: ip.find(wrong),
-        lambda: ip.find_many(["1.2.3.4", wrong]),
-    ]
-    for call in calls:
+    for find, asked in ((ip.find, wrong), (ip.find_many, ["1.2.3.4", wrong])):
         with pytest.raises(InvalidArgumentError, match="is not an IP address"):
-            face.run(call())
+            face.run(find(asked))
     face.run(ip.import_from(ranges(("1.0.0.0/24", BONN))))
     with pytest.raises(InvalidArgumentError, match="is not an IP address"):
         face.run(ip.local()).find(wrong)
@@ -209,10 +213,8 @@ def test_many_look_ups_together_are_one_exchange(kit: ShardKit) -> None:
 
 
 def test_a_look_up_is_one_exchange_and_asks_for_the_generation_once_a_second(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    kit: ShardKit, now: list[float]
 ) -> None:
-    now = [1000.0]
-    monkeypatch.setattr(kit._clock, "fixed", lambda: now[0])
     ip = kit.ip_to_city(component="many")
     ip.import_from(ranges(("1.0.0.0/24", BONN)))
 
@@ -239,10 +241,8 @@ def test_a_look_up_is_one_exchange_and_asks_for_the_generation_once_a_second(
 
 
 def test_what_there_was_nothing_of_is_found_once_it_is_imported(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    kit: ShardKit, now: list[float]
 ) -> None:
-    now = [1000.0]
-    monkeypatch.setattr(kit._clock, "fixed", lambda: now[0])
     reader, writer = (kit.ip_to_city(component="many") for _ in range(2))
     writer.import_from(ranges(("1.0.0.0/24", BONN)))
     assert reader.find_many(["2001:db8::1", "9.9.9.9"]) == [None, None]
@@ -349,10 +349,8 @@ def test_a_portion_ends_where_blocks_are_many_or_large() -> None:
 
 
 def test_a_removal_elsewhere_is_noticed_and_a_reader_gives_up_after_some_changes(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    kit: ShardKit, now: list[float]
 ) -> None:
-    now = [1000.0]
-    monkeypatch.setattr(kit._clock, "fixed", lambda: now[0])
     reader, writer = (kit.ip_to_city(component="many") for _ in range(2))
     writer.import_from(ranges(("1.0.0.0/24", BONN)))
     steps = reader.deferred.find("1.0.0.1")
@@ -379,10 +377,8 @@ def test_a_removal_elsewhere_is_noticed_and_a_reader_gives_up_after_some_changes
 
 
 def test_who_was_suspended_while_a_generation_expired_looks_again(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    kit: ShardKit, now: list[float]
 ) -> None:
-    now = [1000.0]
-    monkeypatch.setattr(kit._clock, "fixed", lambda: now[0])
     reader, writer = (kit.ip_to_city(component="one") for _ in range(2))
     old = writer.import_from(ranges(("1.0.0.0/24", BONN))).generation
     assert reader.find("9.9.9.9") is None

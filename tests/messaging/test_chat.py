@@ -10,15 +10,12 @@ from typing import Any
 
 import pytest
 from faces import Face, clocked, holder, keys_of
+from messaging_helpers import Clock, bodies
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import DamagedDataError, InvalidArgumentError
-from shardkit.messaging import Chats, Message
-
-
-def bodies(messages: list[Message]) -> list[Any]:
-    return [message.body for message in messages]
+from shardkit.messaging import Chats
 
 
 def news(face: Face, chats: Any, user: str) -> dict[str, list[Any]]:
@@ -33,16 +30,6 @@ def rest_of(steps: Any, step: Any) -> Any:
             step = steps.send(replies)
         except StopIteration as done:
             return done.value
-
-
-class Clock:
-    """A time that a test sets."""
-
-    def __init__(self) -> None:
-        self.seconds = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 def test_members_fetch_at_their_own_pace_until_they_acknowledge(face: Face) -> None:
@@ -154,51 +141,32 @@ def test_an_unfinished_join_shows_nobody_anything_and_is_forgotten(kit: ShardKit
     assert [bodies(found.messages) for found in chats.fetch("ben")] == [[2]]
 
 
-def test_a_join_that_comes_through_after_it_was_forgotten_begins_again(kit: ShardKit) -> None:
-    clock = Clock()
-    chats = clocked(kit, now=clock).chats(component="many")
-    chat = chats.create("anna", [], 1)
-    assert chat is not None
-    slow = chats.deferred.join(chat, "ben")
-    batch: Any = next(slow)
-    batch = slow.send(kit.driver.link.send(batch))  # the list is written; now it stalls
-    clock.seconds += 61
-    assert chats.fetch("ben") == []
-    assert chats.chats("ben") == []
-    assert kit.driver.run(rest_of(slow, batch)) == 1
-    assert chats.chats("ben") == [chat]
-    chats.send(chat, "anna", 2)
-    assert [bodies(found.messages) for found in chats.fetch("ben")] == [[2]]
-
-
-def test_a_chat_whose_members_were_forgotten_while_it_was_created_begins_again(
-    kit: ShardKit,
+@pytest.mark.parametrize("stalled", ["create", "join"])
+@pytest.mark.parametrize("event", ["forgotten", "overtaken by leaving"])
+def test_a_call_that_stalls_between_list_and_chat_begins_again(
+    kit: ShardKit, stalled: str, event: str
 ) -> None:
+    """Otherwise leaving removes the join's entry from the list. The simulator found this."""
     clock = Clock()
     chats = clocked(kit, now=clock).chats(component="many")
-    slow = chats.deferred.create("anna", ["ben"], 1, chat="c")
+    slow: Any = chats.deferred.create("anna", ["ben"], 1, chat="c")
+    if stalled == "join":
+        chats.create("anna", [], 1, chat="c")
+        slow = chats.deferred.join("c", "ben")
     batch: Any = next(slow)
     batch = slow.send(kit.driver.link.send(batch))  # the lists are written; now it stalls
-    clock.seconds += 61
-    assert chats.fetch("ben") == []
-    assert chats.chats("ben") == []
-    assert kit.driver.run(rest_of(slow, batch)) == "c"
+    if event == "forgotten":
+        clock.seconds += 61
+        assert chats.fetch("ben") == []
+        assert chats.chats("ben") == []
+    elif stalled == "join":
+        assert chats.join("c", "ben") == 1
+        assert chats.leave("c", "ben") is True
+    assert kit.driver.run(rest_of(slow, batch)) == ("c" if stalled == "create" else 1)
     assert chats.chats("ben") == ["c"]
-    assert {chat.chat: bodies(chat.messages) for chat in chats.fetch("ben")} == {"c": [1]}
-
-
-def test_a_join_that_is_overtaken_by_leaving_begins_again(kit: ShardKit) -> None:
-    """Otherwise leaving takes the join's entry out of the list. Found by the simulator."""
-    chats = kit.chats(component="many")
-    chat = chats.create("anna", [], 1)
-    assert chat is not None
-    slow = chats.deferred.join(chat, "ben")
-    batch: Any = next(slow)
-    batch = slow.send(kit.driver.link.send(batch))  # the list is written; now it stalls
-    assert chats.join(chat, "ben") == 1
-    assert chats.leave(chat, "ben") is True
-    assert kit.driver.run(rest_of(slow, batch)) == 1
-    assert chats.chats("ben") == [chat]
+    chats.send("c", "anna", 2)
+    new = [1, 2] if stalled == "create" else [2]
+    assert [bodies(each.messages) for each in chats.fetch("ben")] == [new]
 
 
 def test_a_list_that_was_lost_is_written_from_the_members(kit: ShardKit) -> None:

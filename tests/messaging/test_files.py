@@ -5,17 +5,20 @@ from __future__ import annotations
 import gzip
 import io
 import random
+import re
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 from faces import Face, clocked, keys_of
+from messaging_helpers import Clock
 
 import shardkit
-from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit import AsyncShardKit, ShardKit
 from shardkit.errors import (
     ChannelError,
     DamagedDataError,
@@ -34,14 +37,8 @@ TEXT = b"\n".join(LINES) + b"\n"
 MEMBERS = b"".join(gzip.compress(TEXT[n : n + 9000]) for n in range(0, len(TEXT), 9000))
 
 
-class Clock:
-    """A time that a test sets."""
-
-    def __init__(self) -> None:
-        self.seconds = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.seconds
+def chunks_of(kit: ShardKit, component: str = "many", name: str = "files") -> list[str]:
+    return [key for key in keys_of(kit, component) if key.startswith(f"{name}:{{logs:")]
 
 
 def publish(face: Face, files: Any, content: bytes, name: str = "a.log", **more: Any) -> Any:
@@ -49,7 +46,7 @@ def publish(face: Face, files: Any, content: bytes, name: str = "a.log", **more:
 
 
 def test_a_directory_is_read_by_every_reader_and_removed_when_all_have(
-    face: Face, shard_map: ShardMap, tmp_path: Path
+    face: Face, kit: ShardKit, tmp_path: Path
 ) -> None:
     contents = {"b.log": TEXT, "a.log.gz": MEMBERS, "empty": b"", "tail": b"no line feed"}
     for name, content in contents.items():
@@ -66,45 +63,27 @@ def test_a_directory_is_read_by_every_reader_and_removed_when_all_have(
     status = face.run(files.status("logs"))
     assert status.held == sum(map(len, contents.values()))
     assert status.open == {"x": 4, "y": 4}
-    with shardkit.connect(shard_map) as kit:
-        chunks = [key for key in keys_of(kit, "many") if key.startswith("files:{logs:")]
-    assert len(chunks) == sum(-(-len(content) // 10_000) for content in contents.values())
+    assert len(chunks_of(kit)) == sum(-(-len(content) // 10_000) for content in contents.values())
     for reader in ("x", "y"):
-        found = {}
-        for file in face.list(_all(face, files, reader)):
-            found[file.name] = file.lines
-        assert found == {
-            "b.log": LINES,
-            "a.log.gz": LINES,
-            "empty": [],
-            "tail": [b"no line feed"],
-        }
+        read = dict(face.list(_all(face, files, reader)))
+        tail = {"empty": [], "tail": [b"no line feed"]}
+        assert read == {"b.log": LINES, "a.log.gz": LINES, **tail}
     status = face.run(files.status("logs"))
     assert (status.held, status.files, status.open) == (0, [], {"x": 0, "y": 0})
-    with shardkit.connect(shard_map) as kit:
-        assert not [key for key in keys_of(kit, "many") if key.startswith("files:{logs:")]
+    assert not chunks_of(kit)
     assert face.run(files.delete("logs"))
-    with shardkit.connect(shard_map) as kit:
-        assert not keys_of(kit, "many")
-
-
-class Read:
-    """A file that was read: its name, and its lines."""
-
-    def __init__(self, name: str, lines: list[bytes]) -> None:
-        self.name = name
-        self.lines = lines
+    assert not keys_of(kit, "many")
 
 
 def _all(face: Face, files: Any, reader: str) -> Any:
     def blocking() -> Any:
         for file in files.take_all("logs", reader):
-            yield Read(file.name, list(files.lines(file)))
+            yield file.name, list(files.lines(file))
             files.done(file)
 
     async def awaiting() -> Any:
         async for file in files.take_all("logs", reader):
-            yield Read(file.name, [line async for line in files.lines(file)])
+            yield file.name, [line async for line in files.lines(file)]
             await files.done(file)
 
     return awaiting() if face.runner else blocking()
@@ -195,8 +174,7 @@ def test_a_file_that_ends_while_it_is_published_leaves_no_chunks_behind(
         else:
             with pytest.raises(FileStalledError, match="gave up"):
                 run_on(kit, steps, step)
-        left = keys_of(kit, "many")
-        assert not [key for key in left if key.startswith(f"f{exchanges}:{{logs:")]
+        assert not chunks_of(kit, name=f"f{exchanges}")
         if ending == "given up":
             assert files.status("logs").held == 0
             files.delete("logs")
@@ -255,14 +233,14 @@ def test_a_file_is_there_until_the_last_of_ten_readers_has_finished_it(kit: Shar
     for name in ("x", "x:done", "1:0"):  # names of files never meet other keys
         files.publish("logs", io.BytesIO(TEXT[:5000]), name=name)
     for n in range(10):
-        assert len([key for key in keys_of(kit, "many") if key.startswith("files:{logs:")]) == 15
+        assert len(chunks_of(kit)) == 15
         for _ in range(3):
             file = files.take("logs", str(n))
             assert file is not None
             assert b"".join(files.read(file)) == TEXT[:5000]
             files.done(file)
         assert files.take("logs", str(n)) is None
-    assert not [key for key in keys_of(kit, "many") if key.startswith("files:{logs:")]
+    assert not chunks_of(kit)
     assert files.status("logs").held == 0
 
 
@@ -357,27 +335,20 @@ def test_a_file_that_is_larger_than_the_limit_flows_through_both_ways(kit: Shard
     assert files.status("logs").held == 0
 
 
-def test_a_publisher_waits_for_space_and_says_when_nobody_makes_any(face: Face) -> None:
-    files = face.kit.files(component="few")
-    face.run(files.create("logs", ["x"], byte_limit=3000, chunk_size=1000))
-    publish(face, files, b"x" * 3000, "full")
-    with pytest.raises(FileStalledError, match="no space"):
-        publish(face, files, b"y" * 100, "next", timeout=0.05)
-    file = face.run(files.take("logs", "x"))
-    assert face.list(files.read(file)) == [b"x" * 1000] * 3
-    face.run(files.done(file))
-    assert face.run(files.status("logs")).held == 0
-
-
-def test_a_publisher_stores_no_more_than_there_is_space_for(face: Face, kit: ShardKit) -> None:
+def test_a_publisher_waits_for_space_and_stores_no_more_than_there_is(
+    face: Face, kit: ShardKit
+) -> None:
     files = face.kit.files(component="few")
     face.run(files.create("logs", ["x"], byte_limit=2500, chunk_size=1000))
-    before = keys_of(kit, "few")
+    publish(face, files, b"x" * 1000, "first")
     with pytest.raises(FileStalledError, match="no space"):
-        publish(face, files, b"x" * 5000, timeout=0.05)
-    chunks = [key for key in keys_of(kit, "few") - before if key.startswith("files:{logs:")]
-    assert len(chunks) == 2
+        publish(face, files, b"y" * 5000, "next", timeout=0.05)
+    assert len(chunks_of(kit, "few")) == 2
     assert face.run(files.status("logs")).held == 2000
+    file = face.run(files.take("logs", "x"))
+    assert face.list(files.read(file)) == [b"x" * 1000]
+    face.run(files.done(file))
+    assert face.run(files.status("logs")).held == 1000
 
 
 def test_a_publisher_that_was_killed_is_resumed_by_another(kit: ShardKit) -> None:
@@ -404,9 +375,7 @@ def test_a_publisher_that_was_killed_is_resumed_by_another(kit: ShardKit) -> Non
         assert b"".join(files.read(reader)) == content
         files.done(reader)
         assert files.status("logs").held == 0
-        assert not [
-            key for key in keys_of(kit, "many") if key.startswith(f"f{killed_after}:{{logs:")
-        ]
+        assert not chunks_of(kit, name=f"f{killed_after}")
 
 
 def test_a_file_that_nobody_can_read_is_given_up_after_its_attempts(face: Face) -> None:
@@ -621,13 +590,28 @@ def test_what_is_damaged_is_named(kit: ShardKit) -> None:
     assert not list(files.check("logs"))
 
 
-def test_a_size_of_chunks_that_cannot_be_is_named(kit: ShardKit) -> None:
-    files = kit.files(component="one")
+@pytest.mark.parametrize(
+    ("part", "field", "stored", "message"),
+    [
+        ("", "chunk", "many", "chunk=b'many'"),
+        (":names", "a", "many", "a=many"),
+        *(("", "readers", readers, "readers=") for readers in ("x", "[1]", '"x"')),
+    ],
+)
+def test_a_damaged_field_is_named(
+    kit: ShardKit, part: str, field: str, stored: str, message: str
+) -> None:
+    files, key = kit.files(component="one"), f"files:{{logs}}{part}"
     files.create("logs", ["x"], chunk_size=1000)
     files.publish("logs", io.BytesIO(TEXT), name="a")
-    kit.client("one").hset("files:{logs}", "chunk", "many")
-    with pytest.raises(DamagedDataError, match=r"files:\{logs\} is damaged: chunk=b'many'"):
-        list(files.check("logs"))
+    kit.client("one").hset(key, field, stored)
+    calls: dict[str, Callable[[], Any]] = {
+        "chunk": lambda: list(files.check("logs")),
+        "readers": lambda: files.status("logs"),
+        "a": lambda: files.publish("logs", io.BytesIO(TEXT), name="a"),
+    }
+    with pytest.raises(DamagedDataError, match=re.escape(f"{key} is damaged: {message}")):
+        calls[field]()
 
 
 def test_what_is_refused_is_named(kit: ShardKit) -> None:
@@ -677,7 +661,7 @@ def test_a_channel_is_deleted_with_the_chunks_that_a_killed_reader_was_to_remove
     assert b"".join(files.read(file)) == TEXT
     kit.driver.link.send(next(files.deferred.done(file)))  # type: ignore[arg-type]  # killed now
     assert files.status("logs").files == []
-    assert [key for key in keys_of(kit, "many") if key.startswith("files:{logs:")]
+    assert chunks_of(kit)
     assert files.delete("logs")
     assert not keys_of(kit, "many")
 
@@ -722,25 +706,6 @@ def test_what_is_not_yet_there_is_not_given_out_to_who_has_read_all_before_it(
         file = files.take("logs", "x") or file
     assert file._chunks > chunks
     steps.close()
-
-
-def test_a_number_of_a_file_that_is_none_is_named_with_the_file(kit: ShardKit) -> None:
-    files = kit.files(component="one")
-    files.create("logs", ["x"])
-    kit.client("one").hset(files._keys("logs")[1], "a", "many")
-    with pytest.raises(DamagedDataError, match="is damaged: a=many") as raised:
-        files.publish("logs", io.BytesIO(TEXT), name="a")
-    assert raised.value.key == files._keys("logs")[1]
-
-
-@pytest.mark.parametrize("readers", ["x", "[1]", '"x"'])
-def test_readers_that_are_no_names_are_named(readers: str, kit: ShardKit) -> None:
-    files = kit.files(component="one")
-    files.create("logs", ["x"])
-    kit.client("one").hset("files:{logs}", "readers", readers)
-    with pytest.raises(DamagedDataError, match=r"files:\{logs\} is damaged: readers=") as raised:
-        files.status("logs")
-    assert raised.value.expected == "names as JSON"
 
 
 def test_a_channel_whose_key_is_of_another_type_is_named_and_nothing_else(kit: ShardKit) -> None:

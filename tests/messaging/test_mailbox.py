@@ -6,29 +6,15 @@ import asyncio
 import threading
 import time
 from random import Random
-from typing import Any
 
 import pytest
 from faces import Face, clocked, holder, keys_of
+from messaging_helpers import Clock, bodies
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
-from shardkit.messaging import DROP_OLDEST, Mailboxes, Message
-
-
-class Clock:
-    """A time that a test sets."""
-
-    def __init__(self) -> None:
-        self.seconds = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
-def bodies(messages: list[Message]) -> list[Any]:
-    return [message.body for message in messages]
+from shardkit.messaging import DROP_OLDEST, Mailboxes
 
 
 def test_what_is_sent_is_fetched_in_order_and_gone_once_it_is_acknowledged(face: Face) -> None:

@@ -15,6 +15,7 @@ from shardkit.operations.drivers import BlockingDriver
 from shardkit.social import BlockResult, FollowResult, MuteResult
 
 PLACES = {"many": 16, "few": 4, "one": 3}
+ACTIONS = "post delete follow unfollow block unblock mute unmute list off"
 LIMITS: dict[str, Any] = {"parts": 4, "fan_out_limit": 5, "pass_size": 3}
 
 
@@ -84,21 +85,7 @@ def act(face: Face, network: Any, model: Model, dice: random.Random) -> None:
     """Do something at random in both, and compare what it says."""
     run = face.run
     first, second = dice.sample(model.users, 2)
-    what = dice.choices(
-        [
-            "post",
-            "delete",
-            "follow",
-            "unfollow",
-            "block",
-            "unblock",
-            "mute",
-            "unmute",
-            "list",
-            "off",
-        ],
-        [8, 3, 10, 6, 1, 1, 1, 1, 4, 2],
-    )[0]
+    what = dice.choices(ACTIONS.split(), [8, 3, 10, 6, 1, 1, 1, 1, 4, 2])[0]
     if what == "post":
         status = run(network.post(first, f"by {first}", n=dice.randrange(100)))
         assert status not in model.posts

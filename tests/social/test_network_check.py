@@ -34,59 +34,48 @@ def network(face: Face, monkeypatch: pytest.MonkeyPatch) -> Any:
     return network
 
 
-Damages = dict[str, tuple[Callable[[Any, Any], str], str]]
+Key = Callable[[Any], str]
+Damage = Callable[[Any, Any], str]
 
 
-def field(kind: str, name: str, value: object) -> Callable[[Any, Any], str]:
-    def act(of: Any, network: Any) -> str:
-        key: str = network.layout.owned(kind, network.list if kind == "list" else network.ada)
-        of(key).hset(key, name, value)
-        return key
+def changed(make: Key, change: Callable[[Any, str], object]) -> Damage:
+    """Return a damage: a change of the key of a network, by the client that has it."""
 
-    return act
-
-
-def lost(make: Callable[[Any], str]) -> Callable[[Any, Any], str]:
     def act(of: Any, network: Any) -> str:
         key = make(network)
-        of(key).delete(key)
+        change(of(key), key)
         return key
 
     return act
 
 
-def a_string(make: Callable[[Any], str]) -> Callable[[Any, Any], str]:
-    def act(of: Any, network: Any) -> str:
-        key = make(network)
-        client = of(key)
-        client.delete(key)
-        client.set(key, "x")
-        return key
-
-    return act
+def field(kind: str, name: str, value: object) -> Damage:
+    return changed(
+        lambda n: str(n.layout.owned(kind, n.list if kind == "list" else n.ada)),
+        lambda client, key: client.hset(key, name, value),
+    )
 
 
-def half_a_relation(of: Any, network: Any) -> str:
-    layout = network.layout
-    part = layout.part(network.friend, network.ada)
-    key: str = layout.relation("followers", part, network.ada)
-    of(key).zrem(key, network.friend)
-    return key
+def lost(make: Key) -> Damage:
+    return changed(make, lambda client, key: client.delete(key))
 
 
-def endless(make: Callable[[Any], str]) -> Callable[[Any, Any], str]:
-    def act(of: Any, network: Any) -> str:
-        key = make(network)
-        client = of(key)
-        client.zadd(key, {client.zrange(key, 0, 0)[0]: "inf"})
-        return key
+def a_string(make: Key) -> Damage:
+    return changed(make, lambda client, key: (client.delete(key), client.set(key, "x")))
 
-    return act
+
+def endless(make: Key) -> Damage:
+    return changed(make, lambda c, key: c.zadd(key, {c.zrange(key, 0, 0)[0]: "inf"}))
 
 
 def followers(network: Any) -> str:
     part = network.layout.part(network.friend, network.ada)
     return str(network.layout.relation("followers", part, network.ada))
+
+
+def half_a_relation(of: Any, network: Any) -> str:
+    of(followers(network)).zrem(followers(network), network.friend)
+    return followers(network)
 
 
 def anothers_status(of: Any, network: Any) -> str:
@@ -96,7 +85,7 @@ def anothers_status(of: Any, network: Any) -> str:
 
 
 # What is done, and what is found; rebuild() corrects those that say so.
-DAMAGES: Damages = {
+DAMAGES: dict[str, tuple[Damage, str]] = {
     "a counter": (field("user", "followers", 77), "followers=b'77'"),
     "a counter of posts": (field("user", "posts", 77), "posts=77"),
     "posts that are no number": (field("user", "posts", "x"), "a field that cannot be read"),

@@ -26,7 +26,7 @@ local function check_format(key)
   return check_text(key, redis.call('HGET', key, 'format'))
 end
 
--- Wake up to so many of those who wait: entries "<channel> <waiter>" of a SET. One whose process is
+-- Wake some waiters: entries "<channel> <waiter>" of a SET. One whose process is
 -- gone does not count.
 local function wake(waiters, count)
   while count > 0 do

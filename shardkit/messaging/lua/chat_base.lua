@@ -28,7 +28,7 @@ end
 
 local function add(now, text)
   local last = count_of(STATE, 'last')
-  -- Ids go on even if the state was lost.
+  -- Ids continue even if the state was lost.
   last = math.max(last, tonumber(redis.call('ZRANGE', MESSAGES, -1, -1, 'WITHSCORES')[2] or 0))
   local id = digits(last + 1)
   redis.call('ZADD', MESSAGES, id, string.format('{"id":%s,"at":%.6f,%s', id, now / 1000000, text))

@@ -7,7 +7,7 @@
 -- ARGV[1]  the time in microseconds; empty for the server's clock
 -- ARGV[2]  how many messages are kept as history
 -- ARGV[3]  the first message, as JSON without what comes before the sender; or nothing
--- ARGV[4]  and on: the members, each with the token in his list of chats
+-- ARGV[4]  and on: the members, each with the token in their list of chats
 -- Reply    {1}; {0} if the chat exists, {-2, users} if the tokens of some were refused
 --@include messaging/chat_base
 if exists() then return {0} end

@@ -4,7 +4,7 @@
 -- KEYS[3]  the state
 -- KEYS[4]  refused tokens
 -- KEYS[5]  who waits
--- ARGV[1]  and on: the users, each with the token in his list of chats
+-- ARGV[1]  and on: the users, each with the token in their list of chats
 -- Reply    {how many are new}; {-1} if there is no such chat, {-2, users} if the tokens of some
 --          were refused
 --@include messaging/chat_base

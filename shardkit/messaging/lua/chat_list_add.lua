@@ -7,7 +7,7 @@
 -- Reply    the token that is there now
 --@include messaging/base
 local token = string.match(redis.call('HGET', KEYS[1], ARGV[2]) or '', '^(%S+) ')
--- Two joins at a time share a token: whoever refuses it stops both.
+-- Concurrent joins share a token: refusing it stops all of them.
 if token and token ~= ARGV[4] then return token end
 redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ' ' .. digits(clock(ARGV[1])))
 return ARGV[3]

@@ -1,4 +1,4 @@
--- Remove a chat from a user's list of chats, unless the user has joined it again meanwhile.
+-- Remove a chat from a user's list of chats, unless the user has joined it again.
 -- KEYS[1]  the user's chats, a HASH of "<token> <microseconds>" by chat
 -- ARGV[1]  the chat
 -- ARGV[2]  what the list said

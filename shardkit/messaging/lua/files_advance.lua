@@ -20,7 +20,7 @@
 -- ARGV[8]  1 if the file is complete with them, else 0
 -- ARGV[9]  who waits if nothing can be reserved, "<channel> <waiter>", or nothing
 -- ARGV[10]  and on: the bytes of each of the next chunks
--- Reply    {how many of these were reserved, garbage}; {-1} if somebody else publishes the file,
+-- Reply    {the number of reserved ones, garbage}; {-1} if another process publishes it,
 --          {-2} if it is gone: all readers have given it up, or the channel was deleted
 --@include messaging/files_base
 local n = tonumber(ARGV[2])

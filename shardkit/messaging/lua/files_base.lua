@@ -50,7 +50,7 @@ local function release_bytes(bytes)
   redis.call('HSET', STATE, 'held', digits(math.max(0, held - bytes)))
 end
 
--- The offset in the file from which a reader would go on; infinity if he has finished it.
+-- The offset in the file from which a reader would continue; infinity if it has finished the file.
 local function offset_of(n, reader)
   local text = redis.call('HGET', POSITIONS, field(n, reader))
   if not text then return 0 end

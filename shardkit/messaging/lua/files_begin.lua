@@ -16,7 +16,7 @@
 -- ARGV[4]  for how many microseconds it is the publisher if it is not heard of
 -- Reply    {its number, chunks that were published, their bytes, bytes of a chunk}; {0, number} if
 --          it is complete; {-1} if there is no such channel, {-2} if it is closed,
---          {-3, microseconds} while somebody else publishes it
+--          {-3, microseconds} while another process publishes it
 --@include messaging/files_base
 if not exists() then return {-1} end
 local now, chunk = clock(ARGV[1]), count_of(STATE, 'chunk')

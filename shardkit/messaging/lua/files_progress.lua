@@ -22,7 +22,7 @@
 -- ARGV[10]  how many chunks the reader knows of
 -- ARGV[11]  who waits if there are no more, "<channel> <waiter>", or nothing
 -- Reply    {chunks, 1 if the file is complete, microseconds until the publisher is given up,
---          garbage, 1 if the file was given up}; {-1} if somebody else has leased it
+--          garbage, 1 if the file was given up}; {-1} if its lease was lost
 --@include messaging/files_base
 local n, reader, now = tonumber(ARGV[2]), ARGV[3], clock(ARGV[1])
 local entry = reader .. ':' .. padded(n)

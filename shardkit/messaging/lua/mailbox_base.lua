@@ -19,7 +19,7 @@ local function message_of(id)
   return redis.call('ZRANGEBYSCORE', MESSAGES, id, id, 'LIMIT', 0, 1)[1]
 end
 
--- Wake one of those who wait if a message is there that nobody has fetched.
+-- Wake a waiter if there is a message that was not fetched.
 local function pass_on()
   if redis.call('EXISTS', WAITERS) == 0 then return end
   local next = count_of(STATE, 'next')

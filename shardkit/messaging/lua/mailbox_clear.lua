@@ -1,4 +1,4 @@
--- Remove messages from a mailbox, oldest first, up to a limit; ids go on from where they were.
+-- Remove messages from a mailbox, oldest first, up to a limit; ids continue.
 -- KEYS[1]  the messages
 -- KEYS[2]  the leased ones
 -- KEYS[3]  the state

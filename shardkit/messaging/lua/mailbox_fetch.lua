@@ -1,4 +1,4 @@
--- Lease or remove the oldest messages of a mailbox that nobody has leased.
+-- Lease or remove the oldest messages of a mailbox that are not leased.
 -- KEYS[1]  the messages
 -- KEYS[2]  the leased ones
 -- KEYS[3]  the state

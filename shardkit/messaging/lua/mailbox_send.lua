@@ -12,7 +12,7 @@
 --@include messaging/mailbox_base
 local now, most, most_bytes = clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local last, bytes = count_of(STATE, 'last'), count_of(STATE, 'bytes')
--- Ids go on even if the state was lost.
+-- Ids continue even if the state was lost.
 last = math.max(last, tonumber(redis.call('ZRANGE', MESSAGES, -1, -1, 'WITHSCORES')[2] or 0))
 local count, dropped, reply = redis.call('ZCARD', MESSAGES), 0, {}
 

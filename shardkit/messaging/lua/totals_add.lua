@@ -6,7 +6,7 @@
 -- ARGV[3]  how many there are
 -- ARGV[4]  the digest of them all
 -- ARGV[5]  and on: in turn which kind from 1, how much, and of what
--- Reply    {how many pages are added now, 1 if this one was, else 0}; {-1, 0} if others were begun
+-- Reply    {the added pages, 1 if this one was new, else 0}; {-1, 0} if others were started
 --@include messaging/base
 local DONE = KEYS[1]
 check_format(DONE)
