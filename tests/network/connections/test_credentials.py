@@ -109,9 +109,7 @@ async def test_a_component_may_have_a_provider_of_its_own(face: str, server: Loc
     await kit.aclose()
 
 
-async def test_the_config_server_may_have_a_provider_as_well(
-    face: str, server: LocalServer
-) -> None:
+async def test_config_servers_may_have_a_provider(face: str, server: LocalServer) -> None:
     with redis.Redis(port=server.port, password="first") as client:
         client.set("config:redis:jobs", '{"host": "127.0.0.1", "port": 1}')
     where = Entry({"port": server.port})
@@ -120,9 +118,7 @@ async def test_the_config_server_may_have_a_provider_as_well(
     await kit.aclose()
 
 
-def test_a_memory_server_asks_for_no_credentials(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_memory_server_asks_for_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SK_ROTATED", "first")
     where = ShardMap.parse("components: {jobs: {entry: {password: '${SK_ROTATED}'}}}")
     with shardkit.connect(where, connector=MemoryConnector()) as kit:

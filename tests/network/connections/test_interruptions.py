@@ -125,9 +125,7 @@ def lost(pools: list[Any]) -> int:
 
 
 @pytest.mark.parametrize("private", [False, True])
-async def test_a_transaction_that_is_cancelled_at_any_turn_leaves_nothing_watched(
-    own: LocalServers, private: bool
-) -> None:
+async def test_cancelled_transactions_unwatch(own: LocalServers, private: bool) -> None:
     async with await shardkit.aconnect(own.shard_map) as kit:
         client: Any = await kit.client("c", private=private)
         other: Any = await kit.client("c", private=True)

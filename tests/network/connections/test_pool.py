@@ -534,9 +534,7 @@ async def test_more_callers_than_may_wait_for_a_server_are_refused_at_once(face:
     await face.of(unlimited.disconnect())
 
 
-async def test_who_waits_while_a_connection_fails_or_the_kit_closes_learns_of_it(
-    face: Pooled,
-) -> None:
+async def test_waiters_learn_of_failed_connections_and_closed_kits(face: Pooled) -> None:
     pool = face.pool(blocking_pool={"size": 1, "timeout": None})
     held = await face.of(pool.get_connection())
     waiting = taking(face, pool)
@@ -565,9 +563,7 @@ async def test_a_task_that_is_cancelled_while_it_waits_takes_no_turn(server: Loc
     await pool.disconnect()
 
 
-async def test_a_task_that_is_cancelled_before_its_turn_leaves_it_to_the_next(
-    server: LocalServer,
-) -> None:
+async def test_a_cancelled_waiter_passes_its_turn_on(server: LocalServer) -> None:
     face = Pooled(server.port, "awaiting")
     pool = face.pool(blocking_pool={"size": 1, "timeout": None})
     held = await pool.get_connection()
@@ -581,9 +577,7 @@ async def test_a_task_that_is_cancelled_before_its_turn_leaves_it_to_the_next(
 
 
 @BLOCKING
-def test_what_comes_back_just_before_a_caller_waits_is_lent_at_once(
-    face: Pooled, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_release_is_missed_before_a_wait(face: Pooled, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = face.pool(blocking_pool={"size": 1, "timeout": None})
     held = pool.get_connection()
     kits = face.owners[0] if face.kind == "private" else pool
@@ -599,9 +593,7 @@ def test_what_comes_back_just_before_a_caller_waits_is_lent_at_once(
 
 
 @AWAITING
-async def test_an_idle_connection_to_a_server_whose_breaker_is_open_is_not_lent(
-    face: Pooled,
-) -> None:
+async def test_an_open_breaker_lends_no_idle_connection(face: Pooled) -> None:
     breaker = Breaker("s:1", BreakerSettings(), lambda: None)
     pool = face.pool(policy=CallPolicy(breaker=breaker))
     idle = await pool.get_connection()

@@ -144,9 +144,7 @@ async def test_the_holders_arguments_outlive_a_move(moving: Moving, there: Local
     assert client.connection_pool.connection_kwargs["port"] == there.port
 
 
-async def test_closing_the_kit_closes_its_private_clients(
-    moving: Moving, here: LocalServer
-) -> None:
+async def test_closing_a_kit_closes_private_clients(moving: Moving, here: LocalServer) -> None:
     client = await moving.client(private=True)
     await moving.of(client.ping())
     await moving.kit.aclose()
@@ -155,9 +153,7 @@ async def test_closing_the_kit_closes_its_private_clients(
         await moving.of(client.ping())
 
 
-async def test_a_private_client_that_nobody_holds_leaves_nothing(
-    moving: Moving, here: LocalServer
-) -> None:
+async def test_an_unused_private_client_leaves_nothing(moving: Moving, here: LocalServer) -> None:
     client = await moving.client(private=True)
     await moving.of(client.ping())
     moving.held.clear()
@@ -434,9 +430,7 @@ async def test_who_is_refused_by_a_replica_waits_for_its_master_as_long_as_the_d
         await moving.of(client.set("k", 1))
 
 
-def test_who_finds_an_older_entry_than_another_thread_goes_where_that_one_went(
-    here: LocalServer, there: LocalServer
-) -> None:
+def test_an_older_entry_does_not_switch_back(here: LocalServer, there: LocalServer) -> None:
     first, second = (
         Connector().blocking({"host": "127.0.0.1", "port": server.port}) for server in (here, there)
     )
@@ -451,9 +445,7 @@ def test_who_finds_an_older_entry_than_another_thread_goes_where_that_one_went(
     client.connection_pool.disconnect()
 
 
-async def test_what_its_holder_sets_is_set_in_the_pool_of_the_current_entry(
-    moving: Moving,
-) -> None:
+async def test_what_its_holder_sets_is_set_in_the_pool_of_the_current_entry(moving: Moving) -> None:
     client = await moving.client(private=True)
     pool = client.connection_pool
     pool.max_connections = 1
@@ -536,9 +528,7 @@ def test_threads_that_go_on_during_many_moves_lose_nothing(
         assert asyncio.run(eventually(lambda: connections(there) == 0))
 
 
-def test_a_forked_child_of_a_private_client_has_connections_of_its_own(
-    tmp_path: Path, here: LocalServer
-) -> None:
+def test_private_clients_reconnect_after_a_fork(tmp_path: Path, here: LocalServer) -> None:
     """Though a thread of the parent was switching to another address, and held the lock."""
     moving = Moving(None, tmp_path / "map.yaml")
     moving.write(here)
@@ -558,9 +548,7 @@ def test_a_forked_child_of_a_private_client_has_connections_of_its_own(
         assert client.client_id() == parents
 
 
-def test_a_forked_child_of_an_awaiting_private_client_has_connections_of_its_own(
-    tmp_path: Path, here: LocalServer
-) -> None:
+def test_awaiting_private_clients_reconnect_after_a_fork(tmp_path: Path, here: LocalServer) -> None:
     moving = Moving(None, tmp_path / "map.yaml")
     moving.write(here)
 

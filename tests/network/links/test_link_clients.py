@@ -160,9 +160,7 @@ async def test_an_equal_entry_keeps_the_client_and_its_connections(
         assert asking.info("stats")["total_connections_received"] == before
 
 
-async def test_who_looked_up_just_before_the_change_goes_on_with_that(
-    linked: Linked, there: LocalServer
-) -> None:
+async def test_a_component_from_before_a_change_works(linked: Linked, there: LocalServer) -> None:
     """The old version's clients are served as they are: they do not displace the new ones."""
     old_client = linked.get(linked.topology.now)
     old = linked.move(there.entry)
@@ -205,9 +203,7 @@ async def test_closing_closes_every_connection(linked: Linked, here: LocalServer
 # ---- what is built
 
 
-async def test_both_planes_share_a_client_unless_the_entry_wants_other_replies(
-    own: LocalServers,
-) -> None:
+async def test_both_planes_share_a_client_if_replies_are_alike(own: LocalServers) -> None:
     held = Clients()
     for fields, shared in (
         ({}, True),

@@ -70,9 +70,7 @@ async def test_an_error_of_clusters_from_a_plain_entry_is_that_shards_and_says_t
         assert bad.names().count("GET") == 3  # never sent again
 
 
-async def test_a_replica_that_lost_its_master_is_named_as_such(
-    face_name: str, own_server: LocalServer
-) -> None:
+async def test_a_lost_master_is_reported(face_name: str, own_server: LocalServer) -> None:
     with LocalServer() as replica, replica.client() as client:
         client.config_set("replica-serve-stale-data", "no")
         client.replicaof("127.0.0.1", 1)
@@ -100,9 +98,7 @@ async def test_an_error_that_a_script_answers_under_a_known_name_is_its_own(
         assert await face.send(on(0, "GET", "n")) == [b"2"]
 
 
-async def test_a_script_that_answers_noscript_itself_runs_once(
-    face_name: str, own_server: LocalServer
-) -> None:
+async def test_a_scripts_own_noscript_runs_it_once(face_name: str, own_server: LocalServer) -> None:
     async with opened(face_name, two(own_server.port, own_server.port)) as face:
         odd = Script("odd", "redis.call('INCR', KEYS[1]) return {err='NOSCRIPT of mine'}")
         for n in (1, 2, 3):  # sent as its text, and by its SHA-1
@@ -115,9 +111,7 @@ async def test_a_script_that_answers_noscript_itself_runs_once(
 # ---- replies that cannot be used
 
 
-async def test_a_reply_that_cannot_be_decoded_fails_alone(
-    face_name: str, own_server: LocalServer
-) -> None:
+async def test_an_undecodable_reply_fails_alone(face_name: str, own_server: LocalServer) -> None:
     shard_map = two(own_server.port, own_server.port, decode_responses=True)
     with own_server.client() as client:
         client.mset({"bad": b"\xff", "good": "ä"})
@@ -163,7 +157,7 @@ async def test_what_is_no_reply_fails_its_server_only(
             assert await face.send(on(0, "PING"), on(1, "INCR", "k")) == [b"PONG", 2]
 
 
-async def test_a_joined_command_with_too_few_values_fails_its_server_only(
+async def test_too_few_joined_values_fail_one_server(
     face_name: str, own_server: LocalServer
 ) -> None:
     """A proxy that answers MGET with too few values: no reply gets to the wrong key."""
@@ -180,9 +174,7 @@ async def test_a_joined_command_with_too_few_values_fails_its_server_only(
             assert replies[20] == 1
 
 
-async def test_an_exec_with_too_many_replies_fails_its_server_only(
-    face_name: str, own_server: LocalServer
-) -> None:
+async def test_a_wrong_exec_fails_one_server(face_name: str, own_server: LocalServer) -> None:
     answers: dict[str, Any] = {
         "MULTI": b"+OK\r\n",
         "GET": b"+QUEUED\r\n",

@@ -137,9 +137,7 @@ async def check_asked(slots: Face, whole: LocalCluster, target: ClusterNode | No
         move.close()
 
 
-async def test_a_batch_over_a_slot_that_moved_meanwhile_is_executed_once(
-    slots: Face, whole: LocalCluster
-) -> None:
+async def test_a_batch_over_a_moved_slot_runs_once(slots: Face, whole: LocalCluster) -> None:
     move = Migration(whole)
     assert await slots.send(*bumps()) == counted(1)
     move.start()
@@ -153,9 +151,7 @@ async def test_a_batch_over_a_slot_that_moved_meanwhile_is_executed_once(
     move.close()
 
 
-async def test_a_slot_that_nobody_owns_is_refused_and_its_neighbours_are_served(
-    slots: Face, whole: LocalCluster
-) -> None:
+async def test_only_an_unowned_slot_is_refused(slots: Face, whole: LocalCluster) -> None:
     move = Migration(whole)
     others = [command("data", f"k{n}", "INCR") for n in range(100)]
     assert await slots.send(*others) == [1] * 100

@@ -189,9 +189,7 @@ async def test_a_callback_that_a_user_sets_is_called(akit: AsyncShardKit) -> Non
     assert await client.get("a") == ("later", b"1")
 
 
-async def test_a_cancelled_call_leaves_the_replies_of_the_others_in_place(
-    akit: AsyncShardKit,
-) -> None:
+async def test_a_cancelled_call_leaves_other_replies_in_place(akit: AsyncShardKit) -> None:
     client: Any = await akit.client("one")
     await client.mset({f"k{n}": n for n in range(100)})
     tasks = [asyncio.create_task(client.get(f"k{n}")) for n in range(100)]

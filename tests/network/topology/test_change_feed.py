@@ -159,9 +159,7 @@ def feed(own_server: LocalServer) -> Iterator[ChangeFeed]:
     found.release()
 
 
-def test_a_feed_that_is_released_leaves_no_connection(
-    feed: ChangeFeed, own_server: LocalServer
-) -> None:
+def test_a_released_feed_leaves_nothing(feed: ChangeFeed, own_server: LocalServer) -> None:
     with own_server.client() as client:
         before = len(client.client_list())
         feed.release()
@@ -181,9 +179,7 @@ def test_a_server_that_says_nothing_for_two_beats_is_away(
         own_server.resume()
 
 
-def test_who_flushes_the_config_server_may_have_changed_everything(
-    feed: ChangeFeed, own_server: LocalServer
-) -> None:
+def test_a_flush_changes_everything(feed: ChangeFeed, own_server: LocalServer) -> None:
     with own_server.client() as client:
         assert feed.wait() == (set(), 0)
         client.set("config:redis:users:0", "{}")
@@ -225,9 +221,7 @@ def test_a_server_that_may_not_tell_is_read_every_second(
             assert f"{kit.topology.source} does not tell of changes: " in caplog.text
 
 
-def test_a_change_that_comes_while_a_caller_reads_is_not_missed(
-    config_server: LocalServer,
-) -> None:
+def test_a_change_that_comes_while_a_caller_reads_is_not_missed(config_server: LocalServer) -> None:
     with (
         config_server.client() as client,
         shardkit.connect(f"redis://{config_server.address}") as kit,

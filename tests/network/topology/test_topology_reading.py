@@ -88,9 +88,7 @@ def test_an_epoch_is_live_even_if_the_entries_say_the_same_again(
     assert look(topology, "c").epoch == 3
 
 
-def test_threads_that_come_first_wait_for_the_one_that_reads(
-    topology: Topology, directory: Directory
-) -> None:
+def test_threads_wait_for_the_first_reader(topology: Topology, directory: Directory) -> None:
     directory.open.clear()
     with ThreadPoolExecutor(THREADS) as pool:
         futures = [pool.submit(topology.component, "c") for _ in range(THREADS)]
@@ -101,9 +99,7 @@ def test_threads_that_come_first_wait_for_the_one_that_reads(
     assert directory.asked == ["c"]
 
 
-async def test_tasks_that_come_first_wait_for_the_one_that_reads(
-    topology: Topology, directory: Directory
-) -> None:
+async def test_tasks_wait_for_the_first_reader(topology: Topology, directory: Directory) -> None:
     directory.open.clear()
     tasks = [asyncio.create_task(topology.acomponent("c")) for _ in range(TASKS)]
     await aeventually(lambda: directory.hanging == 1)
@@ -135,7 +131,7 @@ def test_threads_and_the_tasks_of_several_loops_read_once_together(
     assert directory.asked == ["c"]
 
 
-async def test_a_blocking_call_does_not_wait_for_a_task_of_the_loop_that_it_holds_up(
+async def test_no_deadlock_with_a_task_of_the_loop(
     topology: Topology, directory: Directory
 ) -> None:
     directory.open.clear()
@@ -168,9 +164,7 @@ async def test_no_caller_waits_for_reading_again(
     assert topology.component("c") is known
 
 
-async def test_what_expired_is_read_again_for_who_never_waits(
-    topology: Topology, directory: Directory
-) -> None:
+async def test_expired_components_are_reread(topology: Topology, directory: Directory) -> None:
     topology.component("c")
     directory.components["c"] = component(epoch=2)
     topology.expire()
@@ -295,9 +289,7 @@ async def test_who_loads_together_reads_once(topology: Topology, directory: Dire
     assert sorted(directory.asked) == ["c", "d"]
 
 
-async def test_who_loads_what_another_finds_missing_is_told_so_too(
-    topology: Topology, directory: Directory
-) -> None:
+async def test_missing_components_fail_all_loads(topology: Topology, directory: Directory) -> None:
     directory.open.clear()
     loading = [asyncio.create_task(topology.aload(["c", "nope"])) for _ in range(3)]
     await aeventually(lambda: directory.hanging == 1)
@@ -308,9 +300,7 @@ async def test_who_loads_what_another_finds_missing_is_told_so_too(
     assert directory.asked == ["c", "nope"]
 
 
-async def test_a_cancelled_reader_leaves_its_place_to_the_next(
-    topology: Topology, directory: Directory
-) -> None:
+async def test_a_cancelled_reader_is_replaced(topology: Topology, directory: Directory) -> None:
     directory.open.clear()
     first = asyncio.create_task(topology.acomponent("c"))
     others = [asyncio.create_task(topology.acomponent("c")) for _ in range(20)]
@@ -323,9 +313,7 @@ async def test_a_cancelled_reader_leaves_its_place_to_the_next(
     assert {found.name for found in await asyncio.gather(*others)} == {"c"}
 
 
-def test_a_waiting_task_whose_loop_has_ended_does_not_trouble_the_reader(
-    topology: Topology, directory: Directory
-) -> None:
+def test_waiters_of_ended_loops_are_ignored(topology: Topology, directory: Directory) -> None:
     async def gives_up() -> None:
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(topology.acomponent("c"), 0.02)
@@ -359,9 +347,7 @@ def test_a_first_failure_is_shared_by_all_who_wait_and_known_for_a_second(
     assert topology.component("c").name == "c"
 
 
-def test_a_caller_without_time_gets_what_is_known_and_the_next_one_reads(
-    topology: Topology, directory: Directory
-) -> None:
+def test_a_short_deadline_gets_the_known_entries(topology: Topology, directory: Directory) -> None:
     known = topology.component("c")
     topology.expire()
     directory.error = DeadlineExceeded("the caller's")
@@ -521,9 +507,7 @@ def test_a_limited_age_has_the_next_caller_look_at_a_map_again(clock: Clock) -> 
     assert directory.asked == ["c", "c"]
 
 
-async def test_rereading_reads_what_is_fresh_and_what_was_never_read(
-    topology: Topology, directory: Directory
-) -> None:
+async def test_reread_reads_fresh_and_unknown(topology: Topology, directory: Directory) -> None:
     assert topology.reread("c").name == "c"
     assert (await topology.areread("d")).name == "d"
     for epoch in (2, 3):
@@ -533,9 +517,7 @@ async def test_rereading_reads_what_is_fresh_and_what_was_never_read(
     assert directory.asked == ["c", "d"] * 3
 
 
-def test_the_age_of_what_is_known_counts_from_its_last_reading(
-    topology: Topology, clock: Clock
-) -> None:
+def test_the_age_counts_from_the_last_reading(topology: Topology, clock: Clock) -> None:
     assert topology.age("c") == math.inf
     with pytest.raises(MissingEntryError, match="was not read yet"):
         topology.last_known("c")
@@ -552,9 +534,7 @@ def test_what_was_never_read_is_not_known(topology: Topology) -> None:
     assert topology.last_known("c" if topology.component("c") else "").name == "c"
 
 
-def test_names_are_listed_and_an_absent_source_is_an_error_of_ours(
-    topology: Topology, directory: Directory
-) -> None:
+def test_names_need_the_source(topology: Topology, directory: Directory) -> None:
     assert topology.names() == ["c", "d"]
     directory.error = ConnectionError("refused")
     with pytest.raises(ConfigServerError, match="the directory cannot be read: refused"):
@@ -628,9 +608,7 @@ def test_closing_under_the_calls_of_many_threads_gives_closed_errors_only(
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12: threads, fork
-def test_a_forked_child_reads_although_a_thread_of_the_parent_was_reading(
-    topology: Topology, directory: Directory
-) -> None:
+def test_forks_forget_the_parents_reader(topology: Topology, directory: Directory) -> None:
     directory.open.clear()
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(topology.component, "c")
@@ -681,9 +659,7 @@ def test_a_lock_that_was_replaced_while_somebody_waited_for_it_is_left(
     assert not topology._cache["c"].lock.locked()
 
 
-def test_what_is_known_no_more_is_not_read_in_the_background(
-    topology: Topology, directory: Directory
-) -> None:
+def test_retired_components_are_not_reread(topology: Topology, directory: Directory) -> None:
     topology.component("c")
     assert topology._read_again(["c", "d"]) == []
     assert directory.asked == ["c", "c"]
@@ -713,9 +689,7 @@ def test_what_has_changed_is_read_though_nobody_calls_and_nobody_tells() -> None
     topology.close()
 
 
-def test_without_a_thread_nothing_is_watched_until_there_can_be_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_thread_the_watch_starts_later(monkeypatch: pytest.MonkeyPatch) -> None:
     directory = Silent(component())
     topology = Topology(directory, interval=0.01)
     topology.component("c")
@@ -732,9 +706,7 @@ def test_without_a_thread_nothing_is_watched_until_there_can_be_one(
     topology.close()
 
 
-def test_whoever_watches_ends_with_the_topology_and_goes_on_after_an_unforeseen_error(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_watch_survives_unexpected_errors(caplog: pytest.LogCaptureFixture) -> None:
     directory = Silent(component())
     topology = Topology(directory, interval=0.01)
     topology.component("c")
