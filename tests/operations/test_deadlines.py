@@ -344,9 +344,7 @@ async def test_a_callers_deadline_is_not_an_outage(own_server: LocalServer) -> N
 
 
 @pytest.mark.parametrize("limit", ["time", "size"])
-async def test_redis_pys_own_calls_keep_to_the_limits_of_a_reply(
-    kind: str, limit: str, own_server: LocalServer
-) -> None:
+async def test_redis_pys_calls_have_limits(kind: str, limit: str, own_server: LocalServer) -> None:
     fields = {"exchange_timeout": 0.3} if limit == "time" else {"max_reply_bytes": 1_000_000}
     wrong = TimeoutError if limit == "time" else InvalidResponse
 

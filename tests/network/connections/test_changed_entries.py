@@ -101,7 +101,7 @@ async def test_idle_loops_retire_their_clients(here: LocalServer, there: LocalSe
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-async def test_a_caller_some_versions_behind_displaces_nobody_and_leaves_nothing(
+async def test_outdated_callers_are_harmless(
     here: LocalServer, there: LocalServer, blocks: bool
 ) -> None:
     held = Clients()

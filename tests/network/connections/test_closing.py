@@ -202,9 +202,7 @@ async def test_what_cannot_connect_because_its_kit_closes_says_that_it_is_closed
     assert not connection.is_connected
 
 
-async def test_what_cannot_be_written_because_its_kit_closes_says_that_it_is_closed(
-    own: LocalServers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_closed_kits_fail_writes(own: LocalServers, monkeypatch: pytest.MonkeyPatch) -> None:
     kit = await shardkit.aconnect(own.shard_map)
     client: Any = await kit.client("c")
     connection = await client.connection_pool.get_connection()

@@ -159,9 +159,7 @@ async def test_a_password_of_a_file_may_be_rotated(
     await kit.aclose()
 
 
-async def test_two_passwords_at_a_time_rotate_without_an_error(
-    face: str, server: LocalServer, tmp_path: Path
-) -> None:
+async def test_passwords_rotate_smoothly(face: str, server: LocalServer, tmp_path: Path) -> None:
     path = tmp_path / "password"
     path.write_text("old")
     with redis.Redis(port=server.port, password="first") as admin:

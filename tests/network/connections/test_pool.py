@@ -382,9 +382,7 @@ def test_a_forked_child_has_connections_of_its_own_though_a_thread_held_the_lock
     pool.disconnect()
 
 
-def test_long_idle_connections_are_closed_but_for_one_in_each_pool(
-    server: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_idle_connection_stays(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     face = Pooled(server.port, "blocking")
     crowded, quiet, other = face.pool(db=1), face.pool(db=2), face.pool(db=3)
     for pool, count in ((quiet, 1), (crowded, 6)):
@@ -607,9 +605,7 @@ async def test_an_open_breaker_lends_no_idle_connection(face: Pooled) -> None:
     await pool.disconnect()
 
 
-async def test_who_watches_is_told_of_what_was_lent_since(
-    face: Pooled, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_watchers_see_later_uses(face: Pooled, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[CallPolicy, float, float]] = []
     policy = CallPolicy(address="s:1")
     pool = face.pool(policy=policy)

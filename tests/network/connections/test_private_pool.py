@@ -97,9 +97,7 @@ async def eventually(done: Callable[[], bool]) -> bool:
     return False
 
 
-async def test_a_private_client_writes_to_where_its_entry_points_now(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_it_follows_its_entry(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     client = await moving.client(private=True)
     await moving.of(client.set("k", 1))
     moving.move(there)
@@ -167,9 +165,7 @@ async def test_an_unused_private_client_leaves_nothing(moving: Moving, here: Loc
     assert await eventually(lambda: connections(here) == 0)
 
 
-async def test_a_blocking_call_is_lost_when_its_client_moves(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_a_move_breaks_a_blpop(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     """As when a server goes away: the caller repeats it, at the new place."""
     client = await moving.client(private=True)
     waiting = moving.start(client.blpop, ["jobs"], 60)
@@ -219,9 +215,7 @@ async def test_who_begins_to_wait_while_the_entry_moves_waits_at_the_new_place(
     assert await eventually(lambda: connections(here) == 0)
 
 
-async def test_a_subscriber_reconnects_to_the_new_place(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_a_subscriber_moves(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     client = await moving.client(private=True)
     listener = client.pubsub()
     await moving.of(listener.subscribe("news"))
@@ -303,9 +297,7 @@ async def test_an_idle_kit_moves_what_waits_and_closes_what_nobody_uses(
     assert await eventually(lambda: connections(here) == 0)
 
 
-async def test_a_transaction_under_way_ends_where_it_began(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_a_transaction_stays(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     client = await moving.client(private=True)
     pipeline = client.pipeline()
     await moving.of(pipeline.watch("k"))
@@ -337,9 +329,7 @@ def refusals(server: LocalServer) -> int:
         return int(found["count"])
 
 
-async def test_who_is_refused_by_a_replica_goes_on_as_soon_as_the_entry_names_its_master(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_a_refused_write_waits(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     """In between a failover: the roles have changed, and the entry has not."""
     client = await moving.client(private=True)
     await moving.of(client.ping())
@@ -485,9 +475,7 @@ async def test_a_move_to_a_cluster_says_what_to_do(moving: Moving, tmp_path: Pat
         await moving.kit.aclose()
 
 
-def test_threads_that_go_on_during_many_moves_lose_nothing(
-    tmp_path: Path, here: LocalServer, there: LocalServer
-) -> None:
+def test_threads_survive_many_moves(tmp_path: Path, here: LocalServer, there: LocalServer) -> None:
     """Each thread makes its calls of a round, at whose start the entry moves under them."""
     for server in (here, there):
         with server.client() as asking:

@@ -238,9 +238,7 @@ def alike(ours: Any, theirs: Any) -> bool:
 
 
 @pytest.mark.parametrize("component", ["raw", "text", "resp3", "resp3_text"])
-async def test_replies_are_redis_pys_whatever_the_entry_says(
-    wide: Face, wide_map: ShardMap, component: str
-) -> None:
+async def test_user_replies_are_redis_pys(wide: Face, wide_map: ShardMap, component: str) -> None:
     port = wide_map.components["raw"].entry.fields["port"]  # type: ignore[union-attr]
     with redis.Redis(port=port, db=39) as client:
         client.flushdb()

@@ -102,7 +102,7 @@ def clients_of(server: LocalServer) -> int:
 # ---- an entry changes
 
 
-async def test_a_changed_entry_swaps_clients_and_drops_no_call(
+async def test_a_change_drops_no_call(
     linked: Linked, here: LocalServer, there: LocalServer
 ) -> None:
     await linked.send(command("c", "k", "SET", "here"))
@@ -221,9 +221,7 @@ async def test_both_planes_share_a_client_if_replies_are_alike(own: LocalServers
     await held.aclose()
 
 
-async def test_a_reference_to_the_environment_is_resolved_when_the_client_is_built(
-    here: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_references_resolve_late(here: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     component = Component("c", Entry({**here.entry.fields, "client_name": "${SK_TEST_NAME}"}))
     held = Clients()
     with pytest.raises(ConfigError, match="SK_TEST_NAME"):

@@ -260,9 +260,7 @@ def test_what_only_reads_may_be_sent_again(words: str, repeated: bool) -> None:
         ("--@reads 1\n", (1, 2), False),
     ],
 )
-def test_a_script_that_only_reads_may_be_sent_again(
-    mark: str, args: tuple[int, ...], repeated: bool
-) -> None:
+def test_reading_scripts_are_retried(mark: str, args: tuple[int, ...], repeated: bool) -> None:
     script = Script("s", f"-- a script\n{mark}return 1")
     sent = ("EVALSHA", script.sha, 1, "k", *args)
     assert may_repeat(Command("data", "k", sent, script)) is repeated
@@ -383,9 +381,7 @@ async def test_a_blocking_command_on_a_server_that_hangs_ends_after_both_times(
         assert isinstance(reply.error, TimeoutError)
 
 
-async def test_a_command_may_block_for_ever_and_be_cancelled(
-    all_servers: LocalServers, own: list[LocalServer]
-) -> None:
+async def test_a_blpop_can_be_cancelled(all_servers: LocalServers, own: list[LocalServer]) -> None:
     async with await shardkit.aconnect(all_servers.shard_map) as kit:
         send = kit.driver.link.send
         waiting = asyncio.create_task(send([Command("one", "q", ("BLPOP", "q", 0), block=0)]))

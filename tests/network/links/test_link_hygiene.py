@@ -165,9 +165,7 @@ async def test_a_repr_says_what_a_connection_is_doing(akit: AsyncShardKit) -> No
     assert "idle, 0 waiting, 0 replies outstanding" in repr(link)
 
 
-async def test_a_connection_has_one_timer_however_much_it_is_used(
-    akit: AsyncShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_timer_a_connection(akit: AsyncShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
     link: Any = akit.driver.link
     await link.send([command("one", "k", "INCR")])
     [connection] = [each for found in link._connections.values() for each in found.values()]
@@ -452,9 +450,7 @@ def test_an_async_kit_serves_loops_of_many_threads_at_once(loose_kit: AsyncShard
     assert wrong == []
 
 
-async def test_a_loop_that_ends_with_work_in_flight_leaves_nothing_open(
-    servers: LocalServers, shard_map: ShardMap
-) -> None:
+async def test_an_ending_loop_closes_all(servers: LocalServers, shard_map: ShardMap) -> None:
     server = servers.server_of("one")
 
     def clients() -> int:

@@ -85,9 +85,7 @@ async def test_a_lost_master_is_reported(face_name: str, own_server: LocalServer
 @pytest.mark.parametrize(
     "name", ["MOVED", "MOVED here", "ASK 1", "ASK 1 a:b", "TRYAGAIN later", "LOADING it"]
 )
-async def test_an_error_that_a_script_answers_under_a_known_name_is_its_own(
-    face_name: str, name: str, own_server: LocalServer
-) -> None:
+async def test_a_scripts_known_error(face_name: str, name: str, own_server: LocalServer) -> None:
     async with opened(face_name, two(own_server.port, own_server.port)) as face:
         odd = Script("odd", f"redis.call('INCR', KEYS[1]) return {{err='{name}'}}")
         call = script_call(Shard("data", 0), odd, ["n"])
@@ -144,9 +142,7 @@ async def test_an_undecodable_reply_fails_alone(face_name: str, own_server: Loca
     [b"?what\r\n", b"*1\r\n" * 12, b"$-7\r\n", b"*2\r\n+a\r\n", b"", b":x\r\n"],
     ids=["no RESP", "deep", "length", "cut", "closed", "number"],
 )
-async def test_what_is_no_reply_fails_its_server_only(
-    face_name: str, answer: bytes, own_server: LocalServer
-) -> None:
+async def test_garbage_fails_alone(face_name: str, answer: bytes, own_server: LocalServer) -> None:
     given = answer or (lambda args: None)
     with scripted(GET=given) as bad:
         shard_map = two(bad.port, own_server.port, socket_timeout=0.3)
@@ -341,7 +337,7 @@ async def test_what_comes_between_replies_or_is_none_harms_no_call(
 )
 @pytest.mark.parametrize("first", ["client", "link", "batch"])
 @pytest.mark.parametrize("second", ["client", "link", "batch"])
-async def test_a_reply_too_many_reaches_nobody(
+async def test_extra_replies_are_lost(
     face_name: str, stray: bytes, first: str, second: str
 ) -> None:
     def echo(args: list[bytes]) -> bytes:

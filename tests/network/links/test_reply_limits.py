@@ -79,9 +79,7 @@ async def test_a_reply_that_drips_ends_with_the_exchange_timeout(
 
 
 @pytest.mark.parametrize("size", [1, 2])
-async def test_a_reply_that_is_too_large_is_given_up(
-    face_name: str, size: int, own_server: LocalServer
-) -> None:
+async def test_a_too_large_reply_fails(face_name: str, size: int, own_server: LocalServer) -> None:
     shard_map = two(own_server.port, own_server.port, max_reply_bytes=1_000_000)
     async with opened(face_name, shard_map) as face:
         await face.send(

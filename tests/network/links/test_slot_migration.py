@@ -109,9 +109,7 @@ def counted(n: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("joins", [False, True], ids=["known node", "node that just joined"])
-async def test_asked_requests_share_a_connection_and_are_executed_once(
-    slots: Face, whole: LocalCluster, joins: bool
-) -> None:
+async def test_asked_requests_run_once(slots: Face, whole: LocalCluster, joins: bool) -> None:
     async with joined(whole) if joins else nullcontext(None) as target:
         await check_asked(slots, whole, target)
 

@@ -142,9 +142,7 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 
 @pytest.mark.parametrize("decode", [False, True])
 @pytest.mark.parametrize("protocol", [2, 3])
-async def test_calls_return_and_raise_what_redis_pys_client_does(
-    own_server: LocalServer, decode: bool, protocol: int
-) -> None:
+async def test_calls_are_as_redis_pys(own_server: LocalServer, decode: bool, protocol: int) -> None:
     options: dict[str, Any] = {"decode_responses": decode, "protocol": protocol}
     seen = []
     for make in (plain, multiplexed):
@@ -238,7 +236,7 @@ async def test_an_entry_can_ask_for_redis_pys_own_way(
 
 @pytest.mark.parametrize("decode", [False, True])
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_blocking_calls_return_and_raise_what_redis_pys_client_does(
+def test_blocking_calls_are_as_redis_pys(
     own_server: LocalServer, decode: bool, protocol: int
 ) -> None:
     options: dict[str, Any] = {"decode_responses": decode, "protocol": protocol}
@@ -265,7 +263,7 @@ def test_blocking_calls_return_and_raise_what_redis_pys_client_does(
     assert seen[0] == seen[1]
 
 
-def test_a_blocking_call_that_is_interrupted_leaves_no_reply_for_the_next(
+def test_interrupts_leave_no_reply(
     own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with shardkit.connect(map_of(own_server.port)) as kit:

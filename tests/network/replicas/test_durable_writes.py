@@ -59,18 +59,14 @@ def write(face: Face, **options: Any) -> None:
         router["c"].set("c", 3)
 
 
-def test_what_is_written_is_on_the_replica_and_on_disk_when_the_block_ends(
-    opened: Face, pair: tuple[LocalServer, LocalServer]
-) -> None:
+def test_a_block_ends_durable(opened: Face, pair: tuple[LocalServer, LocalServer]) -> None:
     write(opened, replicas=1, fsync=True, timeout=10)
     number = opened.kit.plane.topology.component("users").place("c")
     with pair[1].client(db=number) as client:
         assert client.get("c") == b"3"
 
 
-def test_a_replica_that_hangs_or_is_missing_is_told(
-    opened: Face, pair: tuple[LocalServer, LocalServer]
-) -> None:
+def test_late_replicas_are_reported(opened: Face, pair: tuple[LocalServer, LocalServer]) -> None:
     write(opened, replicas=1, timeout=10)  # a Redis 7.0 counts a replica that has answered once
     with pytest.raises(NotDurableError, match="1 of 2 replicas"):
         write(opened, replicas=2, timeout=1)

@@ -318,9 +318,7 @@ def test_unusable_replicas_are_skipped(opened: Face, replicated: Replicated) -> 
 
 
 @pytest.mark.parametrize("what", ["client", "structure"])
-def test_reads_under_way_go_elsewhere_when_their_replica_dies(
-    kind: str, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reads_survive_dead_replicas(kind: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardkit.network.replicas.replicas.INTERVAL", 3600)
     with LocalServer() as master, LocalServer(replica_of=master) as replica:
         entry = {"port": master.port, "replicas": [{"port": replica.port}]}
@@ -411,7 +409,7 @@ def test_while_reads_are_held_none_is_begun(opened: Face) -> None:
 
 
 @pytest.mark.parametrize("what", ["reads for long", "wants no replica", "wants a late one"])
-def test_a_session_goes_to_another_replica_when_that_has_all_it_read(
+def test_a_switch_waits_to_catch_up(
     opened: Face, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     monkeypatch.setattr("shardkit.network.replicas.replicas.INTERVAL", 3600)
@@ -500,9 +498,7 @@ SEEN = [("a", 1)]
         ([], None),
     ],
 )
-def test_one_sentinel_after_another_is_asked_until_one_knows_replicas(
-    said: list[Any], known: list[tuple[str, int]] | None
-) -> None:
+def test_sentinels_are_asked_in_turn(said: list[Any], known: list[tuple[str, int]] | None) -> None:
     def sentinel(answer: Any) -> Any:
         def seen(service: str) -> Any:
             assert service == "main"

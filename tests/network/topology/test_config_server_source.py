@@ -334,9 +334,7 @@ def flush(*servers: LocalServer) -> None:
 # ---- troubles
 
 
-def test_a_killed_config_server_is_noticed_by_the_log_only(
-    mortal: LocalServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_dead_server_is_logged(mortal: LocalServer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "shardkit")
     with mortal.client() as client:
         push(client, shards_on(mortal))

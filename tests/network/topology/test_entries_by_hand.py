@@ -211,9 +211,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("face", ["blocking", "awaiting"])
-def test_an_entry_may_be_as_old_as_its_decorator_says(
-    running: LocalServer, config: redis.Redis, face: str
-) -> None:
+def test_max_age_of_a_decorator(running: LocalServer, config: redis.Redis, face: str) -> None:
     config.set("config:redis:one", json.dumps({"port": running.port, "db": 1}))
     with shardkit.connect(url(running)) as kit:
         clock = kit.topology._clock = Clock()

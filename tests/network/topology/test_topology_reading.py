@@ -41,9 +41,7 @@ def topology(directory: Directory, clock: Clock) -> Topology:
     return Topology(directory, clock=clock)
 
 
-def test_a_component_is_read_once_a_second_however_often_it_is_asked_for(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_one_reading_a_second(topology: Topology, directory: Directory, clock: Clock) -> None:
     first = look(topology, "c")
     for _ in range(1000):
         assert look(topology, "c") is first
@@ -56,9 +54,7 @@ def test_a_component_is_read_once_a_second_however_often_it_is_asked_for(
     assert directory.asked == ["c", "c"]
 
 
-def test_a_jump_of_the_wall_clock_changes_nothing(
-    directory: Directory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wall_clock_jumps_are_fine(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
     topology = Topology(directory)
     topology.component("c")
     wall = time.time
@@ -68,9 +64,7 @@ def test_a_jump_of_the_wall_clock_changes_nothing(
     assert directory.asked == ["c"]
 
 
-def test_a_changed_component_replaces_the_kept_one(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_a_change_replaces_it(topology: Topology, directory: Directory, clock: Clock) -> None:
     first = look(topology, "c")
     directory.components["c"] = component(port=7100, epoch=2)
     assert look(topology, "c") is first
@@ -79,9 +73,7 @@ def test_a_changed_component_replaces_the_kept_one(
     assert look(topology, "c").epoch == 2
 
 
-def test_an_epoch_is_live_even_if_the_entries_say_the_same_again(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_a_new_epoch_alone_counts(topology: Topology, directory: Directory, clock: Clock) -> None:
     look(topology, "c")
     directory.components["c"] = component(epoch=3)
     clock.now += 1.01
@@ -109,9 +101,7 @@ async def test_tasks_wait_for_the_first_reader(topology: Topology, directory: Di
 
 
 @pytest.mark.parametrize("first", ["a thread", "a task"])
-def test_threads_and_the_tasks_of_several_loops_read_once_together(
-    topology: Topology, directory: Directory, first: str
-) -> None:
+def test_threads_and_loops_read_once(topology: Topology, directory: Directory, first: str) -> None:
     async def many() -> set[Component]:
         return set(await asyncio.gather(*[topology.acomponent("c") for _ in range(50)]))
 
@@ -173,9 +163,7 @@ async def test_expired_components_are_reread(topology: Topology, directory: Dire
     assert topology.last_known("c").epoch == 2
 
 
-def test_a_loop_that_was_stopped_while_it_read_leaves_reading_again_to_the_thread(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_a_stopped_loop_is_replaced(topology: Topology, directory: Directory, clock: Clock) -> None:
     asyncio.run(topology.acomponent("c"))
     clock.now += 2
 
@@ -190,9 +178,7 @@ def test_a_loop_that_was_stopped_while_it_read_leaves_reading_again_to_the_threa
     assert topology.component("c").epoch == 2
 
 
-def test_nothing_is_read_by_nor_left_of_a_topology_that_nobody_uses(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_unused_leaves_no_thread(topology: Topology, directory: Directory, clock: Clock) -> None:
     look(topology, "c")
     clock.now += 2
     look(topology, "c")
@@ -200,9 +186,7 @@ def test_nothing_is_read_by_nor_left_of_a_topology_that_nobody_uses(
     assert not [each for each in threading.enumerate() if each.name == "shardkit-config"]
 
 
-def test_a_process_does_not_wait_for_a_config_server_that_hangs_before_it_ends(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_hanging_reads_end_with_it(topology: Topology, directory: Directory, clock: Clock) -> None:
     look(topology, "c")
     clock.now += 2
     directory.open.clear()
@@ -327,9 +311,7 @@ def test_waiters_of_ended_loops_are_ignored(topology: Topology, directory: Direc
         assert reader.result(20).name == "c"
 
 
-def test_a_first_failure_is_shared_by_all_who_wait_and_known_for_a_second(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_waiters_share_a_failure(topology: Topology, directory: Directory, clock: Clock) -> None:
     directory.error = ConnectionError("nobody there")
     directory.open.clear()
     with ThreadPoolExecutor(THREADS) as pool:
@@ -360,9 +342,7 @@ def test_a_short_deadline_gets_the_known_entries(topology: Topology, directory: 
     assert topology.component("d").name == "d"
 
 
-def test_two_who_find_the_source_away_at_once_count_as_one(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_two_failures_count_once(topology: Topology, directory: Directory, clock: Clock) -> None:
     known = {name: topology.component(name) for name in ("c", "d")}
     topology.expire()
     directory.open.clear()
@@ -378,9 +358,7 @@ def test_two_who_find_the_source_away_at_once_count_as_one(
     assert directory.asked == ["c"]
 
 
-def test_a_missing_component_is_looked_for_once_a_second(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_missing_ones_are_cached(topology: Topology, directory: Directory, clock: Clock) -> None:
     for _ in range(100):
         with pytest.raises(MissingEntryError, match="config:redis:nope is missing"):
             topology.component("nope")
@@ -421,9 +399,7 @@ def test_the_last_good_entries_stay_in_use_while_the_source_is_away(
     assert directory.asked[-2:] == ["c", "d"]  # every second again
 
 
-def test_an_outage_of_days_is_survived(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_long_outages_are_survived(topology: Topology, directory: Directory, clock: Clock) -> None:
     known = look(topology, "c")
     directory.error = ConnectionError("refused")
     for _ in range(300):
@@ -478,9 +454,7 @@ def test_expiring_makes_the_next_call_read(topology: Topology, directory: Direct
     assert directory.asked == ["c", "c"]
 
 
-def test_a_limited_age_has_what_is_older_read_again_in_the_background(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_limit_age_rereads(topology: Topology, directory: Directory, clock: Clock) -> None:
     topology.limit_age("c", 0.5)  # it was never read: the first caller does
     topology.component("c")
     for passed, asked in ((0.4, ["c"]), (0.2, ["c", "c"])):
