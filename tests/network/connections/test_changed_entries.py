@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import inspect
 import json
 import threading
 import weakref
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from link_helpers import count_of, eventually
+from link_helpers import clients_of, count_of, eventually, of
 from places import at_place
 from sockets import connections
 
@@ -55,12 +54,6 @@ class Changing(FixedMap):
 
 def entry(server: LocalServer, **fields: Any) -> Entry:
     return Entry({**server.entry.fields, **fields})
-
-
-def clients_of(server: LocalServer) -> int:
-    """How many clients a server has, the one that asks aside."""
-    with server.client() as client:
-        return len(client.client_list()) - 1
 
 
 def test_unused_clients_retire_after_any_reading(here: LocalServer, there: LocalServer) -> None:
@@ -214,8 +207,6 @@ def test_the_client_that_reads_while_a_move_holds_its_shard_is_shown_as_such() -
 
 @pytest.mark.parametrize("blocks", [True, False])
 async def test_named_connections_send_no_greeting(here: LocalServer, blocks: bool) -> None:
-    async def of(value: Any) -> Any:
-        return await value if inspect.isawaitable(value) else value
 
     asked = count_of(here, "exists")
     held = Clients()  # of no kit, whose connections would ask for a fence
@@ -319,8 +310,6 @@ async def test_connections_to_sentinels_go_with_their_entry(
 
 @pytest.mark.parametrize("blocks", [True, False])
 async def test_only_own_pools_disconnect_from_sentinels(others: LocalServers, blocks: bool) -> None:
-    async def of(value: Any) -> Any:
-        return await value if inspect.isawaitable(value) else value
 
     component = others.shard_map.components["watched"]
     assert component.entry is not None
@@ -343,8 +332,6 @@ async def test_only_own_pools_disconnect_from_sentinels(others: LocalServers, bl
 async def test_connections_to_a_replaced_master_are_closed(
     others: LocalServers, blocks: bool
 ) -> None:
-    async def of(value: Any) -> Any:
-        return await value if inspect.isawaitable(value) else value
 
     held = Clients()
     get: Any = held.get if blocks else held.aget

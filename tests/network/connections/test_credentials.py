@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from link_helpers import of
 from redis.credentials import CredentialProvider
 
 import shardkit
@@ -27,10 +27,6 @@ def server() -> Iterator[LocalServer]:
 @pytest.fixture(params=["blocking", "awaiting"])
 def face(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-async def of(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
 
 
 async def opened(face: str, where: Any, **options: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+from link_helpers import of
 from redis.exceptions import (
     AuthenticationError,
     MaxConnectionsError,
@@ -48,10 +48,6 @@ class Client:
         with pytest.raises(kind) as found:
             await of(self.client.execute_command(*command or ("SET", "k", 1)))
         assert type(found.value) is kind
-
-
-async def of(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from types import FrameType
 from typing import Any
 
@@ -21,6 +21,7 @@ import pytest
 import pytest_asyncio
 import redis
 import redis.asyncio as aioredis
+from link_helpers import eventually
 from redis.exceptions import MaxConnectionsError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -100,14 +101,6 @@ class Pooled:
     async def ask(self, connection: Any, *command: Any) -> Any:
         await self.of(connection.send_command(*command))
         return await self.of(connection.read_response())
-
-
-async def eventually(done: Callable[[], bool]) -> bool:
-    for _ in range(2000):
-        if done():
-            return True
-        await asyncio.sleep(0.005)
-    return False
 
 
 def counts(pool: Any) -> list[int]:

@@ -17,6 +17,7 @@ import pytest
 import pytest_asyncio
 import redis
 import yaml
+from link_helpers import clients_of, eventually
 
 import shardkit
 from shardkit import ClosedError, ConfigError
@@ -78,23 +79,9 @@ async def moving(
     await found.kit.aclose()
 
 
-def connections(server: LocalServer) -> int:
-    """How many clients a server has, the one that asks aside."""
-    with server.client() as client:
-        return len(client.client_list()) - 1
-
-
 def blocked(server: LocalServer, command: str) -> bool:
     with server.client() as client:
         return any(found["cmd"] == command for found in client.client_list())
-
-
-async def eventually(done: Callable[[], bool]) -> bool:
-    for _ in range(2000):
-        if done():
-            return True
-        await asyncio.sleep(0.005)
-    return False
 
 
 async def test_it_follows_its_entry(moving: Moving, here: LocalServer, there: LocalServer) -> None:
@@ -107,10 +94,10 @@ async def test_it_follows_its_entry(moving: Moving, here: LocalServer, there: Lo
             await moving.of(client.set("k", n))
         assert asking.get("k") in ("199", b"199")
         assert asking.info("stats")["total_connections_received"] == before + 1
-    assert await eventually(lambda: connections(here) == 0)
+    assert await eventually(lambda: clients_of(here) == 0)
     moving.move(here)
     assert await moving.of(client.get("k")) == b"1"
-    assert await eventually(lambda: connections(there) == 0)
+    assert await eventually(lambda: clients_of(there) == 0)
 
 
 async def test_what_its_holder_does_to_a_private_client_is_its_own(moving: Moving) -> None:
@@ -146,7 +133,7 @@ async def test_closing_a_kit_closes_private_clients(moving: Moving, here: LocalS
     client = await moving.client(private=True)
     await moving.of(client.ping())
     await moving.kit.aclose()
-    assert await eventually(lambda: connections(here) == 0)
+    assert await eventually(lambda: clients_of(here) == 0)
     with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
         await moving.of(client.ping())
 
@@ -162,7 +149,7 @@ async def test_an_unused_private_client_leaves_nothing(moving: Moving, here: Loc
         return len(moving.kit._private) == 0
 
     assert await eventually(is_gone)
-    assert await eventually(lambda: connections(here) == 0)
+    assert await eventually(lambda: clients_of(here) == 0)
 
 
 async def test_a_move_breaks_a_blpop(moving: Moving, here: LocalServer, there: LocalServer) -> None:
@@ -175,7 +162,7 @@ async def test_a_move_breaks_a_blpop(moving: Moving, here: LocalServer, there: L
     with pytest.raises(redis.ConnectionError, match="Connection closed by server"):
         await waiting
     assert await moving.of(client.blpop(["jobs"], 60)) == (b"jobs", b"one")
-    assert await eventually(lambda: connections(here) == 0)
+    assert await eventually(lambda: clients_of(here) == 0)
 
 
 @pytest.mark.parametrize("when", ["get_connection", "check_health"])
@@ -212,7 +199,7 @@ async def test_who_begins_to_wait_while_the_entry_moves_waits_at_the_new_place(
     assert await eventually(lambda: blocked(there, "blpop"))
     await moving.of(client.rpush("jobs", "one"))
     assert await waiting == (b"jobs", b"one")
-    assert await eventually(lambda: connections(here) == 0)
+    assert await eventually(lambda: clients_of(here) == 0)
 
 
 async def test_a_subscriber_moves(moving: Moving, here: LocalServer, there: LocalServer) -> None:
@@ -222,7 +209,7 @@ async def test_a_subscriber_moves(moving: Moving, here: LocalServer, there: Loca
     assert (await moving.of(listener.get_message(timeout=10)))["type"] == "subscribe"
     moving.move(there)
     await moving.of(client.ping())
-    assert await eventually(lambda: connections(here) == 0)
+    assert await eventually(lambda: clients_of(here) == 0)
     found = []
     for _ in range(10):
         with suppress(redis.ConnectionError):
@@ -249,7 +236,7 @@ async def test_a_subscriber_whose_connection_was_lost_goes_straight_to_the_new_p
     await moving.of(client.publish("news", "moved"))
     assert (await moving.of(listener.get_message(timeout=10)))["data"] == b"moved"
     await moving.of(listener.close() if moving.blocks else listener.aclose())
-    assert connections(here) == 0
+    assert clients_of(here) == 0
 
 
 async def test_a_connection_whose_entry_moves_while_it_connects_again_is_to_the_new_place(
@@ -294,7 +281,7 @@ async def test_an_idle_kit_moves_what_waits_and_closes_what_nobody_uses(
     moving.write(there)
     with pytest.raises(redis.ConnectionError, match="Connection closed by server"):
         await waiting
-    assert await eventually(lambda: connections(here) == 0)
+    assert await eventually(lambda: clients_of(here) == 0)
 
 
 async def test_a_transaction_stays(moving: Moving, here: LocalServer, there: LocalServer) -> None:
@@ -308,7 +295,7 @@ async def test_a_transaction_stays(moving: Moving, here: LocalServer, there: Loc
     assert await moving.of(pipeline.execute()) == [True]
     with here.client() as asking:
         assert asking.get("k") in ("old place", b"old place")
-    assert await eventually(lambda: connections(here) == 0)
+    assert await eventually(lambda: clients_of(here) == 0)
 
 
 @contextmanager
@@ -513,7 +500,7 @@ def test_threads_survive_many_moves(tmp_path: Path, here: LocalServer, there: Lo
         with here.client() as one, there.client() as other:
             counted = [int(each.get("n") or 0) for each in (one, other)]
         assert sum(counted) == count * rounds * 15
-        assert asyncio.run(eventually(lambda: connections(there) == 0))
+        assert asyncio.run(eventually(lambda: clients_of(there) == 0))
 
 
 def test_private_clients_reconnect_after_a_fork(tmp_path: Path, here: LocalServer) -> None:

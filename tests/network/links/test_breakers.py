@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 import pytest
-from link_helpers import FACES, command, eventually, opened
+from link_helpers import FACES, command, eventually, opened, two
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
@@ -37,12 +37,6 @@ NEVER_TRIED = {"failures": 2, "min_seconds": 0, "interval": 600}
 
 def on(shard: int, name: str, *args: Any, **options: Any) -> Command:
     return command(Shard("data", shard), "k", name, *args, **options)
-
-
-def two(bad: int, good: int, **fields: Any) -> ShardMap:
-    shards = [{"port": bad, **fields}, {"port": good, **fields}]
-    components = {"data": {"shards": shards}, "one": {"entry": {"port": bad, **fields}}}
-    return ShardMap.parse(str({"components": components}), source="test")
 
 
 @pytest.fixture(params=FACES)

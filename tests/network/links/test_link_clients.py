@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from link_helpers import FACES, Face, command, eventually, opened
+from link_helpers import FACES, Face, clients_of, command, eventually, opened
 
 from shardkit import Entry, ShardMap, ShardUnavailable
 from shardkit.config.component import Component
@@ -91,12 +91,6 @@ async def linked(
     yield found
     found.clients.close()
     await found.clients.aclose()
-
-
-def clients_of(server: LocalServer) -> int:
-    """How many clients a server has, the one that asks aside."""
-    with server.client() as client:
-        return len(client.client_list()) - 1
 
 
 # ---- an entry changes

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from faces import own_client
-from link_helpers import FACES, command, opened
+from link_helpers import FACES, command, opened, two
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     MasterDownError,
@@ -23,12 +23,6 @@ from shardkit.network.links import server_request
 from shardkit.operations.commands import Coalesced, Command, Script, Shard, Transaction, script_call
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
-
-
-def two(bad: int, good: int, **fields: Any) -> ShardMap:
-    """Shard 0 of `data` is at the port `bad`, shard 1 at `good`."""
-    shards = [{"port": bad, **fields}, {"port": good, **fields}]
-    return ShardMap.parse(str({"components": {"data": {"shards": shards}}}), source="test")
 
 
 def on(shard: int, name: str, *args: Any, **options: Any) -> Command:

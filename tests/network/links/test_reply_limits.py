@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from faces import own_client
-from link_helpers import FACES, command, eventually, opened
+from link_helpers import FACES, command, eventually, opened, two
 from redis.exceptions import InvalidResponse, TimeoutError  # noqa: A004 - redis-py's own
 from scripted_server import ScriptedServer, bulk, scripted
 
@@ -26,11 +26,6 @@ from shardkit.operations.commands import Command, Shard
 
 def on(shard: int, name: str, *args: Any) -> Command:
     return Command(Shard("data", shard), "k", (name, *args))
-
-
-def two(bad: int, good: int, **fields: Any) -> ShardMap:
-    shards = [{"port": bad, **fields}, {"port": good, **fields}]
-    return ShardMap.parse(str({"components": {"data": {"shards": shards}}}), source="test")
 
 
 @pytest.fixture(params=FACES)

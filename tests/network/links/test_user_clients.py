@@ -12,6 +12,7 @@ import pytest
 import redis
 import redis.asyncio as aioredis
 from fakeredis import FakeAsyncRedis
+from link_helpers import clients_of
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import DataError, NoScriptError, ResponseError
 
@@ -27,12 +28,6 @@ def map_of(port: int, **fields: Any) -> ShardMap:
     return ShardMap.parse(json.dumps({"components": {"own": {"entry": {"port": port, **fields}}}}))
 
 
-def connections(server: LocalServer) -> int:
-    """How many clients are connected, without the one that asks."""
-    with server.client() as client:
-        return len(client.client_list()) - 1
-
-
 async def seen(client: Any, command: str) -> None:
     """Wait until the server has a client that executes a command."""
     while True:
@@ -43,7 +38,7 @@ async def seen(client: Any, command: str) -> None:
 async def test_a_thousand_calls_at_once_share_one_connection_a_server(
     own_server: LocalServer,
 ) -> None:
-    before = connections(own_server)
+    before = clients_of(own_server)
     shards = [{"port": own_server.port, "db": n, "max_connections": 2} for n in range(8)]
     text = json.dumps({"components": {"eight": {"shards": shards}}})
     async with await shardkit.aconnect(ShardMap.parse(text)) as kit:
@@ -55,7 +50,7 @@ async def test_a_thousand_calls_at_once_share_one_connection_a_server(
         for round_ in (1, 2):
             found = await asyncio.gather(*(count(f"k{n}") for n in range(1000)))
             assert found == [round_] * 1000
-        assert connections(own_server) - before <= 8
+        assert clients_of(own_server) - before <= 8
 
 
 async def test_what_blocks_does_not_hold_up_the_others(akit: AsyncShardKit) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import redis
+from link_helpers import clients_of
 from topology_helpers import eventually
 
 import shardkit
@@ -246,12 +247,6 @@ def test_a_moved_shard_is_live_within_about_a_second_and_no_call_fails(
     assert seen == {b"b"}
     assert sum(calls) > 100
     assert eventually(lambda: clients_of(b) == 0)
-
-
-def clients_of(server: LocalServer) -> int:
-    """How many clients a server has, the one that asks aside."""
-    with server.client() as client:
-        return len(client.client_list()) - 1
 
 
 def test_another_count_is_live_for_all_callers(server: LocalServer, config: redis.Redis) -> None:
