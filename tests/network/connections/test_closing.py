@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from link_helpers import eventually
+from link_helpers import clients_of, eventually
 
 import shardkit
 from shardkit import ClosedError, ShardKit, ShardMap, events
-from shardkit.local import LocalServer, LocalServers
+from shardkit.local import LocalServers
 from shardkit.network.connections import connection as connections
 from shardkit.network.connections.pool import Pool
 
@@ -272,9 +272,3 @@ async def test_awaiting_calls_under_way_end_when_their_kit_is_closed(own: LocalS
     with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
         await words.hget("f")
     assert await eventually(lambda: clients_of(server) == 0)
-
-
-def clients_of(server: LocalServer) -> int:
-    """How many clients a server has, the one that asks aside."""
-    with server.client() as client:
-        return len(client.client_list()) - 1
