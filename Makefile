@@ -37,7 +37,7 @@ browser: setup  ## the chat page in Debian's chromium, in windows of three sizes
 	BROWSER_SHOTS=$(CURDIR)/build/browser $(BIN)/python -m pytest -q tests/examples/test_chat_page.py
 
 # It interrupts what measures coverage too, which holds a lock then and hangs: all would be lost.
-INTERRUPTS = tests/network/links/test_link_hygiene.py::test_an_interrupt_in_the_middle_of_an_exchange_leaves_no_replies_behind
+INTERRUPTS = tests/network/links/test_link_hygiene.py::test_interrupts_leave_no_replies_behind
 
 coverage: setup  ## the tests, and which branches of shardkit/ none of them takes
 	$(BIN)/pip install -q -e '.[bench]'  # plots have tests

@@ -41,7 +41,7 @@ from shardkit.operations.operation import Awaiting, Blocking, Operation, Page, S
 T = TypeVar("T")
 
 
-class _Driver:
+class _StepRunner:
     """What both drivers share."""
 
     link: Any
@@ -68,7 +68,7 @@ class _Driver:
         raise NotImplementedError
 
 
-class BlockingDriver(_Driver):
+class BlockingDriver(_StepRunner):
     """Runs steps over a blocking link."""
 
     def __init__(self, link: Blocking) -> None:
@@ -159,7 +159,7 @@ class BlockingDriver(_Driver):
         return [_call(call) for call in step] if isinstance(step, _Calls) else _call(step)
 
 
-class AwaitingDriver(_Driver):
+class AwaitingDriver(_StepRunner):
     """Runs steps over an awaiting link."""
 
     def __init__(self, link: Awaiting) -> None:

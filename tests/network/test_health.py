@@ -35,9 +35,7 @@ def test_every_shard_of_healthy_servers_is_described(face: Face) -> None:
 
 
 @pytest.mark.parametrize("kind", ["blocking", "awaiting"])
-def test_a_server_that_is_down_is_unreachable_and_others_are_not(
-    kind: str, own_server: LocalServer
-) -> None:
+def test_only_the_stopped_server_is_unreachable(kind: str, own_server: LocalServer) -> None:
     shards = [{"port": own_server.port}, {"port": 1, "breaker": False}]
     shard_map = ShardMap.parse(str({"components": {"data": {"shards": shards}}}))
     with faced(kind, shard_map) as face:
@@ -130,9 +128,7 @@ def test_the_wsgi_endpoint_answers_probes(own_server: LocalServer) -> None:
     }
 
 
-def test_a_kit_that_is_closed_while_its_health_is_asked_is_closed_and_not_broken(
-    face: Face, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_a_kit_during_health(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     error = ClosedError("the kit is closed", "open a new one with shardkit.connect")
 
     def closed(name: str) -> Any:

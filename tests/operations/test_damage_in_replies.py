@@ -23,9 +23,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("expected", COMMANDS)
-def test_a_key_of_another_type_is_named_with_the_type_that_its_command_is_for(
-    expected: str, own_server: LocalServer
-) -> None:
+def test_a_key_of_another_type_is_damaged(expected: str, own_server: LocalServer) -> None:
     with own_server.client() as client:
         if expected == "a STRING":
             client.rpush("k", "a")

@@ -120,9 +120,7 @@ async def test_it_covers_the_handshake_of_tls(kind: str, own_server: LocalServer
                 await face._value(client.get("k"))
 
 
-async def test_what_a_server_does_not_take_in_time_is_no_matter_of_a_later_deadline(
-    own_server: LocalServer,
-) -> None:
+async def test_unwritten_data_keeps_its_own_deadline(own_server: LocalServer) -> None:
     shard_map = two(own_server.port, own_server.port, socket_timeout=0.1)
     async with opened("awaiting", shard_map) as face:
         client: Any = await face.kit.client("one", private=True)
@@ -190,18 +188,14 @@ async def test_that_of_an_entry_or_a_kit_is_one_for_all_steps_of_a_call(
             assert await face.run(steps_of(2)) == [1, 1]  # each call has its own
 
 
-async def test_operations_that_run_together_under_the_deadline_of_an_entry_return_their_values(
-    kind: str, own_server: LocalServer
-) -> None:
+async def test_together_returns_values_under_a_deadline(kind: str, own_server: LocalServer) -> None:
     async with opened(kind, two(own_server.port, own_server.port, deadline=PATIENT)) as face:
         assert await face.run(steps_of(1)) == [1]  # from now on the entries' deadlines are known
         together = face.kit.together(steps_of(2), steps_of(1))
         assert await face._value(together) == [[2, 4], [3]]
 
 
-async def test_a_pause_that_a_call_asks_for_does_not_count_for_its_entries(
-    kind: str, own_server: LocalServer
-) -> None:
+async def test_requested_pauses_do_not_count(kind: str, own_server: LocalServer) -> None:
     def steps() -> Operation[Replies]:
         yield Pause(0.7)
         return (yield [on(1, "INCR")])
@@ -251,9 +245,7 @@ async def test_it_holds_for_clients_and_pipelines(
                 assert "deadline of 0.2 s" in str(failure)
 
 
-async def test_a_blocking_command_may_block_on_top_of_its_entry_but_not_of_a_block(
-    kind: str, own_server: LocalServer
-) -> None:
+async def test_blocking_extends_only_an_entrys_deadline(kind: str, own_server: LocalServer) -> None:
     shard_map = two(own_server.port, own_server.port, deadline=0.3)
     async with opened(kind, shard_map) as face:
         assert await face.client_call("one", "blpop", "none", timeout=0.5) is None
@@ -284,9 +276,7 @@ def test_what_holds_inside_ends_with_it_and_the_one_outside_holds_again() -> Non
     assert current.get() is None
 
 
-def test_the_earliest_of_nested_ones_holds_and_it_ends_with_its_block(
-    silent: ScriptedServer, own_server: LocalServer
-) -> None:
+def test_the_earliest_nested_block_holds(silent: ScriptedServer, own_server: LocalServer) -> None:
     with shardkit.connect(two(silent.port, own_server.port, socket_timeout=0.6)) as kit:
         with kit.deadline(60), kit.deadline(0.1), kit.deadline(60):
             [reply] = kit.driver.link.send([on(0, "GET")])
@@ -335,9 +325,7 @@ async def test_asyncio_timeout_goes_on_working(own_server: LocalServer) -> None:
             assert await face.send(on(1, "INCR")) == [1]
 
 
-async def test_one_callers_deadline_is_not_taken_for_a_config_server_that_is_away(
-    own_server: LocalServer,
-) -> None:
+async def test_a_callers_deadline_is_not_an_outage(own_server: LocalServer) -> None:
     answers = iter([b"", b""])
 
     def first_never(args: list[bytes]) -> bytes:
@@ -356,9 +344,7 @@ async def test_one_callers_deadline_is_not_taken_for_a_config_server_that_is_awa
 
 
 @pytest.mark.parametrize("limit", ["time", "size"])
-async def test_redis_pys_own_calls_keep_to_the_limits_of_a_reply(
-    kind: str, limit: str, own_server: LocalServer
-) -> None:
+async def test_redis_pys_calls_have_limits(kind: str, limit: str, own_server: LocalServer) -> None:
     fields = {"exchange_timeout": 0.3} if limit == "time" else {"max_reply_bytes": 1_000_000}
     wrong = TimeoutError if limit == "time" else InvalidResponse
 

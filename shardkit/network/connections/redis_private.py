@@ -1,12 +1,12 @@
-"""redis-py's private parts: everything that shardkit uses of redis-py beyond its documentation.
+"""Everything that shardkit uses of redis-py beyond its documentation.
 
-Each has one name here and is used nowhere else. When a new redis-py moves one, the contract test,
-tests/network/connections/test_redis_private.py, fails and says which; adapt it here.
+Each private part has one name here and is used nowhere else. When a new redis-py moves one, the
+contract test, tests/network/connections/test_redis_private.py, fails and names it; adapt it here.
 
-Two kinds of names cannot be wrapped. Mixins override `Connection._connect` (in
-`shardkit.testing.fakes.connections`, for fakeredis). And pipelines declare `_is_async_client` and
-`_event_dispatcher`, which the types of redis-py's command methods ask for. The contract test covers
-these as well.
+Two kinds of names cannot be wrapped: mixins override `Connection._connect` (in
+`shardkit.testing.fakes.connections`, for fakeredis), and pipelines declare `_is_async_client` and
+`_event_dispatcher`, which the types of redis-py's command methods need. The contract test covers
+these, too.
 """
 
 from __future__ import annotations
@@ -64,10 +64,9 @@ def set_timeout(connection: Any, seconds: float | None) -> None:
 
 
 class _Limited:
-    """A parser that looks at the limits of a reply while that is incomplete.
+    """A parser that checks the limits of an incomplete reply.
 
-    They count from its first bytes: until then its reader may be a subscriber, or be waiting in a
-    blocking command.
+    They count from its first bytes: until then, the reader may subscribe or block.
     """
 
     _connection: Callable[[], Any] = staticmethod(lambda: None)
@@ -83,7 +82,7 @@ class _Limited:
         return super().read_response(*args, **kwargs)  # type: ignore[misc]
 
     def _check(self) -> None:
-        """Refuse to read more of a reply that came for too long, or is too large."""
+        """Refuse to read more of a reply that takes too long or is too large."""
         connection = self._connection() if self._size else None
         if connection is not None:
             connection.check_reply(time.monotonic() - self._first_at, self._size)
@@ -98,7 +97,7 @@ class _Limited:
 
 
 class LimitedParser(_Limited, _HiredisParser):
-    """redis-py's parser, which keeps to the limits of a reply, and to the caller's deadline."""
+    """redis-py's parser, within the limits of a reply and the caller's deadline."""
 
     def read_from_socket(self, timeout: Any = NOT_GIVEN, raise_on_timeout: bool = True) -> bool:
         """Read what there is, or wait for it; see redis-py's."""
@@ -129,7 +128,7 @@ class LimitedParser(_Limited, _HiredisParser):
 
 
 class AsyncLimitedParser(_Limited, _AsyncHiredisParser):
-    """redis-py's awaiting parser, which keeps to the limits of a reply."""
+    """redis-py's awaiting parser, within the limits of a reply."""
 
     async def read_from_socket(self) -> bool:
         """Read what there is, or wait for it; see redis-py's."""
@@ -154,17 +153,16 @@ def parse_error(line: str) -> Exception:
 def is_script_missing(error: object) -> bool:
     """Whether this is the error of a server that lacks a script, so that nothing was executed.
 
-    Redis, Valkey and their kin say "No matching script"; a script of the caller's may answer an
-    error of the same name, NOSCRIPT, after it has written.
+    Servers say "No matching script"; a caller's script may return its own NOSCRIPT after a write.
     """
     return isinstance(error, NoScriptError) and str(error).startswith("No matching script")
 
 
 def is_unready(error: object) -> bool:
-    """Whether a server refused because it loads, is a replica, or has been left: nothing was done.
+    """Whether a server refused because it loads, is a replica, or was left: nothing was executed.
 
-    By the texts of Redis, Valkey and their kin, as a script of the caller's may answer errors of
-    the same names after it has written; and by redis-py's own for a master that Sentinels replaced.
+    Decided by the servers' texts, as a caller's script may return errors of the same names after a
+    write; and by redis-py's own for a master that Sentinels replaced.
     """
     text = str(error)
     if isinstance(error, ReadOnlyError):
@@ -177,17 +175,17 @@ def is_unready(error: object) -> bool:
 
 
 def lost_its_role(error: Exception) -> bool:
-    """Whether a server refused, or ended the wait of, a command because it is a replica now."""
+    """Whether a server refused or unblocked a command because it is a replica now."""
     return is_unready(error) or str(error).startswith("UNBLOCKED ")
 
 
 def has_connect_callbacks(connection: Any) -> bool:
-    """Whether somebody wants to be told when it connects: a subscriber, who subscribes again."""
+    """Whether the connection has a subscriber, which subscribes again when it reconnects."""
     return any(callback() is not None for callback in connection._connect_callbacks)
 
 
 def has_unread(connection: Any) -> bool:
-    """Whether redis-py has received something on a connection that it has not handed out."""
+    """Whether redis-py has received data on a connection that was not read."""
     parser = connection._parser
     if parser._reader.has_data():
         return True
@@ -202,7 +200,7 @@ def postpone_health_check(connection: Any, now: float) -> None:
 
 
 def health_check_is_due(connection: Any, now: float) -> bool:
-    """Whether the server is to be asked whether it is there before the next use."""
+    """Whether the server must be checked before the next use."""
     return bool(connection.health_check_interval) and now > connection.next_health_check
 
 
@@ -233,10 +231,7 @@ def set_created(pool: Any, count: int) -> None:
 
 
 def forget_lost(pool: Any) -> None:
-    """Have a blocking pool hold those in use weakly.
-
-    An exception of a signal's handler may come before one is released; nobody has it then.
-    """
+    """Hold a pool's connections in use weakly: a signal handler may prevent their release."""
     pool._in_use_connections = weakref.WeakSet()
 
 
@@ -300,10 +295,7 @@ def drain_cluster(client: Any) -> None:
 
 
 async def close_cluster(client: Any) -> None:
-    """Close an awaiting cluster's client, and every connection of its nodes.
-
-    After an error the client takes itself for closed, although its connections are not.
-    """
+    """Close an awaiting cluster's client and its connections, which stay open after an error."""
     client.closed = True
     await client.aclose()
     for nodes in ("nodes_cache", "startup_nodes"):
@@ -311,17 +303,14 @@ async def close_cluster(client: Any) -> None:
 
 
 def _async_nodes(client: Any) -> list[Any]:
-    """Return the nodes; of the same name there may be two, which take themselves for equal."""
+    """Return the nodes; two of the same name are equal, but have different connections."""
     manager = client.nodes_manager
     nodes = [*manager.nodes_cache.values(), *manager.startup_nodes.values()]
     return list({id(node): node for node in nodes}.values())
 
 
 def abandon_connections(closable: Any) -> None:
-    """Close the sockets of an awaiting pool or cluster without its event loop.
-
-    That has been closed, or is a forked parent's, whose selector must be left alone.
-    """
+    """Close the sockets of an awaiting pool or cluster whose event loop is closed or a parent's."""
     for connection in _async_connections(closable):
         transport = getattr(getattr(connection, "_writer", None), "transport", None)
         while transport is not None:  # asyncio's: TLS's first, then the socket's
@@ -342,10 +331,9 @@ def close_now(closable: Any) -> None:
 
 
 def close_connection_now(connection: Any) -> None:
-    """Close an awaiting connection without a further turn of its running event loop.
+    """Close an awaiting connection without another turn of its running event loop.
 
-    An asyncio transport that is closed leaves the rest to the loop's next turn, and warns if there
-    is none; so does a task that closes it.
+    Closing an asyncio transport needs the loop's next turn, and warns if there is none.
     """
     if hasattr(connection, "tell_closed"):  # ours
         connection.tell_closed()

@@ -122,7 +122,7 @@ class ConnectionSource:
         """Send chunks over a connection of their own, and return the replies."""
         try:
             connection = await self.acquire()
-        except Exception as error:  # whatever it is, nothing was sent
+        except Exception as error:  # nothing was sent
             raise ConnectionLost(error, sent=False) from error
         complete = False
         try:
@@ -365,7 +365,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
     def _write(self) -> None:
         """Write what is queued, up to the limits of what may be in flight."""
         self._write_scheduled = False
-        if self._transport is None:  # it broke meanwhile
+        if self._transport is None:  # it broke in the meantime
             if self._queued:
                 self._acquire()
             return
@@ -418,7 +418,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Called by the transport: ``nbytes`` have arrived."""
         if self._transport is None:
-            return  # broken meanwhile
+            return  # it broke in the meantime
         self._last_read = self._loop.time()
         self._received += nbytes
         try:

@@ -503,7 +503,7 @@ class Topology:
                     cached.fresh_until = self._away_until
                 return []
             for name, outcome in run_steps(self._read_together(own), self.source.fetch).items():
-                with suppress(RetiredError):  # whoever uses it is told
+                with suppress(RetiredError):  # its next use raises it
                     self._settle(name, own[name], outcome)
         finally:
             for name, cached in own.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import inspect
 import json
 import threading
 import weakref
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from link_helpers import count_of, eventually
+from link_helpers import clients_of, count_of, eventually, of
 from places import at_place
 from sockets import connections
 
@@ -57,15 +56,7 @@ def entry(server: LocalServer, **fields: Any) -> Entry:
     return Entry({**server.entry.fields, **fields})
 
 
-def clients_of(server: LocalServer) -> int:
-    """How many clients a server has, the one that asks aside."""
-    with server.client() as client:
-        return len(client.client_list()) - 1
-
-
-def test_what_only_structures_use_is_retired_when_anybody_reads_the_change(
-    here: LocalServer, there: LocalServer
-) -> None:
+def test_unused_clients_retire_after_any_reading(here: LocalServer, there: LocalServer) -> None:
     source = Changing(c=entry(here, decode_responses=True, protocol=3))
     with ShardKit(source) as kit:
         kit.hash("h", component="c").hset("f", "v")  # over a client of its own: RESP2, bytes
@@ -77,9 +68,7 @@ def test_what_only_structures_use_is_retired_when_anybody_reads_the_change(
         assert clients_of(here) == 0
 
 
-async def test_an_idle_event_loop_lets_go_when_anybody_reads_the_change(
-    here: LocalServer, there: LocalServer
-) -> None:
+async def test_idle_loops_retire_their_clients(here: LocalServer, there: LocalServer) -> None:
     source = Changing(c=entry(here))
     other = asyncio.new_event_loop()
     thread = threading.Thread(target=other.run_forever)
@@ -105,7 +94,7 @@ async def test_an_idle_event_loop_lets_go_when_anybody_reads_the_change(
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-async def test_a_caller_some_versions_behind_displaces_nobody_and_leaves_nothing(
+async def test_outdated_callers_are_harmless(
     here: LocalServer, there: LocalServer, blocks: bool
 ) -> None:
     held = Clients()
@@ -198,9 +187,7 @@ async def test_a_client_that_is_built_while_its_kit_closes_is_closed(
     ],
     ids=["one more replica", "another replica", "no entry"],
 )
-def test_the_client_of_a_replica_goes_when_its_entry_does(
-    after: dict[str, Any] | None, stays: bool
-) -> None:
+def test_replica_clients_go_with_their_entry(after: dict[str, Any] | None, stays: bool) -> None:
     held = Clients()
     master = Entry({"port": 7001, "replicas": [{"port": 7002}]})
     client = held.get(Component("c", master), ReplicaOf(None, master.replicas[0]), False)
@@ -219,11 +206,7 @@ def test_the_client_that_reads_while_a_move_holds_its_shard_is_shown_as_such() -
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-async def test_connections_that_have_a_name_and_nobody_to_ask_say_nothing_more(
-    here: LocalServer, blocks: bool
-) -> None:
-    async def of(value: Any) -> Any:
-        return await value if inspect.isawaitable(value) else value
+async def test_named_connections_send_no_greeting(here: LocalServer, blocks: bool) -> None:
 
     asked = count_of(here, "exists")
     held = Clients()  # of no kit, whose connections would ask for a fence
@@ -253,9 +236,7 @@ def alive(*kinds: type) -> int:
     return sum(isinstance(each, kinds) for each in gc.get_objects())
 
 
-async def test_many_changes_leave_no_client_and_no_connection(
-    here: LocalServer, there: LocalServer
-) -> None:
+async def test_many_changes_leave_nothing_behind(here: LocalServer, there: LocalServer) -> None:
     before = alive(AsyncPool)
     async with AsyncShardKit(Changing(c=entry(here))) as kit:
         source: Any = kit.topology.source
@@ -291,9 +272,7 @@ async def test_draining_a_cluster_breaks_no_call_under_way(others: LocalServers)
     await held.aclose()
 
 
-def test_a_clusters_blocking_client_closes_its_connections_when_its_entry_changes(
-    others: LocalServers,
-) -> None:
+def test_a_clusters_client_closes_when_its_entry_changes(others: LocalServers) -> None:
     component = others.shard_map.components["cluster"]
     assert component.entry is not None
     ports = [server.port for server in others.servers]
@@ -330,11 +309,7 @@ async def test_connections_to_sentinels_go_with_their_entry(
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-async def test_a_pool_that_asks_sentinels_disconnects_from_them_too_if_it_is_its_own(
-    others: LocalServers, blocks: bool
-) -> None:
-    async def of(value: Any) -> Any:
-        return await value if inspect.isawaitable(value) else value
+async def test_only_own_pools_disconnect_from_sentinels(others: LocalServers, blocks: bool) -> None:
 
     component = others.shard_map.components["watched"]
     assert component.entry is not None
@@ -354,11 +329,9 @@ async def test_a_pool_that_asks_sentinels_disconnects_from_them_too_if_it_is_its
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-async def test_a_connection_to_a_master_that_sentinels_replaced_is_not_used_again(
+async def test_connections_to_a_replaced_master_are_closed(
     others: LocalServers, blocks: bool
 ) -> None:
-    async def of(value: Any) -> Any:
-        return await value if inspect.isawaitable(value) else value
 
     held = Clients()
     get: Any = held.get if blocks else held.aget
@@ -383,9 +356,7 @@ async def test_a_connection_to_a_master_that_sentinels_replaced_is_not_used_agai
 # ---- event loops that end anyhow
 
 
-def test_loops_closed_without_shutting_down_their_generators_leave_nothing(
-    here: LocalServer,
-) -> None:
+def test_loops_closed_without_shutdown_leave_nothing(here: LocalServer) -> None:
     before = alive(asyncio.SelectorEventLoop)
     kit = AsyncShardKit(Changing(c=entry(here)))
 
@@ -413,9 +384,7 @@ async def complaints() -> list[Any]:
     return said
 
 
-async def test_a_loop_closes_its_clients_once_though_a_thread_has_just_done_so(
-    here: LocalServer,
-) -> None:
+async def test_a_loop_closes_its_clients_once(here: LocalServer) -> None:
     said, held = await complaints(), Clients()
     client: Any = held.aget(Component("c", entry(here)), None)
     assert await client.ping()
@@ -430,9 +399,7 @@ async def test_a_loop_closes_its_clients_once_though_a_thread_has_just_done_so(
     assert not said
 
 
-def test_clients_that_nobody_has_any_more_when_their_loop_ends_trouble_nobody(
-    here: LocalServer,
-) -> None:
+def test_unreferenced_clients_do_not_disturb_the_end_of_their_loop(here: LocalServer) -> None:
     async def use() -> list[Any]:
         said, held = await complaints(), Clients()
         client: Any = held.aget(Component("c", entry(here)), None, False)

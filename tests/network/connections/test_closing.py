@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from link_helpers import eventually
+from link_helpers import clients_of, eventually
 
 import shardkit
 from shardkit import ClosedError, ShardKit, ShardMap, events
-from shardkit.local import LocalServer, LocalServers
+from shardkit.local import LocalServers
 from shardkit.network.connections import connection as connections
 from shardkit.network.connections.pool import Pool
 
@@ -85,9 +85,7 @@ def test_a_call_whose_kit_is_closed_before_it_writes_writes_nowhere_else(
     os.close(opened[0])
 
 
-def test_closing_leaves_the_socket_to_the_thread_that_uses_it(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_its_user_closes_a_socket(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
     words = kit.hash("h", component="c")
     words.hget("f")
     connection = connection_of(kit)
@@ -127,9 +125,7 @@ def test_a_blocked_call_ends_when_its_kit_is_closed(kit: ShardKit, own: LocalSer
     assert [type(error) for error in failures] == [ClosedError]
 
 
-def test_a_connection_that_is_opened_while_its_pool_closes_is_closed_again(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connecting_while_the_pool_closes(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
     client: Any = kit.client("c")
     pool = client.connection_pool
     connect = connections.TcpConnection.connect
@@ -148,9 +144,7 @@ def test_a_connection_that_is_opened_while_its_pool_closes_is_closed_again(
     assert not isinstance(pool, Pool) or not pool._idle
 
 
-def test_a_connection_in_use_that_connects_while_its_kit_closes_is_closed_again(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connecting_while_the_kit_closes(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
     client: Any = kit.client("c")
     connection = client.connection_pool.get_connection()
     connection.disconnect()
@@ -167,9 +161,7 @@ def test_a_connection_in_use_that_connects_while_its_kit_closes_is_closed_again(
     assert connection._sock is None
 
 
-def test_a_connection_in_use_whose_pool_only_the_kit_has_is_closed_with_it(
-    kit: ShardKit, own: LocalServers
-) -> None:
+def test_a_kit_closes_connections_in_use(kit: ShardKit, own: LocalServers) -> None:
     connection: Any = kit.client("c").connection_pool.get_connection()
     kit.close()
     with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
@@ -210,9 +202,7 @@ async def test_what_cannot_connect_because_its_kit_closes_says_that_it_is_closed
     assert not connection.is_connected
 
 
-async def test_what_cannot_be_written_because_its_kit_closes_says_that_it_is_closed(
-    own: LocalServers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_closed_kits_fail_writes(own: LocalServers, monkeypatch: pytest.MonkeyPatch) -> None:
     kit = await shardkit.aconnect(own.shard_map)
     client: Any = await kit.client("c")
     connection = await client.connection_pool.get_connection()
@@ -226,9 +216,7 @@ async def test_what_cannot_be_written_because_its_kit_closes_says_that_it_is_clo
         await connection.send_command("PING")
 
 
-async def test_a_connection_is_not_used_whose_opening_has_somebody_close_the_kit(
-    own: LocalServers,
-) -> None:
+async def test_a_kit_may_be_closed_by_an_event_handler(own: LocalServers) -> None:
     kit = await shardkit.aconnect(own.shard_map)
     client: Any = await kit.client("c")
 
@@ -246,9 +234,7 @@ async def test_a_connection_is_not_used_whose_opening_has_somebody_close_the_kit
     await kit.aclose()
 
 
-def test_a_held_client_and_a_pub_sub_of_a_closed_kit_stay_closed(
-    kit: ShardKit, own: LocalServers
-) -> None:
+def test_clients_of_a_closed_kit_stay_closed(kit: ShardKit, own: LocalServers) -> None:
     client: Any = kit.client("c")
     channel = client.pubsub()
     channel.subscribe("news")
@@ -286,9 +272,3 @@ async def test_awaiting_calls_under_way_end_when_their_kit_is_closed(own: LocalS
     with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
         await words.hget("f")
     assert await eventually(lambda: clients_of(server) == 0)
-
-
-def clients_of(server: LocalServer) -> int:
-    """How many clients a server has, the one that asks aside."""
-    with server.client() as client:
-        return len(client.client_list()) - 1

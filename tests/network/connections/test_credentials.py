@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from link_helpers import of
 from redis.credentials import CredentialProvider
 
 import shardkit
@@ -27,10 +27,6 @@ def server() -> Iterator[LocalServer]:
 @pytest.fixture(params=["blocking", "awaiting"])
 def face(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-async def of(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
 
 
 async def opened(face: str, where: Any, **options: Any) -> Any:
@@ -109,9 +105,7 @@ async def test_a_component_may_have_a_provider_of_its_own(face: str, server: Loc
     await kit.aclose()
 
 
-async def test_the_config_server_may_have_a_provider_as_well(
-    face: str, server: LocalServer
-) -> None:
+async def test_config_servers_may_have_a_provider(face: str, server: LocalServer) -> None:
     with redis.Redis(port=server.port, password="first") as client:
         client.set("config:redis:jobs", '{"host": "127.0.0.1", "port": 1}')
     where = Entry({"port": server.port})
@@ -120,9 +114,7 @@ async def test_the_config_server_may_have_a_provider_as_well(
     await kit.aclose()
 
 
-def test_a_memory_server_asks_for_no_credentials(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_memory_server_asks_for_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SK_ROTATED", "first")
     where = ShardMap.parse("components: {jobs: {entry: {password: '${SK_ROTATED}'}}}")
     with shardkit.connect(where, connector=MemoryConnector()) as kit:
@@ -163,9 +155,7 @@ async def test_a_password_of_a_file_may_be_rotated(
     await kit.aclose()
 
 
-async def test_two_passwords_at_a_time_rotate_without_an_error(
-    face: str, server: LocalServer, tmp_path: Path
-) -> None:
+async def test_passwords_rotate_smoothly(face: str, server: LocalServer, tmp_path: Path) -> None:
     path = tmp_path / "password"
     path.write_text("old")
     with redis.Redis(port=server.port, password="first") as admin:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+from link_helpers import of
 from redis.exceptions import (
     AuthenticationError,
     MaxConnectionsError,
@@ -48,10 +48,6 @@ class Client:
         with pytest.raises(kind) as found:
             await of(self.client.execute_command(*command or ("SET", "k", 1)))
         assert type(found.value) is kind
-
-
-async def of(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
 
 
 @asynccontextmanager
@@ -102,9 +98,7 @@ async def test_what_a_server_refuses_is_its_own_error(
             await client.fails(kind)
 
 
-async def test_a_replica_and_a_user_without_rights_refuse_to_write(
-    server: LocalServer, awaits: bool
-) -> None:
+async def test_replicas_and_missing_rights_refuse_writes(server: LocalServer, awaits: bool) -> None:
     with server.client() as admin:
         admin.execute_command("ACL", "SETUSER", "reader", "on", "nopass", "~*", "+@read")
         async with client_of(server, awaits, username="reader", password="any") as client:
@@ -117,9 +111,7 @@ async def test_a_replica_and_a_user_without_rights_refuse_to_write(
             admin.replicaof("NO", "ONE")
 
 
-async def test_a_script_that_runs_for_too_long_lets_nobody_in(
-    server: LocalServer, awaits: bool
-) -> None:
+async def test_a_long_script_makes_the_server_busy(server: LocalServer, awaits: bool) -> None:
     with server.client() as admin, server.client() as other:
         admin.config_set("busy-reply-threshold", 1)
         running = asyncio.create_task(asyncio.to_thread(until_killed, admin))
@@ -153,9 +145,7 @@ async def eventually(done: Callable[[], bool]) -> None:
     raise AssertionError
 
 
-async def test_all_connections_in_use_and_a_closed_kit_are_told_at_once(
-    server: LocalServer, awaits: bool
-) -> None:
+async def test_pool_limits_and_closed_kits_fail_at_once(server: LocalServer, awaits: bool) -> None:
     async with client_of(server, awaits, max_connections=1, multiplex=False) as client:
         held = await of(client.client.connection_pool.get_connection())
         await client.fails(MaxConnectionsError)

@@ -101,9 +101,7 @@ def test_a_private_client_and_a_watch_lose_no_connection_wherever_they_are_inter
 
 
 @USES
-def test_no_connection_is_lost_wherever_a_call_is_interrupted(
-    kit: ShardKit, use: Callable[[ShardKit], object]
-) -> None:
+def test_interrupted_calls_lose_nothing(kit: ShardKit, use: Callable[[ShardKit], object]) -> None:
     """And none answers the next one with what the last one has not read."""
     pools: list[Any] = [kit.client("c", number).connection_pool for number in (None, 0, 1)]
     kit.client("c", 0).set("k", 1)
@@ -125,9 +123,7 @@ def lost(pools: list[Any]) -> int:
 
 
 @pytest.mark.parametrize("private", [False, True])
-async def test_a_transaction_that_is_cancelled_at_any_turn_leaves_nothing_watched(
-    own: LocalServers, private: bool
-) -> None:
+async def test_cancelled_transactions_unwatch(own: LocalServers, private: bool) -> None:
     async with await shardkit.aconnect(own.shard_map) as kit:
         client: Any = await kit.client("c", private=private)
         other: Any = await kit.client("c", private=True)
@@ -201,9 +197,7 @@ def test_an_error_of_a_signal_handler_is_nobody_elses(
 
 
 @pytest.mark.timeout(120, method="thread")  # SIGALRM is the test's own
-def test_a_servers_timeout_stays_one_while_an_alarm_is_handled(
-    own: LocalServers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_timeout_in_a_signal_handler(own: LocalServers, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller, who has just been told by its handler, tries again inside of its except."""
     entry = {**own.shard_map.components["c"].entries()[0][1].fields, "socket_timeout": 0.2}
     plan = ShardMap.parse(f"components: {{c: {{shards: [{entry}]}}}}")

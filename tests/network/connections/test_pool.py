@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from types import FrameType
 from typing import Any
 
@@ -21,6 +21,7 @@ import pytest
 import pytest_asyncio
 import redis
 import redis.asyncio as aioredis
+from link_helpers import eventually
 from redis.exceptions import MaxConnectionsError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -100,14 +101,6 @@ class Pooled:
     async def ask(self, connection: Any, *command: Any) -> Any:
         await self.of(connection.send_command(*command))
         return await self.of(connection.read_response())
-
-
-async def eventually(done: Callable[[], bool]) -> bool:
-    for _ in range(2000):
-        if done():
-            return True
-        await asyncio.sleep(0.005)
-    return False
 
 
 def counts(pool: Any) -> list[int]:
@@ -382,9 +375,7 @@ def test_a_forked_child_has_connections_of_its_own_though_a_thread_held_the_lock
     pool.disconnect()
 
 
-def test_long_idle_connections_are_closed_but_for_one_in_each_pool(
-    server: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_idle_connection_stays(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     face = Pooled(server.port, "blocking")
     crowded, quiet, other = face.pool(db=1), face.pool(db=2), face.pool(db=3)
     for pool, count in ((quiet, 1), (crowded, 6)):
@@ -534,9 +525,7 @@ async def test_more_callers_than_may_wait_for_a_server_are_refused_at_once(face:
     await face.of(unlimited.disconnect())
 
 
-async def test_who_waits_while_a_connection_fails_or_the_kit_closes_learns_of_it(
-    face: Pooled,
-) -> None:
+async def test_waiters_learn_of_failed_connections_and_closed_kits(face: Pooled) -> None:
     pool = face.pool(blocking_pool={"size": 1, "timeout": None})
     held = await face.of(pool.get_connection())
     waiting = taking(face, pool)
@@ -565,9 +554,7 @@ async def test_a_task_that_is_cancelled_while_it_waits_takes_no_turn(server: Loc
     await pool.disconnect()
 
 
-async def test_a_task_that_is_cancelled_before_its_turn_leaves_it_to_the_next(
-    server: LocalServer,
-) -> None:
+async def test_a_cancelled_waiter_passes_its_turn_on(server: LocalServer) -> None:
     face = Pooled(server.port, "awaiting")
     pool = face.pool(blocking_pool={"size": 1, "timeout": None})
     held = await pool.get_connection()
@@ -581,9 +568,7 @@ async def test_a_task_that_is_cancelled_before_its_turn_leaves_it_to_the_next(
 
 
 @BLOCKING
-def test_what_comes_back_just_before_a_caller_waits_is_lent_at_once(
-    face: Pooled, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_release_is_missed_before_a_wait(face: Pooled, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = face.pool(blocking_pool={"size": 1, "timeout": None})
     held = pool.get_connection()
     kits = face.owners[0] if face.kind == "private" else pool
@@ -599,9 +584,7 @@ def test_what_comes_back_just_before_a_caller_waits_is_lent_at_once(
 
 
 @AWAITING
-async def test_an_idle_connection_to_a_server_whose_breaker_is_open_is_not_lent(
-    face: Pooled,
-) -> None:
+async def test_an_open_breaker_lends_no_idle_connection(face: Pooled) -> None:
     breaker = Breaker("s:1", BreakerSettings(), lambda: None)
     pool = face.pool(policy=CallPolicy(breaker=breaker))
     idle = await pool.get_connection()
@@ -615,9 +598,7 @@ async def test_an_idle_connection_to_a_server_whose_breaker_is_open_is_not_lent(
     await pool.disconnect()
 
 
-async def test_who_watches_is_told_of_what_was_lent_since(
-    face: Pooled, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_watchers_see_later_uses(face: Pooled, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[CallPolicy, float, float]] = []
     policy = CallPolicy(address="s:1")
     pool = face.pool(policy=policy)

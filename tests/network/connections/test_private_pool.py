@@ -17,6 +17,7 @@ import pytest
 import pytest_asyncio
 import redis
 import yaml
+from link_helpers import clients_of, eventually
 
 import shardkit
 from shardkit import ClosedError, ConfigError
@@ -78,28 +79,12 @@ async def moving(
     await found.kit.aclose()
 
 
-def connections(server: LocalServer) -> int:
-    """How many clients a server has, the one that asks aside."""
-    with server.client() as client:
-        return len(client.client_list()) - 1
-
-
 def blocked(server: LocalServer, command: str) -> bool:
     with server.client() as client:
         return any(found["cmd"] == command for found in client.client_list())
 
 
-async def eventually(done: Callable[[], bool]) -> bool:
-    for _ in range(2000):
-        if done():
-            return True
-        await asyncio.sleep(0.005)
-    return False
-
-
-async def test_a_private_client_writes_to_where_its_entry_points_now(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_it_follows_its_entry(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     client = await moving.client(private=True)
     await moving.of(client.set("k", 1))
     moving.move(there)
@@ -109,10 +94,10 @@ async def test_a_private_client_writes_to_where_its_entry_points_now(
             await moving.of(client.set("k", n))
         assert asking.get("k") in ("199", b"199")
         assert asking.info("stats")["total_connections_received"] == before + 1
-    assert await eventually(lambda: connections(here) == 0)
+    assert await eventually(lambda: clients_of(here) == 0)
     moving.move(here)
     assert await moving.of(client.get("k")) == b"1"
-    assert await eventually(lambda: connections(there) == 0)
+    assert await eventually(lambda: clients_of(there) == 0)
 
 
 async def test_what_its_holder_does_to_a_private_client_is_its_own(moving: Moving) -> None:
@@ -144,20 +129,16 @@ async def test_the_holders_arguments_outlive_a_move(moving: Moving, there: Local
     assert client.connection_pool.connection_kwargs["port"] == there.port
 
 
-async def test_closing_the_kit_closes_its_private_clients(
-    moving: Moving, here: LocalServer
-) -> None:
+async def test_closing_a_kit_closes_private_clients(moving: Moving, here: LocalServer) -> None:
     client = await moving.client(private=True)
     await moving.of(client.ping())
     await moving.kit.aclose()
-    assert await eventually(lambda: connections(here) == 0)
+    assert await eventually(lambda: clients_of(here) == 0)
     with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
         await moving.of(client.ping())
 
 
-async def test_a_private_client_that_nobody_holds_leaves_nothing(
-    moving: Moving, here: LocalServer
-) -> None:
+async def test_an_unused_private_client_leaves_nothing(moving: Moving, here: LocalServer) -> None:
     client = await moving.client(private=True)
     await moving.of(client.ping())
     moving.held.clear()
@@ -168,12 +149,10 @@ async def test_a_private_client_that_nobody_holds_leaves_nothing(
         return len(moving.kit._private) == 0
 
     assert await eventually(is_gone)
-    assert await eventually(lambda: connections(here) == 0)
+    assert await eventually(lambda: clients_of(here) == 0)
 
 
-async def test_a_blocking_call_is_lost_when_its_client_moves(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_a_move_breaks_a_blpop(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     """As when a server goes away: the caller repeats it, at the new place."""
     client = await moving.client(private=True)
     waiting = moving.start(client.blpop, ["jobs"], 60)
@@ -183,7 +162,7 @@ async def test_a_blocking_call_is_lost_when_its_client_moves(
     with pytest.raises(redis.ConnectionError, match="Connection closed by server"):
         await waiting
     assert await moving.of(client.blpop(["jobs"], 60)) == (b"jobs", b"one")
-    assert await eventually(lambda: connections(here) == 0)
+    assert await eventually(lambda: clients_of(here) == 0)
 
 
 @pytest.mark.parametrize("when", ["get_connection", "check_health"])
@@ -220,19 +199,17 @@ async def test_who_begins_to_wait_while_the_entry_moves_waits_at_the_new_place(
     assert await eventually(lambda: blocked(there, "blpop"))
     await moving.of(client.rpush("jobs", "one"))
     assert await waiting == (b"jobs", b"one")
-    assert await eventually(lambda: connections(here) == 0)
+    assert await eventually(lambda: clients_of(here) == 0)
 
 
-async def test_a_subscriber_reconnects_to_the_new_place(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_a_subscriber_moves(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     client = await moving.client(private=True)
     listener = client.pubsub()
     await moving.of(listener.subscribe("news"))
     assert (await moving.of(listener.get_message(timeout=10)))["type"] == "subscribe"
     moving.move(there)
     await moving.of(client.ping())
-    assert await eventually(lambda: connections(here) == 0)
+    assert await eventually(lambda: clients_of(here) == 0)
     found = []
     for _ in range(10):
         with suppress(redis.ConnectionError):
@@ -259,7 +236,7 @@ async def test_a_subscriber_whose_connection_was_lost_goes_straight_to_the_new_p
     await moving.of(client.publish("news", "moved"))
     assert (await moving.of(listener.get_message(timeout=10)))["data"] == b"moved"
     await moving.of(listener.close() if moving.blocks else listener.aclose())
-    assert connections(here) == 0
+    assert clients_of(here) == 0
 
 
 async def test_a_connection_whose_entry_moves_while_it_connects_again_is_to_the_new_place(
@@ -304,12 +281,10 @@ async def test_an_idle_kit_moves_what_waits_and_closes_what_nobody_uses(
     moving.write(there)
     with pytest.raises(redis.ConnectionError, match="Connection closed by server"):
         await waiting
-    assert await eventually(lambda: connections(here) == 0)
+    assert await eventually(lambda: clients_of(here) == 0)
 
 
-async def test_a_transaction_under_way_ends_where_it_began(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_a_transaction_stays(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     client = await moving.client(private=True)
     pipeline = client.pipeline()
     await moving.of(pipeline.watch("k"))
@@ -320,7 +295,7 @@ async def test_a_transaction_under_way_ends_where_it_began(
     assert await moving.of(pipeline.execute()) == [True]
     with here.client() as asking:
         assert asking.get("k") in ("old place", b"old place")
-    assert await eventually(lambda: connections(here) == 0)
+    assert await eventually(lambda: clients_of(here) == 0)
 
 
 @contextmanager
@@ -341,9 +316,7 @@ def refusals(server: LocalServer) -> int:
         return int(found["count"])
 
 
-async def test_who_is_refused_by_a_replica_goes_on_as_soon_as_the_entry_names_its_master(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_a_refused_write_waits(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     """In between a failover: the roles have changed, and the entry has not."""
     client = await moving.client(private=True)
     await moving.of(client.ping())
@@ -434,9 +407,7 @@ async def test_who_is_refused_by_a_replica_waits_for_its_master_as_long_as_the_d
         await moving.of(client.set("k", 1))
 
 
-def test_who_finds_an_older_entry_than_another_thread_goes_where_that_one_went(
-    here: LocalServer, there: LocalServer
-) -> None:
+def test_an_older_entry_does_not_switch_back(here: LocalServer, there: LocalServer) -> None:
     first, second = (
         Connector().blocking({"host": "127.0.0.1", "port": server.port}) for server in (here, there)
     )
@@ -451,9 +422,7 @@ def test_who_finds_an_older_entry_than_another_thread_goes_where_that_one_went(
     client.connection_pool.disconnect()
 
 
-async def test_what_its_holder_sets_is_set_in_the_pool_of_the_current_entry(
-    moving: Moving,
-) -> None:
+async def test_what_its_holder_sets_is_set_in_the_pool_of_the_current_entry(moving: Moving) -> None:
     client = await moving.client(private=True)
     pool = client.connection_pool
     pool.max_connections = 1
@@ -493,9 +462,7 @@ async def test_a_move_to_a_cluster_says_what_to_do(moving: Moving, tmp_path: Pat
         await moving.kit.aclose()
 
 
-def test_threads_that_go_on_during_many_moves_lose_nothing(
-    tmp_path: Path, here: LocalServer, there: LocalServer
-) -> None:
+def test_threads_survive_many_moves(tmp_path: Path, here: LocalServer, there: LocalServer) -> None:
     """Each thread makes its calls of a round, at whose start the entry moves under them."""
     for server in (here, there):
         with server.client() as asking:
@@ -533,12 +500,10 @@ def test_threads_that_go_on_during_many_moves_lose_nothing(
         with here.client() as one, there.client() as other:
             counted = [int(each.get("n") or 0) for each in (one, other)]
         assert sum(counted) == count * rounds * 15
-        assert asyncio.run(eventually(lambda: connections(there) == 0))
+        assert asyncio.run(eventually(lambda: clients_of(there) == 0))
 
 
-def test_a_forked_child_of_a_private_client_has_connections_of_its_own(
-    tmp_path: Path, here: LocalServer
-) -> None:
+def test_private_clients_reconnect_after_a_fork(tmp_path: Path, here: LocalServer) -> None:
     """Though a thread of the parent was switching to another address, and held the lock."""
     moving = Moving(None, tmp_path / "map.yaml")
     moving.write(here)
@@ -558,9 +523,7 @@ def test_a_forked_child_of_a_private_client_has_connections_of_its_own(
         assert client.client_id() == parents
 
 
-def test_a_forked_child_of_an_awaiting_private_client_has_connections_of_its_own(
-    tmp_path: Path, here: LocalServer
-) -> None:
+def test_awaiting_private_clients_reconnect_after_a_fork(tmp_path: Path, here: LocalServer) -> None:
     moving = Moving(None, tmp_path / "map.yaml")
     moving.write(here)
 

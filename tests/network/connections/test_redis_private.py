@@ -60,9 +60,7 @@ async def awaiting(server: LocalServer) -> AsyncIterator[aioredis.Connection]:
     await connection.disconnect()
 
 
-def test_a_blocking_connection_has_its_socket_and_its_address(
-    connection: redis.Connection, server: LocalServer
-) -> None:
+def test_blocking_socket_and_address(connection: redis.Connection, server: LocalServer) -> None:
     with contract("socket_of", "where does a connection keep its socket?"):
         assert redis_private.socket_of(connection).getpeername()[1] == server.port
         connection.disconnect()

@@ -74,9 +74,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_its_holder_changes_leaves_the_kits_own_connections_as_they_are(
-    face: Face, change: str
-) -> None:
+def test_a_holders_changes_do_not_affect_the_kit(face: Face, change: str) -> None:
     client, own = both(face)
     write(face)
     usual = settings(own)

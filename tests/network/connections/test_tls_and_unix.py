@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import inspect
 import json
 import shutil
 import ssl
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import redis
 from faces import Face, faced
+from link_helpers import of
 from secure_server import SecureServer, make_certificate, secure_server
 
 import shardkit
@@ -185,9 +185,6 @@ async def test_a_subscriber_follows_its_entry_from_one_kind_of_connection_to_ano
         new = path.with_suffix(".new")
         new.write_text(json.dumps({"components": {"c": {"entry": fields}}}))
         new.replace(path)
-
-    async def of(value: Any) -> Any:
-        return await value if inspect.isawaitable(value) else value
 
     kinds = [server.tls, server.unix, server.server.entry.fields, server.mutual]
     move(kinds[-1])

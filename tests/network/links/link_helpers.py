@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -73,3 +74,21 @@ async def eventually(done: Callable[[], bool], seconds: float = 20) -> bool:
             return False
         await asyncio.sleep(0.01)
     return True
+
+
+async def of(value: Any) -> Any:
+    """What a call of either face gives."""
+    return await value if inspect.isawaitable(value) else value
+
+
+def clients_of(server: LocalServer) -> int:
+    """How many clients a server has, except the one that asks."""
+    with server.client() as client:
+        return len(client.client_list()) - 1
+
+
+def two(bad: int, good: int, **fields: Any) -> ShardMap:
+    """Shard 0 of `data`, and `one`, are at the port `bad`, shard 1 at `good`."""
+    shards = [{"port": bad, **fields}, {"port": good, **fields}]
+    components = {"data": {"shards": shards}, "one": {"entry": {"port": bad, **fields}}}
+    return ShardMap.parse(str({"components": components}), source="test")

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 import pytest
-from link_helpers import FACES, command, eventually, opened
+from link_helpers import FACES, command, eventually, opened, two
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
@@ -37,12 +37,6 @@ NEVER_TRIED = {"failures": 2, "min_seconds": 0, "interval": 600}
 
 def on(shard: int, name: str, *args: Any, **options: Any) -> Command:
     return command(Shard("data", shard), "k", name, *args, **options)
-
-
-def two(bad: int, good: int, **fields: Any) -> ShardMap:
-    shards = [{"port": bad, **fields}, {"port": good, **fields}]
-    components = {"data": {"shards": shards}, "one": {"entry": {"port": bad, **fields}}}
-    return ShardMap.parse(str({"components": components}), source="test")
 
 
 @pytest.fixture(params=FACES)
@@ -90,9 +84,7 @@ async def test_calls_to_a_server_that_hangs_soon_fail_at_once_and_others_never_n
     assert sum("circuit breaker open" in message for message in said) == 1
 
 
-async def test_by_default_a_server_that_refuses_connections_serves_the_first_call_when_it_is_back(
-    kind: str, own_server: LocalServer
-) -> None:
+async def test_refused_connections_do_not_open_it(kind: str, own_server: LocalServer) -> None:
     with LocalServer() as server:
         port = server.port
         async with opened(kind, two(port, own_server.port)) as face:
@@ -103,9 +95,7 @@ async def test_by_default_a_server_that_refuses_connections_serves_the_first_cal
                 assert await face.send(on(0, "INCR")) == [1]
 
 
-async def test_a_server_that_was_stopped_is_found_again_when_it_is_back(
-    kind: str, own_server: LocalServer
-) -> None:
+async def test_a_restarted_server_closes_it(kind: str, own_server: LocalServer) -> None:
     with LocalServer() as server:
         port = server.port
         async with opened(kind, two(port, own_server.port, breaker=QUICK)) as face:
@@ -119,9 +109,7 @@ async def test_a_server_that_was_stopped_is_found_again_when_it_is_back(
                 assert await face.send(on(0, "INCR")) == [1]
 
 
-async def test_an_attempt_to_connect_is_one_failure_whatever_it_takes(
-    kind: str, own_server: LocalServer
-) -> None:
+async def test_each_attempt_to_connect_counts_once(kind: str, own_server: LocalServer) -> None:
     with scripted(CLIENT=b"") as mute:  # does not answer to the connection's name
         fields = {"socket_timeout": 0.05, "breaker": {**NEVER_TRIED, "failures": 3}}
         async with opened(kind, two(mute.port, own_server.port, **fields)) as face:
@@ -131,9 +119,7 @@ async def test_an_attempt_to_connect_is_one_failure_whatever_it_takes(
                 assert breaker.opened is opens
 
 
-async def test_only_the_kit_tries_an_open_server_and_one_at_a_time(
-    kind: str, own_server: LocalServer
-) -> None:
+async def test_the_kit_alone_probes_once_at_a_time(kind: str, own_server: LocalServer) -> None:
     with scripted(GET=b"", CLIENT=b"") as mute:
         fields = {"socket_timeout": 0.1, "breaker": {**QUICK, "max_interval": 0.05}}
         async with opened(kind, two(mute.port, own_server.port, **fields)) as face:
@@ -154,9 +140,7 @@ async def test_without_a_breaker_each_call_asks(kind: str, own_server: LocalServ
             assert server.names().count("INCR") == 6
 
 
-async def test_what_the_server_answers_and_hasty_callers_do_not_open_it(
-    kind: str, own_server: LocalServer
-) -> None:
+async def test_answers_and_short_deadlines_do_not_count(kind: str, own_server: LocalServer) -> None:
     fields = {"breaker": NEVER_TRIED}
     with scripted(GET=b"-ERR no\r\n", BLPOP=b"", INCR=b"") as server:
         async with opened(kind, two(server.port, own_server.port, **fields)) as face:
@@ -210,9 +194,7 @@ async def test_each_node_of_a_cluster_has_its_own(kind: str) -> None:
 
 
 @pytest.mark.parametrize("asked", [{}, True, {"failures": 3}])
-def test_an_entry_that_says_little_of_its_breaker_has_the_usual_one(
-    own_server: LocalServer, asked: Any
-) -> None:
+def test_entries_may_set_a_breaker_partly(own_server: LocalServer, asked: Any) -> None:
     shard_map = two(own_server.port, own_server.port, breaker=asked)
     with shardkit.connect(shard_map) as kit:
         kit.client("one")
@@ -246,9 +228,7 @@ def test_what_does_not_say_that_a_server_is_away_opens_no_breaker(error: Excepti
 
 
 @pytest.mark.parametrize("error", [AuthenticationError, BusyLoadingError, ResponseError])
-async def test_a_server_that_answers_the_trial_with_an_error_is_asked_again(
-    error: type[Exception],
-) -> None:
+async def test_an_error_reply_to_the_probe_closes_it(error: type[Exception]) -> None:
     answers: list[Exception] = [error("as it said"), OSError("not yet")]
 
     def probe() -> None:
@@ -290,9 +270,7 @@ def test_without_a_thread_to_try_the_server_its_callers_try_it(
         ({"backoff": "ExponentialBackoff", "base": 0.1, "cap": 0.3}, [0.2, 0.3, None]),
     ],
 )
-def test_the_pauses_between_attempts_are_those_that_the_entry_names(
-    asked: dict[str, Any], pauses: list[float | None]
-) -> None:
+def test_pauses_follow_the_entry(asked: dict[str, Any], pauses: list[float | None]) -> None:
     fields = {"retry": {"retries": 2, **asked}}
     breaker = quick()
     policy = CallPolicy.of(fields, Shard("data", 0), "s:1", breaker=breaker)
@@ -302,9 +280,7 @@ def test_the_pauses_between_attempts_are_those_that_the_entry_names(
     assert policy.pause_before_retry(1, lost) is None  # the kit tries, and no caller
 
 
-async def test_a_connection_that_cannot_be_made_is_tried_again_as_the_entry_says(
-    kind: str, own_server: LocalServer
-) -> None:
+async def test_connecting_is_retried_as_the_entry_says(kind: str, own_server: LocalServer) -> None:
     retry = {"retries": 40, "backoff": "ConstantBackoff", "base": 0.05}
     with LocalServer() as server:
         port = server.port
@@ -328,9 +304,7 @@ async def test_a_connection_that_cannot_be_made_is_tried_again_as_the_entry_says
                 (await restarting).stop()
 
 
-async def test_only_idempotent_commands_are_sent_again_and_so_often(
-    kind: str, own_server: LocalServer
-) -> None:
+async def test_only_idempotent_commands_are_retried(kind: str, own_server: LocalServer) -> None:
     retry = {"retries": 3, "backoff": "ConstantBackoff", "base": 0.01}
     with scripted(GET=None, INCR=None) as server:
         async with opened(

@@ -83,9 +83,7 @@ WAYS = [
 
 @pytest.mark.long(3)
 @pytest.mark.parametrize("way", [*WAYS, by_all])
-async def test_tasks_that_use_a_cold_cluster_together_all_succeed_once(
-    way: Any, shard_map: ShardMap, whole: LocalCluster
-) -> None:
+async def test_many_tasks_start_cold(way: Any, shard_map: ShardMap, whole: LocalCluster) -> None:
     for attempt in range(5):
         async with await shardkit.aconnect(shard_map) as kit:
             found = await asyncio.gather(

@@ -40,9 +40,7 @@ def names(told: list[Any]) -> list[str]:
     return [type(event).__name__ for event in told]
 
 
-async def test_an_operation_is_told_with_its_commands_and_no_keys(
-    kind: str, own_map: ShardMap, told: list[Any]
-) -> None:
+async def test_operations_emit_no_keys(kind: str, own_map: ShardMap, told: list[Any]) -> None:
     async with opened(kind, own_map) as face:
         users = face.kit.hash("SECRET-KEY", component="own_shards")
         await face._value(users.hset(7, "SECRET-VALUE"))
@@ -65,9 +63,7 @@ async def test_an_operation_is_told_with_its_commands_and_no_keys(
         assert "SECRET" not in str(told)
 
 
-async def test_a_batch_is_told_once_for_each_server(
-    kind: str, own_map: ShardMap, told: list[Any]
-) -> None:
+async def test_one_event_for_each_server(kind: str, own_map: ShardMap, told: list[Any]) -> None:
     async with opened(kind, own_map) as face:
         pipe = face.kit.key_sharded("own_shards").pipeline()
         for n in range(100):
@@ -86,9 +82,7 @@ async def test_a_batch_is_told_once_for_each_server(
     assert opened_for == closed_for == {f"own_shards:{n}" for n in range(4)}
 
 
-async def test_the_commands_of_a_transaction_are_told_one_by_one(
-    kind: str, own_map: ShardMap, told: list[Any]
-) -> None:
+async def test_transactions_list_commands(kind: str, own_map: ShardMap, told: list[Any]) -> None:
     async with opened(kind, own_map) as face:
         inner = (command("own", "k", "INCR"), command("own", "k", "GET"))
         batch = [Transaction("own", "k", inner), command("own", "k", "STRLEN")]
@@ -148,9 +142,7 @@ async def test_failures_retries_connections_and_breakers_are_told(
     assert of(told, events.BreakerClosed)[0].seconds >= 0
 
 
-async def test_a_script_that_a_server_is_given_is_told(
-    kind: str, own_map: ShardMap, told: list[Any]
-) -> None:
+async def test_loaded_scripts_are_reported(kind: str, own_map: ShardMap, told: list[Any]) -> None:
     script = Script("tests/one", "return 1 --" + kind)
     async with opened(kind, own_map) as face:
         for _ in range(2):

@@ -238,9 +238,7 @@ def alike(ours: Any, theirs: Any) -> bool:
 
 
 @pytest.mark.parametrize("component", ["raw", "text", "resp3", "resp3_text"])
-async def test_replies_are_redis_pys_whatever_the_entry_says(
-    wide: Face, wide_map: ShardMap, component: str
-) -> None:
+async def test_user_replies_are_redis_pys(wide: Face, wide_map: ShardMap, component: str) -> None:
     port = wide_map.components["raw"].entry.fields["port"]  # type: ignore[union-attr]
     with redis.Redis(port=port, db=39) as client:
         client.flushdb()
@@ -280,9 +278,7 @@ async def test_what_cannot_be_sent_is_named_and_nothing_is_sent(face: Face, bad:
 
 
 @pytest.mark.parametrize("bad", ["\ud800", 10**5_000], ids=["surrogate", "too many digits"])
-async def test_what_cannot_be_sent_in_bulk_is_refused_and_nothing_is_sent(
-    face: Face, bad: Any
-) -> None:
+async def test_an_invalid_argument_refuses_the_whole_batch(face: Face, bad: Any) -> None:
     other = bad if isinstance(bad, int) else "v"
     batch = [command("one", f"k{n}", "SET", value) for n, value in enumerate([other] * 9 + [bad])]
     with pytest.raises(InvalidArgumentError, match="cannot be sent"):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from link_helpers import FACES, Face, command, eventually, opened
+from link_helpers import FACES, Face, clients_of, command, eventually, opened
 
 from shardkit import Entry, ShardMap, ShardUnavailable
 from shardkit.config.component import Component
@@ -93,16 +93,10 @@ async def linked(
     await found.clients.aclose()
 
 
-def clients_of(server: LocalServer) -> int:
-    """How many clients a server has, the one that asks aside."""
-    with server.client() as client:
-        return len(client.client_list()) - 1
-
-
 # ---- an entry changes
 
 
-async def test_a_changed_entry_swaps_clients_and_drops_no_call(
+async def test_a_change_drops_no_call(
     linked: Linked, here: LocalServer, there: LocalServer
 ) -> None:
     await linked.send(command("c", "k", "SET", "here"))
@@ -160,9 +154,7 @@ async def test_an_equal_entry_keeps_the_client_and_its_connections(
         assert asking.info("stats")["total_connections_received"] == before
 
 
-async def test_who_looked_up_just_before_the_change_goes_on_with_that(
-    linked: Linked, there: LocalServer
-) -> None:
+async def test_a_component_from_before_a_change_works(linked: Linked, there: LocalServer) -> None:
     """The old version's clients are served as they are: they do not displace the new ones."""
     old_client = linked.get(linked.topology.now)
     old = linked.move(there.entry)
@@ -205,9 +197,7 @@ async def test_closing_closes_every_connection(linked: Linked, here: LocalServer
 # ---- what is built
 
 
-async def test_both_planes_share_a_client_unless_the_entry_wants_other_replies(
-    own: LocalServers,
-) -> None:
+async def test_both_planes_share_a_client_if_replies_are_alike(own: LocalServers) -> None:
     held = Clients()
     for fields, shared in (
         ({}, True),
@@ -225,9 +215,7 @@ async def test_both_planes_share_a_client_unless_the_entry_wants_other_replies(
     await held.aclose()
 
 
-async def test_a_reference_to_the_environment_is_resolved_when_the_client_is_built(
-    here: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_references_resolve_late(here: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     component = Component("c", Entry({**here.entry.fields, "client_name": "${SK_TEST_NAME}"}))
     held = Clients()
     with pytest.raises(ConfigError, match="SK_TEST_NAME"):

@@ -58,9 +58,7 @@ async def listed(face: Face, found: Any) -> list[Any]:
 # ---- a cluster
 
 
-async def test_a_batch_goes_to_all_nodes_and_comes_back_in_order(
-    slots: Face, whole: LocalCluster
-) -> None:
+async def test_batches_over_all_nodes_keep_their_order(slots: Face, whole: LocalCluster) -> None:
     assert await slots.send(*[command("data", key, "SET", key) for key in KEYS]) == [b"OK"] * 300
     replies = await slots.send(*[command("data", key, "GET") for key in KEYS])
     assert replies == [key.encode() for key in KEYS]
@@ -131,9 +129,7 @@ async def test_the_client_plane_hands_out_cluster_clients(slots: Face) -> None:
 
 
 @pytest.mark.parametrize("face_name", FACES)
-async def test_commands_may_block_longer_than_the_socket_timeout(
-    face_name: str, whole: LocalCluster
-) -> None:
+async def test_commands_may_outlast_the_timeout(face_name: str, whole: LocalCluster) -> None:
     async with opened(face_name, mapped({**whole.entry.fields, "socket_timeout": 0.3})) as face:
         assert await face.client_call("data", "blpop", "queue", timeout=NAP) is None
         block = Command("data", "queue", ("BLPOP", "queue", NAP), block=NAP)
@@ -164,9 +160,7 @@ async def test_a_node_that_stands_still_gets_an_incr_once(
         assert int(asking.get("operation{once}") or 0) <= 1
 
 
-async def test_what_a_node_may_have_executed_before_its_connection_broke_is_sent_once(
-    slots: Face, whole: LocalCluster
-) -> None:
+async def test_lost_connections_to_nodes_do_not_repeat(slots: Face, whole: LocalCluster) -> None:
     cut = Command("data", "{k}", ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no"))
     batch = [
         cut,
@@ -253,9 +247,7 @@ async def test_a_slot_that_moves_is_followed_throughout(slots: Face, whole: Loca
     move.close()
 
 
-async def test_keys_that_are_half_moved_are_asked_for_until_they_are_whole(
-    slots: Face, whole: LocalCluster
-) -> None:
+async def test_tryagain_is_retried_until_keys_are_whole(slots: Face, whole: LocalCluster) -> None:
     """A command whose keys are on both sides gets TRYAGAIN meanwhile."""
     keys = ["{half}1", "{half}2"]
     await slots.send(*[command("data", key, "SET", key) for key in keys])

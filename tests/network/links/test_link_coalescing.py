@@ -69,9 +69,7 @@ async def test_what_follows_joined_deletions_has_its_own_replies(face: Face) -> 
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 9, 5000])
-async def test_bulk_reads_and_writes_are_few_commands(
-    face: Face, servers: LocalServers, count: int
-) -> None:
+async def test_bulk_takes_few_commands(face: Face, servers: LocalServers, count: int) -> None:
     keys = [f"k{n}" for n in range(count)]
     before = [count_of(server, "get") for server in servers.servers]
     assert await send(face, [command("one", k, "SET", f"v{k}") for k in keys]) == [b"OK"] * count

@@ -148,9 +148,7 @@ async def test_an_error_stands_in_its_slot(face: Face) -> None:
     assert "WRONGTYPE" in str(found[7])
 
 
-async def test_a_connection_that_broke_has_them_sent_again(
-    face: Face, servers: LocalServers
-) -> None:
+async def test_a_lost_connection_repeats_reads(face: Face, servers: LocalServers) -> None:
     keys = [f"k{n}" for n in range(100)]
     reading = Columns("few", "GET", keys, idempotent=True, coalesced=True)
     await send(face, reading)

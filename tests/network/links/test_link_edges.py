@@ -23,9 +23,7 @@ def one(*batch: Any) -> Operation[Any]:
     return (yield list(batch))
 
 
-async def test_of_two_operations_together_only_the_one_that_cannot_be_sent_fails(
-    face: Face,
-) -> None:
+async def test_only_the_invalid_operation_of_several_fails(face: Face) -> None:
     wrong = Command("one", "k", ("SET", "k", object()))  # type: ignore[arg-type]
     for order in (1, -1):
         steps = [one(command("one", "n", "INCR")), one(wrong)][::order]

@@ -86,9 +86,7 @@ def check_unavailable(failure: Any, shard: str, name: str, server: LocalServer) 
 # ---- one shard fails
 
 
-async def test_a_dead_shard_does_not_lose_its_siblings_replies(
-    mine: Face, own: list[LocalServer]
-) -> None:
+async def test_siblings_of_a_dead_shard_answer(mine: Face, own: list[LocalServer]) -> None:
     own[2].kill()
     for _ in range(2):  # lost while connected, refused after that
         replies = await mine.send(*to_all("INCR"))
@@ -101,9 +99,7 @@ async def test_a_dead_shard_does_not_lose_its_siblings_replies(
     assert await mine.send(*to_all("INCR")) == [3, 3, 1, 3]
 
 
-async def test_a_paused_shard_times_out_and_says_that_it_may_have_executed(
-    mine: Face, own: list[LocalServer]
-) -> None:
+async def test_a_timeout_may_have_executed(mine: Face, own: list[LocalServer]) -> None:
     own[1].pause()
     replies = await mine.send(*to_all("INCR"))
     assert replies[0] == replies[2] == replies[3] == 1
@@ -115,9 +111,7 @@ async def test_a_paused_shard_times_out_and_says_that_it_may_have_executed(
     assert await mine.send(*to_all("INCR")) == [2, 2, 2, 2]  # executed late, once
 
 
-async def test_a_cut_connection_fails_what_was_on_it_and_nothing_else(
-    mine: Face, own: list[LocalServer]
-) -> None:
+async def test_a_cut_connection_fails_only_its_requests(mine: Face, own: list[LocalServer]) -> None:
     """CLIENT KILL of itself is answered by a closed connection: what follows is lost."""
     cut = Command(Shard("data", 0), "k", ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no"))
     replies = await mine.send(command(Shard("data", 0), "a", "SET", 1), cut, *to_all("INCR"))
@@ -128,9 +122,7 @@ async def test_a_cut_connection_fails_what_was_on_it_and_nothing_else(
     assert await mine.send(command(Shard("data", 0), "a", "GET")) == [b"1"]
 
 
-async def test_a_connection_that_the_server_closed_meanwhile_is_replaced(
-    mine: Face, own: list[LocalServer]
-) -> None:
+async def test_closed_idle_connections_are_replaced(mine: Face, own: list[LocalServer]) -> None:
     for server in own:
         with server.client() as client:
             client.client_kill_filter(_type="normal", skipme=True)
@@ -138,17 +130,13 @@ async def test_a_connection_that_the_server_closed_meanwhile_is_replaced(
     assert await mine.send(*to_all("INCR")) == [1, 1, 1, 1]  # no error, nothing lost
 
 
-async def test_a_server_that_restarted_is_reached_again_at_once(
-    mine: Face, own: list[LocalServer]
-) -> None:
+async def test_a_restarted_server_is_used_at_once(mine: Face, own: list[LocalServer]) -> None:
     for server in own:
         server.restart()
     assert await mine.send(*to_all("INCR")) == [1, 1, 1, 1]
 
 
-async def test_every_kind_of_request_gets_a_failure_of_its_own(
-    mine: Face, own: list[LocalServer]
-) -> None:
+async def test_each_kind_of_request_has_its_failure(mine: Face, own: list[LocalServer]) -> None:
     own[0].kill()
     group = Transaction(Shard("data", 0), "k", (command("data", "k", "INCR"),))
     replies = await mine.send(*to_all("GET"), group, command("one", "k", "SET", 1))
@@ -198,9 +186,7 @@ async def test_one_error_names_every_failed_shard(mine: Face, own: list[LocalSer
     assert caught == [("refused", ["data:0"]), ("away", ["data:1", "data:3"])]
 
 
-async def test_failures_and_their_group_survive_pickle_and_copy(
-    mine: Face, own: list[LocalServer]
-) -> None:
+async def test_failures_can_be_pickled_and_copied(mine: Face, own: list[LocalServer]) -> None:
     own[1].kill()
     with pytest.raises(ShardErrors) as raised:
         await mine.run(operation([*to_all("GET"), command(Shard("data", 0), "k", "NOSUCH")]))
@@ -229,9 +215,7 @@ async def test_a_partial_batch_uses_what_succeeded(mine: Face, own: list[LocalSe
 # ---- what is sent again
 
 
-async def test_nothing_that_may_have_been_executed_is_sent_twice(
-    mine: Face, own: list[LocalServer]
-) -> None:
+async def test_possibly_executed_is_not_repeated(mine: Face, own: list[LocalServer]) -> None:
     own[0].pause()
     replies = await mine.send(*to_all("INCR"))
     assert isinstance(replies[0], ShardUnavailable)
@@ -240,9 +224,7 @@ async def test_nothing_that_may_have_been_executed_is_sent_twice(
     assert [count_of(server, "incr") for server in own] == [1, 1, 1, 1]
 
 
-async def test_what_is_idempotent_is_repeated_once_after_a_broken_connection(
-    mine: Face, own: list[LocalServer]
-) -> None:
+async def test_idempotent_commands_repeat_once(mine: Face, own: list[LocalServer]) -> None:
     cut = Command(Shard("data", 0), "k", ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no"))
     replies = await mine.send(
         cut,
@@ -278,17 +260,13 @@ def test_what_only_reads_may_be_sent_again(words: str, repeated: bool) -> None:
         ("--@reads 1\n", (1, 2), False),
     ],
 )
-def test_a_script_that_only_reads_may_be_sent_again(
-    mark: str, args: tuple[int, ...], repeated: bool
-) -> None:
+def test_reading_scripts_are_retried(mark: str, args: tuple[int, ...], repeated: bool) -> None:
     script = Script("s", f"-- a script\n{mark}return 1")
     sent = ("EVALSHA", script.sha, 1, "k", *args)
     assert may_repeat(Command("data", "k", sent, script)) is repeated
 
 
-async def test_what_breaks_the_connection_every_time_is_tried_twice(
-    mine: Face, own: list[LocalServer]
-) -> None:
+async def test_breaking_commands_are_sent_twice(mine: Face, own: list[LocalServer]) -> None:
     suicide = ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no")
     again = Command(Shard("data", 0), "k", suicide, idempotent=True)
     blocked = Command(Shard("data", 0), "k", ("CLIENT", "NO-EVICT", "on"), idempotent=True)
@@ -297,9 +275,7 @@ async def test_what_breaks_the_connection_every_time_is_tried_twice(
         assert client.info("commandstats")["cmdstat_client|kill"]["calls"] <= 2
 
 
-async def test_what_is_idempotent_is_not_repeated_after_a_timeout(
-    mine: Face, own: list[LocalServer]
-) -> None:
+async def test_timeouts_repeat_nothing(mine: Face, own: list[LocalServer]) -> None:
     own[0].pause()
     [reply] = await mine.send(command(Shard("data", 0), "k", "SET", 1, idempotent=True))
     assert isinstance(reply.error, TimeoutError)
@@ -308,9 +284,7 @@ async def test_what_is_idempotent_is_not_repeated_after_a_timeout(
     assert count_of(own[0], "set") == 1
 
 
-async def test_a_server_that_stands_still_gets_an_incr_once_on_either_plane(
-    mine: Face, own: list[LocalServer]
-) -> None:
+async def test_a_stalled_server_gets_an_incr_once(mine: Face, own: list[LocalServer]) -> None:
     """redis-py's own defaults apply an INCR twice here."""
     await mine.client_call("one", "ping")
     own[0].pause()
@@ -328,9 +302,7 @@ async def test_a_server_that_stands_still_gets_an_incr_once_on_either_plane(
 # ---- time
 
 
-async def test_shards_that_do_not_answer_cost_the_time_of_one(
-    mine: Face, own: list[LocalServer]
-) -> None:
+async def test_silent_shards_cost_one_timeout(mine: Face, own: list[LocalServer]) -> None:
     batch = [command(Shard("wide", n), "k", "GET") for n in range(24)]
     await mine.send(*batch)
     for server in own[1:]:
@@ -344,9 +316,7 @@ async def test_shards_that_do_not_answer_cost_the_time_of_one(
 
 
 @pytest.mark.parametrize("face_name", FACES)
-async def test_shards_without_a_socket_timeout_are_waited_for(
-    face_name: str, own: list[LocalServer]
-) -> None:
+async def test_no_socket_timeout_waits_for_ever(face_name: str, own: list[LocalServer]) -> None:
     ports = [server.port for server in own[:2]]
     shards = [{"port": port, "socket_timeout": None} for port in ports]
     shard_map = ShardMap.parse(json.dumps({"components": {"data": {"shards": shards}}}))
@@ -355,9 +325,7 @@ async def test_shards_without_a_socket_timeout_are_waited_for(
         assert await face.send(*batch) == [1, 1]
 
 
-async def test_a_shard_with_more_patience_keeps_it_when_another_times_out(
-    mine: Face, own: list[LocalServer]
-) -> None:
+async def test_a_longer_timeout_is_kept_beside_others(mine: Face, own: list[LocalServer]) -> None:
     own[0].pause()
     own[1].pause()
     resuming = threading.Timer(1.0, own[1].resume)
@@ -370,9 +338,7 @@ async def test_a_shard_with_more_patience_keeps_it_when_another_times_out(
     assert replies[1] == 1
 
 
-async def test_large_batches_fail_as_a_whole_when_their_server_hangs(
-    mine: Face, own: list[LocalServer]
-) -> None:
+async def test_large_batches_on_a_hanging_server_fail(mine: Face, own: list[LocalServer]) -> None:
     own[0].pause()
     batch = [command(Shard("data", n % 4), f"k{n}", "SET", "v" * 100) for n in range(20_000)]
     replies = await mine.send(*batch)
@@ -415,9 +381,7 @@ async def test_a_blocking_command_on_a_server_that_hangs_ends_after_both_times(
         assert isinstance(reply.error, TimeoutError)
 
 
-async def test_a_command_may_block_for_ever_and_be_cancelled(
-    all_servers: LocalServers, own: list[LocalServer]
-) -> None:
+async def test_a_blpop_can_be_cancelled(all_servers: LocalServers, own: list[LocalServer]) -> None:
     async with await shardkit.aconnect(all_servers.shard_map) as kit:
         send = kit.driver.link.send
         waiting = asyncio.create_task(send([Command("one", "q", ("BLPOP", "q", 0), block=0)]))

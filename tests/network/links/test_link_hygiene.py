@@ -43,9 +43,7 @@ def gets(dice: random.Random, most: int = 20) -> tuple[list[Command], list[bytes
 # ---- cancelled
 
 
-async def test_cancelled_operations_never_shift_anybody_elses_replies(
-    kit: ShardKit, akit: AsyncShardKit
-) -> None:
+async def test_cancellation_never_shifts_replies(kit: ShardKit, akit: AsyncShardKit) -> None:
     fill(kit)
     dice = random.Random(5)
     send = akit.driver.link.send
@@ -73,9 +71,7 @@ async def test_cancelled_operations_never_shift_anybody_elses_replies(
     assert await send(batch) == expected
 
 
-async def test_cancelled_large_batches_and_timeouts_leave_the_lines_clean(
-    kit: ShardKit, akit: AsyncShardKit
-) -> None:
+async def test_large_cancelled_batches_leave_no_replies(kit: ShardKit, akit: AsyncShardKit) -> None:
     fill(kit)
     dice = random.Random(6)
     large = [command("many", key, "GET") for key in KEYS * 60]
@@ -104,9 +100,7 @@ async def test_what_was_cancelled_before_it_left_is_not_sent(akit: AsyncShardKit
     assert value in (b"0", *[str(n).encode() for n in range(1, 50)])  # never something else
 
 
-async def test_a_cancelled_group_of_operations_can_be_followed_by_others(
-    kit: ShardKit, akit: AsyncShardKit
-) -> None:
+async def test_others_may_follow_a_cancelled_group(kit: ShardKit, akit: AsyncShardKit) -> None:
     fill(kit)
 
     def reads(key: str) -> Operation[bytes]:
@@ -136,9 +130,7 @@ async def test_tasks_of_one_turn_share_a_write(akit: AsyncShardKit, servers: Loc
     assert after["total_reads_processed"] - reads < 20
 
 
-async def test_what_has_not_left_when_its_connection_breaks_goes_over_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_unwritten_requests_use_the_next_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiplexer, "MAX_REPLIES", 1)  # the others wait until it is answered
     broken: list[list[bytes]] = []
 
@@ -173,9 +165,7 @@ async def test_a_repr_says_what_a_connection_is_doing(akit: AsyncShardKit) -> No
     assert "idle, 0 waiting, 0 replies outstanding" in repr(link)
 
 
-async def test_a_connection_has_one_timer_however_much_it_is_used(
-    akit: AsyncShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_timer_a_connection(akit: AsyncShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
     link: Any = akit.driver.link
     await link.send([command("one", "k", "INCR")])
     [connection] = [each for found in link._connections.values() for each in found.values()]
@@ -186,9 +176,7 @@ async def test_a_connection_has_one_timer_however_much_it_is_used(
     assert begun == []
 
 
-async def test_a_connection_that_is_written_to_is_not_given_up_until_that_stops(
-    akit: AsyncShardKit,
-) -> None:
+async def test_slow_writes_do_not_time_out(akit: AsyncShardKit) -> None:
     link: Any = akit.driver.link
     await link.send([command("one", "k", "GET")])
     [connection] = [each for found in link._connections.values() for each in found.values()]
@@ -220,9 +208,7 @@ class Interrupted(BaseException):
 
 @pytest.mark.timeout(120, method="thread")  # SIGALRM is the test's own
 @pytest.mark.parametrize(("size", "rounds"), [(1, 60), (3, 60), (4000, 20)])
-def test_an_interrupt_in_the_middle_of_an_exchange_leaves_no_replies_behind(
-    kit: ShardKit, size: int, rounds: int
-) -> None:
+def test_interrupts_leave_no_replies_behind(kit: ShardKit, size: int, rounds: int) -> None:
     fill(kit)
     dice = random.Random(7)
     send = kit.driver.link.send
@@ -282,9 +268,7 @@ def test_sixteen_threads_share_a_kit(kit: ShardKit) -> None:
     assert kit.driver.link.send([command("many", "count", "GET")]) == [str(16 * 60).encode()]
 
 
-def test_threads_that_meet_a_new_kit_open_each_connection_once_each(
-    shard_map: ShardMap, servers: LocalServers
-) -> None:
+def test_threads_open_connections_once(shard_map: ShardMap, servers: LocalServers) -> None:
     """Many threads find all clients unbuilt; every one of them gets right replies."""
     with shardkit.connect(shard_map) as kit:
         start = threading.Barrier(8)
@@ -434,9 +418,7 @@ def loose_kit(shard_map: ShardMap, kit: ShardKit) -> Iterator[AsyncShardKit]:
     asyncio.run(opened.aclose())
 
 
-def test_an_async_kit_serves_one_event_loop_after_another(
-    loose_kit: AsyncShardKit, servers: LocalServers
-) -> None:
+def test_one_kit_serves_successive_loops(loose_kit: AsyncShardKit, servers: LocalServers) -> None:
     for seed in range(3):
         looped(loose_kit, seed)
         gc.collect()  # a connection that nobody closed would warn, and warnings are errors
@@ -468,9 +450,7 @@ def test_an_async_kit_serves_loops_of_many_threads_at_once(loose_kit: AsyncShard
     assert wrong == []
 
 
-async def test_a_loop_that_ends_with_work_in_flight_leaves_nothing_open(
-    servers: LocalServers, shard_map: ShardMap
-) -> None:
+async def test_an_ending_loop_closes_all(servers: LocalServers, shard_map: ShardMap) -> None:
     server = servers.server_of("one")
 
     def clients() -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from faces import own_client
-from link_helpers import FACES, command, opened
+from link_helpers import FACES, command, opened, two
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     MasterDownError,
@@ -23,12 +23,6 @@ from shardkit.network.links import server_request
 from shardkit.operations.commands import Coalesced, Command, Script, Shard, Transaction, script_call
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
-
-
-def two(bad: int, good: int, **fields: Any) -> ShardMap:
-    """Shard 0 of `data` is at the port `bad`, shard 1 at `good`."""
-    shards = [{"port": bad, **fields}, {"port": good, **fields}]
-    return ShardMap.parse(str({"components": {"data": {"shards": shards}}}), source="test")
 
 
 def on(shard: int, name: str, *args: Any, **options: Any) -> Command:
@@ -70,9 +64,7 @@ async def test_an_error_of_clusters_from_a_plain_entry_is_that_shards_and_says_t
         assert bad.names().count("GET") == 3  # never sent again
 
 
-async def test_a_replica_that_lost_its_master_is_named_as_such(
-    face_name: str, own_server: LocalServer
-) -> None:
+async def test_a_lost_master_is_reported(face_name: str, own_server: LocalServer) -> None:
     with LocalServer() as replica, replica.client() as client:
         client.config_set("replica-serve-stale-data", "no")
         client.replicaof("127.0.0.1", 1)
@@ -87,9 +79,7 @@ async def test_a_replica_that_lost_its_master_is_named_as_such(
 @pytest.mark.parametrize(
     "name", ["MOVED", "MOVED here", "ASK 1", "ASK 1 a:b", "TRYAGAIN later", "LOADING it"]
 )
-async def test_an_error_that_a_script_answers_under_a_known_name_is_its_own(
-    face_name: str, name: str, own_server: LocalServer
-) -> None:
+async def test_a_scripts_known_error(face_name: str, name: str, own_server: LocalServer) -> None:
     async with opened(face_name, two(own_server.port, own_server.port)) as face:
         odd = Script("odd", f"redis.call('INCR', KEYS[1]) return {{err='{name}'}}")
         call = script_call(Shard("data", 0), odd, ["n"])
@@ -100,9 +90,7 @@ async def test_an_error_that_a_script_answers_under_a_known_name_is_its_own(
         assert await face.send(on(0, "GET", "n")) == [b"2"]
 
 
-async def test_a_script_that_answers_noscript_itself_runs_once(
-    face_name: str, own_server: LocalServer
-) -> None:
+async def test_a_scripts_own_noscript_runs_it_once(face_name: str, own_server: LocalServer) -> None:
     async with opened(face_name, two(own_server.port, own_server.port)) as face:
         odd = Script("odd", "redis.call('INCR', KEYS[1]) return {err='NOSCRIPT of mine'}")
         for n in (1, 2, 3):  # sent as its text, and by its SHA-1
@@ -115,9 +103,7 @@ async def test_a_script_that_answers_noscript_itself_runs_once(
 # ---- replies that cannot be used
 
 
-async def test_a_reply_that_cannot_be_decoded_fails_alone(
-    face_name: str, own_server: LocalServer
-) -> None:
+async def test_an_undecodable_reply_fails_alone(face_name: str, own_server: LocalServer) -> None:
     shard_map = two(own_server.port, own_server.port, decode_responses=True)
     with own_server.client() as client:
         client.mset({"bad": b"\xff", "good": "ä"})
@@ -150,9 +136,7 @@ async def test_a_reply_that_cannot_be_decoded_fails_alone(
     [b"?what\r\n", b"*1\r\n" * 12, b"$-7\r\n", b"*2\r\n+a\r\n", b"", b":x\r\n"],
     ids=["no RESP", "deep", "length", "cut", "closed", "number"],
 )
-async def test_what_is_no_reply_fails_its_server_only(
-    face_name: str, answer: bytes, own_server: LocalServer
-) -> None:
+async def test_garbage_fails_alone(face_name: str, answer: bytes, own_server: LocalServer) -> None:
     given = answer or (lambda args: None)
     with scripted(GET=given) as bad:
         shard_map = two(bad.port, own_server.port, socket_timeout=0.3)
@@ -163,7 +147,7 @@ async def test_what_is_no_reply_fails_its_server_only(
             assert await face.send(on(0, "PING"), on(1, "INCR", "k")) == [b"PONG", 2]
 
 
-async def test_a_joined_command_with_too_few_values_fails_its_server_only(
+async def test_too_few_joined_values_fail_one_server(
     face_name: str, own_server: LocalServer
 ) -> None:
     """A proxy that answers MGET with too few values: no reply gets to the wrong key."""
@@ -180,9 +164,7 @@ async def test_a_joined_command_with_too_few_values_fails_its_server_only(
             assert replies[20] == 1
 
 
-async def test_an_exec_with_too_many_replies_fails_its_server_only(
-    face_name: str, own_server: LocalServer
-) -> None:
+async def test_a_wrong_exec_fails_one_server(face_name: str, own_server: LocalServer) -> None:
     answers: dict[str, Any] = {
         "MULTI": b"+OK\r\n",
         "GET": b"+QUEUED\r\n",
@@ -349,7 +331,7 @@ async def test_what_comes_between_replies_or_is_none_harms_no_call(
 )
 @pytest.mark.parametrize("first", ["client", "link", "batch"])
 @pytest.mark.parametrize("second", ["client", "link", "batch"])
-async def test_a_reply_too_many_reaches_nobody(
+async def test_extra_replies_are_lost(
     face_name: str, stray: bytes, first: str, second: str
 ) -> None:
     def echo(args: list[bytes]) -> bytes:

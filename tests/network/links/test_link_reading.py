@@ -45,9 +45,7 @@ def arriving(pieces: list[bytes]) -> Any:
 
 
 @pytest.mark.parametrize("first", range(1, len(SAID)))
-def test_answers_read_in_two_turns_are_whole_wherever_they_are_cut(
-    answers: ReplyParser, first: int
-) -> None:
+def test_replies_may_be_cut_anywhere(answers: ReplyParser, first: int) -> None:
     for cut in range(len(TEXT) + 1):
         replies: list[Any] = []
         receiver = arriving([piece for piece in (TEXT[:cut], TEXT[cut:]) if piece])

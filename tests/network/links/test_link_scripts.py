@@ -28,9 +28,7 @@ def bump(key: str, by: int = 1, to: str = "many") -> Command:
 # ---- scripts
 
 
-async def test_a_script_runs_on_servers_that_never_saw_it(
-    face: Face, servers: LocalServers
-) -> None:
+async def test_scripts_run_on_servers_without_them(face: Face, servers: LocalServers) -> None:
     keys = [f"k{n}" for n in range(200)]
     before = sum(count_of(server, "eval") for server in servers.servers)
     assert await face.send(*map(bump, keys)) == [1] * 200
@@ -43,9 +41,7 @@ async def test_one_script_call_takes_the_short_way_once_it_is_known(face: Face) 
     assert [await face.send(bump("k", n)) for n in (1, 2, 3)] == [[1], [3], [6]]
 
 
-async def test_servers_that_forgot_the_script_get_it_again(
-    face: Face, servers: LocalServers
-) -> None:
+async def test_forgotten_scripts_are_sent_again(face: Face, servers: LocalServers) -> None:
     keys = [f"k{n}" for n in range(50)]
     await face.send(*map(bump, keys))
     for server in servers.servers:
@@ -220,9 +216,7 @@ async def test_an_aborted_transaction_says_why_and_did_nothing(face: Face) -> No
     assert "unknown command" in str(aborted)
 
 
-async def test_scripts_work_in_transactions_also_on_servers_that_forgot_them(
-    face: Face, servers: LocalServers
-) -> None:
+async def test_forgotten_scripts_run_in_transactions(face: Face, servers: LocalServers) -> None:
     for _ in range(2):
         k = "k"
         [replies] = await face.send(group(k, bump(k), command("many", k, "GET"), bump(k, 10)))

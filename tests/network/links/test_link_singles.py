@@ -42,9 +42,7 @@ def test_single_commands_of_a_thread_go_over_one_connection(kit: ShardKit) -> No
     assert len({ask(kit, "CLIENT", "ID") for _ in range(20)}) == 1
 
 
-def test_a_thread_that_ended_leaves_its_connection_to_others(
-    kit: ShardKit, servers: LocalServers
-) -> None:
+def test_ended_threads_leave_their_connection(kit: ShardKit, servers: LocalServers) -> None:
     ids = {in_a_thread(lambda: ask(kit, "CLIENT", "ID")) for _ in range(5)}
     assert len(ids) == 1
     assert ask(kit, "CLIENT", "ID") in ids
@@ -57,9 +55,7 @@ def test_threads_share_what_a_limit_leaves_them(servers: LocalServers) -> None:
         assert kit.client("one").get("k") == b"v"  # the same connection, lent to redis-py
 
 
-def test_a_connection_that_was_killed_between_two_commands_is_replaced(
-    kit: ShardKit, servers: LocalServers
-) -> None:
+def test_a_killed_idle_connection_is_replaced(kit: ShardKit, servers: LocalServers) -> None:
     for _ in range(5):
         number = ask(kit, "CLIENT", "ID")
         with server_of_one(servers).client() as other:

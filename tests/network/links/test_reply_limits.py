@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from faces import own_client
-from link_helpers import FACES, command, eventually, opened
+from link_helpers import FACES, command, eventually, opened, two
 from redis.exceptions import InvalidResponse, TimeoutError  # noqa: A004 - redis-py's own
 from scripted_server import ScriptedServer, bulk, scripted
 
@@ -26,11 +26,6 @@ from shardkit.operations.commands import Command, Shard
 
 def on(shard: int, name: str, *args: Any) -> Command:
     return Command(Shard("data", shard), "k", (name, *args))
-
-
-def two(bad: int, good: int, **fields: Any) -> ShardMap:
-    shards = [{"port": bad, **fields}, {"port": good, **fields}]
-    return ShardMap.parse(str({"components": {"data": {"shards": shards}}}), source="test")
 
 
 @pytest.fixture(params=FACES)
@@ -79,9 +74,7 @@ async def test_a_reply_that_drips_ends_with_the_exchange_timeout(
 
 
 @pytest.mark.parametrize("size", [1, 2])
-async def test_a_reply_that_is_too_large_is_given_up(
-    face_name: str, size: int, own_server: LocalServer
-) -> None:
+async def test_a_too_large_reply_fails(face_name: str, size: int, own_server: LocalServer) -> None:
     shard_map = two(own_server.port, own_server.port, max_reply_bytes=1_000_000)
     async with opened(face_name, shard_map) as face:
         await face.send(
@@ -97,9 +90,7 @@ async def test_a_reply_that_is_too_large_is_given_up(
             assert await face.send(on(0, "GET", "small")) == [b"y" * 900_000]
 
 
-async def test_many_large_replies_in_chunks_are_no_large_reply(
-    face_name: str, own_server: LocalServer
-) -> None:
+async def test_the_limit_is_per_exchange(face_name: str, own_server: LocalServer) -> None:
     shard_map = two(own_server.port, own_server.port, max_reply_bytes=3_000_000)
     async with opened(face_name, shard_map) as face:
         await face.send(on(0, "SET", "k", b"x" * 2_000))
@@ -165,7 +156,7 @@ async def test_a_connection_that_fails_between_chunks_fails_its_requests_and_ret
                 assert await face.send(on(0, "PING")) == [b"PONG"]
 
 
-async def test_connections_of_blocking_commands_that_broke_leave_room_for_others(
+async def test_lost_blocking_commands_free_the_pool(
     face_name: str, own_server: LocalServer
 ) -> None:
     wait = Command(Shard("data", 0), "k", ("BLPOP", "k", 1), block=1.0)
@@ -178,9 +169,7 @@ async def test_connections_of_blocking_commands_that_broke_leave_room_for_others
                 assert await face.send(on(0, "PING")) == [b"PONG"]
 
 
-async def test_connections_that_failed_a_health_check_leave_room_for_others(
-    face_name: str, own_server: LocalServer
-) -> None:
+async def test_failed_health_checks_free_the_pool(face_name: str, own_server: LocalServer) -> None:
     pings: list[bytes | None] = []
     fields = {"max_connections": 1, "health_check_interval": 60}
     with scripted(PING=lambda args: pings.pop() if pings else b"+PONG\r\n") as bad:

@@ -109,9 +109,7 @@ def counted(n: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("joins", [False, True], ids=["known node", "node that just joined"])
-async def test_asked_requests_share_a_connection_and_are_executed_once(
-    slots: Face, whole: LocalCluster, joins: bool
-) -> None:
+async def test_asked_requests_run_once(slots: Face, whole: LocalCluster, joins: bool) -> None:
     async with joined(whole) if joins else nullcontext(None) as target:
         await check_asked(slots, whole, target)
 
@@ -137,9 +135,7 @@ async def check_asked(slots: Face, whole: LocalCluster, target: ClusterNode | No
         move.close()
 
 
-async def test_a_batch_over_a_slot_that_moved_meanwhile_is_executed_once(
-    slots: Face, whole: LocalCluster
-) -> None:
+async def test_a_batch_over_a_moved_slot_runs_once(slots: Face, whole: LocalCluster) -> None:
     move = Migration(whole)
     assert await slots.send(*bumps()) == counted(1)
     move.start()
@@ -153,9 +149,7 @@ async def test_a_batch_over_a_slot_that_moved_meanwhile_is_executed_once(
     move.close()
 
 
-async def test_a_slot_that_nobody_owns_is_refused_and_its_neighbours_are_served(
-    slots: Face, whole: LocalCluster
-) -> None:
+async def test_only_an_unowned_slot_is_refused(slots: Face, whole: LocalCluster) -> None:
     move = Migration(whole)
     others = [command("data", f"k{n}", "INCR") for n in range(100)]
     assert await slots.send(*others) == [1] * 100

@@ -131,9 +131,7 @@ def test_a_server_that_loads_is_asked_again(connected: Callable[[ShardMap], Face
         assert server.names() == ["INCRBY"] * 6
 
 
-def test_what_may_have_been_executed_at_the_second_attempt_is_not_sent_a_third_time(
-    connected: Callable[[ShardMap], Face],
-) -> None:
+def test_an_uncertain_retry_is_not_repeated(connected: Callable[[ShardMap], Face]) -> None:
     answers = [LOADING, None, b":7\r\n"]
 
     with scripted(INCRBY=lambda args: answers.pop(0)) as server:

@@ -12,6 +12,7 @@ import pytest
 import redis
 import redis.asyncio as aioredis
 from fakeredis import FakeAsyncRedis
+from link_helpers import clients_of
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import DataError, NoScriptError, ResponseError
 
@@ -27,12 +28,6 @@ def map_of(port: int, **fields: Any) -> ShardMap:
     return ShardMap.parse(json.dumps({"components": {"own": {"entry": {"port": port, **fields}}}}))
 
 
-def connections(server: LocalServer) -> int:
-    """How many clients are connected, without the one that asks."""
-    with server.client() as client:
-        return len(client.client_list()) - 1
-
-
 async def seen(client: Any, command: str) -> None:
     """Wait until the server has a client that executes a command."""
     while True:
@@ -43,7 +38,7 @@ async def seen(client: Any, command: str) -> None:
 async def test_a_thousand_calls_at_once_share_one_connection_a_server(
     own_server: LocalServer,
 ) -> None:
-    before = connections(own_server)
+    before = clients_of(own_server)
     shards = [{"port": own_server.port, "db": n, "max_connections": 2} for n in range(8)]
     text = json.dumps({"components": {"eight": {"shards": shards}}})
     async with await shardkit.aconnect(ShardMap.parse(text)) as kit:
@@ -55,7 +50,7 @@ async def test_a_thousand_calls_at_once_share_one_connection_a_server(
         for round_ in (1, 2):
             found = await asyncio.gather(*(count(f"k{n}") for n in range(1000)))
             assert found == [round_] * 1000
-        assert connections(own_server) - before <= 8
+        assert clients_of(own_server) - before <= 8
 
 
 async def test_what_blocks_does_not_hold_up_the_others(akit: AsyncShardKit) -> None:
@@ -142,9 +137,7 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 
 @pytest.mark.parametrize("decode", [False, True])
 @pytest.mark.parametrize("protocol", [2, 3])
-async def test_calls_return_and_raise_what_redis_pys_client_does(
-    own_server: LocalServer, decode: bool, protocol: int
-) -> None:
+async def test_calls_are_as_redis_pys(own_server: LocalServer, decode: bool, protocol: int) -> None:
     options: dict[str, Any] = {"decode_responses": decode, "protocol": protocol}
     seen = []
     for make in (plain, multiplexed):
@@ -189,9 +182,7 @@ async def test_a_callback_that_a_user_sets_is_called(akit: AsyncShardKit) -> Non
     assert await client.get("a") == ("later", b"1")
 
 
-async def test_a_cancelled_call_leaves_the_replies_of_the_others_in_place(
-    akit: AsyncShardKit,
-) -> None:
+async def test_a_cancelled_call_leaves_other_replies_in_place(akit: AsyncShardKit) -> None:
     client: Any = await akit.client("one")
     await client.mset({f"k{n}": n for n in range(100)})
     tasks = [asyncio.create_task(client.get(f"k{n}")) for n in range(100)]
@@ -240,7 +231,7 @@ async def test_an_entry_can_ask_for_redis_pys_own_way(
 
 @pytest.mark.parametrize("decode", [False, True])
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_blocking_calls_return_and_raise_what_redis_pys_client_does(
+def test_blocking_calls_are_as_redis_pys(
     own_server: LocalServer, decode: bool, protocol: int
 ) -> None:
     options: dict[str, Any] = {"decode_responses": decode, "protocol": protocol}
@@ -267,7 +258,7 @@ def test_blocking_calls_return_and_raise_what_redis_pys_client_does(
     assert seen[0] == seen[1]
 
 
-def test_a_blocking_call_that_is_interrupted_leaves_no_reply_for_the_next(
+def test_interrupts_leave_no_reply(
     own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with shardkit.connect(map_of(own_server.port)) as kit:

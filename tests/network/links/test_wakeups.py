@@ -48,9 +48,7 @@ async def waiting(face: Face, *waiters: str) -> list[asyncio.Task[bytes | None]]
 
 
 @pytest.mark.parametrize("kind", FACES)
-async def test_who_waits_on_a_connection_that_is_cut_looks_again_at_once(
-    kind: str, own_server: LocalServer
-) -> None:
+async def test_a_cut_connection_wakes_waiters(kind: str, own_server: LocalServer) -> None:
     complaints: list[dict[str, Any]] = []  # of tasks whose errors nobody took
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: complaints.append(context))
@@ -68,9 +66,7 @@ async def test_who_waits_on_a_connection_that_is_cut_looks_again_at_once(
 
 
 @pytest.mark.parametrize("kind", FACES)
-async def test_who_may_not_subscribe_is_given_no_channel_and_keeps_no_connection(
-    kind: str, own_server: LocalServer
-) -> None:
+async def test_no_channel_without_the_right(kind: str, own_server: LocalServer) -> None:
     with own_server.client() as client:
         client.execute_command("ACL", "SETUSER", "deaf", "on", "nopass", "~*", "+@all")
         client.execute_command("ACL", "SETUSER", "deaf", "resetchannels")
@@ -154,9 +150,7 @@ def test_a_wait_that_is_interrupted_is_abandoned_and_its_connection_closed(
     assert link.subscribe(Subscribe("one", "x")) != subscription.channel
 
 
-def test_a_forked_child_subscribes_anew_and_leaves_its_parent_the_connection(
-    kit: ShardKit,
-) -> None:
+def test_a_forked_child_subscribes_anew_and_leaves_its_parent_the_connection(kit: ShardKit) -> None:
     link: Any = kit.driver.link
     channel = link.subscribe(Subscribe("one", "x"))
     parents = link._subscription("one", "x", False)

@@ -59,18 +59,14 @@ def write(face: Face, **options: Any) -> None:
         router["c"].set("c", 3)
 
 
-def test_what_is_written_is_on_the_replica_and_on_disk_when_the_block_ends(
-    opened: Face, pair: tuple[LocalServer, LocalServer]
-) -> None:
+def test_a_block_ends_durable(opened: Face, pair: tuple[LocalServer, LocalServer]) -> None:
     write(opened, replicas=1, fsync=True, timeout=10)
     number = opened.kit.plane.topology.component("users").place("c")
     with pair[1].client(db=number) as client:
         assert client.get("c") == b"3"
 
 
-def test_a_replica_that_hangs_or_is_missing_is_told(
-    opened: Face, pair: tuple[LocalServer, LocalServer]
-) -> None:
+def test_late_replicas_are_reported(opened: Face, pair: tuple[LocalServer, LocalServer]) -> None:
     write(opened, replicas=1, timeout=10)  # a Redis 7.0 counts a replica that has answered once
     with pytest.raises(NotDurableError, match="1 of 2 replicas"):
         write(opened, replicas=2, timeout=1)
@@ -128,9 +124,7 @@ def steps_of(
 
 
 @pytest.mark.parametrize("policy", [[b"appendfsync", b"everysec"], {b"appendfsync": b"everysec"}])
-def test_a_server_that_says_yes_too_early_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch, policy: Any
-) -> None:
+def test_early_answers_are_not_trusted(monkeypatch: pytest.MonkeyPatch, policy: Any) -> None:
     replies = [b"OK", [1, 0], policy]
     valkey = "redis_version:7.2.4\r\nvalkey_version:9.1.2"
     options = {"replicas": 0, "fsync": True}
@@ -236,7 +230,7 @@ def test_a_block_is_not_durable_if_another_server_has_become_the_master_meanwhil
             assert there.get("k") == b"again"
 
 
-def test_a_connection_that_is_lost_does_not_make_a_block_doubtful_if_the_master_stays(
+def test_lost_connections_to_the_same_master_are_fine(
     pair: tuple[LocalServer, LocalServer],
 ) -> None:
     text = json.dumps({"components": {"one": {"entry": {"port": pair[0].port}}}})

@@ -123,9 +123,7 @@ def test_reads_go_on_where_there_can_be_no_more_threads(
     assert len(refused) >= 2  # each read tries again
 
 
-def test_replicas_are_asked_again_and_again_while_they_are_read(
-    opened: Face, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replicas_in_use_are_asked_regularly(opened: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     once, rounds, before = replicas.Replicas.round, threading.Semaphore(0), threading.enumerate()
 
     def counted(asked: replicas.Replicas) -> bool:
@@ -168,9 +166,7 @@ def read_in_session(face: Face, router: Any, name: str) -> None:
         router["k"].get("k")
 
 
-def test_a_process_stays_with_one_replica_and_sessions_are_spread(
-    opened: Face, replicated: Replicated
-) -> None:
+def test_one_replica_per_process_or_session(opened: Face, replicated: Replicated) -> None:
     router = opened.kit.key_sharded("users", read_from="replica")
     key = "k"
     for _ in range(10):
@@ -225,9 +221,7 @@ def test_structures_pipelines_and_bulk_reads(opened: Face, replicated: Replicate
     assert opened.run(ids.sismember(5000)), "what this process wrote is read"
 
 
-def test_structures_are_read_from_replicas_of_entries_that_decode_replies(
-    kind: str, replicated: Replicated
-) -> None:
+def test_structures_may_read_from_decoding_replicas(kind: str, replicated: Replicated) -> None:
     """Their own values are decoded by the structures, whatever clients do."""
     with faced(kind, replicated.map(decode_responses=True), zone="z1") as face:
         value = bytes(range(128, 256))
@@ -303,9 +297,7 @@ def test_a_writable_replica_is_never_written_to(opened: Face, replicated: Replic
                 assert replayed == replicated.counts(command)[0], "as the master sent it, no more"
 
 
-def test_a_replica_without_its_master_or_that_does_not_answer_is_skipped(
-    opened: Face, replicated: Replicated
-) -> None:
+def test_unusable_replicas_are_skipped(opened: Face, replicated: Replicated) -> None:
     strict = opened.kit.key_sharded("users", read_from="replica")
     preferring = opened.kit.key_sharded("users", read_from="prefer_replica")
     first, second = replicated.replicas
@@ -326,9 +318,7 @@ def test_a_replica_without_its_master_or_that_does_not_answer_is_skipped(
 
 
 @pytest.mark.parametrize("what", ["client", "structure"])
-def test_reads_under_way_go_elsewhere_when_their_replica_dies(
-    kind: str, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reads_survive_dead_replicas(kind: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardkit.network.replicas.replicas.INTERVAL", 3600)
     with LocalServer() as master, LocalServer(replica_of=master) as replica:
         entry = {"port": master.port, "replicas": [{"port": replica.port}]}
@@ -385,9 +375,7 @@ def test_a_read_is_tried_so_often_and_then_its_failure_is_told(
     assert "is a replica that has lost its master" in str(raised.value.exceptions[0])
 
 
-def test_a_read_that_its_replica_refuses_is_not_tried_elsewhere(
-    opened: Face, replicated: Replicated
-) -> None:
+def test_a_refused_read_is_not_retried_elsewhere(opened: Face, replicated: Replicated) -> None:
     router = opened.kit.key_sharded("one", read_from="replica")
     with replicated.master.client() as client:
         client.set("k", 1)
@@ -421,7 +409,7 @@ def test_while_reads_are_held_none_is_begun(opened: Face) -> None:
 
 
 @pytest.mark.parametrize("what", ["reads for long", "wants no replica", "wants a late one"])
-def test_a_session_goes_to_another_replica_when_that_has_all_it_read(
+def test_a_switch_waits_to_catch_up(
     opened: Face, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     monkeypatch.setattr("shardkit.network.replicas.replicas.INTERVAL", 3600)
@@ -463,9 +451,7 @@ def test_so_many_sessions_are_remembered(opened: Face, monkeypatch: pytest.Monke
         assert list(state.last) == remembered
 
 
-def test_what_is_known_of_replicas_stays_while_the_entry_does(
-    opened: Face, replicated: Replicated
-) -> None:
+def test_state_survives_an_unchanged_entry(opened: Face, replicated: Replicated) -> None:
     replicas, state = state_of(opened)
     before = state.component
     newer = replicated.map().components["one"]
@@ -512,9 +498,7 @@ SEEN = [("a", 1)]
         ([], None),
     ],
 )
-def test_one_sentinel_after_another_is_asked_until_one_knows_replicas(
-    said: list[Any], known: list[tuple[str, int]] | None
-) -> None:
+def test_sentinels_are_asked_in_turn(said: list[Any], known: list[tuple[str, int]] | None) -> None:
     def sentinel(answer: Any) -> Any:
         def seen(service: str) -> Any:
             assert service == "main"
@@ -595,9 +579,7 @@ def test_an_entry_without_replicas_has_none_to_read(kind: str, replicated: Repli
         ({"complete_at": 90.0}, 0.0, "lags by more than 5 s"),
     ],
 )
-def test_a_replica_that_is_not_as_wanted_is_not_read(
-    known: dict[str, Any], since: float, why: str
-) -> None:
+def test_unsuitable_replicas_are_not_read(known: dict[str, Any], since: float, why: str) -> None:
     fresh: dict[str, Any] = {"problem": "", "linked": True, "complete_at": 99.0, "asked_at": 99.0}
     state = ReplicaState(Entry({"port": 1}, "one"), **{**fresh, **known})
     assert state.why_not(ReadFrom("replica", max_lag=5), since, 100.0) == why
@@ -650,9 +632,7 @@ def test_replicas_are_those_of_the_entry_as_it_is_now(kind: str, replicated: Rep
             assert replicated.counts("get")[1:] == [0, 1]
 
 
-def test_reads_go_on_from_the_same_replica_when_another_shard_has_moved(
-    kind: str, replicated: Replicated
-) -> None:
+def test_another_shards_move_does_not_switch_replicas(kind: str, replicated: Replicated) -> None:
     described = yaml.safe_load(replicated.map().to_yaml())
     with LocalServer() as server, server.client() as config:
         push(config, replicated.map())
@@ -685,9 +665,7 @@ def test_own_writes_are_read_though_replicas_lag(opened: Face, replicated: Repli
             server.resume()
 
 
-def test_reads_return_to_a_replica_when_it_has_all_that_was_written(
-    opened: Face, replicated: Replicated
-) -> None:
+def test_reads_return_to_a_replica_after_catch_up(opened: Face, replicated: Replicated) -> None:
     router = opened.kit.key_sharded("users", read_from="replica")
     for n in range(3):
         on(opened, router, "k", "get", "k")
@@ -831,9 +809,7 @@ def test_a_zone_that_is_no_name_is_refused(zone: Any, replicated: Replicated) ->
         shardkit.connect(replicated.map(), zone=zone)
 
 
-def test_health_says_who_is_a_replica_and_how_far_replicas_lag(
-    kind: str, replicated: Replicated
-) -> None:
+def test_health_reports_roles_and_lag(kind: str, replicated: Replicated) -> None:
     """Of a master, a replica, and a replica whose master is not there."""
     places = [replicated.master, *replicated.replicas]
     text = json.dumps({"components": {"all": {"shards": [{"port": each.port} for each in places]}}})

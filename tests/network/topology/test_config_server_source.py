@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import redis
+from link_helpers import clients_of
 from topology_helpers import eventually
 
 import shardkit
@@ -90,18 +91,14 @@ def mgets(client: redis.Redis) -> int:
     return int(stats.get("cmdstat_mget", {}).get("calls", 0))
 
 
-def test_components_are_listed_by_their_whole_names(
-    server: LocalServer, config: redis.Redis
-) -> None:
+def test_components_are_listed_by_full_name(server: LocalServer, config: redis.Redis) -> None:
     fields = server.entry.fields
     push(config, shard_map(**{"logs:old": [fields] * 12, "logs:old:web": fields, "logs": fields}))
     with shardkit.connect(url(server)) as kit:
         assert kit.topology.names() == ["logs", "logs:old", "logs:old:web"]
 
 
-def test_threads_read_each_component_once_a_second(
-    server: LocalServer, config: redis.Redis
-) -> None:
+def test_threads_read_components_once_a_second(server: LocalServer, config: redis.Redis) -> None:
     push(config, shards_on(server))
     config.config_resetstat()
     with shardkit.connect(url(server)) as kit, ThreadPoolExecutor(32) as pool:
@@ -122,9 +119,7 @@ def test_threads_read_each_component_once_a_second(
     assert 2 <= mgets(config) <= 2 * (int(seconds) + 2)
 
 
-async def test_tasks_read_each_component_once_a_second(
-    server: LocalServer, config: redis.Redis
-) -> None:
+async def test_tasks_read_each_component_once(server: LocalServer, config: redis.Redis) -> None:
     push(config, shards_on(server))
     async with await shardkit.aconnect(url(server)) as kit:
         config.config_resetstat()
@@ -161,9 +156,7 @@ def test_a_first_load_by_many_is_one_exchange(server: LocalServer, config: redis
     assert mgets(config) == 1
 
 
-async def test_a_first_load_by_many_tasks_is_one_exchange(
-    server: LocalServer, config: redis.Redis
-) -> None:
+async def test_many_tasks_load_in_one_exchange(server: LocalServer, config: redis.Redis) -> None:
     push(config, shards_on(server))
     config.config_resetstat()
     source, clients = shardkit.kit.kit._source(url(server), {})
@@ -173,9 +166,7 @@ async def test_a_first_load_by_many_tasks_is_one_exchange(
     assert mgets(config) == 1
 
 
-def test_more_shards_than_expected_take_a_second_exchange_once(
-    server: LocalServer, config: redis.Redis
-) -> None:
+def test_more_shards_take_a_second_exchange_once(server: LocalServer, config: redis.Redis) -> None:
     many = [{"host": "h", "port": 1 + n} for n in range(300)]
     push(config, shard_map(many=many))
     config.config_resetstat()
@@ -198,10 +189,10 @@ def test_more_shards_than_expected_take_a_second_exchange_once(
 def test_a_moved_shard_is_live_within_about_a_second_and_no_call_fails(
     server: LocalServer, config: redis.Redis, a: LocalServer, b: LocalServer
 ) -> None:
-    for server in (a, b):
+    for each in (a, b):
         for db in range(4):
-            with server.client(db=db) as client:
-                client.set("who", server.name)
+            with each.client(db=db) as client:
+                client.set("who", each.name)
     push(config, shards_on(a))
     seen: set[bytes] = set()
     calls: list[int] = []
@@ -258,15 +249,7 @@ def test_a_moved_shard_is_live_within_about_a_second_and_no_call_fails(
     assert eventually(lambda: clients_of(b) == 0)
 
 
-def clients_of(server: LocalServer) -> int:
-    """How many clients a server has, the one that asks aside."""
-    with server.client() as client:
-        return len(client.client_list()) - 1
-
-
-def test_another_count_of_shards_is_live_and_refuses_who_says_the_old_one(
-    server: LocalServer, config: redis.Redis
-) -> None:
+def test_another_count_is_live_for_all_callers(server: LocalServer, config: redis.Redis) -> None:
     push(config, shards_on(server, 4))
     with shardkit.connect(url(server)) as kit:
         router, strict = kit.key_sharded("few"), kit.key_sharded("few", shards=4)
@@ -346,9 +329,7 @@ def flush(*servers: LocalServer) -> None:
 # ---- troubles
 
 
-def test_a_killed_config_server_is_noticed_by_the_log_only(
-    mortal: LocalServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_dead_server_is_logged(mortal: LocalServer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "shardkit")
     with mortal.client() as client:
         push(client, shards_on(mortal))
@@ -507,9 +488,7 @@ def test_what_is_broken_or_gone_keeps_the_last_good_entries(
         assert SECRET not in "".join(shown)
 
 
-def test_a_component_with_an_entry_does_not_become_unsharded_by_a_lost_count(
-    server: LocalServer, config: redis.Redis
-) -> None:
+def test_a_lost_count_does_not_unshard(server: LocalServer, config: redis.Redis) -> None:
     both = Component("both", Entry({"port": 1}), (Entry({"port": 2}), Entry({"port": 3})))
     push(config, ShardMap({"both": both}))
     config.delete("config:shards:both")
@@ -523,9 +502,7 @@ def test_a_component_with_an_entry_does_not_become_unsharded_by_a_lost_count(
         kit.key_sharded("both")["key"]
 
 
-def test_a_missing_entry_names_its_key_and_is_never_localhost(
-    server: LocalServer, config: redis.Redis
-) -> None:
+def test_missing_entries_are_never_localhost(server: LocalServer, config: redis.Redis) -> None:
     push(config, shard_map(unique=[{"host": "h", "port": 1 + n} for n in range(8)]))
     config.delete("config:redis:unique:7")
     with shardkit.connect(url(server)) as kit:
@@ -550,9 +527,7 @@ def test_a_shard_is_not_taken_for_a_component(server: LocalServer, config: redis
         kit.client("few:0")
 
 
-def test_an_entry_written_by_hand_is_enough_for_an_unsharded_component(
-    server: LocalServer, config: redis.Redis
-) -> None:
+def test_unsharded_components_need_one_entry(server: LocalServer, config: redis.Redis) -> None:
     config.set("config:redis:one", json.dumps({"port": server.port, "db": 15}))
     with shardkit.connect(url(server)) as kit:
         kit.client("one").set("k", "v")
@@ -561,9 +536,7 @@ def test_an_entry_written_by_hand_is_enough_for_an_unsharded_component(
         assert client.get("k") == b"v"
 
 
-def test_the_config_server_is_read_the_same_however_its_url_says_to_decode(
-    server: LocalServer, config: redis.Redis
-) -> None:
+def test_urls_may_set_decode_responses(server: LocalServer, config: redis.Redis) -> None:
     push(config, shards_on(server))
     for options in ("decode_responses=true", "protocol=3", "protocol=3&decode_responses=true"):
         with shardkit.connect(f"{url(server)}/0?{options}") as kit:
@@ -612,9 +585,7 @@ def test_thousands_of_shards_that_did_not_change_are_not_parsed_again(
         assert kit.component("many") is known
 
 
-def test_a_reading_that_a_renamed_connection_is_refused_is_an_error(
-    mortal: LocalServer,
-) -> None:
+def test_a_reading_that_a_renamed_connection_is_refused_is_an_error(mortal: LocalServer) -> None:
     with mortal.client() as client:
         store.push(client, ShardMap.parse("components: {one: {entry: {port: 1}}}"))
         with shardkit.connect(f"redis://{mortal.address}") as kit:

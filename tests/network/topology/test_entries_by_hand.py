@@ -51,9 +51,7 @@ def url(running: LocalServer) -> str:
     return f"redis://{running.address}"
 
 
-def test_who_says_the_count_is_served_by_every_way(
-    running: LocalServer, config: redis.Redis
-) -> None:
+def test_a_given_count_is_served_in_each_way(running: LocalServer, config: redis.Redis) -> None:
     with shardkit.connect(url(running)) as kit:
 
         @kit.sharded_connection("unique", shards=COUNT)
@@ -80,9 +78,7 @@ def test_who_says_the_count_is_served_by_every_way(
         asyncio.run(awaited())
 
 
-def test_who_does_not_say_the_count_is_refused_with_the_remedy(
-    running: LocalServer, config: redis.Redis
-) -> None:
+def test_a_missing_count_is_refused(running: LocalServer, config: redis.Redis) -> None:
     with shardkit.connect(url(running)) as kit:
         router = kit.key_sharded("unique")
         with pytest.raises(MissingEntryError, match=r"config:shards:unique is missing.*shards="):
@@ -109,9 +105,7 @@ def test_another_count_than_there_are_entries_is_refused(
         kit.key_sharded("unique", shards=shards)["k"]
 
 
-def test_a_count_that_was_lost_after_a_push_is_not_guessed(
-    running: LocalServer, config: redis.Redis
-) -> None:
+def test_a_lost_count_is_not_guessed(running: LocalServer, config: redis.Redis) -> None:
     """Its placement was lost with it."""
     config.set("config:epoch", 1)
     with (
@@ -121,9 +115,7 @@ def test_a_count_that_was_lost_after_a_push_is_not_guessed(
         kit.key_sharded("unique", shards=COUNT)["k"]
 
 
-def test_entries_by_hand_are_served_beside_pushed_ones(
-    running: LocalServer, config: redis.Redis
-) -> None:
+def test_manual_and_pushed_entries_coexist(running: LocalServer, config: redis.Redis) -> None:
     shard_map = ShardMap.parse(f"components: {{other: {{shards: [{{port: {running.port}}}]}}}}")
     store.push(config, shard_map)
     with shardkit.connect(url(running)) as kit:
@@ -135,9 +127,7 @@ def test_entries_by_hand_are_served_beside_pushed_ones(
             kit.key_sharded("other", shards=1)["k"]
 
 
-def test_a_field_of_a_later_release_keeps_no_client_from_its_server(
-    running: LocalServer, config: redis.Redis
-) -> None:
+def test_unknown_fields_are_ignored(running: LocalServer, config: redis.Redis) -> None:
     write(config, running, 7, colour=1)
     with shardkit.connect(url(running)) as kit:
         unique = kit.key_sharded("unique", shards=COUNT)
@@ -179,9 +169,7 @@ def test_a_gap_or_an_entry_on_top_is_refused(running: LocalServer, config: redis
         write(config, running, 7)
 
 
-def test_more_entries_than_are_read_at_first_are_counted_too(
-    running: LocalServer, config: redis.Redis
-) -> None:
+def test_many_manual_entries_are_counted(running: LocalServer, config: redis.Redis) -> None:
     for n in range(64):
         write(config, running, n, db=1)
     with shardkit.connect(url(running)) as kit:
@@ -197,9 +185,7 @@ def test_more_entries_than_are_read_at_first_are_counted_too(
         late.key_sharded("unique", shards=64)["k"]
 
 
-def test_callers_who_say_different_counts_or_placements_are_told(
-    running: LocalServer, config: redis.Redis
-) -> None:
+def test_different_counts_are_refused(running: LocalServer, config: redis.Redis) -> None:
     with shardkit.connect(url(running)) as kit:
         assert kit.key_sharded("unique", shards=COUNT)["k"]
         match = "this call says 8 shards, but 16 entries are stored and another call says 16; use "
@@ -225,9 +211,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("face", ["blocking", "awaiting"])
-def test_an_entry_may_be_as_old_as_its_decorator_says(
-    running: LocalServer, config: redis.Redis, face: str
-) -> None:
+def test_max_age_of_a_decorator(running: LocalServer, config: redis.Redis, face: str) -> None:
     config.set("config:redis:one", json.dumps({"port": running.port, "db": 1}))
     with shardkit.connect(url(running)) as kit:
         clock = kit.topology._clock = Clock()

@@ -154,9 +154,7 @@ def test_what_was_never_read_is_refused_too(reader: Reader, config: redis.Redis)
         reader.component("few")
 
 
-def test_a_slower_reply_than_that_of_a_newer_push_is_no_return(
-    server: LocalServer, config: redis.Redis
-) -> None:
+def test_an_overtaken_reply_is_no_rollback(server: LocalServer, config: redis.Redis) -> None:
     push(config, four())
     source, clients = shardkit.kit.kit._source(f"redis://{server.address}", {})
     slow = source.read("few", None)
@@ -172,9 +170,7 @@ def test_a_slower_reply_than_that_of_a_newer_push_is_no_return(
     clients.close()
 
 
-def test_entries_written_by_hand_have_no_epoch_and_may_change(
-    server: LocalServer, config: redis.Redis
-) -> None:
+def test_manual_entries_without_epoch_may_change(server: LocalServer, config: redis.Redis) -> None:
     config.set("config:redis:one", '{"port": 1}')
     with shardkit.connect(f"redis://{server.address}") as kit:
         assert kit.component("one").entry.fields["port"] == 1  # type: ignore[union-attr]

@@ -49,9 +49,7 @@ def port_of(topology: Topology) -> int:
     return topology.component("one").entry.fields["port"]
 
 
-def test_a_changed_file_is_read_again_within_a_second(
-    topology: Topology, path: Path, clock: Clock
-) -> None:
+def test_a_changed_file_is_read_in_a_second(topology: Topology, path: Path, clock: Clock) -> None:
     assert port_of(topology) == 7001
     write(path, port=7002)
     assert port_of(topology) == 7001
@@ -117,9 +115,7 @@ def test_a_broken_file_is_not_parsed_every_second(
     assert parsed == 1
 
 
-def test_a_file_that_is_gone_for_a_while_keeps_the_old_map(
-    topology: Topology, path: Path, clock: Clock
-) -> None:
+def test_a_missing_file_keeps_the_old_map(topology: Topology, path: Path, clock: Clock) -> None:
     assert port_of(topology) == 7001
     path.unlink()
     clock.now += 1.01
@@ -178,9 +174,7 @@ def test_warnings_are_logged_when_the_map_is_read(
     assert "few:0, few:1 share localhost:1/0" in caplog.messages[-1]
 
 
-def test_a_change_during_a_reading_is_not_missed(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_during_a_reading_are_seen(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One reads the old file, and is overtaken by one who reads the new."""
     source = MapFile(path)
     write(path, port=7002)
@@ -224,9 +218,7 @@ def test_a_map_that_is_half_written_while_it_is_read_is_read_when_it_is_whole(
     assert port_of(topology) == 7002
 
 
-def test_a_change_in_the_tick_of_the_last_one_is_seen(
-    topology: Topology, path: Path, clock: Clock
-) -> None:
+def test_a_change_in_the_same_tick_is_seen(topology: Topology, path: Path, clock: Clock) -> None:
     assert port_of(topology) == 7001
     before = path.stat()
     path.write_text(MAP.format(shards=4, port=7002))  # in place, and of the same size

@@ -38,9 +38,7 @@ def prune(config: redis.Redis, server: LocalServer, message: str = "") -> None:
     store.push(config, described(server, "stays"), prune=True, force=True, message=message)
 
 
-def test_a_running_client_stops_using_a_removed_component(
-    server: LocalServer, config: redis.Redis
-) -> None:
+def test_clients_drop_a_removed_component(server: LocalServer, config: redis.Redis) -> None:
     with shardkit.connect(f"redis://{server.address}") as kit:
         router = kit.key_sharded("goes")
         router["key"].set("key", 1)
@@ -73,9 +71,7 @@ def test_an_awaiting_client_stops_too(server: LocalServer, config: redis.Redis) 
     asyncio.run(use())
 
 
-def test_a_component_whose_entries_are_lost_stays_in_use(
-    server: LocalServer, config: redis.Redis
-) -> None:
+def test_lost_entries_stay_in_use(server: LocalServer, config: redis.Redis) -> None:
     with shardkit.connect(f"redis://{server.address}") as kit:
         router = kit.key_sharded("goes")
         router["key"].set("key", 1)
@@ -98,9 +94,7 @@ def test_the_background_reading_drops_it_without_an_exception(
     assert "it is no longer used" in record.getMessage()
 
 
-def test_entries_that_are_written_again_win_over_the_removal(
-    server: LocalServer, config: redis.Redis
-) -> None:
+def test_new_entries_win_over_the_removal(server: LocalServer, config: redis.Redis) -> None:
     prune(config, server)
     config.set("config:redis:goes", f'{{"port": {server.port}}}')
     found = store.read_component(config, "goes")
@@ -108,9 +102,7 @@ def test_entries_that_are_written_again_win_over_the_removal(
     assert found.entry is not None
 
 
-def test_an_idle_kit_closes_its_connections_to_a_removed_component(
-    server: LocalServer, config: redis.Redis
-) -> None:
+def test_idle_kits_drop_a_removed_component(server: LocalServer, config: redis.Redis) -> None:
     before = len(watching())
     with shardkit.connect(f"redis://{server.address}") as kit:
         pool = kit.client("goes", 0).connection_pool
@@ -123,9 +115,7 @@ def test_an_idle_kit_closes_its_connections_to_a_removed_component(
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # as nobody closes it
-def test_a_kit_that_nobody_has_any_more_is_not_kept_by_its_watch(
-    server: LocalServer, config: redis.Redis
-) -> None:
+def test_the_watch_does_not_keep_a_kit_alive(server: LocalServer, config: redis.Redis) -> None:
     before = len(watching())
     kit = shardkit.connect(f"redis://{server.address}")
     kit.client("stays", 0).ping()

@@ -41,9 +41,7 @@ def topology(directory: Directory, clock: Clock) -> Topology:
     return Topology(directory, clock=clock)
 
 
-def test_a_component_is_read_once_a_second_however_often_it_is_asked_for(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_one_reading_a_second(topology: Topology, directory: Directory, clock: Clock) -> None:
     first = look(topology, "c")
     for _ in range(1000):
         assert look(topology, "c") is first
@@ -56,9 +54,7 @@ def test_a_component_is_read_once_a_second_however_often_it_is_asked_for(
     assert directory.asked == ["c", "c"]
 
 
-def test_a_jump_of_the_wall_clock_changes_nothing(
-    directory: Directory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wall_clock_jumps_are_fine(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
     topology = Topology(directory)
     topology.component("c")
     wall = time.time
@@ -68,9 +64,7 @@ def test_a_jump_of_the_wall_clock_changes_nothing(
     assert directory.asked == ["c"]
 
 
-def test_a_changed_component_replaces_the_kept_one(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_a_change_replaces_it(topology: Topology, directory: Directory, clock: Clock) -> None:
     first = look(topology, "c")
     directory.components["c"] = component(port=7100, epoch=2)
     assert look(topology, "c") is first
@@ -79,18 +73,14 @@ def test_a_changed_component_replaces_the_kept_one(
     assert look(topology, "c").epoch == 2
 
 
-def test_an_epoch_is_live_even_if_the_entries_say_the_same_again(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_a_new_epoch_alone_counts(topology: Topology, directory: Directory, clock: Clock) -> None:
     look(topology, "c")
     directory.components["c"] = component(epoch=3)
     clock.now += 1.01
     assert look(topology, "c").epoch == 3
 
 
-def test_threads_that_come_first_wait_for_the_one_that_reads(
-    topology: Topology, directory: Directory
-) -> None:
+def test_threads_wait_for_the_first_reader(topology: Topology, directory: Directory) -> None:
     directory.open.clear()
     with ThreadPoolExecutor(THREADS) as pool:
         futures = [pool.submit(topology.component, "c") for _ in range(THREADS)]
@@ -101,9 +91,7 @@ def test_threads_that_come_first_wait_for_the_one_that_reads(
     assert directory.asked == ["c"]
 
 
-async def test_tasks_that_come_first_wait_for_the_one_that_reads(
-    topology: Topology, directory: Directory
-) -> None:
+async def test_tasks_wait_for_the_first_reader(topology: Topology, directory: Directory) -> None:
     directory.open.clear()
     tasks = [asyncio.create_task(topology.acomponent("c")) for _ in range(TASKS)]
     await aeventually(lambda: directory.hanging == 1)
@@ -113,9 +101,7 @@ async def test_tasks_that_come_first_wait_for_the_one_that_reads(
 
 
 @pytest.mark.parametrize("first", ["a thread", "a task"])
-def test_threads_and_the_tasks_of_several_loops_read_once_together(
-    topology: Topology, directory: Directory, first: str
-) -> None:
+def test_threads_and_loops_read_once(topology: Topology, directory: Directory, first: str) -> None:
     async def many() -> set[Component]:
         return set(await asyncio.gather(*[topology.acomponent("c") for _ in range(50)]))
 
@@ -135,7 +121,7 @@ def test_threads_and_the_tasks_of_several_loops_read_once_together(
     assert directory.asked == ["c"]
 
 
-async def test_a_blocking_call_does_not_wait_for_a_task_of_the_loop_that_it_holds_up(
+async def test_no_deadlock_with_a_task_of_the_loop(
     topology: Topology, directory: Directory
 ) -> None:
     directory.open.clear()
@@ -168,9 +154,7 @@ async def test_no_caller_waits_for_reading_again(
     assert topology.component("c") is known
 
 
-async def test_what_expired_is_read_again_for_who_never_waits(
-    topology: Topology, directory: Directory
-) -> None:
+async def test_expired_components_are_reread(topology: Topology, directory: Directory) -> None:
     topology.component("c")
     directory.components["c"] = component(epoch=2)
     topology.expire()
@@ -179,9 +163,7 @@ async def test_what_expired_is_read_again_for_who_never_waits(
     assert topology.last_known("c").epoch == 2
 
 
-def test_a_loop_that_was_stopped_while_it_read_leaves_reading_again_to_the_thread(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_a_stopped_loop_is_replaced(topology: Topology, directory: Directory, clock: Clock) -> None:
     asyncio.run(topology.acomponent("c"))
     clock.now += 2
 
@@ -196,9 +178,7 @@ def test_a_loop_that_was_stopped_while_it_read_leaves_reading_again_to_the_threa
     assert topology.component("c").epoch == 2
 
 
-def test_nothing_is_read_by_nor_left_of_a_topology_that_nobody_uses(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_unused_leaves_no_thread(topology: Topology, directory: Directory, clock: Clock) -> None:
     look(topology, "c")
     clock.now += 2
     look(topology, "c")
@@ -206,9 +186,7 @@ def test_nothing_is_read_by_nor_left_of_a_topology_that_nobody_uses(
     assert not [each for each in threading.enumerate() if each.name == "shardkit-config"]
 
 
-def test_a_process_does_not_wait_for_a_config_server_that_hangs_before_it_ends(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_hanging_reads_end_with_it(topology: Topology, directory: Directory, clock: Clock) -> None:
     look(topology, "c")
     clock.now += 2
     directory.open.clear()
@@ -295,9 +273,7 @@ async def test_who_loads_together_reads_once(topology: Topology, directory: Dire
     assert sorted(directory.asked) == ["c", "d"]
 
 
-async def test_who_loads_what_another_finds_missing_is_told_so_too(
-    topology: Topology, directory: Directory
-) -> None:
+async def test_missing_components_fail_all_loads(topology: Topology, directory: Directory) -> None:
     directory.open.clear()
     loading = [asyncio.create_task(topology.aload(["c", "nope"])) for _ in range(3)]
     await aeventually(lambda: directory.hanging == 1)
@@ -308,9 +284,7 @@ async def test_who_loads_what_another_finds_missing_is_told_so_too(
     assert directory.asked == ["c", "nope"]
 
 
-async def test_a_cancelled_reader_leaves_its_place_to_the_next(
-    topology: Topology, directory: Directory
-) -> None:
+async def test_a_cancelled_reader_is_replaced(topology: Topology, directory: Directory) -> None:
     directory.open.clear()
     first = asyncio.create_task(topology.acomponent("c"))
     others = [asyncio.create_task(topology.acomponent("c")) for _ in range(20)]
@@ -323,9 +297,7 @@ async def test_a_cancelled_reader_leaves_its_place_to_the_next(
     assert {found.name for found in await asyncio.gather(*others)} == {"c"}
 
 
-def test_a_waiting_task_whose_loop_has_ended_does_not_trouble_the_reader(
-    topology: Topology, directory: Directory
-) -> None:
+def test_waiters_of_ended_loops_are_ignored(topology: Topology, directory: Directory) -> None:
     async def gives_up() -> None:
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(topology.acomponent("c"), 0.02)
@@ -339,9 +311,7 @@ def test_a_waiting_task_whose_loop_has_ended_does_not_trouble_the_reader(
         assert reader.result(20).name == "c"
 
 
-def test_a_first_failure_is_shared_by_all_who_wait_and_known_for_a_second(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_waiters_share_a_failure(topology: Topology, directory: Directory, clock: Clock) -> None:
     directory.error = ConnectionError("nobody there")
     directory.open.clear()
     with ThreadPoolExecutor(THREADS) as pool:
@@ -359,9 +329,7 @@ def test_a_first_failure_is_shared_by_all_who_wait_and_known_for_a_second(
     assert topology.component("c").name == "c"
 
 
-def test_a_caller_without_time_gets_what_is_known_and_the_next_one_reads(
-    topology: Topology, directory: Directory
-) -> None:
+def test_a_short_deadline_gets_the_known_entries(topology: Topology, directory: Directory) -> None:
     known = topology.component("c")
     topology.expire()
     directory.error = DeadlineExceeded("the caller's")
@@ -374,9 +342,7 @@ def test_a_caller_without_time_gets_what_is_known_and_the_next_one_reads(
     assert topology.component("d").name == "d"
 
 
-def test_two_who_find_the_source_away_at_once_count_as_one(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_two_failures_count_once(topology: Topology, directory: Directory, clock: Clock) -> None:
     known = {name: topology.component(name) for name in ("c", "d")}
     topology.expire()
     directory.open.clear()
@@ -392,9 +358,7 @@ def test_two_who_find_the_source_away_at_once_count_as_one(
     assert directory.asked == ["c"]
 
 
-def test_a_missing_component_is_looked_for_once_a_second(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_missing_ones_are_cached(topology: Topology, directory: Directory, clock: Clock) -> None:
     for _ in range(100):
         with pytest.raises(MissingEntryError, match="config:redis:nope is missing"):
             topology.component("nope")
@@ -435,9 +399,7 @@ def test_the_last_good_entries_stay_in_use_while_the_source_is_away(
     assert directory.asked[-2:] == ["c", "d"]  # every second again
 
 
-def test_an_outage_of_days_is_survived(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_long_outages_are_survived(topology: Topology, directory: Directory, clock: Clock) -> None:
     known = look(topology, "c")
     directory.error = ConnectionError("refused")
     for _ in range(300):
@@ -492,9 +454,7 @@ def test_expiring_makes_the_next_call_read(topology: Topology, directory: Direct
     assert directory.asked == ["c", "c"]
 
 
-def test_a_limited_age_has_what_is_older_read_again_in_the_background(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
+def test_limit_age_rereads(topology: Topology, directory: Directory, clock: Clock) -> None:
     topology.limit_age("c", 0.5)  # it was never read: the first caller does
     topology.component("c")
     for passed, asked in ((0.4, ["c"]), (0.2, ["c", "c"])):
@@ -521,9 +481,7 @@ def test_a_limited_age_has_the_next_caller_look_at_a_map_again(clock: Clock) -> 
     assert directory.asked == ["c", "c"]
 
 
-async def test_rereading_reads_what_is_fresh_and_what_was_never_read(
-    topology: Topology, directory: Directory
-) -> None:
+async def test_reread_reads_fresh_and_unknown(topology: Topology, directory: Directory) -> None:
     assert topology.reread("c").name == "c"
     assert (await topology.areread("d")).name == "d"
     for epoch in (2, 3):
@@ -533,9 +491,7 @@ async def test_rereading_reads_what_is_fresh_and_what_was_never_read(
     assert directory.asked == ["c", "d"] * 3
 
 
-def test_the_age_of_what_is_known_counts_from_its_last_reading(
-    topology: Topology, clock: Clock
-) -> None:
+def test_the_age_counts_from_the_last_reading(topology: Topology, clock: Clock) -> None:
     assert topology.age("c") == math.inf
     with pytest.raises(MissingEntryError, match="was not read yet"):
         topology.last_known("c")
@@ -552,9 +508,7 @@ def test_what_was_never_read_is_not_known(topology: Topology) -> None:
     assert topology.last_known("c" if topology.component("c") else "").name == "c"
 
 
-def test_names_are_listed_and_an_absent_source_is_an_error_of_ours(
-    topology: Topology, directory: Directory
-) -> None:
+def test_names_need_the_source(topology: Topology, directory: Directory) -> None:
     assert topology.names() == ["c", "d"]
     directory.error = ConnectionError("refused")
     with pytest.raises(ConfigServerError, match="the directory cannot be read: refused"):
@@ -628,9 +582,7 @@ def test_closing_under_the_calls_of_many_threads_gives_closed_errors_only(
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12: threads, fork
-def test_a_forked_child_reads_although_a_thread_of_the_parent_was_reading(
-    topology: Topology, directory: Directory
-) -> None:
+def test_forks_forget_the_parents_reader(topology: Topology, directory: Directory) -> None:
     directory.open.clear()
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(topology.component, "c")
@@ -681,9 +633,7 @@ def test_a_lock_that_was_replaced_while_somebody_waited_for_it_is_left(
     assert not topology._cache["c"].lock.locked()
 
 
-def test_what_is_known_no_more_is_not_read_in_the_background(
-    topology: Topology, directory: Directory
-) -> None:
+def test_retired_components_are_not_reread(topology: Topology, directory: Directory) -> None:
     topology.component("c")
     assert topology._read_again(["c", "d"]) == []
     assert directory.asked == ["c", "c"]
@@ -713,9 +663,7 @@ def test_what_has_changed_is_read_though_nobody_calls_and_nobody_tells() -> None
     topology.close()
 
 
-def test_without_a_thread_nothing_is_watched_until_there_can_be_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_thread_the_watch_starts_later(monkeypatch: pytest.MonkeyPatch) -> None:
     directory = Silent(component())
     topology = Topology(directory, interval=0.01)
     topology.component("c")
@@ -732,9 +680,7 @@ def test_without_a_thread_nothing_is_watched_until_there_can_be_one(
     topology.close()
 
 
-def test_whoever_watches_ends_with_the_topology_and_goes_on_after_an_unforeseen_error(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_watch_survives_unexpected_errors(caplog: pytest.LogCaptureFixture) -> None:
     directory = Silent(component())
     topology = Topology(directory, interval=0.01)
     topology.component("c")

@@ -67,9 +67,7 @@ def test_a_client_that_starts_over_an_old_snapshot_sends_nothing(
     assert read_witness(config, ["data"]) == 0
 
 
-def test_a_push_from_python_is_witnessed_by_the_data_servers(
-    server: LocalServer, config: redis.Redis
-) -> None:
+def test_data_servers_witness_pushes_from_python(server: LocalServer, config: redis.Redis) -> None:
     push(config, described(server, 1, 2))
     push(config, described(server, 1, 3), force=True)
     for number, epoch in ((1, 2), (2, 2), (3, 2)):  # 2 is told too: clients may still use it
