@@ -23,7 +23,8 @@ from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, ConfigServerError, few
 from shardkit.network.connections import Connector
-from shardkit.network.server_queries import TIMEOUT, client_of, query_all
+from shardkit.network.server_queries import TIMEOUT
+from shardkit.network.survey import query_entries
 from shardkit.network.topology.witness import read_witness, witnesses, write_witness
 
 logger = logging.getLogger("shardkit.admin")
@@ -111,11 +112,10 @@ def _ask_witnesses(
     timeout: float,
     connector: Connector | None = None,
 ) -> dict[Entry, Any | Exception]:
-    def ask(entry: Entry, names: Collection[str]) -> Any:
-        with client_of(entry.resolved("it"), timeout, connector) as client:
-            return query(client, names)
-
-    return query_all(
-        {entry: partial(ask, entry, names) for entry, names in witnesses(components).items()},
+    names = witnesses(components)
+    return query_entries(
+        {entry: entry for entry in names},
+        lambda entry, client: query(client, names[entry]),
         timeout,
+        connector,
     )

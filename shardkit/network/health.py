@@ -16,7 +16,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -24,6 +24,7 @@ from redis.exceptions import RedisError
 from shardkit.config.component import Component
 from shardkit.errors import ClosedError, ShardKitError
 from shardkit.network.connections.policy import policy_of
+from shardkit.network.survey import ServerFacts
 from shardkit.operations.commands import Shard
 from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.server_errors import meaning
@@ -42,11 +43,11 @@ class ShardHealth:
         shard: ``unique:7``.
         address: the server, ``a.internal:6379/1``.
         reachable: whether it answered in time.
-        error: why it did not.
-        latency: how long a PING took, in seconds.
+        error: why it did not answer.
+        latency: the duration of a PING, in seconds.
         role: ``master``, ``replica`` or ``cluster``.
-        replication_lag: by how many bytes the replica that is farthest behind lags its master, or
-            this one if it is a replica; None if there is none, or its link is down.
+        replication_lag: the bytes that this replica, or the slowest replica of this master, lags;
+            None if there is none, or its link is down.
         memory: the bytes that it uses.
         max_memory: its limit; 0 for none.
         breaker: ``closed``, ``open`` or ``off``.
@@ -70,7 +71,7 @@ class Health:
 
     Attributes:
         shards: each shard's.
-        ages: by component, how many seconds ago its entries were read.
+        ages: by component, the seconds since its entries were read.
         broken: by component, why it cannot be used.
     """
 
@@ -89,59 +90,58 @@ class Health:
 
 
 def health_of(kit: Any, seconds: float) -> Health:
-    """Look at every server of a blocking kit, in threads."""
+    """Ask every server of a blocking kit, in threads."""
     components, broken = _components(kit.components(), kit.topology.component)
-    looks = _looks(components)
+    distinct = _distinct(components)
 
-    def look(where: tuple[Component, Shard]) -> ShardHealth:
+    def ask(where: tuple[Component, Shard]) -> ShardHealth:
         component, shard = where
         client: Any = None
         try:
             with DeadlineBlock(seconds):
                 client = kit.clients.get(component, shard.number, raw=False)
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 client.ping(**_nodes(client))
-                latency = time.perf_counter() - begun
-                return _found(component, shard, client, latency, client.info(**_nodes(client)))
+                latency = time.perf_counter() - started
+                return _healthy(component, shard, client, latency, client.info(**_nodes(client)))
         except (RedisError, OSError, ShardKitError) as error:
             return _failed(component, shard, client, error)
 
-    with ThreadPoolExecutor(min(_THREADS, len(looks) or 1), "shardkit-health") as threads:
-        found = list(threads.map(look, looks))
-    return _health(kit, components, broken, zip(looks, found, strict=True))
+    with ThreadPoolExecutor(min(_THREADS, len(distinct) or 1), "shardkit-health") as threads:
+        asked = list(threads.map(ask, distinct))
+    return _health(kit, components, broken, asked)
 
 
 async def ahealth_of(kit: Any, seconds: float) -> Health:
-    """Look at every server of an async kit."""
+    """Ask every server of an async kit."""
     names = await kit.components()
     outcomes = await kit.topology.aload(names)
 
     def component_of(name: str) -> Component:
-        outcome: Any = outcomes[name]
-        if isinstance(outcome, Exception):
-            raise outcome
-        found: Component = outcome
-        return found
+        component: Component | Exception = outcomes[name]
+        if isinstance(component, Exception):
+            raise component
+        return component
 
     components, broken = _components(names, component_of)
-    looks = _looks(components)
+    distinct = _distinct(components)
 
-    async def look(where: tuple[Component, Shard]) -> ShardHealth:
+    async def ask(where: tuple[Component, Shard]) -> ShardHealth:
         component, shard = where
         client: Any = None
         try:
             with DeadlineBlock(seconds):
                 client = kit.clients.aget(component, shard.number, raw=False)
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 await client.ping(**_nodes(client))
-                latency = time.perf_counter() - begun
+                latency = time.perf_counter() - started
                 info = await client.info(**_nodes(client))
-                return _found(component, shard, client, latency, info)
+                return _healthy(component, shard, client, latency, info)
         except (RedisError, OSError, ShardKitError) as error:
             return _failed(component, shard, client, error)
 
-    found = await asyncio.gather(*map(look, looks))
-    return _health(kit, components, broken, zip(looks, found, strict=True))
+    asked = await asyncio.gather(*map(ask, distinct))
+    return _health(kit, components, broken, asked)
 
 
 def _components(
@@ -158,71 +158,54 @@ def _components(
     return components, broken
 
 
-def _looks(components: Iterable[Component]) -> list[tuple[Component, Shard]]:
-    """Return whom to look at: of the shards at one address the first."""
-    found: dict[str, tuple[Component, Shard]] = {}
+def _distinct(components: Iterable[Component]) -> list[tuple[Component, Shard]]:
+    """Return the shards to ask: of those at one address the first."""
+    first: dict[str, tuple[Component, Shard]] = {}
     for component in components:
         for shard, entry in component.entries():
-            found.setdefault(entry.address, (component, shard))
-    return list(found.values())
+            first.setdefault(entry.address, (component, shard))
+    return list(first.values())
 
 
 def _health(
     kit: Any,
     components: Iterable[Component],
     broken: Mapping[str, str],
-    found: Iterable[tuple[tuple[Component, Shard], ShardHealth]],
+    asked: Iterable[ShardHealth],
 ) -> Health:
-    by_address = {component.entry_of(shard).address: each for (component, shard), each in found}
+    by_address = {each.address: each for each in asked}
     shards, ages = [], {}
     for component in components:
         ages[component.name] = kit.topology.age(component.name)
         for shard, entry in component.entries():
-            fields = asdict(by_address[entry.address])
-            shards.append(ShardHealth(**{**fields, "shard": str(shard)}))
+            shards.append(replace(by_address[entry.address], shard=str(shard)))
     return Health(tuple(shards), ages, broken)
 
 
 def _nodes(client: Any) -> dict[str, Any]:
-    """Return whom a cluster's client asks: its masters."""
+    """Return the nodes that a cluster's client asks: its masters."""
     return {"target_nodes": client.PRIMARIES} if hasattr(client, "PRIMARIES") else {}
 
 
-def _found(
+def _healthy(
     component: Component, shard: Shard, client: Any, latency: float, info: Mapping[str, Any]
 ) -> ShardHealth:
-    whole = bool(info) and all(
+    is_cluster = bool(info) and all(
         isinstance(each, Mapping) and "role" in each for each in info.values()
     )
-    nodes: list[Mapping[str, Any]] = list(info.values()) if whole else [info]
-    role = str(info.get("role", "")).replace("slave", "replica")
-    lags = [lag for node in nodes if (lag := _lag(node)) is not None]
+    nodes = [ServerFacts(info=each) for each in (info.values() if is_cluster else [info])]
+    lags = [lag for node in nodes if (lag := node.replication_lag) is not None]
     return ShardHealth(
         str(shard),
         component.entry_of(shard).address,
         reachable=True,
         latency=latency,
-        role="cluster" if whole else role,
+        role="cluster" if is_cluster else str(info.get("role", "")).replace("slave", "replica"),
         replication_lag=max(lags, default=None),
-        memory=sum(node.get("used_memory", 0) for node in nodes),
-        max_memory=sum(node.get("maxmemory", 0) for node in nodes),
+        memory=sum(node.info.get("used_memory", 0) for node in nodes),
+        max_memory=sum(node.info.get("maxmemory", 0) for node in nodes),
         breaker=_breaker(client),
     )
-
-
-def _lag(info: Mapping[str, Any]) -> int | None:
-    """Return how many bytes a replica lags: this one, or the farthest of this master's."""
-    if info.get("role") == "slave":
-        if info.get("master_link_status") != "up":
-            return None
-        lag = info.get("slave_read_repl_offset", 0) - info.get("slave_repl_offset", 0)
-        return max(0, int(lag))
-    behind = [
-        info["master_repl_offset"] - replica["offset"]
-        for name, replica in info.items()
-        if name.startswith("slave") and isinstance(replica, Mapping) and "offset" in replica
-    ]
-    return max(behind, default=None)
 
 
 def _failed(component: Component, shard: Shard, client: Any, error: Exception) -> ShardHealth:
@@ -259,17 +242,14 @@ def asgi(kit: Any, timeout: float = TIMEOUT) -> Callable[..., Awaitable[None]]:
         if scope["type"] != "http":
             return
 
-        async def look() -> Health:
-            if inspect.iscoroutinefunction(kit.health):
-                found: Health = await kit.health(timeout)
-                return found
-            return await asyncio.to_thread(kit.health, timeout)
-
         if scope["path"].rstrip("/").endswith("/live"):
             status, body = _live(kit)
         else:
             try:
-                status, body = _ready(await look())
+                if inspect.iscoroutinefunction(kit.health):
+                    status, body = _ready(await kit.health(timeout))
+                else:
+                    status, body = _ready(await asyncio.to_thread(kit.health, timeout))
             except ShardKitError as error:
                 status, body = 503, {"ok": False, "error": str(error)}
         headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
@@ -302,5 +282,5 @@ def _live(kit: Any) -> tuple[int, dict[str, Any]]:
     return (503 if kit.topology.closed else 200), {"ok": not kit.topology.closed}
 
 
-def _ready(found: Health) -> tuple[int, dict[str, Any]]:
-    return (200 if found.ok else 503), found.as_dict()
+def _ready(health: Health) -> tuple[int, dict[str, Any]]:
+    return (200 if health.ok else 503), health.as_dict()

@@ -243,7 +243,7 @@ def test_a_component_whose_data_nobody_can_look_for_is_not_removed(
 def test_a_database_of_many_keys_holds_data_without_a_look_at_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    module = import_module("shardkit.cli.commands.config_diff")
+    module = import_module("shardkit.network.survey")
     monkeypatch.setattr(module, "_PAGE", 2)
     with fakeredis.FakeRedis(server=fakeredis.FakeServer()) as client:
         client.mset({f"config:redis:{n}": "{}" for n in range(20)})

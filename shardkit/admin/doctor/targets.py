@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import redis
 
 from shardkit.config.component import Component
 from shardkit.kit.kit import ShardKit
+from shardkit.network.survey import ServerFacts, loses_scripts, server_of
 from shardkit.operations.commands import Shard
 from shardkit.structures.encodings.limits import LIMITS_PATTERN, Limits, read_limits
 
@@ -32,7 +31,7 @@ class Database:
     @property
     def server(self) -> str:
         """Its server's address: ``127.0.0.1:7101``."""
-        return re.sub(r"/\d+$", "", self.address)
+        return server_of(self.address)
 
 
 @dataclass(frozen=True)
@@ -92,33 +91,22 @@ def server_info(database: Database) -> ServerInfo:
     Raises:
         RedisError, OSError: it cannot be reached, or refuses to answer.
     """
-    info: Any = database.client.info()
-    name = "valkey" if "valkey_version" in info else "redis"
+    client = database.client
+    facts = ServerFacts(info=client.info())
     try:
-        limits = read_limits(database.client.config_get(LIMITS_PATTERN))
+        limits = read_limits(client.config_get(LIMITS_PATTERN))
     except redis.ResponseError:  # CONFIG is not permitted
         limits = None
     return ServerInfo(
-        str(info["run_id"]),
+        facts.run_id,
         database.server,
-        f"{name} {info[f'{name}_version']}",
+        f"{facts.software} {facts.version}",
         limits,
-        int(info.get("connected_slaves", 0)),
-        str(info.get("maxmemory_policy", "noeviction")),
-        name == "redis"
-        and bool(info.get("aof_enabled"))
-        and default_user_lacks_rights(database.client),
-        database.client,
+        int(facts.info.get("connected_slaves", 0)),
+        facts.eviction_policy,
+        loses_scripts(client, facts.info),
+        client,
     )
-
-
-def default_user_lacks_rights(client: Any) -> bool:
-    """Whether the default user is off and has no rights, if the server shows that."""
-    try:
-        users = [bytes(line) for line in client.execute_command("ACL", "LIST")]
-    except redis.ResponseError:
-        return False
-    return any(line.startswith(b"user default off ") and b"-@all" in line for line in users)
 
 
 def by_server(databases: Iterable[Database]) -> list[list[Database]]:

@@ -10,10 +10,11 @@ from pathlib import Path
 import click
 import redis
 
+from shardkit.admin.difference import compare, holds_data
+from shardkit.admin.preflight import PreflightFinding, preflight
 from shardkit.admin.push import newest_witness
 from shardkit.admin.push import push as push_witnessed
-from shardkit.cli.commands.config_diff import compare, document, holds_data, show
-from shardkit.cli.commands.config_preflight import PreflightFinding, preflight
+from shardkit.cli.commands.config_diff import document, show
 from shardkit.cli.options import (
     common_options,
     config_option,

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from shardkit.cli.commands.config_preflight import preflight
+from shardkit.admin.preflight import preflight
 from shardkit.cli.options import common_options, examples
 from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Cell, Output, Styled, wordy
 from shardkit.cli.rows import Field, column_only, table_of
