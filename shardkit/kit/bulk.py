@@ -1,21 +1,21 @@
-"""One command for any number of keys, wherever they live: ``mget``, ``mset``, ``delete``, ``each``.
+"""One command for any number of keys on any shards: ``mget``, ``mset``, ``delete``, ``each``.
 
 ::
 
     router.mget(keys)              values in the order of the keys, None for missing ones
     router.mset({key: value})      True
-    router.delete(*keys)           how many there were; unlink, exists and touch likewise
-    router.each("HGETALL", keys)   what the command says of each key
+    router.delete(*keys)           how many existed; unlink, exists and touch likewise
+    router.each("HGETALL", keys)   the reply for each key
 
-Each is written once, as steps that yield a page of uniform commands by column and are sent the
-replies. What MGET, MSET, DEL, UNLINK, EXISTS and TOUCH do is sent as these commands, one for as
-many keys of a shard as a chunk holds (on a cluster: of a slot).
+Each is written once, as steps that yield a page of uniform commands by column and receive the
+replies. The links join them to MGET, MSET, DEL, UNLINK, EXISTS and TOUCH: one command for each
+chunk of a shard's keys (on a cluster: of a slot's keys).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from shardkit.config.component import Component
 from shardkit.errors import InvalidArgumentError, RoutingError, ShardFailure
@@ -24,7 +24,7 @@ from shardkit.operations.commands import Argument, Columns, Key, Replies, Reply,
 from shardkit.operations.operation import pages
 from shardkit.routing.command_keys import command_name, has_plain_form
 
-# So many keys are under way at a time: their requests are bounded, however many there are.
+# At most this many keys are in flight at a time, so that requests stay bounded.
 PAGE: int = 50_000
 
 T = TypeVar("T")
@@ -37,16 +37,11 @@ def mget(component: Component, keys: Iterable[Key]) -> Steps[list[Any]]:
     """Return the values of keys; see `KeyShardedConnection.mget`."""
     values: list[Any] = []
     for page in _pages(keys):
-        values += yield from read(component, page)
+        replies = yield Columns(component.name, "GET", page, coalesced=True)
+        if replies.failed:
+            raise_failures(replies, own=False)
+        values += replies
     return values
-
-
-def read(component: Component, keys: Sequence[Key]) -> Steps[list[Any]]:
-    """Return the values of a page of keys."""
-    replies = yield Columns(component.name, "GET", keys, coalesced=True)
-    if replies.failed:
-        raise_failures(replies, own=False)
-    return list(replies)
 
 
 def mset(component: Component, mapping: Mapping[Any, Any]) -> Steps[bool]:
@@ -60,15 +55,15 @@ def mset(component: Component, mapping: Mapping[Any, Any]) -> Steps[bool]:
 
 
 def total(component: Component, name: str, keys: Iterable[Key]) -> Steps[int]:
-    """Send a command that counts keys, for all keys; return the sum."""
-    found = 0
+    """Send a command that counts keys; return the sum over all keys."""
+    count = 0
     for page in _pages(keys):
         idempotent = name in ("EXISTS", "TOUCH")
         replies = yield Columns(component.name, name, page, idempotent=idempotent, coalesced=True)
         if replies.failed:
             raise_failures(replies, own=False)
-        found += sum(replies)
-    return found
+        count += sum(replies)
+    return count
 
 
 def each(
@@ -83,7 +78,7 @@ def each(
     if not has_plain_form(name, 2 + len(args)):
         command_name((name,) if isinstance(name, str) else (str(name),))  # refuses unknown ones
         raise RoutingError(
-            f"{name} cannot be sent for each key: it does not have its only key behind its name",
+            f"{name} cannot be sent for each key: its first argument is not its only key",
             "collect the commands in router.pipeline()",
         )
     values: list[Any] = []
@@ -97,33 +92,32 @@ def each(
 
 
 def _pages(values: Iterable[T]) -> Iterable[Sequence[T]]:
-    """Cut values into pages; lists are sliced, which takes no step of Python for each value."""
+    """Cut values into pages. Lists are sliced, which is faster than iterating over them."""
     if isinstance(values, list | tuple):
         return (values[start : start + PAGE] for start in range(0, len(values), PAGE))
     return pages(values, PAGE)
 
 
-class Callbacks:
-    """What makes redis-py's values of replies, at the shards where some keys live.
+class Callbacks(NamedTuple):
+    """The callbacks by which the clients of some keys' shards convert replies.
 
-    Args:
-        numbers: the number of each key's shard.
-        tables: each shard's callbacks, by command name.
+    Attributes:
+        numbers: the shard's number of each key.
+        tables: the callbacks by command name, of each shard.
     """
 
-    def __init__(self, numbers: Sequence[int | None], tables: Mapping[int | None, Any]) -> None:
-        self.numbers = numbers
-        self.tables = tables
+    numbers: Sequence[int | None]
+    tables: Mapping[int | None, Any]
 
     def common(self, names: Iterable[str]) -> dict[str, Callback | None] | None:
-        """Return the callback of each name; None if clients of these shards differ in one."""
-        found: dict[str, Callback | None] = {}
+        """Return each name's callback; None if the clients' callbacks differ."""
+        callbacks: dict[str, Callback | None] = {}
         for name in names:
             first, *others = (table.get(name) for table in self.tables.values())
             if any(other is not first for other in others):
                 return None
-            found[name] = first
-        return found
+            callbacks[name] = first
+        return callbacks
 
 
 def callbacks_of(component: Component, keys: Sequence[Key], client: ClientOf) -> Callbacks:
@@ -136,18 +130,14 @@ def callbacks_of(component: Component, keys: Sequence[Key], client: ClientOf) ->
 
 
 def converted(names: Sequence[str], replies: Sequence[Reply], callbacks: Callbacks) -> list[Any]:
-    """Return replies as redis-py converts them; failures stay what they are.
-
-    Args:
-        names: the name of each command.
-        replies: the reply to each.
-        callbacks: of the shard of each.
-    """
+    """Return replies as redis-py converts them, failures as they are."""
     common = callbacks.common(set(names))
-    found: Iterable[Callback | None]
-    if common is None:  # somebody gave a shard's client a callback of its own
+    each_callback: Iterable[Callback | None]
+    if common is None:  # a shard's client has a callback of its own
         tables = callbacks.tables
-        found = (tables[n].get(name) for n, name in zip(callbacks.numbers, names, strict=True))
+        each_callback = (
+            tables[n].get(name) for n, name in zip(callbacks.numbers, names, strict=True)
+        )
     elif not any(common.values()):
         return list(replies)
     else:
@@ -156,19 +146,18 @@ def converted(names: Sequence[str], replies: Sequence[Reply], callbacks: Callbac
             values = _converted_once(callback, replies)
             if values is not None:
                 return values
-        found = map(common.__getitem__, names)
+        each_callback = map(common.__getitem__, names)
     return [
         reply if callback is None or isinstance(reply, ShardFailure) else callback(reply)
-        for callback, reply in zip(found, replies, strict=True)
+        for callback, reply in zip(each_callback, replies, strict=True)
     ]
 
 
-# So many different replies to commands of a name are converted once each.
-_FEW = 8
+_FEW = 8  # different replies, at most, that are converted only once each
 
 
 def _converted_once(callback: Callback | None, replies: Sequence[Reply]) -> list[Any] | None:
-    """Convert each different reply once; None if there are many, or other than texts such as OK."""
+    """Convert each different reply once; return None if there are many, or not only texts."""
     if not getattr(callback, "__module__", "").startswith("redis."):  # a user's may count calls
         return None
     try:
@@ -184,25 +173,19 @@ def _converted_once(callback: Callback | None, replies: Sequence[Reply]) -> list
 
 
 def keys_of(keys: Any, args: Iterable[Key]) -> Iterable[Key]:
-    """Return keys given as redis-py takes them: one, or several in a list, and further ones.
-
-    Raises:
-        InvalidArgumentError: what should be keys is neither.
-    """
+    """Return keys given as redis-py takes them: one, or several in a list, and further ones."""
     if isinstance(keys, str | bytes | bytearray | memoryview | int):
         return [keys, *args]  # type: ignore[list-item]  # sent as bytes
     if not isinstance(keys, Iterable) or isinstance(keys, Mapping):
-        raise InvalidArgumentError(f"keys={keys!r:.80}", "give a key, or a list of keys")
+        raise InvalidArgumentError(f"keys={keys!r:.80} are not keys", "pass a key or a list")
     given = tuple(args)
     return (*keys, *given) if given else keys
 
 
 def checked_size(page_size: int) -> int:
-    """Return a size of pages.
-
-    Raises:
-        InvalidArgumentError: it is not a positive integer.
-    """
+    """Return a page size, or refuse what is not a positive integer."""
     if isinstance(page_size, bool) or not isinstance(page_size, int) or page_size < 1:
-        raise InvalidArgumentError(f"page_size={page_size!r:.80}", "give a positive integer")
+        raise InvalidArgumentError(
+            f"page_size={page_size!r:.80} is not a positive integer", "use 1 or more"
+        )
     return page_size

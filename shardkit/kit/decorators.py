@@ -11,13 +11,13 @@
     @kit.sharded_connection("timelines", key="user")   # the shard of the argument `user`
     async def post(conn, text, user): ...              # an async function gets an awaiting client
 
-The connection is a redis-py client. It is looked up for every call, which is cheap; for a generator
-when it starts. In a method, it comes right after ``self`` or ``cls``: a function whose first
-parameter has one of these names is considered a method.
+The connection is a redis-py client, looked up at every call; for a generator, when it starts. In a
+method, it comes after ``self`` or ``cls``: a function whose first parameter has one of these names
+counts as a method.
 
-Decorators can be stacked; the one closest to ``def`` passes the first connection. If it is a
-``sharded_connection``, it needs ``key="name"``, as its first argument is the connection passed by
-the decorator above.
+Decorators can be stacked; the one closest to ``def`` passes the first connection. If that is a
+``sharded_connection``, it needs ``key="name"``, because the first argument of its calls is the
+connection of the decorator above.
 
 The wrapper has the function's signature, type and metadata, without the connection.
 """
@@ -48,7 +48,7 @@ KeyOf: TypeAlias = str | Callable[..., Key] | None
 
 
 class Connections(Protocol):
-    """Where decorators get connections: the client plane of a kit, or of the default kit."""
+    """The client plane of a kit, or of the default kit."""
 
     def plane(self) -> Any:
         """Return the kit's client plane."""
@@ -112,11 +112,12 @@ def redis_connection(
     Args:
         connections: the client plane.
         component: the component's name.
-        wait: the age in seconds at which a call has the entry read again, in the background. None
-            for about one second, which is also the maximum.
+        wait: the age, in seconds, from which a call makes the entry be read again, in the
+            background. None for about one second, which is also the maximum.
         read_from: where single commands that only read go: ``replica``, ``prefer_replica``,
             ``nearest``, ``zone``, or a `shardkit.network.replicas.ReadFrom`; None for what the
-            entries say, else the master. All other commands, pipelines and scripts go there.
+            entries say, else the master. All other commands, pipelines and scripts go to the
+            master.
 
     Raises (the decorated function, when it is called):
         MissingEntryError: the component has no unsharded entry; names the key.
@@ -151,9 +152,9 @@ def sharded_connection(
     Args:
         connections: the client plane.
         component: the component's name.
-        shards: how many shards it must have, checked at every call; None for any number.
+        shards: the number of shards it must have, checked at every call; None for any number.
         key: the key to route by: None for the call's first argument, the name of a parameter, or a
-            function that returns it, given the call's arguments (without self and connection).
+            function of the call's arguments (without self and connection) that returns the key.
         wait: see `redis_connection`.
         placement: how keys must be placed on ``shards``; None for the stored placement, or
             ``crc32`` if the entries were written by hand, without ``config:shards:<component>``.
@@ -165,7 +166,7 @@ def sharded_connection(
         ShardCountError: the component has another number of shards.
         InvalidArgumentError: the component has another placement.
         MissingEntryError: an entry is missing; names its key.
-        InvalidKeyError: the key is neither text, bytes nor an integer.
+        InvalidKeyError: the key is not text, bytes or an integer.
         ConfigError: the component's entries cannot be read.
     """
     _check_component(component, "sharded_connection")
@@ -220,17 +221,17 @@ def _no_older(connections: Connections, wait: float | None) -> Any:
     if wait is None:
         return connections
     if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
-        raise InvalidArgumentError(f"wait={wait!r} is not an age in seconds", "give 0 or more")
+        raise InvalidArgumentError(f"wait={wait!r} is not an age in seconds", "use 0 or more")
     return _NoOlder(connections, wait)
 
 
 def _check_component(component: object, decorator: str) -> None:
-    """Refuse anything but text as a component's name, such as the decorated function."""
+    """Refuse a component's name that is not text, such as the decorated function."""
     if not isinstance(component, str):
         name = getattr(component, "__name__", "")
         what = f"function {name}" if callable(component) and name else shown("", component)
         raise InvalidArgumentError(
-            f"@{decorator} was given {what}, not a component's name",
+            f"@{decorator} got {what} instead of a component's name",
             f'write @{decorator}("<component>")',
         )
 
@@ -279,8 +280,8 @@ def _parameters(function: Callable[..., Any]) -> tuple[list[inspect.Parameter], 
     before = int(bool(parameters) and parameters[0].name in ("self", "cls"))
     if len(parameters) <= before or parameters[before].kind not in _BY_POSITION:
         raise RoutingError(
-            f"{_name(function)} takes no connection",
-            "give it a first parameter (after self) for the connection",
+            f"{_name(function)} has no parameter for a connection",
+            "add a first parameter (after self) for the connection",
         )
     return parameters, before
 
@@ -315,7 +316,7 @@ def _method(function: Callable[..., Any], find: Find) -> Callable[..., Any]:
 def _async_function(function: Callable[..., Any], afind: Find) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         connection = afind(args, kwargs)
-        if type(connection) is CoroutineType:  # not Awaitable, which redis-py's clients are too
+        if type(connection) is CoroutineType:  # redis-py's clients are Awaitable, too
             connection = await connection
         return await function(connection, *args, **kwargs)
 
@@ -348,7 +349,7 @@ def _async_generator(function: Callable[..., Any], afind: Find, before: int) -> 
         inner = function(*args[:before], connection, *args[before:], **kwargs)
         try:
             value = await anext(inner)
-            while True:  # what `yield from` does in a plain generator
+            while True:  # as `yield from` does in a plain generator
                 try:
                     sent = yield value
                 except GeneratorExit:
@@ -370,9 +371,9 @@ _NO_NAME = ""  # the name of an argument that cannot be given by name
 
 
 def _key_of(function: Callable[..., Any], key: KeyOf) -> tuple[int, str, Find]:
-    """Return the routing key's position and name, and a function for calls that give neither.
+    """Return the routing key's position and name, and a function for calls with neither.
 
-    The function gets the call's arguments, and returns the key or raises TypeError.
+    The function takes the call's arguments, and returns the key or raises TypeError.
     """
     if callable(key):
         return _NEVER, _NO_NAME, lambda args, kwargs: key(*args, **kwargs)
@@ -390,7 +391,7 @@ def _key_of(function: Callable[..., Any], key: KeyOf) -> tuple[int, str, Find]:
         wanted = f"parameter {key!r}" if key is not None else "parameter to route by"
         raise RoutingError(
             f"{_name(function)} has no {wanted}",
-            "give key= the name of a parameter, or a function of the call's arguments",
+            "set key= to the name of a parameter, or a function of the call's arguments",
         )
 
     def without(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

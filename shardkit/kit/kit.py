@@ -1,4 +1,4 @@
-"""Kits: one topology opened, and everything that shardkit offers handed out.
+"""Kits: an opened topology, and the methods that create everything else.
 
 ::
 
@@ -82,16 +82,10 @@ T = TypeVar("T")
 
 
 class _Kit(Catalogue[Face]):
-    """What both kits have: the topology, the clients, decorators, and structures of either face.
+    """The common part of both kits: topology, clients, decorators, and structures of either face.
 
-    Args:
-        source: where entries come from.
-        connector: what builds clients.
-        clock: tells the servers' time.
-        config_clients: the clients of the config server, closed with the kit.
-        credential_providers: redis-py's, by component.
-        deadline: how long a call may take where the entries do not say it, in seconds.
-        zone: the zone that this process is in; see `shardkit.network.replicas`.
+    `connect` documents the arguments. ``config_clients`` are those of the config server; the kit
+    closes them.
     """
 
     def __init__(
@@ -106,7 +100,7 @@ class _Kit(Catalogue[Face]):
         zone: str = "",
     ) -> None:
         if not isinstance(zone, str):
-            raise InvalidArgumentError(f"zone={zone!r:.80} is no name", "give a text")
+            raise InvalidArgumentError(f"zone={zone!r:.80} is not a name", "pass a str")
         if deadline is not None:
             _check_deadline(deadline)
         self._deadline = deadline
@@ -134,7 +128,7 @@ class _Kit(Catalogue[Face]):
         wait: float | None = None,
         read_from: str | ReadFrom | None = None,
     ) -> Decorator:
-        """Return a decorator that hands a function the client of a component's unsharded entry.
+        """Return a decorator that passes the client of a component's unsharded entry.
 
         See `shardkit.kit.decorators.redis_connection`.
         """
@@ -150,7 +144,7 @@ class _Kit(Catalogue[Face]):
         placement: str | None = None,
         read_from: str | ReadFrom | None = None,
     ) -> Decorator:
-        """Return a decorator that hands a function the client of the shard of its first argument.
+        """Return a decorator that passes the client of the first argument's shard.
 
         See `shardkit.kit.decorators.sharded_connection`.
         """
@@ -161,25 +155,25 @@ class _Kit(Catalogue[Face]):
         return found
 
     def deadline(self, seconds: float) -> DeadlineBlock:
-        """Return a context in which everything is done within so many seconds, or fails.
+        """Return a context that limits everything inside it to ``seconds`` seconds.
 
         ::
 
             with kit.deadline(0.2):            # async with, or with, in asynchronous code
                 users.hget(7)
-                docs.search("keys")            # waits for what is left of them
+                docs.search("keys")            # has only the rest of the time
 
-        It covers connecting, waiting for a connection, all attempts, all shards and all steps of
-        what is called inside, operations, pipelines and clients, blocking commands as well. What is
-        not done in time is a `ShardFailure`, whose ``maybe_executed`` says whether it may have been
-        executed; a redis-py client raises its TimeoutError. Blocks can be nested: the earliest
-        deadline holds. It belongs to the thread, or to the task and those started inside.
+        The limit covers connecting, waiting for a connection, all attempts, shards and steps of the
+        calls inside: operations, pipelines, clients and blocking commands. A command that is late
+        is a `ShardFailure`, whose ``maybe_executed`` says whether it might have run; a redis-py
+        client raises its TimeoutError. Blocks can be nested; the earliest deadline applies. A block
+        belongs to its thread, or to its task and the tasks started inside.
 
         Args:
-            seconds: from entering the block on; 0 lets nothing be sent.
+            seconds: the limit, from entering the block; with 0 nothing is sent.
 
         Raises:
-            InvalidArgumentError: it is no such number.
+            InvalidArgumentError: ``seconds`` is not a number from 0.
         """
         _check_deadline(seconds)
         return DeadlineBlock(seconds)
@@ -187,28 +181,28 @@ class _Kit(Catalogue[Face]):
     def durable(
         self, *, replicas: int = 1, fsync: bool = False, timeout: float = DURABLE_TIMEOUT
     ) -> DurableBlock:
-        """Return a context whose writes are on replicas, or on disk, when it ends.
+        """Return a context whose writes are on replicas, or on disk, at its end.
 
         ::
 
             with kit.durable(replicas=1, fsync=True):      # async with, of an async kit
                 users.hset("7", "Ada")
 
-        It covers what operations, pipelines and clients of this thread or task send inside. What is
-        written is seen by others before.
+        It covers all operations, pipelines and clients that this thread or task uses inside. Other
+        clients see the writes before the block ends.
 
         Args:
-            replicas: so many replicas of each shard that was written to must have it (WAIT).
-            fsync: the masters must have it on disk (WAITAOF). They need an AOF.
+            replicas: how many replicas of each written shard must have the writes (WAIT).
+            fsync: whether the masters must have the writes on disk (WAITAOF). They need an AOF.
             timeout: how long to wait, in seconds.
 
         Raises (at the end of the block):
-            NotDurableError: it took longer, or there are too few replicas, or no AOF: the writes
-                were carried out all the same. Or the master was perhaps replaced or
-                restarted inside the block: then nobody knows.
+            NotDurableError: the wait timed out, or there are too few replicas, or no AOF: the
+                writes are done but not durable. Or the master was replaced or restarted inside the
+                block: then the writes may be lost.
 
-        Cost: one exchange with each shard that was written to, all at the same time. With ``fsync``
-        and ``appendfsync everysec``, a second and two more exchanges.
+        Cost: one exchange with each written shard, all at the same time. With ``fsync`` and
+        ``appendfsync everysec``, a second and two more exchanges.
         """
         return DurableBlock(self._driver.run, replicas, fsync, timeout)
 
@@ -223,7 +217,7 @@ class _Kit(Catalogue[Face]):
         placement: str | None,
         read_from: str | ReadFrom | None,
     ) -> R:
-        """Make a router, and note how many shards its caller says that there are."""
+        """Create a router, and note the count that its caller gives."""
         router = kind(component, shards, placement=placement, plane=self.plane, read_from=read_from)
         self.topology.count(component, shards, placement or DEFAULT)
         return router
@@ -231,7 +225,7 @@ class _Kit(Catalogue[Face]):
     def __reduce__(self) -> NoReturn:
         raise ShardKitError(
             f"a {type(self).__name__} cannot be pickled or copied: it holds connections",
-            "give the other process the map's path or the config server's URL, and connect there",
+            "pass the map's path or the config server's URL, and connect in the other process",
         )
 
     def _close(self) -> None:
@@ -244,14 +238,13 @@ class _Kit(Catalogue[Face]):
             clients.close()
 
     async def aclose(self) -> None:
-        """Close every pool: the blocking ones, and the running event loop's.
+        """Close the blocking pools and those of the running event loop.
 
-        Another event loop's are closed when it ends.
+        The pools of another event loop are closed when it ends.
         """
         if self._background.used:
             await asyncio.to_thread(self._background.close)
         self._close()
-        # At once: closing has begun in the loop's next turn, and each is to be waited for.
         await asyncio.gather(*(clients.aclose() for clients in self._all_clients()))
 
     def _all_clients(self) -> Sequence[Clients]:  # `list` is a method here
@@ -272,7 +265,7 @@ class _Kit(Catalogue[Face]):
 
 
 def _whole(component: Component) -> Component:
-    """Return a component unless it is broken; entries written by hand need no count here."""
+    """Raise a component's problem, except for a missing count of entries written by hand."""
     return component if component.by_hand is not None else component.without_problem()
 
 
@@ -291,9 +284,9 @@ def _tell_changed(
 
 
 class ShardKit(_Kit[Blocking]):
-    """A topology opened for blocking use. Made by `connect`; a context manager.
+    """A topology opened for blocking use. Created by `connect`; a context manager.
 
-    Thread-safe. A forked child may go on using it: it gets connections of its own.
+    Thread-safe. A forked child may continue to use it, over connections of its own.
     """
 
     def __init__(self, source: Source, **options: Any) -> None:
@@ -314,41 +307,41 @@ class ShardKit(_Kit[Blocking]):
         """Named configuration of any type on the config server; see `shardkit.config.directory`.
 
         Raises:
-            ConfigError: the kit was opened from a shard map, which has no config server's place.
+            ConfigError: the kit was opened from a shard map, not from a config server.
         """
-        # Not a cached_property: before Python 3.12 that has a lock, which a fork may leave held.
+        # Not a cached_property: before Python 3.12 it has a lock, which a fork may leave held.
         if self._directory is None:
             self._directory = Directory(_config_server(self.topology.source).client)
         found: Directory = self._directory
         return found
 
     def component(self, name: str) -> Component:
-        """Return a component as it is now: its entries, shards, placement and epoch.
+        """Return a component's current version: its entries, shards, placement and epoch.
 
         Raises:
-            ConfigError: it is missing or broken, or where it is described cannot be read.
+            ConfigError: the component is missing or broken, or its source cannot be read.
         """
         return _whole(self.topology.component(name))
 
     def components(self) -> list[str]:
-        """List the components that there are."""
+        """List all components."""
         return self.topology.names()
 
     def client(self, component: str, shard: int | None = None, *, private: bool = False) -> Client:
-        """Return the client of a shard, or (None) of a component's unsharded entry.
+        """Return the client of a shard, or of a component's unsharded entry.
 
         Args:
             component: the component's name.
             shard: the shard's number; None for the unsharded entry.
-            private: give a client with connections of its own, for a library that keeps it. Its
-                holder may close it, and disconnect, reset or change its pool; the kit closes it at
-                the latest. It follows its entry: new connections are made by the entry as it is
-                then, and those to an old address closed as they are released. A cluster's does not.
+            private: whether the client has connections of its own, for a library that keeps it. You
+                may close it, and disconnect, reset or change its pool; the kit closes it with
+                itself. It follows its entry: new connections use the current entry, and connections
+                to an old address are closed when they are released. A cluster's does not.
 
         Returns:
-            redis-py's client. One that is not private is shared by all who ask the kit for it, and
-            by decorated functions: what is done to its pool concerns all of them, though nothing
-            that the kit itself uses. Do not keep it.
+            redis-py's client. Without ``private`` it is shared with decorated functions and all
+            other callers: changes to its pool affect them, but not the kit's own connections. Do
+            not keep it.
 
         Raises:
             ConfigError: the component or its entry is missing or broken.
@@ -382,8 +375,8 @@ class ShardKit(_Kit[Blocking]):
         """Return a router by key; see `shardkit.kit.routers`.
 
         Args:
-            component: the component.
-            shards: how many shards it has, checked at every use; None for as many as it has.
+            component: the component's name.
+            shards: the number of shards it must have, checked at every use; None for any number.
             placement: see `shardkit.kit.decorators.sharded_connection`.
             read_from: see `shardkit.kit.decorators.redis_connection`.
         """
@@ -401,7 +394,7 @@ class ShardKit(_Kit[Blocking]):
         return self._router(IdPairShardedConnection, component, shards, placement, read_from)
 
     def health(self, seconds: float = TIMEOUT) -> Health:
-        """Look at every server: is it reachable, how fast, its role, lag, memory, breaker.
+        """Check every server: reachability, response time, role, lag, memory, circuit breaker.
 
         Args:
             seconds: how long to wait for each server, in seconds.
@@ -417,29 +410,30 @@ class ShardKit(_Kit[Blocking]):
     def upgrade(
         self, component: str, structures: Collection[str] = (), *, dry_run: bool = False
     ) -> list[Upgrade]:
-        """Bring the structures of a component into the newest form of this release.
+        """Convert the structures of a component to this release's newest format.
 
-        Call it when no process of an earlier release is left: they refuse afterwards. Others may
-        read and write meanwhile. It may be interrupted, and run again. An operator's step, once a
-        release: kits for asyncio have none.
+        Call it when no process of an earlier release is left: such processes refuse the new format.
+        Other processes may read and write in the meantime. It may be interrupted and run again. As
+        an operator's step, once a release, it exists only on blocking kits.
 
         Args:
             component: the component's name.
-            structures: their names; none for all.
-            dry_run: change nothing.
+            structures: the structures' names; empty for all.
+            dry_run: whether to change nothing.
 
         Returns:
-            Those that were not in the newest form.
+            The structures that were not in the newest format.
 
         Raises:
-            NewerFormatError: a later release has written one; nothing was changed.
+            NewerFormatError: a later release wrote a structure; nothing was changed.
             ShardErrors: a shard failed; run it again.
 
         Cost: a SCAN of the component's databases; for each structure three exchanges, one for 1,000
         groups of parts, and a second if its format changes.
         """
-        found = self.component(component)
-        return upgrade_component(found, self.client, self.driver, structures, dry_run=dry_run)
+        return upgrade_component(
+            self.component(component), self.client, self.driver, structures, dry_run=dry_run
+        )
 
     def together(self, *operations: Operation[T]) -> list[T]:
         """Run deferred operations in lock step; see `shardkit.operations.drivers`.
@@ -449,10 +443,10 @@ class ShardKit(_Kit[Blocking]):
         return self.driver.together(*operations)
 
     def close(self) -> None:
-        """Close every pool. Whoever uses the kit afterwards gets ClosedError.
+        """Close every pool. Later calls raise ClosedError.
 
-        The pools that async functions used are closed in the next turns of their event loops;
-        ``await kit.aclose()`` waits for the running loop's.
+        Pools of async functions are closed in the next turns of their event loops; ``await
+        kit.aclose()`` waits for those of the running loop.
         """
         self._close()
 
@@ -464,9 +458,9 @@ class ShardKit(_Kit[Blocking]):
 
 
 class AsyncShardKit(_Kit[Awaiting]):
-    """A topology opened for awaiting use. Made by `aconnect`; an asynchronous context manager.
+    """A topology opened for awaiting use. Created by `aconnect`; an asynchronous context manager.
 
-    Each event loop that uses it gets connections of its own.
+    Each event loop has connections of its own.
     """
 
     def __init__(self, source: Source, **options: Any) -> None:
@@ -495,18 +489,18 @@ class AsyncShardKit(_Kit[Awaiting]):
         return found
 
     async def component(self, name: str) -> Component:
-        """Return a component as it is now; see `ShardKit.component`."""
+        """Return a component's current version; see `ShardKit.component`."""
         return _whole(await self.topology.acomponent(name))
 
     async def components(self) -> list[str]:
-        """List the components that there are."""
+        """List all components."""
         return await self.topology.anames()
 
     async def load(self, *names: str) -> None:
-        """Read components, so that routers can hand out their clients without waiting.
+        """Read components, so that routers can return clients without waiting.
 
         Args:
-            names: the components; none for all that there are, of which broken ones are logged.
+            names: the components' names; none for all components. Of these, broken ones are logged.
 
         Raises:
             ConfigError: a named component is missing or broken.
@@ -521,10 +515,7 @@ class AsyncShardKit(_Kit[Awaiting]):
     async def client(
         self, component: str, shard: int | None = None, *, private: bool = False
     ) -> AsyncClient:
-        """Return the awaiting client of a shard, or (None) of the unsharded entry.
-
-        See `ShardKit.client`.
-        """
+        """Return the awaiting client of a shard; see `ShardKit.client`."""
         if not private:
             return self.clients.aget(await self.topology.acomponent(component), shard)
         clients = self._new_private()
@@ -565,7 +556,7 @@ class AsyncShardKit(_Kit[Awaiting]):
         return self._router(AsyncIdPairShardedConnection, component, shards, placement, read_from)
 
     async def health(self, seconds: float = TIMEOUT) -> Health:
-        """Look at every server, all at the same time; see `ShardKit.health`."""
+        """Check every server, all at the same time; see `ShardKit.health`."""
         return await ahealth_of(self, seconds)
 
     async def together(self, *operations: Operation[T]) -> list[T]:
@@ -582,12 +573,12 @@ class AsyncShardKit(_Kit[Awaiting]):
 def _check_deadline(seconds: object) -> None:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
         raise InvalidArgumentError(
-            f"deadline: {seconds!r} is not a number of seconds from 0", "give seconds: 0.2"
+            f"deadline={seconds!r} is not a number of seconds from 0", "use seconds: 0.2"
         )
 
 
 def _close_after(holder: object, clients: Clients) -> None:
-    """Close clients when nobody has any more what they serve."""
+    """Close clients when their pool or cluster client is collected."""
     weakref.finalize(holder, clients.close).atexit = False
 
 
@@ -596,21 +587,21 @@ def connect(where: Where | None = None, **options: Any) -> ShardKit:
 
     Args:
         where: a YAML shard map's path; or the config server that holds the entries, as a
-            redis://, rediss:// or unix:// URL or an Entry; or a ShardMap. By default what
-            ``$SHARDKIT_CONFIG`` says.
-        options: ``connector`` builds clients in another way, ``clock`` tells another time.
-            ``credential_providers`` has redis-py's `CredentialProvider` of components whose
-            passwords or tokens expire, by component (``config-server`` is the config server):
-            it is asked at each connect, in place of the entries' users and passwords. ``deadline``
-            is how long a call may take in all, in seconds, where an entry has none of its own.
-            ``zone`` is the zone that this process is in, for reads from replicas.
+            redis://, rediss:// or unix:// URL or an Entry; or a ShardMap. By default
+            ``$SHARDKIT_CONFIG``.
+        options: ``connector`` builds clients in another way, ``clock`` replaces the servers' time.
+            ``credential_providers`` maps components to redis-py's `CredentialProvider`, for
+            passwords or tokens that expire (``config-server`` is the config server's key): each
+            connect uses it instead of the entry's user and password. ``deadline`` limits a whole
+            call, in seconds, where an entry sets no deadline. ``zone`` is the zone of this process,
+            for reads from replicas.
 
     Returns:
-        The kit. It connects to nothing before it is used.
+        The kit. It connects only when it is used.
 
     Raises:
-        ConfigError: the map cannot be read, or nothing says where to look.
-        InvalidEntryError: something in the map or URL cannot be used.
+        ConfigError: the map cannot be read, or no topology is given.
+        InvalidEntryError: the map or URL has an invalid field.
     """
     source, clients = _source(where, options)
     return ShardKit(source, config_clients=clients, **options)
@@ -619,10 +610,10 @@ def connect(where: Where | None = None, **options: Any) -> ShardKit:
 async def aconnect(where: Where | None = None, **options: Any) -> AsyncShardKit:
     """Open a topology for awaiting use, and read all its components; see `connect`.
 
-    A component that cannot be used is logged; whoever uses it gets the error.
+    A broken component is logged; calls that use it raise the error.
 
     Raises:
-        ConfigError: the map or the config server cannot be read, or nothing says where to look.
+        ConfigError: the map or the config server cannot be read, or no topology is given.
     """
     source, clients = _source(where, options)
     kit = AsyncShardKit(source, config_clients=clients, **options)
@@ -658,7 +649,7 @@ def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Cl
                 "config server: cluster = true cannot be used",
                 "a component's entries are read at once, from one server",
             )
-        where.resolved("config server")  # whether the environment has what it refers to
+        where.resolved("config server")  # refuses references that the environment lacks
         limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
         entry = Entry({**limits, **where.fields}, "config server")
         component = Component("config-server", entry)
@@ -719,7 +710,7 @@ os.register_at_fork(after_in_child=lambda: setattr(_default, "lock", threading.R
 
 
 def configure(where: Where | ShardKit | None = None) -> None:
-    """Say where the default kit's topology is; an open default kit is closed.
+    """Set the default kit's topology; an open default kit is closed.
 
     Args:
         where: see `connect`; or a kit that is open already. None for ``$SHARDKIT_CONFIG``.
@@ -736,10 +727,10 @@ def configure(where: Where | ShardKit | None = None) -> None:
 
 
 def default_kit() -> ShardKit:
-    """Return the default kit, which is opened now if it was not yet.
+    """Return the default kit; the first call opens it.
 
     Raises:
-        ConfigError: neither `configure` nor ``$SHARDKIT_CONFIG`` says where its topology is.
+        ConfigError: neither `configure` nor ``$SHARDKIT_CONFIG`` gives its topology.
     """
     return _default.opened()
 

@@ -1,7 +1,7 @@
 """The client plane: from a component and a key to a redis-py client.
 
-Decorators and routers use it. Nothing is wrapped: it returns redis-py's own client, found by
-looking up the component, placing the key, and looking up the client.
+Decorators and routers use it. It looks up the component, places the key, and returns redis-py's own
+client of that shard.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shardkit.operations.commands import Key
 from shardkit.routing.placement import DEFAULT
 
 MaybeAwaited: TypeAlias = AsyncClient | Coroutine[Any, Any, AsyncClient]
-"""An awaiting client; or, if its component has to be read first, a coroutine that returns it."""
+"""An awaiting client; or, if its component must be read first, a coroutine for it."""
 
 
 class CallSite:
@@ -81,18 +81,12 @@ class CallSite:
 
 
 class ClientPlane:
-    """Hands out clients by component and key.
-
-    Args:
-        topology: where each component's shards are.
-        clients: their clients.
-        zone: the zone that this process is in, for reads from replicas.
-    """
+    """Returns clients by component and key."""
 
     def __init__(self, topology: Topology, clients: Clients, zone: str = "") -> None:
         self.topology = topology
         self.clients = clients
-        # By whether replies are raw: structures want them so, pipelines as the clients are.
+        # By whether replies are raw: structures need raw ones, pipelines those of the clients.
         self.links = {raw: BlockingLink(topology, clients, raw=raw) for raw in (True, False)}
         self.alinks = {raw: AwaitingLink(topology, clients, raw=raw) for raw in (True, False)}
         self.replicas = Replicas(clients, zone)
@@ -101,26 +95,26 @@ class ClientPlane:
         self._have_links_read(clients, None)
 
     def reading(self, read_from: ReadFrom) -> ClientPlane:
-        """Return this plane with reads that go to replicas, whatever entries say."""
+        """Return this plane with reads from replicas, regardless of the entries."""
         if read_from.mode == "zone" and not self.replicas.zone:
             raise InvalidArgumentError(
-                "read_from='zone', and this process does not know its zone",
+                "read_from='zone' needs the zone of this process",
                 "open the kit with connect(…, zone='eu-1a')",
             )
-        found = self._reading.get(read_from)
-        if found is None:
-            found = copy.copy(self)
-            in_use.note(found)
-            found.readers = ReaderClients(self.clients, self.replicas, read_from)
-            found.clients = found.readers  # type: ignore[assignment]
-            found._have_links_read(self.clients, read_from)
-            found = self._reading.setdefault(read_from, found)
-        return found
+        plane = self._reading.get(read_from)
+        if plane is None:
+            plane = copy.copy(self)
+            in_use.note(plane)
+            plane.readers = ReaderClients(self.clients, self.replicas, read_from)
+            plane.clients = plane.readers  # type: ignore[assignment]
+            plane._have_links_read(self.clients, read_from)
+            plane = self._reading.setdefault(read_from, plane)
+        return plane
 
     def clients_of(self, component: Component) -> Clients:
         """Return a component's clients: those that read from replicas if its entries say so."""
-        found: Any = self.readers if component.reads_apart else self.clients
-        return found  # type: ignore[no-any-return]
+        clients: Any = self.readers if component.reads_apart else self.clients
+        return clients  # type: ignore[no-any-return]
 
     def _have_links_read(self, clients: Clients, read_from: ReadFrom | None) -> None:
         self.links, self.alinks = dict(self.links), dict(self.alinks)
@@ -188,10 +182,10 @@ class ClientPlane:
         return self._ashard_connection(self.cached(site.component), site, key)
 
     def cached(self, component: str) -> Component:
-        """Return a component without waiting; it is read again in the background if it is time.
+        """Return a component without waiting; a stale one is read again in the background.
 
         Raises:
-            MissingEntryError: it has not been read yet.
+            MissingEntryError: the component has not been read.
         """
         return self.topology.fresh(component) or self.topology.last_known(component)
 
@@ -218,7 +212,7 @@ class _Pinned(Topology):
         return self._replaced_by(await self._topology.areread(name))
 
     def _replaced_by(self, newer: Component) -> Component:
-        """Take a newer version, if it places keys alike: only addresses differ."""
+        """Use a newer version if it places keys alike: only addresses differ."""
         pinned = self._component
         if len(newer.shards) == len(pinned.shards) and newer.placement == pinned.placement:
             self._component = newer
@@ -244,10 +238,9 @@ def _pinned(link: L, component: Component, topology: Topology) -> L:
 
 
 class DefaultPlane:
-    """The client plane of the default kit, which is opened when it is first needed.
+    """The client plane of the default kit, which is opened at the first use.
 
-    Attributes:
-        opened: returns the default kit's plane; the kit's module sets it.
+    The kit's module sets `opened`.
     """
 
     opened: Callable[[], ClientPlane]
@@ -281,7 +274,7 @@ DEFAULT_PLANE = DefaultPlane()
 
 
 class _ReadingPlane:
-    """A plane whose reads go to replicas. The plane is looked at when it is used."""
+    """A plane whose reads go to replicas, looked up at each use."""
 
     def __init__(self, planes: Any, read_from: ReadFrom) -> None:
         self._planes = planes
@@ -295,5 +288,5 @@ class _ReadingPlane:
 
 
 def reading_plane(planes: Any, read_from: str | ReadFrom | None) -> Any:
-    """Return a plane whose reads go where ``read_from=`` says; as it is, if that says nothing."""
+    """Return a plane whose reads go to ``read_from``; the plane itself for None."""
     return planes if read_from is None else _ReadingPlane(planes, as_read_from(read_from))

@@ -1,4 +1,4 @@
-"""Lua scripts on redis-py's clients: called like functions, loaded where they are missing.
+"""Lua scripts on redis-py's clients: called like functions, loaded when a server lacks them.
 
 ::
 
@@ -12,7 +12,7 @@
     await take(await kit.client("stock"), ["stock:7"], [2])         # redis.asyncio.Redis: awaited
     take(pipe, ["stock:7"], [2])                                    # a pipeline: collected
 
-docs/lua.md tells how values are converted from and to Lua, and what to beware of.
+docs/lua.md explains how values are converted from and to Lua.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ EXACT = 2**53 - 1
 
 
 class LuaScript:
-    """A script that can be called on any connection, even if the server does not have it yet.
+    """A script that can be called on any connection, even if the server has not loaded it.
 
     Only the SHA-1 of the script is sent (EVALSHA). If the server answers NOSCRIPT, the text is
     sent, which the server then caches.
@@ -114,13 +114,13 @@ class LuaScript:
             force_eval: send the text without trying the SHA-1 first.
 
         Returns:
-            What the script returns; with an awaiting client, a coroutine of it. A pipeline queues
-            the call and is returned. It always sends the text: a script that turned out to be
-            missing could not be sent again in the right order.
+            The script's result; with an awaiting client, a coroutine for it. A pipeline queues the
+            call and is returned. It always sends the text: a missing script could not be sent again
+            in the right order.
 
         Raises:
             InvalidArgumentError: keys or args is a single text.
-            redis.exceptions.ResponseError: the script failed. What it wrote until then remains.
+            redis.exceptions.ResponseError: the script failed. Its earlier writes remain.
 
         Cost: one round trip; two for the first call on a server.
         """
@@ -152,7 +152,7 @@ class LuaScript:
 
 
 def to_json(value: Any) -> str:
-    """Encode a value as JSON for a script, which decodes it with ``cjson.decode(ARGV[1])``.
+    """Encode a value as JSON for a script; ``cjson.decode(ARGV[1])`` decodes it.
 
     Args:
         value: dictionaries with text as keys, lists, text, numbers, booleans, None.
@@ -165,15 +165,15 @@ def to_json(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgumentError(
-            f"a value for a script cannot be written as JSON: {error}", "give plain values"
+            f"a value for a script cannot be written as JSON: {error}", "use plain values"
         ) from None
 
 
 def from_json(reply: str | bytes | None) -> Any:
-    """Decode what a script encoded with ``cjson.encode(…)``.
+    """Decode a reply that a script encoded with ``cjson.encode(…)``.
 
     Args:
-        reply: the reply, as text or bytes; None, for a script's nil or false, is returned as None.
+        reply: the reply, as text or bytes; None (a script's nil or false) is returned as None.
 
     Raises:
         InvalidArgumentError: it is not JSON.
@@ -191,7 +191,7 @@ def from_json(reply: str | bytes | None) -> Any:
 def _listed(values: Iterable[Any], what: str) -> list[Any]:
     if isinstance(values, str | bytes):
         raise InvalidArgumentError(
-            f"{what}={values!r} is a single text", f"give a list: {what}=[{values!r}]"
+            f"{what}={values!r} is a single text", f"use a list: {what}=[{values!r}]"
         )
     return list(values)
 
@@ -200,12 +200,12 @@ def _check_exact(value: Any) -> None:
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise InvalidArgumentError(f"{key!r} cannot be a key of a JSON object", "give text")
+                raise InvalidArgumentError(f"{key!r} cannot be a key of a JSON object", "use text")
             _check_exact(inner)
     elif isinstance(value, list | tuple):
         for inner in value:
             _check_exact(inner)
     elif isinstance(value, int) and abs(value) > EXACT:
         raise InvalidArgumentError(
-            f"{value} is too large for Lua's numbers to be exact", "give it as text"
+            f"{value} is too large for Lua's numbers to be exact", "pass it as text"
         )

@@ -6,9 +6,8 @@
     pipe.zadd("home:1", {"7": 1.0}).zadd("home:2", {"7": 1.0}).mget("a", "b", "c")
     added, added_too, values = pipe.execute()      # one exchange with each shard, all at once
 
-A command whose keys live on different shards is refused before anything is sent: it could not be
-right. Six commands can be split and their replies merged without a change of meaning, because each
-of their keys is a matter of its own:
+A command whose keys live on different shards is refused before anything is sent, unless it can be
+split and its replies merged without changing its meaning:
 
 ======================== ==============================================
 MGET                     each key's value, in the order of the keys
@@ -16,9 +15,9 @@ MSET                     True; atomic on each shard, not over them
 DEL UNLINK EXISTS TOUCH  the sum
 ======================== ==============================================
 
-Replies are what redis-py's own pipeline would give, as the shard's client is configured. The
-commands for one shard are executed in the order of the calls; one that may block (BLPOP) has an
-exchange of its own, after what precedes it there and before what follows.
+Replies are those of redis-py's own pipeline, converted as the shard's client is configured. The
+commands for one shard run in the order of the calls. A command that may block (BLPOP) has an
+exchange of its own, between those of its predecessors and its successors.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from contextlib import suppress
 from functools import wraps
 from itertools import starmap
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeAlias
+from typing import Any, Literal, NamedTuple, NoReturn, Self
 
 from shardkit.config.component import Component, entry_key
 from shardkit.errors import CrossShardError, RoutingError, ShardFailure
@@ -70,8 +69,6 @@ _SUBSCRIPTIONS = frozenset({"SSUBSCRIBE", "SUNSUBSCRIBE"})  # the others have no
 
 _NAME, _KEY = itemgetter(0), itemgetter(1)
 
-Place: TypeAlias = tuple[Shard, int | None]
-
 
 class _CollectedCommand(NamedTuple):
     """A command as redis-py gives it to execute_command."""
@@ -81,14 +78,11 @@ class _CollectedCommand(NamedTuple):
 
 
 class _ShardCommand:
-    """What one shard gets of a command: all of it, or of a split one the keys that live there.
+    """One shard's share of a command: the whole command, or the keys that live there.
 
     Attributes:
-        shard: the shard.
-        command: what is sent.
-        keys: which of the command's keys these are.
-        undecoded: its reply is bytes whatever the client decodes.
-        reply: what came back.
+        keys: the indexes of these keys among the command's keys.
+        undecoded: whether the reply stays bytes even if the client decodes.
     """
 
     __slots__ = ("command", "keys", "reply", "shard", "undecoded")
@@ -98,7 +92,7 @@ class _ShardCommand:
     ) -> None:
         block = blocking_seconds(args)
         name = str_if_bytes(args[0])
-        if " " in name:  # redis-py joins sub-commands to the name; servers want them apart
+        if " " in name:  # redis-py joins subcommands to the name
             args = (*name.split(), *args[1:])
         self.shard = shard
         self.command = Command(shard, key, args, block=block)
@@ -108,20 +102,14 @@ class _ShardCommand:
 
 
 class _CommandCollector:
-    """A list of commands for the keys of one component.
+    """A list of commands for the keys of one component."""
 
-    Args:
-        plane: where clients come from; looked at when the pipeline is executed.
-        site: the router's component, count and placement.
-    """
-
-    _event_dispatcher: Any = None  # redis-py's commands declare that they want one
+    _event_dispatcher: Any = None  # expected by redis-py's commands
 
     def __init__(self, plane: Any, site: CallSite) -> None:
         self._plane = plane
         self._site = site
-        # Tuples of arguments, or what has options too.
-        self._commands: list[tuple[Any, ...]] = []
+        self._commands: list[tuple[Any, ...]] = []  # arguments, or _CollectedCommand
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Collect a command: its name and arguments."""
@@ -130,7 +118,7 @@ class _CommandCollector:
         return self
 
     def reset(self) -> None:
-        """Forget what was collected."""
+        """Drop the collected commands."""
         self._commands = []
 
     def watch(self, *names: Key) -> NoReturn:
@@ -142,7 +130,7 @@ class _CommandCollector:
         raise _no_transaction("UNWATCH")
 
     def multi(self) -> NoReturn:
-        """Refuse: nothing is atomic over shards.
+        """Refuse: no transaction spans shards.
 
         Raises:
             RoutingError: always.
@@ -167,29 +155,29 @@ class ShardedPipeline(_CommandCollector, PipelineCommands):
     """Commands for the keys of one component, executed together.
 
     Has every command method of redis-py's pipeline; each collects and returns the pipeline. Made
-    by `KeyShardedConnection.pipeline`. It can be used again once it was executed, also if that
-    failed; what was collected is forgotten then.
+    by `KeyShardedConnection.pipeline`. After `execute`, even a failed one, it is empty and can be
+    used again.
     """
 
     _is_async_client: Literal[False] = False  # how redis-py's commands tell types their replies
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """Send what was collected and return the replies, in the order of the calls.
+        """Send the collected commands and return the replies, in the order of the calls.
 
         Args:
-            raise_on_error: raise what failed, as one group; otherwise each failure stands in its
-                command's slot, as a ShardFailure. Either way everything else was executed.
+            raise_on_error: whether to raise all failures as one group. Otherwise each failed
+                command has a ShardFailure in its slot. All other commands run in both cases.
 
         Raises:
             ShardErrors: commands failed.
             CrossShardError: a command's keys live on different shards; nothing was sent.
-            RoutingError: a command is not known, has no key, or is part of a transaction; nothing
+            RoutingError: a command is unknown, has no key, or belongs to a transaction; nothing
                 was sent.
-            InvalidArgumentError: an argument is neither text, bytes nor a number; nothing was sent.
-            ConfigError: where the component lives is not known, or its shard count differs.
+            InvalidArgumentError: an argument is not text, bytes or a number; nothing was sent.
+            ConfigError: the component's entries cannot be used, or its shard count differs.
             ClosedError: the kit is closed.
 
-        Cost: one exchange with each shard concerned, all at the same time.
+        Cost: one exchange with each shard, all at the same time.
         """
         commands = self._take_commands()
         plane: ClientPlane = self._plane.plane()
@@ -226,7 +214,7 @@ class AsyncShardedPipeline(_CommandCollector, AsyncPipelineCommands):
         return prepared.finish(plane.clients.aget, raise_on_error)
 
     def __await__(self) -> Generator[Any, Any, Self]:
-        """Allow ``await pipe.get(key)``, as redis-py's pipeline does; nothing is waited for."""
+        """Allow ``await pipe.get(key)``, as redis-py's pipeline does. It waits for nothing."""
         yield from ()
         return self
 
@@ -239,37 +227,30 @@ class AsyncShardedPipeline(_CommandCollector, AsyncPipelineCommands):
 
 def _no_transaction(name: str) -> RoutingError:
     return RoutingError(
-        f"{name}: a pipeline over shards is no transaction",
+        f"{name}: a pipeline over shards is not a transaction",
         "use router[key].pipeline() for the keys of one shard",
     )
 
 
 class _Prepared:
-    """Commands prepared for being sent, by one version of the component.
+    """Commands prepared for sending, by one version of the component.
 
-    Most are *rows*: a name, its only key, further arguments, and no options. These are placed,
-    packed and finished together; each of the others is split first.
-
-    Args:
-        commands: what was collected.
-        component: the component, looked up once for each execution: what is split by one version
-            must not be sent by another.
-
-    Raises:
-        RoutingError: a command cannot be routed; says which one.
+    Most are *rows*: a name, its only key, further arguments, and no options. Rows are placed,
+    packed and finished together. All other commands are split first. One execution uses one version
+    of the component: commands split by one version must not be sent by another.
     """
 
     def __init__(self, commands: Sequence[tuple[Any, ...]], component: Component) -> None:
         self._commands = commands
         self._component = component
-        self._parts: dict[int, list[_ShardCommand]] = {}  # of what is split, by index
+        self._parts: dict[int, list[_ShardCommand]] = {}  # of split commands, by index
         self._rows: Sequence[tuple[Any, ...]] = commands
         self._keys: list[Key] = []
         self._replies = Replies()
         self._apart: list[_ShardCommand] = []
         kinds: set[tuple[Any, int]] = set()
         if set(map(type, commands)) <= {tuple} and all(commands):
-            with suppress(TypeError):  # a name that is no word
+            with suppress(TypeError):  # an unhashable name
                 kinds = set(zip(map(_NAME, commands), map(len, commands), strict=True))
         if kinds and all(starmap(has_plain_form, kinds)):
             self._keys = list(map(_KEY, commands))
@@ -277,7 +258,7 @@ class _Prepared:
             self._split_some()
         try:
             component.place_all(self._keys)
-        except RoutingError:  # looked at one by one, it is known which
+        except RoutingError:  # raise the error of the command that causes it
             for n, command in enumerate(commands):
                 _split_one(n, command, component)
             raise
@@ -300,11 +281,11 @@ class _Prepared:
         self._rows = rows
 
     def exchanges(self) -> Iterator[tuple[bool, Batch]]:
-        """Yield what goes out together, and whether over a link that leaves replies undecoded.
+        """Yield each batch, and whether its link leaves replies undecoded.
 
-        Mostly that is everything. But what blocks has a connection of its own, and so has what is
-        not decoded where the client decodes: they wait for what precedes them on their shard, and
-        what follows waits for them.
+        Usually this is one batch. A command that blocks has a connection of its own, and so has one
+        whose reply stays undecoded although the client decodes. Such a command waits for its
+        predecessors on its shard, and its successors wait for it.
         """
         component = self._component
         split = (part for parts in self._parts.values() for part in parts)
@@ -320,13 +301,15 @@ class _Prepared:
         latest: dict[Shard, tuple[int, object]] = {}
         for parts in self._parts.values():
             for part in parts:
-                raw = part.undecoded and _decodes(component, part.shard)
+                entry = component.entry_of(part.shard)
+                decodes = entry.resolved(entry_key(*part.shard)).get("decode_responses", False)
+                raw = part.undecoded and bool(decodes)
                 kind = object() if part.command.block is not None else raw
                 turn, before = latest.get(part.shard, (0, kind))
                 turn += kind != before
                 latest[part.shard] = turn, kind
                 exchanges.setdefault((turn, raw), []).append(part)
-        if len(exchanges) > 1:  # what cannot be sent is found before anything is
+        if len(exchanges) > 1:  # refuse arguments that cannot be sent before anything is sent
             for batch in exchanges.values():
                 for part in batch:
                     pack(part.command.args)
@@ -335,7 +318,7 @@ class _Prepared:
             yield raw, Partial([part.command for part in self._apart])
 
     def receive(self, replies: Replies) -> None:
-        """Take the replies to what was yielded last."""
+        """Store the replies to the batch yielded last."""
         if not self._apart:
             self._replies = replies
         for part, reply in zip(self._apart, replies, strict=False):
@@ -344,7 +327,7 @@ class _Prepared:
     def finish(
         self, client: Callable[[Component, int | None], Any], raise_on_error: bool
     ) -> list[Any]:
-        """Give each reply the form that redis-py's own clients give it; raise failures if asked."""
+        """Return replies as redis-py's own clients convert them; raise failures on request."""
         replies = self._merged() if self._parts else self._replies
         if replies.failed and raise_on_error:
             raise_failures(replies, own=False)
@@ -366,7 +349,7 @@ class _Prepared:
         return values
 
     def _merged(self) -> Replies:
-        """Return one reply for each command; a failure of a part is a failure of all."""
+        """Return one reply for each command. A failed part is the reply of the whole command."""
         merged, left = Replies(), iter(self._replies)
         for n, command in enumerate(self._commands):
             parts = self._parts.get(n)
@@ -383,7 +366,7 @@ class _Prepared:
 
 
 def _split_one(n: int, command: tuple[Any, ...], component: Component) -> list[_ShardCommand]:
-    """Return what each shard gets of the command with index ``n``."""
+    """Return each shard's share of the command with index ``n``."""
     try:
         return _split(*_collected(command), component)
     except RoutingError as error:
@@ -399,31 +382,34 @@ def _collected(command: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any
 def _split(
     args: tuple[Any, ...], options: dict[str, Any], component: Component
 ) -> list[_ShardCommand]:
-    """Cut a command into what each shard gets of it: one piece, if it cannot be split."""
+    """Return each shard's share of a command: one share if it cannot be split."""
     if EMPTY_RESPONSE in options:
         return []  # redis-py answers it without a server
     name, positions = command_name(args), key_positions(args)
     if name in _TRANSACTIONS:
         raise _no_transaction(name)
     if name in _SUBSCRIPTIONS:
-        raise RoutingError(f"{name}: a pipeline cannot listen", "use router[key].pubsub()")
+        raise RoutingError(f"{name}: a pipeline cannot subscribe", "use router[key].pubsub()")
     if not positions:
         raise RoutingError(
-            f"{name}: it has no key to route by", "send it to each shard: for client in router"
+            f"{name} has no key to route by", "send it to each shard: for client in router"
         )
     undecoded = NEVER_DECODE in options
     if len(positions) == 1:
         key = args[positions[0]]
         return [_ShardCommand(component.shard_of(key), key, args, (0,), undecoded)]
-    places = _places([args[position] for position in positions], component)
-    if len(places) == 1:
-        [(shard, _)] = places
+    request = Locate([(component.name, args[position]) for position in positions])
+    homes: dict[tuple[Shard, int | None], list[int]] = {}  # by shard and, on a cluster, by slot
+    for n, home in enumerate(locate(request, {component.name: component})):
+        homes.setdefault(home, []).append(n)
+    if len(homes) == 1:
+        [(shard, _)] = homes
         return [_ShardCommand(shard, args[positions[0]], args, range(len(positions)), undecoded)]
     if name not in _SPLIT:
-        shown = ", ".join(dict.fromkeys(str(shard) for shard, _ in places))
+        shown = ", ".join(dict.fromkeys(str(shard) for shard, _ in homes))
         raise CrossShardError(
-            f"{name}: its keys live on different shards ({shown})",
-            "keep keys that are used together on one shard by a common {tag} in their names",
+            f"{name}: the keys live on different shards ({shown})",
+            "use a common {tag} in the names of keys that belong together",
         )
     width = 2 if name == "MSET" else 1
     return [
@@ -434,26 +420,12 @@ def _split(
             mine,
             undecoded,
         )
-        for (shard, _), mine in places.items()
+        for (shard, _), mine in homes.items()
     ]
 
 
-def _places(keys: Sequence[Key], component: Component) -> dict[Place, list[int]]:
-    """Return which of the keys live where: in which shard and, on a cluster, which slot."""
-    request = Locate([(component.name, key) for key in keys])
-    places: dict[Place, list[int]] = {}
-    for n, place in enumerate(locate(request, {component.name: component})):
-        places.setdefault(place, []).append(n)
-    return places
-
-
-def _decodes(component: Component, shard: Shard) -> bool:
-    entry = component.entry_of(shard)
-    return bool(entry.resolved(entry_key(*shard)).get("decode_responses", False))
-
-
 def _merged(args: Sequence[Any], parts: Sequence[_ShardCommand]) -> Reply:
-    """Merge the replies to a command's pieces; a failure of one is a failure of all."""
+    """Merge the replies to a command's shares. One failure is the reply of the whole command."""
     if len(parts) == 1:
         return parts[0].reply
     failed = next((part.reply for part in parts if isinstance(part.reply, ShardFailure)), None)
@@ -474,8 +446,8 @@ def _merged(args: Sequence[Any], parts: Sequence[_ShardCommand]) -> Reply:
 _NOT_OF_CALLBACKS = frozenset({"keys", EMPTY_RESPONSE, NEVER_DECODE})
 
 
-# Methods that send their arguments as they are, the key first. Collecting these without a detour
-# over redis-py's body takes a fifth of the time; called in another form, they go there.
+# Methods that send their arguments unchanged, the key first. Collecting them without redis-py's
+# method body takes a fifth of the time. Calls in another form use that body.
 _DIRECT = {
     **{name: (name.upper(), 1) for name in ("get", "getdel", "hgetall", "hkeys", "hlen", "hvals")},
     **{name: (name.upper(), 1) for name in ("llen", "persist", "pttl", "scard", "smembers")},

@@ -10,10 +10,9 @@
     followers = kit.id_pair_sharded("followers", shards=16)
     followers[42, 99].zadd("followers:99", {"42": 1.0})    # both sides of the pair on one shard
 
-A router looks its component up at every use, so a changed entry takes effect at once. Awaiting
-routers never wait: they use the cached component, so it has to be loaded first (``aconnect`` loads
-all; for a router of the default kit call ``await router.load()``), and a changed entry takes effect
-one use later.
+A router looks up its component at every use, so a changed entry takes effect at once. Awaiting
+routers never wait: they use the cached component. ``aconnect`` loads all components; for a router
+of the default kit call ``await router.load()``. A changed entry takes effect one use later.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ T = TypeVar("T")
 
 
 class Planes(Protocol):
-    """What routers ask for clients: a client plane, or the default kit's."""
+    """A client plane, or the default kit's."""
 
     def plane(self) -> ClientPlane:
         """Return the plane."""
@@ -54,11 +53,11 @@ class Planes(Protocol):
 
 
 class _Router(Generic[K]):
-    """A component, and which of its shards owns what.
+    """Chooses the shard of a component that owns a key.
 
     Args:
         component: the component's name.
-        shards: how many shards it has, checked at every use; None for as many as it has.
+        shards: the number of shards it must have, checked at every use; None for any number.
         placement: see `shardkit.kit.decorators.sharded_connection`.
         plane: where clients come from; by default the default kit.
         read_from: where reads of its clients and pipelines go; see
@@ -91,7 +90,7 @@ class _Router(Generic[K]):
         raise NotImplementedError
 
     def _now(self) -> Component:
-        """Return the component as it is now, its shard count checked."""
+        """Return the component's current version, its shard count checked."""
         component = self._look_up()
         if component is self._site.seen:
             return component
@@ -102,7 +101,7 @@ class _Router(Generic[K]):
         raise NotImplementedError
 
     def group(self, keys: Iterable[K]) -> dict[int, list[K]]:
-        """Return the keys by the number of the shard that owns them, each list in given order.
+        """Return keys by the number of the shard that owns them, each list in the given order.
 
         ``router.client(number)`` is that shard's client.
         """
@@ -113,7 +112,7 @@ class _Router(Generic[K]):
         return groups
 
     def __len__(self) -> int:
-        """How many shards there are; 1 for a component that is not sharded."""
+        """Return the number of shards; 1 for an unsharded component."""
         return max(1, len(self._now().shards))
 
     def __repr__(self) -> str:
@@ -129,19 +128,19 @@ class _BlockingRouter(_Router[K]):
         """Return the client of the shard that owns a key.
 
         Raises:
-            InvalidKeyError: it is no key.
+            InvalidKeyError: the key is not text, bytes or an integer.
             ShardCountError: the component has another number of shards.
-            ConfigError: where the component lives is not known.
+            ConfigError: the component's entries cannot be used.
 
         Cost: under 1 microsecond.
         """
         return self._plane.shard_connection(self._site, self._key(key))
 
     def client(self, shard: int) -> Client:
-        """Return the client of a shard, by its number.
+        """Return the client of the shard with number ``shard``.
 
         Raises:
-            MissingEntryError: there is no such shard.
+            MissingEntryError: the component has no such shard.
         """
         component = self._now()
         number = None if not component.shards and shard == 0 else shard
@@ -162,12 +161,12 @@ class _BlockingRouter(_Router[K]):
     ) -> Iterator[Any]:
         """Iterate over the keys of all shards, with SCAN.
 
-        A database that several shards share is scanned once. As with SCAN itself, a key that is
-        there throughout comes at least once.
+        A database that several shards share is scanned once. As with SCAN, a key that exists
+        throughout is returned at least once.
 
         Args:
             match: a pattern that keys must match.
-            count: about how many keys each exchange looks at.
+            count: about how many keys the server examines in each exchange.
             _type: the type that keys must have.
         """
         component = self._now()
@@ -184,16 +183,16 @@ class _AwaitingRouter(_Router[K]):
         """Return the awaiting client of the shard that owns a key; does not wait.
 
         Raises:
-            InvalidKeyError: it is no key.
+            InvalidKeyError: the key is not text, bytes or an integer.
             ShardCountError: the component has another number of shards.
-            MissingEntryError: the component was not read yet.
+            MissingEntryError: the component has not been read.
 
         Cost: under 1 microsecond.
         """
         return self._plane.cached_connection(self._site, self._key(key))
 
     def client(self, shard: int) -> AsyncClient:
-        """Return the awaiting client of a shard, by its number."""
+        """Return the awaiting client of the shard with number ``shard``."""
         component = self._now()
         number = None if not component.shards and shard == 0 else shard
         return self._plane.plane().clients_of(component).aget(component, number)
@@ -205,7 +204,7 @@ class _AwaitingRouter(_Router[K]):
         return iter([get(component, shard.number) for shard in component.all_shards()])
 
     async def load(self) -> Self:
-        """Read the component, so that the router can hand out its clients without waiting.
+        """Read the component, so that the router can return its clients without waiting.
 
         Raises:
             ConfigError: the component is missing or broken, or has another number of shards.
@@ -215,7 +214,7 @@ class _AwaitingRouter(_Router[K]):
         return self
 
     def pipeline(self) -> AsyncShardedPipeline:
-        """Return a pipeline for keys on any of the shards; its ``execute`` is awaited."""
+        """Return a pipeline for keys on any shard; its ``execute`` is awaited."""
         return AsyncShardedPipeline(self._plane, self._site)
 
     async def scan_iter(
@@ -246,7 +245,7 @@ class _ByPair(_Router[Pair]):
         return pair_key(*pair)
 
     def shard_of(self, first: Key, second: Key) -> int:
-        """Return the number of the shard that owns a pair of ids, given in either order."""
+        """Return the number of the shard that owns a pair of ids, in either order."""
         return self._now().place(pair_key(first, second))
 
 
@@ -254,32 +253,32 @@ class KeyShardedConnection(_ByKey, _BlockingRouter[Key]):
     """Routes by key: ``router[key]`` is the redis-py client of the shard that owns the key."""
 
     def mget(self, keys: Key | Iterable[Key], *args: Key) -> list[Any]:
-        """Return the values of keys on any shards, in their order; None for what is missing.
+        """Return the values of keys on any shards, in their order; None for missing keys.
 
         Args:
-            keys: a key or several, in a list or any iterable.
+            keys: a key, or several in a list or any iterable.
             *args: further keys.
 
         Raises:
             ShardErrors: shards failed.
-            InvalidKeyError: a key is none; nothing of its page was sent.
+            InvalidKeyError: a key cannot be routed; nothing of its page was sent.
 
         Cost: one exchange with each shard for each 50,000 keys, all shards at the same time.
         """
         return self._bulk(lambda component: bulk.mget(component, bulk.keys_of(keys, args)))
 
     def mget_iter(self, keys: Iterable[Key], page_size: int = bulk.PAGE) -> Iterator[Any]:
-        """Iterate over the values of any number of keys, a page of them in memory at a time.
+        """Iterate over the values of any number of keys, with one page in memory at a time.
 
         Args:
-            keys: the keys, of any iterable.
-            page_size: how many are asked for in one exchange.
+            keys: the keys, in any iterable.
+            page_size: the number of keys in one exchange.
         """
         for page in pages(keys, bulk.checked_size(page_size)):
             yield from self.mget(page)
 
     def mset(self, mapping: Mapping[Any, Argument]) -> bool:
-        """Set keys on any shards to values; atomic on each shard up to a chunk, not over them.
+        """Set keys on any shards to values: atomic for each chunk of a shard, not over shards.
 
         Args:
             mapping: values by key.
@@ -295,19 +294,19 @@ class KeyShardedConnection(_ByKey, _BlockingRouter[Key]):
         return self._bulk(lambda component: bulk.mset(component, mapping))
 
     def delete(self, *names: Key) -> int:
-        """Delete keys on any shards; return how many there were. Cost: as `mget`."""
+        """Delete keys on any shards; return how many existed. Cost: as `mget`."""
         return self._bulk(lambda component: bulk.total(component, "DEL", names))
 
     def unlink(self, *names: Key) -> int:
-        """Delete keys, whose memory is freed in the background; see `delete`."""
+        """Delete keys and free their memory in the background; see `delete`."""
         return self._bulk(lambda component: bulk.total(component, "UNLINK", names))
 
     def exists(self, *names: Key) -> int:
-        """Return how many of the keys exist; one that is given twice counts twice."""
+        """Return how many of the keys exist; a key that is given twice counts twice."""
         return self._bulk(lambda component: bulk.total(component, "EXISTS", names))
 
     def touch(self, *names: Key) -> int:
-        """Note that keys were used; return how many of them exist."""
+        """Update the keys' access time; return how many of them exist."""
         return self._bulk(lambda component: bulk.total(component, "TOUCH", names))
 
     def each(
@@ -322,14 +321,14 @@ class KeyShardedConnection(_ByKey, _BlockingRouter[Key]):
 
         Args:
             command: a command whose only key is its first argument.
-            keys: the keys; several of any shards.
-            *args: what follows the key, the same for all.
-            raise_on_error: raise what failed, as one group; otherwise each failure stands in its
-                key's place, as a ShardFailure.
+            keys: the keys, on any shards.
+            *args: the arguments after the key, the same for all keys.
+            raise_on_error: whether to raise all failures as one group. Otherwise each failed key
+                has a ShardFailure in its slot.
 
         Raises:
-            ShardErrors: commands failed; all others were executed.
-            RoutingError: the command is not known, or its keys are given in another way.
+            ShardErrors: commands failed; all others ran.
+            RoutingError: the command is unknown, or its first argument is not its only key.
 
         Cost: as `mget`.
         """
@@ -350,12 +349,12 @@ class KeyShardedConnection(_ByKey, _BlockingRouter[Key]):
                 while True:
                     batch = steps.send(send(batch))
         except StopIteration as done:
-            found: T = done.value
-            return found
+            result: T = done.value
+            return result
 
 
 class IdPairShardedConnection(_ByPair, _BlockingRouter[Pair]):
-    """Routes by a pair of ids, for relations whose both halves shall live on one shard.
+    """Routes by a pair of ids, for relations whose two halves live on one shard.
 
     ``router[a, b]`` and ``router[b, a]`` are one client: ids compare as numbers, and the pair is
     placed by the key ``<lower>:<higher>``.
@@ -382,19 +381,19 @@ class AsyncKeyShardedConnection(_ByKey, _AwaitingRouter[Key]):
         return await self._bulk(lambda component: bulk.mset(component, mapping))
 
     async def delete(self, *names: Key) -> int:
-        """Delete keys on any shards; return how many there were. Cost: as `mget`."""
+        """Delete keys on any shards; return how many existed. Cost: as `mget`."""
         return await self._bulk(lambda component: bulk.total(component, "DEL", names))
 
     async def unlink(self, *names: Key) -> int:
-        """Delete keys, whose memory is freed in the background; see `delete`."""
+        """Delete keys and free their memory in the background; see `delete`."""
         return await self._bulk(lambda component: bulk.total(component, "UNLINK", names))
 
     async def exists(self, *names: Key) -> int:
-        """Return how many of the keys exist; one that is given twice counts twice."""
+        """Return how many of the keys exist; a key that is given twice counts twice."""
         return await self._bulk(lambda component: bulk.total(component, "EXISTS", names))
 
     async def touch(self, *names: Key) -> int:
-        """Note that keys were used; return how many of them exist."""
+        """Update the keys' access time; return how many of them exist."""
         return await self._bulk(lambda component: bulk.total(component, "TOUCH", names))
 
     async def each(
@@ -419,8 +418,8 @@ class AsyncKeyShardedConnection(_ByKey, _AwaitingRouter[Key]):
                 while True:
                     batch = steps.send(await send(batch))
         except StopIteration as done:
-            found: T = done.value
-            return found
+            result: T = done.value
+            return result
 
 
 class AsyncIdPairShardedConnection(_ByPair, _AwaitingRouter[Pair]):
@@ -429,11 +428,11 @@ class AsyncIdPairShardedConnection(_ByPair, _AwaitingRouter[Pair]):
 
 def _distinct(component: Component) -> list[Shard]:
     """Return a shard for each database that the component's shards live in."""
-    found: dict[tuple[str, ...], Shard] = {}
+    shards: dict[tuple[str, ...], Shard] = {}
     for shard in component.all_shards():
         fields = _DEFAULTS | component.entry_of(shard).resolved(entry_key(*shard))
-        found.setdefault(tuple(repr(fields[name]) for name in _DEFAULTS), shard)
-    return list(found.values())
+        shards.setdefault(tuple(repr(fields[name]) for name in _DEFAULTS), shard)
+    return list(shards.values())
 
 
 # The fields that tell one database from another.

@@ -441,7 +441,7 @@ def test_other_parameters_are_refused(kit: ShardKit) -> None:
         kit.ads(component="one").record_click("t", "a")
     with pytest.raises(ParameterMismatchError, match="kind is 'ads'"):
         kit.job_search("ads", component="one", shards=2).find([])
-    with pytest.raises(ShardCountError, match="has 4 shards, but this call says 3: keys would be"):
+    with pytest.raises(ShardCountError, match="has 4 shards, but this call says 3: it would look"):
         kit.ads(component="few", shards=3).target(BERLIN)
     with pytest.raises(InvalidArgumentError, match="averages_ttl=-1"):
         kit.ads(component="few", averages_ttl=-1)

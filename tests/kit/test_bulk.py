@@ -136,10 +136,10 @@ def test_what_cannot_be_right_is_refused(face: Face, router: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="a list that cannot be sent"):
         face.run(router.mset({"a": [1]}))
     for command, reason in [
-        ("MGET", "its only key behind its name"),
-        ("BLPOP", "its only key behind its name"),
-        ("EVAL", "its only key behind its name"),
-        ("HGET", "its only key behind its name"),  # without a field
+        ("MGET", "its first argument is not its only key"),
+        ("BLPOP", "its first argument is not its only key"),
+        ("EVAL", "its first argument is not its only key"),
+        ("HGET", "its first argument is not its only key"),  # without a field
         ("NONSENSE", "no command is known"),
         (None, "no command is known"),
     ]:

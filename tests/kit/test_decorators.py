@@ -295,10 +295,10 @@ def test_what_is_no_key_is_refused(kit: ShardKit, key: Any) -> None:
 
 def test_a_function_that_cannot_be_routed_is_refused_where_it_is_decorated(kit: ShardKit) -> None:
     for function, key, said in [
-        (lambda: None, None, "takes no connection"),
-        (lambda **options: None, None, "takes no connection"),
-        (lambda *, conn: None, None, "takes no connection"),
-        (lambda self: None, None, "takes no connection"),
+        (lambda: None, None, "has no parameter for a connection"),
+        (lambda **options: None, None, "has no parameter for a connection"),
+        (lambda *, conn: None, None, "has no parameter for a connection"),
+        (lambda self: None, None, "has no parameter for a connection"),
         (lambda conn: None, None, "has no parameter to route by"),
         (lambda conn, **options: None, None, "has no parameter to route by"),
         (lambda self, conn: None, None, "has no parameter to route by"),

@@ -90,7 +90,7 @@ def test_a_pipeline_can_be_used_again_also_after_a_failure(
     with pytest.raises(ShardErrors) as failed:
         pipe.lpush("a", 1).execute()
     assert "LPUSH was refused: WRONGTYPE" in str(failed.value)
-    with pytest.raises(CrossShardError, match="2, SINTER: its keys live on different shards"):
+    with pytest.raises(CrossShardError, match="2, SINTER: the keys live on different shards"):
         pipe.get("a").sinter(*apart(router)).execute()
     assert pipe.get("a").execute() == [b"1"]
 
@@ -207,7 +207,7 @@ def test_a_command_whose_keys_live_on_different_shards_is_refused(
     ):
         said = refused(router, collect)
         assert said.startswith("command 2, ")
-        assert f"its keys live on different shards ({shards})" in said
+        assert f"the keys live on different shards ({shards})" in said
         assert "{tag}" in said
 
 
@@ -234,7 +234,7 @@ def test_what_has_no_key_is_refused(router: shardkit.KeyShardedConnection) -> No
         "RANDOMKEY": lambda pipe: pipe.randomkey(),
     }.items():
         said = refused(router, collect)
-        assert f"command 2, {name}: it has no key to route by" in said
+        assert f"command 2, {name} has no key to route by" in said
         assert "for client in router" in said
 
 
@@ -251,10 +251,10 @@ def test_what_is_not_known_or_malformed_is_refused(router: shardkit.KeyShardedCo
 
 
 def test_a_subscription_is_refused(router: shardkit.KeyShardedConnection) -> None:
-    assert "command 2, SSUBSCRIBE: a pipeline cannot listen" in refused(
+    assert "command 2, SSUBSCRIBE: a pipeline cannot subscribe" in refused(
         router, lambda pipe: pipe.execute_command("SSUBSCRIBE", "channel")
     )
-    assert "command 2, SUBSCRIBE: it has no key" in refused(
+    assert "command 2, SUBSCRIBE has no key" in refused(
         router, lambda pipe: pipe.execute_command("SUBSCRIBE", "channel")
     )
 
@@ -266,11 +266,13 @@ def test_a_transaction_is_refused(router: shardkit.KeyShardedConnection) -> None
         "UNWATCH": lambda: pipe.unwatch(),
         "MULTI": lambda: pipe.multi(),
     }.items():
-        with pytest.raises(RoutingError, match=f"{name}: a pipeline over shards is no transaction"):
+        with pytest.raises(
+            RoutingError, match=f"{name}: a pipeline over shards is not a transaction"
+        ):
             begin()
     for name in ("MULTI", "EXEC", "WATCH", "DISCARD", "multi"):
         said = refused(router, lambda pipe, name=name: pipe.execute_command(name, "a"))
-        assert f"command 2, {name.upper()}: a pipeline over shards is no transaction" in said
+        assert f"command 2, {name.upper()}: a pipeline over shards is not a transaction" in said
     assert router["a"].pipeline().set("a", 1).execute() == [True]  # one shard has transactions
 
 

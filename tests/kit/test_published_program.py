@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -192,3 +193,18 @@ def test_parts_of_structures_are_served_by_the_count_that_they_say(
         with pytest.raises(ShardCountError, match="config:redis:followers:4 is one too many"):
             kit.score_ranges("f:1", component="followers", shards=4).page()
         assert kit.score_ranges("f:1", component="followers", shards=16).page() == []
+
+
+def test_an_async_kit_logs_nothing_and_needs_no_load(
+    server: LocalServer, config: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def use() -> tuple[int, bool]:
+        async with await shardkit.aconnect(f"redis://{server.address}") as kit:
+            router = kit.key_sharded("timelines", 8)
+            assert await router["home:42"].ping()
+            pairs = kit.id_pair_sharded("followers", 16).shard_of(99, 42)
+            found = await kit.search("docs", component="timelines", shards=8).index("a", "text")
+            return pairs, bool(found)
+
+    assert asyncio.run(use()) == (crc32(b"42:99") % 16, True)
+    assert caplog.messages == []

@@ -98,7 +98,7 @@ def test_pipelines_split_and_merge(kit: ShardKit) -> None:
     assert stored == [True] * 50
     assert (values, deleted, fields, found) == ([b"1", None, b"49"], 2, 1, {b"a": b"1"})
     assert len(set(router.scan_iter("k*"))) == 48
-    with pytest.raises(CrossShardError, match="1, SINTER: its keys live on different shards"):
+    with pytest.raises(CrossShardError, match="1, SINTER: the keys live on different shards"):
         pipe.sinter("a", "b", "c", "d", "e").execute()
     wrong, right = pipe.incr("h").incr("n").execute(raise_on_error=False)
     assert isinstance(wrong, CommandRefused)

@@ -291,7 +291,7 @@ class _Scanner:
 def _repack(shard: Shard, keys: Sequence[bytes]) -> Operation[list[KeyEncoding]]:
     """Rewrite keys, each atomically."""
     for page in pages(keys, _REPACKED_AT_ONCE):
-        yield [script_call(shard, script("doctor/repack"), [key]) for key in page]
+        yield [script_call(shard, script("admin/doctor/repack"), [key]) for key in page]
     return (yield from inspect_keys(shard, keys))
 
 
