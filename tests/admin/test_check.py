@@ -7,10 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import redis

@@ -19,8 +19,8 @@ from shardkit import ShardKit, ShardMap
 from shardkit.admin.doctor.diagnosis import diagnose, limit_changes
 from shardkit.admin.doctor.scan import scan
 from shardkit.errors import ShardErrors, ShardUnavailable
-from shardkit.network.survey import loses_scripts
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer, find_server
+from shardkit.network.survey import loses_scripts
 
 Cli = Callable[..., Result]
 ReadJson = Callable[..., Any]

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 from shardkit.cli.commands.config_validate import examine, line_of
 from shardkit.config.yaml_text import load_yaml

@@ -10,10 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
-import redis
 from cli_helpers import COMMAND, SECRET, Result, in_terminal, plain
 
 import shardkit

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from growth_helpers import FAST, Fleet, follow
-from shardkit.admin.growth.known_servers import KnownServers
 
 import shardkit
 from shardkit import ShardMap
@@ -24,6 +23,7 @@ from shardkit.admin.growth import (
     start_move,
     start_shard_move,
 )
+from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import GrowthError
 from shardkit.config.store import read_components
