@@ -30,7 +30,7 @@ from shardkit.admin.push import push
 from shardkit.admin.queue_status import QueueStatus, queue_names, queue_status
 from shardkit.admin.retire import Retirement, delete_data, last_known, remove, still_used
 from shardkit.admin.rotate import PasswordRotation, PendingProcess, abort_rotation, rotate
-from shardkit.admin.rules import CheckFinding
+from shardkit.network.rules import CheckFinding
 from shardkit.structures.upgrade import Upgrade
 
 __all__ = [

@@ -3,7 +3,7 @@
 ::
 
     each server once    PINGs, INFO, TIME, rights     ─┐
-    each database       SELECT, 100 keys of SCAN      ─┼─► shardkit.admin.rules ─► findings
+    each database       SELECT, 100 keys of SCAN      ─┼─► shardkit.network.rules ─► findings
     the config server   epoch, moves, failovers       ─┘
 
 Servers are asked in parallel. Nothing is changed.
@@ -19,20 +19,20 @@ from redis.exceptions import NoPermissionError
 
 from shardkit.admin.doctor.check import check_all
 from shardkit.admin.doctor.scan import scan
-from shardkit.admin.growth import moves, pending_fences, shard_moves
-from shardkit.admin.rules import (
+from shardkit.config.component import Component
+from shardkit.config.store import read_epoch
+from shardkit.errors import ConfigError, ConfigServerError
+from shardkit.kit.kit import ShardKit
+from shardkit.network.rules import (
     CheckFinding,
     ConfigFacts,
     JudgedEntry,
+    OpenMove,
     ServerProblem,
     Severity,
     group_by_server,
     judge,
 )
-from shardkit.config.component import Component
-from shardkit.config.store import read_epoch
-from shardkit.errors import ConfigError, ConfigServerError
-from shardkit.kit.kit import ShardKit
 from shardkit.network.server_queries import TIMEOUT
 from shardkit.network.survey import SurveyedEntry, survey, targets_of
 
@@ -126,6 +126,8 @@ def config_facts(config: Any) -> ConfigFacts:
     Raises:
         ConfigServerError: it cannot be read.
     """
+    from shardkit.admin.growth import moves, pending_fences, shard_moves  # much, rarely needed
+
     unreadable: list[ConfigError] = []
 
     def read(query: Callable[[], Iterable[Any]]) -> list[Any]:
@@ -140,11 +142,21 @@ def config_facts(config: Any) -> ConfigFacts:
             return []
 
     epoch = read_epoch(config)
-    started = [*read(lambda: moves(config)), *read(lambda: shard_moves(config))]
-    fences = read(lambda: pending_fences(config))
-    busy = bool(read(lambda: [1] * config.exists(_LEASE_KEY)))
-    unfinished = [move for move in started if move.phase not in _FINISHED]
-    return ConfigFacts(epoch, unfinished, fences, busy, unreadable)
+    started = [
+        *((move, move.source, ()) for move in read(lambda: moves(config))),
+        *((move, move.name, move.shards) for move in read(lambda: shard_moves(config))),
+    ]
+    return ConfigFacts(
+        epoch,
+        [
+            OpenMove(name, move.target, move.phase, shards)
+            for move, name, shards in started
+            if move.phase not in _FINISHED
+        ],
+        [(str(each.source), str(each.target)) for each in read(lambda: pending_fences(config))],
+        bool(read(lambda: [1] * config.exists(_LEASE_KEY))),
+        unreadable,
+    )
 
 
 def check_structures(

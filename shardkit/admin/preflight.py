@@ -1,8 +1,7 @@
 """Checks the servers that a push adds or changes, before clients are sent there.
 
-Each entry that the push adds or changes is surveyed (`shardkit.network.survey`) and judged by the
-rules of `shardkit.admin.rules`. Where an entry leaves one database for another, keys are sampled in
-both::
+Each entry that the push adds or changes is surveyed (`shardkit.network.survey`) and judged by
+`shardkit.network.rules`. Where an entry leaves one database for another, keys are sampled in both::
 
     old database  ── 100 keys ──┐
                                 ├─► are they in the new database too?
@@ -15,7 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardkit.admin.rules import (
+from shardkit.config.component import Component
+from shardkit.config.entry import Entry
+from shardkit.errors import few
+from shardkit.network.rules import (
     LOADING,
     MISPLACED_SHARE,
     NO_DATABASE,
@@ -28,9 +30,6 @@ from shardkit.admin.rules import (
     judge,
     keys_of_other_shards,
 )
-from shardkit.config.component import Component
-from shardkit.config.entry import Entry
-from shardkit.errors import few
 from shardkit.network.survey import (
     SurveyedEntry,
     Target,

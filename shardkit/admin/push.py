@@ -42,29 +42,29 @@ def push(
 
     Args:
         config: a client of the config server.
-        shard_map: what shall be there; components that it does not describe stay as they are.
+        shard_map: the map to push; components that it does not describe stay unchanged.
         timeout: seconds for one answer of a data server.
         connector: connects to the data servers; with `shardkit.testing.MemoryServers`, pass these.
         options: ``force``, ``prune``, ``has_data``, ``sample``, ``epoch``, ``above``, ``author``
             and ``message``, as in `shardkit.config.store.push`.
 
     Returns:
-        What was changed. A server that could not be told is logged as a warning.
+        The changes. A server that could not witness the push is logged as a warning.
 
     Raises:
         PushRefusedError: the push would strand data, or another one came in between.
         ConfigError: the map cannot be pushed.
         ConfigServerError: the config server cannot be read or written.
     """
-    # Those before the push too: clients that have not read it yet still use them.
+    # Include the old components: clients that have not read the push yet still use them.
     known = [*_components(config, shard_map), *shard_map.components.values()]
     changes = store.push(config, shard_map, **options)
     epoch = store.read_epoch(config)
     missed = attest(known, epoch, timeout, connector)
     if missed:
         logger.warning(
-            "%s could not be told of epoch %d; a config server that is restored from an old "
-            "snapshot is noticed by the others",
+            "%s did not witness epoch %d; the other servers still detect a config server that was "
+            "restored from an old snapshot",
             few(missed, ", "),
             epoch,
         )
@@ -72,7 +72,7 @@ def push(
 
 
 def _components(config: redis.Redis, shard_map: ShardMap) -> Iterable[Component]:
-    """Return what is pushed so far; nothing if it cannot be used, as the push then says."""
+    """Return the current components; none if they are unusable, which the push then reports."""
     try:
         return store.read_components(config, shard_map.components).values()
     except ConfigServerError:

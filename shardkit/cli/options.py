@@ -40,7 +40,7 @@ class Session:
 
     Attributes:
         debug: errors show a traceback.
-        timed: warnings say when; for what runs for days.
+        timed: whether warnings have a time; for commands that run for days.
         noted: the notes that were written, each once.
     """
 
@@ -260,7 +260,7 @@ def topology_of(where: str | None) -> Entry | ShardMap:
     if not where:
         raise ConfigError(
             f"no topology was named, and ${ENVIRONMENT} is not set",
-            f"say --config MAP|URL, or export {ENVIRONMENT}",
+            f"use --config MAP|URL, or export {ENVIRONMENT}",
         )
     return Entry({"url": where}, "config server") if is_url(where) else ShardMap.load(where)
 
@@ -378,7 +378,7 @@ def config_server(where: str | None, shard_map: ShardMap | None = None) -> Entry
     if named is not None and named.config_server is not None:
         return named.config_server
     what = f"{named.source} names no config_server" if named else "no config server was named"
-    raise ConfigError(what, "say --config redis://HOST:PORT, or add config_server: to the map")
+    raise ConfigError(what, "use --config redis://HOST:PORT, or add config_server: to the map")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TextIO, TypeAlias
 
 from rich.console import Console, Group, RenderableType
@@ -120,8 +120,8 @@ class Output:
     # ---- the answer
 
     def document(self, value: Any, *, indent: int | None = 2) -> None:
-        """Write the answer as JSON."""
-        sys.stdout.write(json.dumps(value, indent=indent) + "\n")
+        """Write the answer as JSON; dataclasses in it become objects of their fields."""
+        sys.stdout.write(json.dumps(value, indent=indent, default=asdict) + "\n")
         sys.stdout.flush()
 
     def line(self, text: str = "", style: str = "") -> None:

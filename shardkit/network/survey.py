@@ -8,7 +8,7 @@
     catalogue (a cluster)      ─► CLUSTER NODES of any node ─► every node, in parallel
     cart (by Sentinels)        ─► the address of the master ─► that server
 
-Nothing is judged here: `shardkit.admin.rules` turns facts into problems.
+Nothing is judged here: `shardkit.network.rules` turns facts into problems.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.admin.growth import start_shard_move
 from shardkit.admin.growth.fence import fence_value
-from shardkit.admin.rules import ConfigFacts, judge
 from shardkit.cli.app import app
 from shardkit.config.entry import Entry
 from shardkit.local import LocalServer
 from shardkit.network import survey as module
+from shardkit.network.rules import ConfigFacts, judge
 from shardkit.network.survey import ServerFacts, SurveyedEntry, Target, survey, targets_of
 
 Run = Callable[..., Any]

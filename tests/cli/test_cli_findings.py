@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shardkit.cli.commands.config_validate import examine, line_of
+from shardkit.admin.map_file import examine, line_of
 from shardkit.config.yaml_text import load_yaml
 
 TEXT = """\

@@ -16,9 +16,9 @@ from cli_helpers import COMMAND, SECRET, Result, in_terminal, plain
 
 import shardkit
 from shardkit import Entry, ShardMap
-from shardkit.admin.rules import ConfigFacts
 from shardkit.cli.commands import status
 from shardkit.local import LocalServer, LocalServers
+from shardkit.network.rules import ConfigFacts
 from shardkit.network.server_queries import query_all
 
 Cli = Callable[..., Result]

@@ -43,10 +43,10 @@ from shardkit.admin.growth import (
 )
 from shardkit.admin.preflight import preflight
 from shardkit.admin.retire import Retirement
-from shardkit.admin.rules import judge
 from shardkit.config import store
 from shardkit.errors import ConfigError, ShardErrors
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
+from shardkit.network.rules import judge
 from shardkit.network.survey import survey, targets_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "rights.md"

@@ -14,7 +14,7 @@ from typing import Final
 from shardkit.admin.doctor.scan import ScanResult
 from shardkit.admin.doctor.summary import KeyGroup, KeyStatistics, StoredStructure
 from shardkit.admin.doctor.targets import ServerInfo
-from shardkit.admin.rules import eviction
+from shardkit.network.rules import eviction
 from shardkit.structures.base.parameters import meta_key
 from shardkit.structures.encodings.limits import FORMS, Excess, beyond, recommend
 
@@ -160,9 +160,9 @@ def diagnose(scan: ScanResult) -> Diagnosis:
         for server in (scan.servers[id_] for id_ in sorted(servers)):
             has_structures = any(owner == component for owner, _ in scan.structures)
             if has_structures and server.policy != "noeviction":
-                problem = eviction(server.policy)
-                text = f"{server.address} {problem.text}"
-                broken.append(Finding(component, None, "", EVICTION, 0, text, problem.remedy))
+                text = f"{server.address} {eviction(server.policy).text}"
+                remedy = "CONFIG SET maxmemory-policy noeviction"
+                broken.append(Finding(component, None, "", EVICTION, 0, text, remedy))
             if server.loses_scripts:
                 text = (
                     f"{server.address} appends to a file, and its default user is off without "

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import click
 
 from shardkit.admin.check import CheckReport, check, check_structures
-from shardkit.admin.rules import CheckFinding
 from shardkit.cli.options import (
     ShardOptions,
     common_options,
@@ -24,6 +22,7 @@ from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Styled, word
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, table_of
 from shardkit.cli.text import counted
+from shardkit.network.rules import CheckFinding
 from shardkit.network.server_queries import TIMEOUT
 
 
@@ -86,7 +85,7 @@ def check_command(
                 "shards": report.shards,
                 "sampled_keys": report.keys,
                 "structures": structures_read,
-                "findings": [asdict(finding) for finding in report.findings],
+                "findings": report.findings,
             }
         )
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -60,7 +60,7 @@ _MOST_FINDINGS = 5  # that an error lists
     type=click.IntRange(min=0),
     metavar="EPOCH",
     help="After the config server was restored from an old snapshot: give every component of MAP a "
-    "higher epoch than this, which clients have seen and say in their log.",
+    "higher epoch than this, which clients have seen and log.",
 )
 @click.option(
     "--restored",
@@ -126,7 +126,7 @@ class _PushOptions:
 def _push(
     options: _PushOptions, output: Output, client: redis.Redis, server: str, wanted: ShardMap
 ) -> None:
-    """Show what a push changes, look at what it points clients at, carry it out, and say so."""
+    """Show what a push changes, check the servers of changed entries, and carry it out."""
     above, dry_run = options.above, options.dry_run
     difference = compare(client, wanted, options.prune, options.size)
     changes = difference.changes
@@ -170,7 +170,7 @@ def _push(
             {
                 "pushed": not dry_run,
                 **document(server, difference, changes),
-                "findings": [asdict(finding) for finding in findings],
+                "findings": findings,
             }
         )
     elif dry_run:
@@ -185,7 +185,7 @@ def _above(witnessed: int, above: int | None) -> int:
     if not witnessed and above is None:
         raise ConfigError(
             "no server of the map's components has witnessed an epoch",
-            "say --above EPOCH: clients have the number in their log",
+            "use --above EPOCH: clients log the number",
         )
     return max(witnessed, above or 0)
 

@@ -86,7 +86,7 @@ def _column_option(name: str, help: str) -> Callable[[Any], Any]:  # noqa: A002 
     default=GRACE,
     show_default=True,
     metavar="SECONDS",
-    help="How long the old data stays for look-ups in progress.",
+    help="How long the old data stays for lookups in progress.",
 )
 @common_options
 def import_(

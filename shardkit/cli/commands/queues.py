@@ -51,7 +51,7 @@ def _opened(topology: OpenTopology, component: str, name: str) -> TaskQueues[Blo
     type=click.FloatRange(min=0),
     default=0,
     metavar="SECONDS",
-    help="Watch them for so long, and show how they grow.",
+    help="Watch them for this time, and show how they grow.",
 )
 @common_options
 def show(
@@ -107,7 +107,7 @@ _FIELDS: tuple[Field[QueueStatus], ...] = (
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="At most so many, the oldest first.",
+    help="At most this many, the oldest first.",
 )
 @common_options
 def dead(
@@ -182,7 +182,7 @@ def revive(
     """
     output = Output(as_json)
     if bool(ids) == every:
-        raise click.UsageError("name the tasks, or say --all")
+        raise click.UsageError("name the tasks, or use --all")
     with opened(where) as topology:
         found = _opened(topology, component, name)
         if every:

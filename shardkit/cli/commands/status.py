@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
 import click
+from redis.exceptions import NoPermissionError
 
-from shardkit.admin.check import config_facts
-from shardkit.admin.rules import (
-    LOADING,
-    OK,
-    QUICK,
-    CheckFinding,
-    ConfigFacts,
-    JudgedEntry,
-    ServerProblem,
-    Severity,
-    judge,
-)
 from shardkit.cli.options import (
     ShardOptions,
     common_options,
@@ -48,7 +38,19 @@ from shardkit.cli.output import (
 from shardkit.cli.rows import Field, column_only, json_row, json_rows, table_of
 from shardkit.cli.text import counted, shard_list, size
 from shardkit.config.entry import Entry
+from shardkit.config.store import read_epoch
 from shardkit.errors import ConfigError, few
+from shardkit.network.rules import (
+    LOADING,
+    OK,
+    QUICK,
+    CheckFinding,
+    ConfigFacts,
+    JudgedEntry,
+    ServerProblem,
+    Severity,
+    judge,
+)
 from shardkit.network.server_queries import TIMEOUT
 from shardkit.network.survey import ServerFacts, survey, targets_of
 from shardkit.operations.commands import Shard
@@ -160,10 +162,16 @@ def _survey(
 
 
 def _config_facts(server: Entry) -> ConfigFacts:
-    """Read what the config server records; nothing if it cannot be read, which its row says."""
+    """Read what the config server records; nothing if it cannot be read, as its row then shows."""
     try:
         with connected(server) as client:
-            return config_facts(client)
+            epoch = read_epoch(client)
+            with suppress(NoPermissionError):
+                if any(client.scan_iter(match="config:growth:*", count=1000)):
+                    from shardkit.admin.check import config_facts  # loads all of admin/
+
+                    return config_facts(client)
+            return ConfigFacts(epoch)
     except ConfigError:
         return ConfigFacts()
 
@@ -201,7 +209,7 @@ def _show(output: Output, servers: bool, fleet: _Fleet) -> int:
 
 
 class _StatusRow(Protocol):
-    """What one row shows: a shard, or with --servers a server."""
+    """The data of a row: a shard, or with --servers a server."""
 
     @property
     def server(self) -> ServerFacts: ...
@@ -377,6 +385,6 @@ def _document(output: Output, fleet: _Fleet) -> dict[str, Any]:
         "ok": fleet.ok,
         "config_server": config_server and json_row(described, config_server),
         "shards": json_rows(_shard_fields(output, fleet.rows, wide=True), shards),
-        "findings": [asdict(finding) for finding in fleet.findings],
+        "findings": list(fleet.findings),
         "broken": {name: str(error) for name, error in fleet.broken.items()},
     }

@@ -80,6 +80,7 @@ from shardkit.errors import (
     ParameterMismatchError,
     ShardFailure,
 )
+from shardkit.network.rules import evicted
 from shardkit.operations.commands import (
     Argument,
     Command,
@@ -454,14 +455,6 @@ def _warn_of_eviction(metas: Sequence[Metadata], replies: Sequence[Reply]) -> No
                 policy,
                 evicted(policy),
             )
-
-
-def evicted(policy: str) -> str:
-    """Return what a server with a ``maxmemory-policy`` does to structures, in words."""
-    which = "lose"
-    if policy.startswith("volatile"):
-        which = "that expire, or were created again within a minute of their deletion, lose"
-    return f"structures {which} parts and parameters as memory runs out"
 
 
 def _look_for_data(meta: Metadata) -> Operation[None]:

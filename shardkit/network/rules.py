@@ -4,7 +4,7 @@
 
     network/survey.py ─► facts ─► judge() ─► problems ─┬─► status   quick ones, by shard
                                                        ├─► check    all, by server and shard
-                                                       └─► preflight  those of changed entries
+                                                       └─► a push   those of changed entries
 
 Each problem has a kind, by which a command chooses what it shows. No I/O.
 """
@@ -18,15 +18,12 @@ from enum import IntEnum
 import redis
 from redis.exceptions import AuthenticationError, BusyLoadingError, ResponseError
 
-from shardkit.admin.growth import Fence, ServerMove, ShardMove
-from shardkit.admin.growth.fence import move_of
 from shardkit.config.component import Component
 from shardkit.errors import ConfigError
 from shardkit.network.survey import ServerFacts, SurveyedEntry, reason
 from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import meaning
 from shardkit.routing.keys import hash_tag
-from shardkit.structures.base.parameters import evicted
 
 SLOW_PING = 0.25  # seconds
 MISPLACED_SHARE = 0.1  # the share of sampled keys that may belong elsewhere
@@ -121,20 +118,38 @@ class JudgedEntry:
 
 
 @dataclass(frozen=True)
+class OpenMove:
+    """A move that the config server records as unfinished.
+
+    Attributes:
+        name: the name by which it is resumed: a server or a shard.
+        target: the server that the data moves to.
+        phase: how far it has come.
+        shards: the shards that move; empty if all of a server does.
+    """
+
+    name: str
+    target: str
+    phase: str
+    shards: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class ConfigFacts:
     """What the config server reports about unfinished work.
 
     Attributes:
         epoch: its ``config:epoch``; None if it could not be read.
         moves: the moves that were started and are not finished.
-        fences: masters that were replaced while they were down, and are not fenced yet.
+        replaced: masters that were replaced while they were down and do not follow yet, and the
+            servers that replaced them.
         busy: whether a process works on a move or failover now.
-        unreadable: why moves or fences could not be read.
+        unreadable: why moves or replaced masters could not be read.
     """
 
     epoch: int | None = None
-    moves: Sequence[ServerMove | ShardMove] = ()
-    fences: Sequence[Fence] = ()
+    moves: Sequence[OpenMove] = ()
+    replaced: Sequence[tuple[str, str]] = ()
     busy: bool = False
     unreadable: Sequence[ConfigError] = ()
 
@@ -297,6 +312,14 @@ def _memory(facts: ServerFacts) -> Iterator[ServerProblem]:
         yield eviction(policy)
 
 
+def evicted(policy: str) -> str:
+    """Return what a server with a ``maxmemory-policy`` does to structures, in words."""
+    which = "lose"
+    if policy.startswith("volatile"):
+        which = "that expire, or were created again within a minute of their deletion, lose"
+    return f"structures {which} parts and parameters as memory runs out"
+
+
 def eviction(policy: str) -> ServerProblem:
     """Return the problem of a server with a ``maxmemory-policy`` that evicts keys."""
     return ServerProblem(
@@ -387,7 +410,7 @@ def of_entry(row: SurveyedEntry, config: ConfigFacts = ConfigFacts()) -> Iterato
             of_server=False,
         )
     if database.fence is not None and target.shard is not None and not target.node:
-        yield _closed(target.shard, database.fence, config)
+        yield _closed(str(target.shard), config)
     if target.node or target.component is None or target.shard is None:
         return
     strange = keys_of_other_shards(target.component, target.shard, database.keys or ())
@@ -401,7 +424,7 @@ def of_entry(row: SurveyedEntry, config: ConfigFacts = ConfigFacts()) -> Iterato
         )
 
 
-def _closed(shard: Shard, fence: bytes, config: ConfigFacts) -> ServerProblem:
+def _closed(shard: str, config: ConfigFacts) -> ServerProblem:
     if config.busy:
         return ServerProblem(
             CLOSED,
@@ -410,14 +433,11 @@ def _closed(shard: Shard, fence: bytes, config: ConfigFacts) -> ServerProblem:
             _WARNING,
             of_server=False,
         )
-    id_ = move_of(fence)
-    names = [
-        each.name for each in config.moves if isinstance(each, ShardMove) and each.id == id_
-    ] or [str(shard)]
+    name = next((move.name for move in config.moves if shard in move.shards), shard)
     return ServerProblem(
         CLOSED,
         "is closed by a move of its shards that was interrupted: clients wait, and then fail",
-        f"shardkit move resume {names[0]}",
+        f"shardkit move resume {name}",
         _CRITICAL,
         of_server=False,
     )
@@ -480,20 +500,19 @@ def _of_config_server(rows: Sequence[SurveyedEntry], config: ConfigFacts) -> Ite
     for error in config.unreadable:
         yield CheckFinding(CONFIG, error.message, error.remedy, kind=CONFIG)
     for move in config.moves:
-        name = move.name if isinstance(move, ShardMove) else move.source
         state = "is running" if config.busy else "was interrupted"
         yield CheckFinding(
-            name,
+            move.name,
             f"its move to {move.target} {state} (phase {move.phase})",
-            "see: shardkit move status" if config.busy else f"shardkit move resume {name}",
+            "see: shardkit move status" if config.busy else f"shardkit move resume {move.name}",
             warning=config.busy,
             kind=MOVE,
         )
-    for fence in config.fences:
+    for source, successor in config.replaced:
         yield CheckFinding(
-            str(fence.source),
-            f"was replaced by {fence.target}, and does not follow it yet: it takes writes that are "
-            "lost if it comes back as a master",
+            source,
+            f"was replaced by {successor} and does not follow it yet: if it comes back as a "
+            "master, writes to it are lost",
             "shardkit failover --guard 0",
             warning=True,
             kind=FAILOVER,
