@@ -29,22 +29,13 @@ from shardkit.operations.commands import Key, Shard
 
 @dataclass(frozen=True)
 class Difference:
-    """What a push of a map would change.
-
-    Attributes:
-        changes: one for each component of the push, by name.
-        sample: by component, the keys whose placement was compared.
-        real: the components whose sample comes from their servers.
-        left: components that the map does not describe and the push does not touch.
-        epoch: `config:epoch` before the push.
-        current: the components of the push as they are on the config server, if readable.
-    """
+    """What a push of a map would change."""
 
     changes: Sequence[ComponentChange]
-    sample: Mapping[str, Sequence[Key]]
-    real: frozenset[str]
-    left: Sequence[str]
-    epoch: int
+    sample: Mapping[str, Sequence[Key]]  # whose placement was compared, by component
+    real: frozenset[str]  # components whose sample comes from their servers
+    left: Sequence[str]  # components that the push does not touch
+    epoch: int  # before the push
     current: Mapping[str, Component]
 
     @property
@@ -55,12 +46,6 @@ class Difference:
 
 def compare(client: redis.Redis, shard_map: ShardMap, prune: bool, size: int) -> Difference:
     """Find what a push would change.
-
-    Args:
-        client: a client of the config server.
-        shard_map: the map to push.
-        prune: whether the push removes components that the map does not describe.
-        size: how many keys of each component to sample.
 
     Raises:
         ConfigServerError: the config server cannot be read.

@@ -19,17 +19,7 @@ from shardkit.errors import ConfigError, InvalidEntryError
 
 @dataclass(frozen=True, slots=True)
 class FileProblem:
-    """One problem, or warning, of a file.
-
-    Attributes:
-        file: its path.
-        line: the line of the field, or of the part that contains it; 0 if unknown.
-        field: the path of the field: ``components.unique.shards[3].port``.
-        value: its value, masked; empty if that does not help.
-        problem: what is wrong.
-        remedy: what to do about it.
-        warning: whether the map can still be used.
-    """
+    """One problem, or warning, of a file."""
 
     file: str
     line: int
@@ -89,13 +79,7 @@ def _remedy(problem: Problem) -> str:
 
 
 def line_of(value: Any, path: str, line: int = 0) -> int:
-    """Return the line of a field in a loaded file, or of the nearest part that contains it.
-
-    Args:
-        value: the result of `shardkit.config.yaml_text.load_yaml`.
-        path: ``components.unique.shards[3].port``. Names may contain dots.
-        line: the line of ``value``.
-    """
+    """Return the line of a field in a loaded file, or of the nearest part that contains it."""
     path = path.lstrip(". ")
     index = re.match(r"\[(\d+)\]", path)
     number = int(index[1]) if index else None

@@ -24,24 +24,18 @@ from shardkit.network.rules import (
     REFUSED,
     RESTART,
     RIGHTS,
+    SAMPLING,
     UNREACHABLE,
     UNUSABLE,
     WRONG_ROLE,
     judge,
     keys_of_other_shards,
 )
-from shardkit.network.survey import (
-    SurveyedEntry,
-    Target,
-    query_entries,
-    reason,
-    survey,
-    targets_of,
-)
+from shardkit.network.survey import SurveyedEntry, Target, query_entries, reason, survey, targets_of
 from shardkit.routing.placement import DEFAULT, placement
 
 _SHOWN = frozenset(
-    {UNUSABLE, UNREACHABLE, REFUSED, LOADING, NO_DATABASE, WRONG_ROLE, RIGHTS, RESTART}
+    {UNUSABLE, UNREACHABLE, REFUSED, LOADING, NO_DATABASE, WRONG_ROLE, RIGHTS, RESTART, SAMPLING}
 )
 _PLACEMENTS = (DEFAULT, "slot", "rendezvous", "redis-in-action")
 _FEWEST_KEYS = 20  # that tell one placement from another
@@ -49,16 +43,7 @@ _FEWEST_KEYS = 20  # that tell one placement from another
 
 @dataclass(frozen=True, slots=True)
 class PreflightFinding:
-    """A problem with one entry of a push.
-
-    Attributes:
-        component: its component.
-        entry: its key; for a replica ``… replicas[0]``.
-        address: where it points.
-        problem: what is wrong.
-        remedy: what to do about it.
-        warning: whether it may be intended.
-    """
+    """A problem with one entry of a push."""
 
     component: str
     entry: str
@@ -164,8 +149,6 @@ def _own_problems(change: _Change, surveyed: _Surveyed) -> Iterator[PreflightFin
     row = surveyed[change.target.entry]
     judged = judge([SurveyedEntry(change.target, row.number, row.server)], kinds=_SHOWN)
     for problem in judged.entries[0].problems:
-        if problem.kind == RIGHTS and change.target.node:
-            continue  # nothing is written to a replica
         yield change.finding(problem.text, problem.remedy, problem.kind == RESTART)
 
 

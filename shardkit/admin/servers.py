@@ -24,13 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ServerIdentity:
-    """Which server answers, whatever its name.
-
-    Attributes:
-        server: its ``run_id``; for a client of a cluster, the cluster.
-        data: the data that it holds: the same for a master and its replicas (``master_replid``),
-            and for all nodes of a cluster.
-    """
+    """Which server answers, whatever its name."""
 
     server: str
     data: str

@@ -19,15 +19,7 @@ from shardkit.routing.placement import slot_of, slot_ranges
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """The explanation of a key's placement.
-
-    Attributes:
-        number: the shard's number; None for a component that is not sharded.
-        hashed: the hashed bytes: the key, or its tag; empty if nothing is hashed.
-        is_tag: whether the hashed bytes are a tag.
-        hash: their hash; None if there is none.
-        text: the explanation in a few words.
-    """
+    """The explanation of a key's placement."""
 
     number: int | None
     hashed: bytes

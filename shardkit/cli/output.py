@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -96,11 +97,7 @@ def _is_shown(cell: Cell) -> bool:
 
 
 class Output:
-    """The output of one command.
-
-    Args:
-        as_json: whether the answer is one JSON document.
-    """
+    """The output of one command."""
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
@@ -195,7 +192,8 @@ def write_private(path: str, text: str) -> None:
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
-        os.fchmod(descriptor, 0o600)  # the file may have existed before
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # never /dev/null
+            os.fchmod(descriptor, 0o600)  # the file may have existed before
         file.write(text)
 
 

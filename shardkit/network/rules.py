@@ -48,6 +48,7 @@ NO_INFO = "no info"  # the user must not run INFO
 NEARLY_FULL, CLIENTS, PERSISTENCE = "nearly full", "clients", "persistence"
 REPLICAS, LAG, CLOCK, RIGHTS, RESTART = "replicas", "lag", "clock", "rights", "restart"
 KEYS = "keys"  # the database holds keys of other shards
+SAMPLING = "sampling"  # the user must not run SELECT or SCAN
 CONFIG, MOVE, FAILOVER = "config server", "move", "failover"
 
 QUICK = frozenset(
@@ -65,26 +66,31 @@ class Severity(IntEnum):
     CRITICAL = 3  # a shard cannot be used
 
 
-_WARNING, _PROBLEM, _CRITICAL = Severity
+_CRITICAL = {UNUSABLE, UNREACHABLE, REFUSED, LOADING, NO_DATABASE, WRONG_ROLE, CLOSED}
+_WARNINGS = {EVICTS, NO_INFO, NEARLY_FULL, LAG, CLOCK, RESTART, SAMPLING}
+_OF_ENTRIES = {NO_DATABASE, WRONG_ROLE, CLOSED, SHARED, KEYS, SAMPLING}
 
 
 @dataclass(frozen=True, slots=True)
 class ServerProblem:
-    """What is wrong with a server or an entry.
-
-    Attributes:
-        kind: in a word or two.
-        text: what is wrong, to follow the name of the server or entry.
-        remedy: what to do about it.
-        severity: how bad it is.
-        of_server: whether it concerns the server, and not one entry.
-    """
+    """What is wrong with a server or an entry; ``text`` follows its name in a message."""
 
     kind: str
     text: str
     remedy: str
-    severity: Severity = _PROBLEM
-    of_server: bool = True
+    mild: bool = False  # a warning, although problems of its kind are usually more
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is."""
+        if self.mild or self.kind in _WARNINGS:
+            return Severity.WARNING
+        return Severity.CRITICAL if self.kind in _CRITICAL else Severity.PROBLEM
+
+    @property
+    def of_server(self) -> bool:
+        """Whether it concerns the whole server, and not one entry."""
+        return self.kind not in _OF_ENTRIES
 
 
 @dataclass(frozen=True)
@@ -119,14 +125,7 @@ class JudgedEntry:
 
 @dataclass(frozen=True)
 class OpenMove:
-    """A move that the config server records as unfinished.
-
-    Attributes:
-        name: the name by which it is resumed: a server or a shard.
-        target: the server that the data moves to.
-        phase: how far it has come.
-        shards: the shards that move; empty if all of a server does.
-    """
+    """A move that the config server records as unfinished."""
 
     name: str
     target: str
@@ -178,12 +177,7 @@ class CheckFinding:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The judgement of a survey.
-
-    Attributes:
-        entries: the entries with their problems, in the order of the survey.
-        findings: what is wrong with the config server, and moves that it records as unfinished.
-    """
+    """The judgement of a survey."""
 
     entries: Sequence[JudgedEntry] = ()
     findings: Sequence[CheckFinding] = field(default_factory=tuple)
@@ -194,13 +188,7 @@ def judge(
     config: ConfigFacts = ConfigFacts(),
     kinds: Iterable[str] | None = None,
 ) -> Judgement:
-    """Apply the rules.
-
-    Args:
-        rows: the facts.
-        config: what the config server reports.
-        kinds: the kinds of problems to return; None for all.
-    """
+    """Apply the rules."""
     shown = None if kinds is None else frozenset(kinds)
     replicas: dict[int, int] = {}
     for row in rows:
@@ -230,7 +218,7 @@ def of_server(facts: ServerFacts, replicas: int = 0) -> Iterator[ServerProblem]:
         yield _unusable(facts.error)
         return
     if facts.info.get("loading"):
-        yield ServerProblem(LOADING, "is loading its data", "wait", _CRITICAL)
+        yield ServerProblem(LOADING, "is loading its data", "wait")
     if facts.info.get("master_link_status", "up") != "up":
         yield ServerProblem(
             NO_LINK, "has lost its master", "start the master, or promote the replica"
@@ -249,7 +237,6 @@ def of_server(facts: ServerFacts, replicas: int = 0) -> Iterator[ServerProblem]:
             CLOCK,
             f"has a clock that is {abs(facts.clock_skew):.1f} s {side}",
             "synchronise the clocks: leases and delayed tasks use the servers' clocks",
-            _WARNING,
         )
     if facts.missing_rights:
         yield ServerProblem(
@@ -262,26 +249,22 @@ def of_server(facts: ServerFacts, replicas: int = 0) -> Iterator[ServerProblem]:
             RESTART,
             "loses what scripts and MULTI wrote when it restarts: its default user has no rights",
             "ACL SETUSER default ~* &* +@all, and leave it off",
-            _WARNING,
         )
     if facts.info_refused is not None:
         yield ServerProblem(
-            NO_INFO,
-            "does not let the user run INFO",
-            "grant it: ACL SETUSER <user> +info",
-            _WARNING,
+            NO_INFO, "does not let the user run INFO", "grant it: ACL SETUSER <user> +info"
         )
 
 
 def _unusable(error: Exception) -> ServerProblem:
     if isinstance(error, ConfigError):
-        return ServerProblem(UNUSABLE, f"was not queried: {error.message}", error.remedy, _CRITICAL)
+        return ServerProblem(UNUSABLE, f"was not queried: {error.message}", error.remedy)
     if isinstance(error, BusyLoadingError):
-        return ServerProblem(LOADING, "is loading its data", "wait", _CRITICAL)
+        return ServerProblem(LOADING, "is loading its data", "wait")
     known = meaning(error)
     if isinstance(error, AuthenticationError | ResponseError):
         remedy = known.remedy if known else "correct the entry"
-        return ServerProblem(REFUSED, f"refuses access: {reason(error)}", remedy, _CRITICAL)
+        return ServerProblem(REFUSED, f"refuses access: {reason(error)}", remedy)
     remedy = "start it, or correct the entry"
     if known:
         remedy = known.remedy
@@ -290,7 +273,7 @@ def _unusable(error: Exception) -> ServerProblem:
             "check whether it is suspended, swaps or runs a long script, "
             "or whether the network drops packets"
         )
-    return ServerProblem(UNREACHABLE, f"cannot be reached: {reason(error)}", remedy, _CRITICAL)
+    return ServerProblem(UNREACHABLE, f"cannot be reached: {reason(error)}", remedy)
 
 
 def _memory(facts: ServerFacts) -> Iterator[ServerProblem]:
@@ -306,7 +289,6 @@ def _memory(facts: ServerFacts) -> Iterator[ServerProblem]:
             NEARLY_FULL,
             f"uses {used / limit:.0%} of its maxmemory",
             "raise maxmemory, or let data expire",
-            _WARNING,
         )
     if policy != "noeviction" and not (limit and used >= limit):
         yield eviction(policy)
@@ -326,7 +308,6 @@ def eviction(policy: str) -> ServerProblem:
         EVICTS,
         f"evicts keys ({policy}): {evicted(policy)}",
         "CONFIG SET maxmemory-policy noeviction, unless all of it is a cache",
-        _WARNING,
     )
 
 
@@ -358,10 +339,7 @@ def _limits(facts: ServerFacts, replicas: int) -> Iterator[ServerProblem]:
             lag = info.get(f"slave{n}", {}).get("lag", 0)
             if isinstance(lag, int) and lag > _MOST_LAG:
                 yield ServerProblem(
-                    LAG,
-                    f"has a replica that is {lag} s behind",
-                    "check its load and network",
-                    _WARNING,
+                    LAG, f"has a replica that is {lag} s behind", "check its load and network"
                 )
 
 
@@ -378,36 +356,24 @@ def of_entry(row: SurveyedEntry, config: ConfigFacts = ConfigFacts()) -> Iterato
             NO_DATABASE,
             f"has no database {row.number}",
             "correct db in the entry, or raise `databases` in the server's configuration",
-            _CRITICAL,
-            of_server=False,
         )
         return
     if database.refused is not None:
         known = meaning(database.refused)
         yield ServerProblem(
-            RIGHTS,
+            SAMPLING,
             f"cannot be sampled: {reason(database.refused)}",
             known.remedy if known else "grant the right (docs/rights.md)",
-            _WARNING,
-            of_server=False,
         )
     if target.entry.is_cluster:
         return
     if facts.role == "replica" and not target.node:
         yield ServerProblem(
-            WRONG_ROLE,
-            "is a replica, which refuses writes",
-            "name its master, or promote it",
-            _CRITICAL,
-            of_server=False,
+            WRONG_ROLE, "is a replica, which refuses writes", "name its master, or promote it"
         )
     if facts.role == "master" and target.node:
         yield ServerProblem(
-            WRONG_ROLE,
-            "is a master, with data of its own",
-            "name a replica of the entry's server",
-            _CRITICAL,
-            of_server=False,
+            WRONG_ROLE, "is a master, with data of its own", "name a replica of the entry's server"
         )
     if database.fence is not None and target.shard is not None and not target.node:
         yield _closed(str(target.shard), config)
@@ -419,8 +385,7 @@ def of_entry(row: SurveyedEntry, config: ConfigFacts = ConfigFacts()) -> Iterato
             KEYS,
             f"holds keys that are not this shard's: {strange}",
             "check the address; or it holds data of others, or of another number of shards",
-            _WARNING if target.component.entry is not None else _PROBLEM,
-            of_server=False,
+            mild=target.component.entry is not None,
         )
 
 
@@ -430,16 +395,13 @@ def _closed(shard: str, config: ConfigFacts) -> ServerProblem:
             CLOSED,
             "is closed while its shards move",
             "wait, and see: shardkit move status",
-            _WARNING,
-            of_server=False,
+            mild=True,
         )
     name = next((move.name for move in config.moves if shard in move.shards), shard)
     return ServerProblem(
         CLOSED,
         "is closed by a move of its shards that was interrupted: clients wait, and then fail",
         f"shardkit move resume {name}",
-        _CRITICAL,
-        of_server=False,
     )
 
 
@@ -458,20 +420,13 @@ def _shared(rows: Sequence[SurveyedEntry]) -> dict[int, ServerProblem]:
                 SHARED,
                 f"has the same database as {other}",
                 "give each a database of its own" + ("" if both else ", unless that is intended"),
-                _PROBLEM if both else _WARNING,
-                of_server=False,
+                mild=not both,
             )
     return problems
 
 
 def keys_of_other_shards(component: Component, shard: Shard, keys: Sequence[bytes]) -> str:
-    """Return, in words, how many keys are placed on other shards; empty if hardly any is.
-
-    Args:
-        component: the component.
-        shard: where the keys are.
-        keys: some of its keys.
-    """
+    """Return, in words, how many keys are placed on other shards; empty if hardly any is."""
     number = shard.number
     if number is None or not keys:
         return ""

@@ -68,72 +68,41 @@ _FILES = ("dir", "save", "dbfilename", "appendonly", "appenddirname", "appendfil
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One entry to survey.
+    """One entry to survey."""
 
-    Attributes:
-        where: where the entry is, for messages: ``config:redis:unique:3 replicas[0]``.
-        entry: the entry.
-        component: its component; None for the config server.
-        shard: its shard; None for the config server.
-        node: ``replica 0``; empty for the entry of the shard itself.
-    """
-
-    where: str
+    where: str  # for messages: config:redis:unique:3 replicas[0]
     entry: Entry
     component: Component | None = None
     shard: Shard | None = None
-    node: str = ""
+    node: str = ""  # replica 0; empty for the entry of the shard itself
 
 
 @dataclass(frozen=True)
 class DatabaseFacts:
-    """What a server reports about one of its databases.
-
-    Attributes:
-        exists: whether the server has a database of this number.
-        keys: some of its keys, without configuration; None if unknown.
-        witnessed: by component, the epochs that it has witnessed.
-        fence: its ``config:fence``; None if there is none, or it must not be read.
-        refused: the error of a command that the user must not run here.
-    """
+    """What a server reports about one of its databases."""
 
     exists: bool = True
-    keys: Sequence[bytes] | None = None
-    witnessed: Mapping[str, int] = field(default_factory=dict)
+    keys: Sequence[bytes] | None = None  # some, without configuration; None if unknown
+    witnessed: Mapping[str, int] = field(default_factory=dict)  # epochs by component
     fence: bytes | None = None
-    refused: Exception | None = None
+    refused: Exception | None = None  # of a command that the user must not run here
 
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What one server reports.
+    """What one server reports."""
 
-    Attributes:
-        address: its address, ``127.0.0.1:7101``; with Sentinels, of the master that they name.
-        node: for a node of a cluster, ``slots 0-5460`` or ``replica``.
-        error: why it could not be asked; the other facts are then unknown.
-        latency: the slowest of several PINGs, in seconds; None if unknown.
-        info: its INFO; empty if unknown.
-        info_refused: the error if the user must not run INFO.
-        role: ``master`` or ``replica``; empty if unknown.
-        clock_skew: how far its clock is ahead of this machine's, in seconds.
-        missing_rights: commands that clients use and the user must not run.
-        loses_scripts: whether a restart loses what scripts and MULTI wrote.
-        saves_to: the paths of its snapshot and append-only file.
-        databases: its surveyed databases, by number.
-    """
-
-    address: str = ""
-    node: str = ""
-    error: Exception | None = None
-    latency: float | None = None
+    address: str = ""  # with Sentinels, of the master that they name
+    node: str = ""  # of a cluster: "slots 0-5460" or "replica"
+    error: Exception | None = None  # why nothing is known
+    latency: float | None = None  # the slowest PING, in seconds
     info: Mapping[str, Any] = field(default_factory=dict)
     info_refused: Exception | None = None
-    role: str = ""
-    clock_skew: float = 0.0
+    role: str = ""  # master or replica; empty if unknown
+    clock_skew: float = 0.0  # seconds ahead of this machine
     missing_rights: tuple[str, ...] = ()
     loses_scripts: bool = False
-    saves_to: frozenset[str] = frozenset()
+    saves_to: frozenset[str] = frozenset()  # paths of its snapshot and append-only file
     databases: Mapping[int, DatabaseFacts] = field(default_factory=dict)
 
     @property
@@ -176,17 +145,11 @@ class ServerFacts:
 
 @dataclass(frozen=True)
 class SurveyedEntry:
-    """An entry, and the facts of the server that it leads to; of a cluster, of one node.
-
-    Attributes:
-        target: the entry.
-        number: the number of its database.
-        server: the facts; the same object for all entries of one server.
-    """
+    """An entry, and the facts of the server that it leads to; of a cluster, of one node."""
 
     target: Target
-    number: int
-    server: ServerFacts
+    number: int  # of its database
+    server: ServerFacts  # the same object for all entries of one server
 
     @property
     def node(self) -> str:
@@ -219,13 +182,7 @@ def targets_of(
 
 @dataclass
 class Login(Generic[T]):
-    """One way to a server: all entries that have the same fields, except for the database.
-
-    Attributes:
-        address: the server in the entries' address.
-        fields: the fields, references resolved, without the database.
-        databases: the number of each entry's database.
-    """
+    """One way to a server: all entries that have the same fields, except for the database."""
 
     address: str
     fields: dict[str, Any]
@@ -236,10 +193,6 @@ def logins_of(
     entries: Iterable[tuple[T, str, Entry]], **login: str
 ) -> tuple[list[Login[T]], dict[T, ConfigError]]:
     """Group entries by server and login.
-
-    Args:
-        entries: entries by any key, with where they are.
-        login: ``username`` and ``password`` in place of the entries'.
 
     Returns:
         The groups, and the errors of entries that this machine cannot resolve.
@@ -408,15 +361,7 @@ def server_facts(
     thorough: bool = False,
     written: bool = False,
 ) -> ServerFacts:
-    """Ask one server, through a client of it; see `survey`.
-
-    Args:
-        client: a client of the server.
-        databases: the numbers of the databases to ask about.
-        timeout: seconds for one answer.
-        thorough: whether to sample keys, and to ask for the clock, rights and files.
-        written: whether clients write to it, so that their rights matter.
-    """
+    """Ask one server, through a client of it; see `survey`."""
     slowest = waited = 0.0
     for n in range(_PINGS):
         time.sleep(_PING_INTERVAL if n else 0)

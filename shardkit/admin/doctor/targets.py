@@ -16,13 +16,7 @@ from shardkit.structures.encodings.limits import LIMITS_PATTERN, Limits, read_li
 
 @dataclass(frozen=True)
 class Database:
-    """A database of one shard; a cluster has one on each node.
-
-    Attributes:
-        shard: the shard, or the first of several that share the database.
-        address: ``127.0.0.1:7101/1``.
-        client: redis-py's client for it, without decoding.
-    """
+    """A database of one shard; a cluster has one on each node."""
 
     shard: Shard
     address: str
@@ -36,19 +30,7 @@ class Database:
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """A server process.
-
-    Attributes:
-        id: its run id, which does not depend on the address that it is reached by.
-        address: the first address that it was reached by, without a database.
-        software: ``valkey 9.1.2``.
-        limits: its limits for compact forms; None if it does not show them.
-        replicas: how many replicas it has; they have limits of their own.
-        policy: its ``maxmemory-policy``.
-        loses_scripts: whether it will lose what its append-only file holds of scripts and
-            transactions when it starts again: its default user has no rights.
-        client: a client for it.
-    """
+    """A server process."""
 
     id: str
     address: str

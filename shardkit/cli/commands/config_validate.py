@@ -49,11 +49,7 @@ def validate(maps: Sequence[Path], strict: bool, connect: bool, as_json: bool) -
             {
                 "valid": all(shard_map is not None for _, shard_map, _ in examined),
                 "maps": [
-                    {
-                        "file": str(path),
-                        "valid": shard_map is not None,
-                        "problems": found,
-                    }
+                    {"file": str(path), "valid": shard_map is not None, "problems": found}
                     for path, shard_map, found in examined
                 ],
             }

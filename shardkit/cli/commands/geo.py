@@ -177,12 +177,7 @@ def _reader(
 
 
 class _FileProgress:
-    """Reads files line by line, and reports the progress.
-
-    Args:
-        files: all files to read.
-        report_progress: the bar.
-    """
+    """Reads files line by line, and reports the progress."""
 
     def __init__(self, files: Sequence[Path], report_progress: ProgressCallback) -> None:
         self._all = sum(file.stat().st_size for file in files)

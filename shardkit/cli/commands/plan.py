@@ -32,10 +32,7 @@ from shardkit.cli.rows import Field, column_only, table_of
     help="A server, or machine, to start on; repeat for more.",
 )
 @click.option(
-    "--new",
-    multiple=True,
-    metavar="HOST:PORT",
-    help="A server to add later; repeatable.",
+    "--new", multiple=True, metavar="HOST:PORT", help="A server to add later; repeatable."
 )
 @click.option(
     "--growth",
@@ -48,11 +45,7 @@ from shardkit.cli.rows import Field, column_only, table_of
     "--periods", type=click.IntRange(0, 100), required=True, metavar="N", help="Number of periods."
 )
 @click.option(
-    "--data",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    metavar="BYTES",
-    help="Bytes of data now.",
+    "--data", type=click.FloatRange(min=0), default=0.0, metavar="BYTES", help="Bytes of data now."
 )
 @click.option(
     "--commands",
@@ -168,12 +161,10 @@ _FIELDS: tuple[Field[GrowthStep], ...] = (
     column_only(number("servers"), lambda step: step.servers),
     column_only(number("shards"), lambda step: step.shards),
     _rounded("data GB", lambda step: step.data / 1e9, ",.2f"),
-    _rounded("memory GB", lambda step: step.memory / 1e9, ",.2f"),
-    column_only(number("connections"), lambda step: step.connections),
+    _rounded("RAM GB", lambda step: step.memory / 1e9, ",.2f"),
+    column_only(number("conns"), lambda step: step.connections),
     _rounded("AOF MB/s", lambda step: step.append / 1e6, ",.2f"),
-    column_only(
-        number("shards moved"), lambda step: sum(len(shards) for _, _, shards in step.moves)
-    ),
+    column_only(number("moved"), lambda step: sum(len(shards) for _, _, shards in step.moves)),
     _rounded("GB moved", lambda step: step.moved / 1e9, ",.2f"),
     _rounded("minutes", lambda step: step.seconds / 60, ",.0f"),
 )
