@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable
-from functools import partial
 from typing import Any
 
 import redis
@@ -98,12 +97,12 @@ def attest(
     connector: Connector | None = None,
 ) -> list[str]:
     """Have the servers of components witness an epoch; return the addresses that did not."""
-    answers = _ask_witnesses(components, partial(_attest, epoch), timeout, connector)
+
+    def write(client: Any, names: Collection[str]) -> None:
+        write_witness(client, names, epoch)
+
+    answers = _ask_witnesses(components, write, timeout, connector)
     return [entry.address for entry, each in answers.items() if isinstance(each, Exception)]
-
-
-def _attest(epoch: int, client: Any, names: Collection[str]) -> None:
-    write_witness(client, names, epoch)
 
 
 def _ask_witnesses(

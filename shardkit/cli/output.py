@@ -87,13 +87,13 @@ class Table:
 
     def without_empty(self) -> Table:
         """Return the table without its empty columns."""
-        kept = [n for n in range(len(self.columns)) if any(_is_shown(row[n]) for row in self.rows)]
+        kept = [
+            n
+            for n in range(len(self.columns))
+            if any(row[n] not in (None, "") for row in self.rows)
+        ]
         rows = [[row[n] for n in kept] for row in self.rows]
         return Table([self.columns[n] for n in kept], rows)
-
-
-def _is_shown(cell: Cell) -> bool:
-    return cell is not None and cell != ""
 
 
 class Output:

@@ -100,10 +100,6 @@ def test_what_the_user_may_not_ask_is_left_out(running: LocalServer, server: red
         assert {finding.kind for finding in report.findings} <= {"rights", "sampling"}
 
 
-def test_a_finding_reads_as_a_line() -> None:
-    assert str(CheckFinding("a:1 (data)", "is away", "start it")) == "a:1 (data): is away"
-
-
 def test_a_replica_where_a_master_is_named_hurts(running: LocalServer, server: redis.Redis) -> None:
     server.execute_command("ACL", "SETUSER", "tried", "on", ">pw", "~*", "+@all", "-hdel")
     server.replicaof("127.0.0.1", 1)
@@ -220,7 +216,6 @@ def test_redis_with_a_default_user_without_rights_is_named(
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
-        ({"rdb_last_bgsave_status": "err"}, "failed to save its last snapshot"),
         ({"aof_last_write_status": "err"}, "failed to write to its append-only file"),
         ({"aof_last_bgrewrite_status": "err"}, "failed to rewrite its append-only file"),
         ({"loading": 1}, "is loading its data"),

@@ -76,6 +76,12 @@ def _change_fields(difference: Difference) -> tuple[Field[ComponentChange], ...]
     def placement(change: ComponentChange) -> str:
         return _change(change, change.placement_before, change.placement_after)
 
+    def sample(change: ComponentChange) -> dict[str, Any] | None:
+        if change.component not in difference.sample:
+            return None
+        real = change.component in difference.real
+        return {"keys": change.sampled, "moved": change.moved, "real": real}
+
     return (
         Field("component", lambda change: change.component, Column("component")),
         Field("change", lambda change: change.kind, Column("change"), kind),
@@ -96,7 +102,7 @@ def _change_fields(difference: Difference) -> tuple[Field[ComponentChange], ...]
         ),
         Field(
             "sample",
-            lambda change: _sample(difference, change),
+            sample,
             wordy("keys that move"),
             lambda change: _moves(difference, change),
         ),
@@ -160,13 +166,6 @@ def document(
         "changes": json_rows(_change_fields(difference), changes),
         "not_in_map": list(difference.left),
     }
-
-
-def _sample(difference: Difference, change: ComponentChange) -> dict[str, Any] | None:
-    if change.component not in difference.sample:
-        return None
-    real = change.component in difference.real
-    return {"keys": change.sampled, "moved": change.moved, "real": real}
 
 
 def _value(change: FieldChange, text: str | None) -> Any:

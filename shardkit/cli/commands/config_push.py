@@ -143,7 +143,12 @@ def _push(
     looks = options.restored or not options.no_check
     witnessed, witness = newest_witness(known) if looks else (0, "")
     if options.restored:
-        above = _above(witnessed, above)
+        if not witnessed and above is None:
+            raise ConfigError(
+                "no server of the map's components has witnessed an epoch",
+                "use --above EPOCH: clients log the number",
+            )
+        above = max(witnessed, above or 0)
     elif witnessed > difference.epoch and above is None and not dry_run:
         raise PushRefusedError(
             f"nothing was pushed: {server} is at epoch {difference.epoch}, and "
@@ -179,15 +184,6 @@ def _push(
         output.line("there was nothing to push", FAINT)
     else:
         output.line(f"pushed: {_summary(changes)}", GOOD)
-
-
-def _above(witnessed: int, above: int | None) -> int:
-    if not witnessed and above is None:
-        raise ConfigError(
-            "no server of the map's components has witnessed an epoch",
-            "use --above EPOCH: clients log the number",
-        )
-    return max(witnessed, above or 0)
 
 
 def _heed(

@@ -309,22 +309,21 @@ def _structure_fields(now: Diagnosis) -> tuple[Field[GroupReport], ...]:
         assert report.structure is not None
         return report.structure
 
+    def name(report: GroupReport) -> str:
+        return f"{report.group.component}/{report.group.structure}"
+
     def bytes_each(report: GroupReport) -> Cell:
         keys = report.statistics
         return f"{keys.bytes / keys.entries:.1f}" if keys.entries else None
 
     return (
         Field("component", lambda report: report.group.component),
-        Field("structure", lambda report: report.group.structure, Column("structure"), _name),
+        Field("structure", lambda report: report.group.structure, Column("structure"), name),
         Field("kind", lambda report: structure(report).kind, Column("kind")),
         Field("parameters", lambda report: dict(structure(report).parameters)),
         _total(now, "parts", lambda report: report.statistics.keys),
         *_figures(now, column_only(number("bytes each"), bytes_each)),
     )
-
-
-def _name(report: GroupReport) -> str:
-    return f"{report.group.component}/{report.group.structure}"
 
 
 def _other_fields(now: Diagnosis) -> tuple[Field[GroupReport], ...]:

@@ -79,7 +79,14 @@ def exec_(
         **login,
     )
     if as_json:
-        output.document({str(at): _json(answer) for at, answer in answers.items()})
+        output.document(
+            {
+                str(at): {"error": reason(answer)}
+                if isinstance(answer, Exception)
+                else {"reply": _plain(answer)}
+                for at, answer in answers.items()
+            }
+        )
     else:
         fields: tuple[Field[tuple[Any, Any]], ...] = (
             column_only(wordy("server" if target == "all" else "shard"), lambda row: str(row[0])),
@@ -87,12 +94,6 @@ def exec_(
         )
         output.table(table_of(fields, answers.items()))
     return int(any(isinstance(answer, Exception) for answer in answers.values()))
-
-
-def _json(answer: Any) -> Any:
-    if isinstance(answer, Exception):
-        return {"error": reason(answer)}
-    return {"reply": _plain(answer)}
 
 
 def _plain(value: Any) -> Any:

@@ -37,10 +37,6 @@ class _LockRow(NamedTuple):
     holder: Holder
 
 
-def _token(row: _LockRow) -> str:
-    return str(row.holder.token or "-")
-
-
 _FIELDS: tuple[Field[_LockRow], ...] = (
     Field("component", lambda row: row.component, wordy("component")),
     Field("kind", lambda row: row.kind, wordy("kind")),
@@ -51,7 +47,12 @@ _FIELDS: tuple[Field[_LockRow], ...] = (
     rounded("held", lambda row: row.holder.held, number("held s"), 3, ".1f"),
     rounded("ends", lambda row: row.holder.ends, number("ends in s"), 3, ".1f"),
     Field("times", lambda row: row.holder.times),
-    Field("token", lambda row: row.holder.token, number("token"), _token),
+    Field(
+        "token",
+        lambda row: row.holder.token,
+        number("token"),
+        lambda row: str(row.holder.token or "-"),
+    ),
 )
 
 

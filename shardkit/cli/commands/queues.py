@@ -128,16 +128,16 @@ def dead(
     output.line(f"{counted(total, 'dead task')}, {len(rows):,} shown", DOUBTFUL if total else GOOD)
 
 
-def _when(task: DeadTask) -> str:
-    return datetime.fromtimestamp(task.at, UTC).isoformat(timespec="seconds")
-
-
 _DEAD_FIELDS: tuple[Field[DeadTask], ...] = (
     Field("id", lambda task: task.id, wordy("id")),
     Field("name", lambda task: task.name, wordy("task")),
     Field("args", lambda task: list(task.args), wordy("arguments"), lambda t: str(list(t.args))),
     Field("attempts", lambda task: task.attempts, number("attempts")),
-    Field("at", _when, wordy("died at")),
+    Field(
+        "at",
+        lambda task: datetime.fromtimestamp(task.at, UTC).isoformat(timespec="seconds"),
+        wordy("died at"),
+    ),
     Field("reason", lambda task: task.reason, wordy("reason")),
 )
 
