@@ -91,7 +91,7 @@ def by_sha(server: SimulatedServer, socket: Any, commands: list[list[bytes]]) ->
     shas = {}
     for text in {args[1] for args in commands}:
         server.execute(socket, [b"SCRIPT", b"LOAD", text])
-    shas = {text: sha for sha, text in server.fake.script_cache.items()}
+    shas = {text: sha for sha, text in server.data.script_cache.items()}
     return [[b"EVALSHA", shas[args[1]], *args[2:]] for args in commands]
 
 

@@ -35,6 +35,7 @@ from shardkit.kit.routers import (
     KeyShardedConnection,
 )
 from shardkit.operations.commands import Coalesced, Columns, Script, ShardOf
+from shardkit.structures.base.server_clock import ServerClock
 
 __version__ = "0.1.0"
 
@@ -54,6 +55,7 @@ __all__ = [
     "KeyShardedConnection",
     "LuaScript",
     "Script",
+    "ServerClock",
     "ShardErrors",
     "ShardFailure",
     "ShardKit",

@@ -343,6 +343,11 @@ def few(texts: Sequence[str], separator: str) -> str:
     return f"{separator.join(texts[:FEW])}{separator}and {len(texts) - FEW:,} more"
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return ``1 shard`` or ``1,234 shards``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural or f'{noun}s'}"
+
+
 class ShardErrors(ShardKitError, ExceptionGroup[ShardFailure]):
     """Failures of one exchange, at most one for each shard and kind of error.
 

@@ -12,7 +12,7 @@ from uuid import UUID
 import redis
 
 import shardkit
-from shardkit import ShardKit, ShardMap
+from shardkit import ServerClock, ShardKit, ShardMap
 
 SESSION = "550e8400-e29b-41d4-a716-446655440000"
 SESSION_ID = 383061330139657245
@@ -40,9 +40,25 @@ class Face:
 
         return self.runner.run(collect()) if self.runner else list(stream)
 
+    def iterate(self, stream: Any) -> Iterator[Any]:
+        """Yield a stream's values one by one, so that the test can act in between."""
+        if self.runner is None:
+            yield from stream
+            return
+        values = aiter(stream)
+
+        async def following() -> Any:
+            return await anext(values, None)
+
+        try:
+            while (value := self.runner.run(following())) is not None:
+                yield value
+        finally:
+            self.runner.run(values.aclose())
+
 
 @contextmanager
-def faced(kind: str, shard_map: ShardMap, **options: Any) -> Iterator[Face]:
+def faced(kind: str, shard_map: ShardMap | str, **options: Any) -> Iterator[Face]:
     """Open a kit of the kind ``blocking`` or ``awaiting``."""
     if kind == "blocking":
         with shardkit.connect(shard_map, **options) as kit:
@@ -54,6 +70,13 @@ def faced(kind: str, shard_map: ShardMap, **options: Any) -> Iterator[Face]:
             yield Face(akit, runner)
         finally:
             runner.run(akit.aclose())
+
+
+def clocked(kit: Any, **readings: Any) -> Any:
+    """The kit with another clock, `ServerClock(**readings)`, for what it makes."""
+    other = object.__new__(type(kit))
+    vars(other).update(vars(kit), _clock=ServerClock(**readings))
+    return other
 
 
 def holder(kit: ShardKit, component: str, key: str) -> redis.Redis:

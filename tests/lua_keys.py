@@ -23,7 +23,7 @@ UNDECLARED: dict[str, str] = {
     "job_search": "A skill's jobs are looked up in a part of an index, as search does.",
     "social/create_user": "The id is counted in the script; a user's record has the part's tag.",
     "social/create_list": "The id is counted in the script; a list's record has the part's tag.",
-    "social/content/create_status": "The id is counted in the script, likewise.",
+    "social/create_status": "The id is counted in the script, likewise.",
 }
 
 _PROLOGUE = """\

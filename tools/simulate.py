@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tests" / "simulation"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "tests" / "testing" / "simulation"), str(ROOT)]
 
 from protocols import PROTOCOLS  # noqa: E402
 

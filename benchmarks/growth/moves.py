@@ -29,7 +29,7 @@ from report import RESULTS, conditions, show
 from growth.neighbours import Neighbour, Span, neighbours
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.admin.growth import start_move, start_shard_move
+from shardkit.admin.growth import start_move
 from shardkit.cli.bench import plots
 from shardkit.local import LocalServer
 
@@ -140,7 +140,7 @@ def move_in_process(kind: str, servers: Sequence[LocalServer], share: float, sen
 
     options: Any = {"share": share, "progress": progress}
     if kind == "shard":
-        move: Any = start_shard_move(told, [f"{MOVED}:0"], target, **options)
+        move: Any = start_move(told, [f"{MOVED}:0"], target, **options)
     else:
         move = start_move(told, source, target, **options)
     phases.end()

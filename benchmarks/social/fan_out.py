@@ -23,7 +23,7 @@ from rich.progress import track
 
 from shardkit.operations.commands import Command
 from shardkit.operations.operation import Operation, pages
-from shardkit.social.base.keys import USER
+from shardkit.social.keys import USER
 from social.networks import Site, options_of, site
 
 FOLLOWERS = 100_000

@@ -21,7 +21,7 @@ from examples.social.people import People
 from shardkit.local import Setting
 from shardkit.operations.commands import Command
 from shardkit.operations.operation import Operation, pages
-from shardkit.social.base.keys import USER
+from shardkit.social.keys import USER
 from social.networks import COMPACT, Site, site
 
 USERS = 20_000

@@ -23,7 +23,7 @@ from rich.progress import track
 
 import shardkit
 from examples.social.people import People, message
-from shardkit.social.base.keys import USER
+from shardkit.social.keys import USER
 from social.networks import Site, options_of, site
 
 USERS = 2000

@@ -34,7 +34,6 @@ from shardkit.kit.kit import ENVIRONMENT, AsyncShardKit, ShardKit
 from shardkit.local import LocalServer, LocalServers, Setting
 from shardkit.operations.operation import Blocking, Face, pages
 from shardkit.queues.task_queues import TaskQueues
-from shardkit.social.content.timelines import ENTRIES_AT_ONCE, SLACK
 from shardkit.social.network import (
     FAN_OUT_LIMIT,
     FOLLOWING_LIMIT,
@@ -42,6 +41,7 @@ from shardkit.social.network import (
     PASS_SIZE,
     SocialNetwork,
 )
+from shardkit.social.timelines import ENTRIES_AT_ONCE, SLACK
 
 MOST_USERS: Final = 1_000_000
 _POSTS_AT_ONCE: Final = 100

@@ -28,13 +28,13 @@ from shardkit.kit.kit import ShardKit
 from shardkit.operations.commands import Argument, Command, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Blocking, Operation, pages
-from shardkit.social.base.keys import FOLLOWING, USER
+from shardkit.social.keys import FOLLOWING, USER
 from shardkit.social.network import SocialNetwork
 
 AT_ONCE: Final = 1000  # users that are created, and followers that are written, at a time
 _COMMANDS: Final = 2000  # of one exchange
 _MEMBERS: Final = 1000  # of one command
-# What an account knows of each part; see shardkit.social.relations.counters.
+# What an account knows of each part; see shardkit.social.relations.
 _FOLLOWING_OF: Final = ":g"
 _FOLLOWERS_OF: Final = ":f"
 

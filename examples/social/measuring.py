@@ -16,7 +16,7 @@ from shardkit.kit.kit import ShardKit
 from shardkit.local import LocalServer
 from shardkit.operations.commands import Command, To
 from shardkit.operations.operation import Blocking, Operation, pages
-from shardkit.social.base.keys import FOLLOWING, USER, KeyLayout
+from shardkit.social.keys import FOLLOWING, USER, KeyLayout
 from shardkit.social.network import SocialNetwork
 
 SAMPLE: Final = 100

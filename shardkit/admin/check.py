@@ -37,7 +37,6 @@ from shardkit.network.server_queries import TIMEOUT
 from shardkit.network.survey import SurveyedEntry, survey, targets_of
 
 _LEASE_KEY = "config:growth:lease"  # see shardkit.admin.growth.journal
-_FINISHED = ("done", "aborted")  # the last phases of a move
 
 
 @dataclass
@@ -126,7 +125,7 @@ def config_facts(config: Any) -> ConfigFacts:
     Raises:
         ConfigServerError: it cannot be read.
     """
-    from shardkit.admin.growth import moves, pending_fences, shard_moves  # much, rarely needed
+    from shardkit.admin.growth import moves, pending_fences  # much, rarely needed
 
     unreadable: list[ConfigError] = []
 
@@ -142,16 +141,12 @@ def config_facts(config: Any) -> ConfigFacts:
             return []
 
     epoch = read_epoch(config)
-    started = [
-        *((move, move.source, ()) for move in read(lambda: moves(config))),
-        *((move, move.name, move.shards) for move in read(lambda: shard_moves(config))),
-    ]
     return ConfigFacts(
         epoch,
         [
-            OpenMove(name, move.target, move.phase, shards)
-            for move, name, shards in started
-            if move.phase not in _FINISHED
+            OpenMove(move.name, move.target, move.phase, move.shards)
+            for move in read(lambda: moves(config))
+            if not move.is_over
         ],
         [(str(each.source), str(each.target)) for each in read(lambda: pending_fences(config))],
         bool(read(lambda: [1] * config.exists(_LEASE_KEY))),

@@ -1,9 +1,8 @@
-"""Ad targeting: the ad that is expected to earn most, for a place and a page, over many servers.
+"""Ad targeting: the ad with the highest expected income for a location and a page.
 
-An ad is a document of the search index (`shardkit.search.index`), whole on one part: its words are
-those of its text and its locations, and a column has what it is expected to earn (its eCPM, see
-`shardkit.ads.pricing`). Beside it are its counts, and how much more or less than itself its words
-have earned::
+An ad is a document of the search index (`shardkit.search.index`), whole on one part. Its words come
+from its text and its locations, and a column has its expected income (its eCPM, see
+`shardkit.ads.pricing`). Its counts and the bonuses of its words have keys of their own::
 
     {ads:0}:d:shoes-1        STRING the document: type, value, locations, words
     {ads:0}:a:1:0            STRING the eCPM of ads 0, 1, 2 … of the part, 8 bytes each
@@ -18,16 +17,14 @@ have earned::
       └─► part 2
       ──► the best of these: its view is recorded on its part, under a new target id
 
-A bonus is what 1,000 views of the ad earn on pages with the word, less what they earn overall. It
-can be negative; it is 0 for a word whose views have earned nothing yet.
+A bonus is the ad's income from 1,000 views on pages with the word, less its income overall. It can
+be negative; it is 0 for a word whose views have earned nothing yet.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from secrets import token_hex
 from typing import Final
 
 from shardkit.ads.check import check_ads
@@ -43,7 +40,7 @@ from shardkit.ads.records import (
     recovered_ad,
     utf8,
 )
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, counted
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command
 from shardkit.operations.operation import (
@@ -68,6 +65,7 @@ from shardkit.search.parts import WORK_PER_CALL, IndexPart, IndexParts, Span, Wr
 from shardkit.search.rebuild import Progress, rebuild_parts
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.structures.base.check import Damage
+from shardkit.structures.base.server_clock import ServerClock
 
 TARGET_SECONDS: Final = 15 * 60
 AVERAGES_TTL: Final = 60.0
@@ -83,15 +81,14 @@ class Ads(Structure[Face]):
     """Ads, chosen by place and text. Made by ``kit.ads``.
 
     Args:
-        driver: what runs its operations.
-        component: where its keys live; if sharded, with as many shards as there are parts.
-        name: the prefix of its keys.
-        shards: how many parts it has.
+        driver: runs the operations.
+        component: where the keys live; if sharded, with as many shards as there are parts.
+        name: the prefix of the keys.
+        shards: the number of parts.
         analyzer: turns texts into words.
-        averages_ttl: for how many seconds a process uses the averages, by which new ads are
-            estimated; 0 to read them for every ad.
-        new_id: makes target ids, which must be unique; by default 32 random hexadecimal digits.
-        monotonic: a clock that never goes back, in seconds.
+        averages_ttl: for how many seconds a process caches the averages, which estimate new ads; 0
+            to read them for every ad.
+        clock: tells the time and makes ids.
         chunk: how many ads a chunk of postings covers, a power of two.
 
     Raises:
@@ -108,8 +105,7 @@ class Ads(Structure[Face]):
         shards: int = 1,
         analyzer: Analyzer | None = None,
         averages_ttl: float = AVERAGES_TTL,
-        new_id: Callable[[], str] | None = None,
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
         chunk: int = CHUNK,
     ) -> None:
         if not isinstance(averages_ttl, int | float) or not averages_ttl >= 0:
@@ -134,8 +130,8 @@ class Ads(Structure[Face]):
         self._parts = IndexParts(component, schema, parameters)
         super().__init__(driver, component, name)
         self._schema = schema
-        self._averages = CachedAverages(averages_ttl, monotonic or time.monotonic)
-        self._new_id = new_id or _random_id
+        self._clock = clock or ServerClock()
+        self._averages = CachedAverages(averages_ttl, self._clock.monotonic)
 
     @property
     def deferred(self) -> Ads[Deferred]:
@@ -236,11 +232,11 @@ class Ads(Structure[Face]):
     def delete(self, *, force: bool = False) -> Operation[int]:
         """Delete all ads with their counts and the parameters; return how many ads there were.
 
-        Nobody else may be using them. Targets expire on their own.
+        No other client must be using them. Targets expire on their own.
 
         Args:
-            force: delete it also if other parameters are stored, as when they were damaged: keys
-                are looked for among all of the servers, of whatever number of parts.
+            force: delete even if other parameters are stored, for example damaged ones: scan all of
+                the servers for keys of any number of parts.
 
         Cost: one exchange for some 2,500 ads or words of each part.
         """
@@ -250,12 +246,8 @@ class Ads(Structure[Face]):
     def averages(self) -> Operation[dict[str, float]]:
         """Return how many clicks 1,000 views of ``cpc`` ads bring, and actions of ``cpa`` ads.
 
-        Each part counts its own; they are summed in this call.
-
         Returns:
-            By type; 1 where no view has brought any yet.
-
-        Cost: one exchange.
+            Numbers by type; 1 where no view has brought any yet. Cost: one exchange.
         """
         replies = yield from self._parts.send(
             [
@@ -269,7 +261,7 @@ class Ads(Structure[Face]):
 
     @stream
     def check(self) -> Stream[Damage]:
-        """Read everything, and give out what is damaged; changes nothing.
+        """Read everything, and yield the damage; change nothing.
 
         As `shardkit.search.SearchIndex.check`; also the counts of ads and of types, and bonuses.
 
@@ -284,21 +276,21 @@ class Ads(Structure[Face]):
 
     @operation
     def rebuild(self, *, lossy: bool = False, progress: Progress | None = None) -> Operation[int]:
-        """Store lost parameters, and index all ads anew; return how many.
+        """Store lost parameters, and index all ads again; return how many.
 
-        State, words, postings, columns, bonuses and estimates are made of what the ads and their
-        counts hold.
+        The ads and their counts are the source of everything else: state, words, postings, columns,
+        bonuses and estimates.
 
-        Meanwhile nobody else can write, and searches find what is indexed so far. After an
-        interruption call it again: no ad is lost. `check` says what it repairs.
+        Until the end no other client can write, and searches return the ads indexed so far. After
+        an interruption call it again: no ad is lost. `check` reports the damage that it repairs.
 
         Args:
-            lossy: whether to go on though ads are lost or cannot be read; these are deleted.
-            progress: is called with how many ads were indexed anew, and how many there are.
+            lossy: delete ads that are lost or cannot be read, and continue.
+            progress: called with how many ads were indexed, and how many there are.
 
         Raises:
             DamagedDataError: ads are lost or cannot be read, and not ``lossy``: nothing was
-                changed but lost parameters. Or somebody else has begun to rebuild it.
+                changed but lost parameters. Or another client has started to rebuild.
             ParameterMismatchError: the index exists with other parameters.
             ShardErrors: a shard failed; call it again.
 
@@ -325,9 +317,9 @@ class Ads(Structure[Face]):
     ) -> Operation[Served | None]:
         """Choose the ad to show, and record its view.
 
-        It is the ad for any of the locations that is expected to earn most: its eCPM, plus half the
-        smallest and half the largest bonus of the words that it shares with the text. Of equal ads
-        the first by id wins.
+        Among the ads for any of the locations, the one with the highest expected income wins: its
+        eCPM, plus half the smallest and half the largest bonus of the words that it shares with the
+        text. Of equal ads the first by id wins.
 
         After every 100th view, an ad that has had a click (an action) is estimated again.
 
@@ -347,9 +339,9 @@ class Ads(Structure[Face]):
             ShardErrors: shards failed, and a partial choice was not requested; or all failed; or
                 the view could not be recorded.
 
-        Cost: two exchanges: one with all parts, one with the ad's. They are repeated if that ad is
-        removed in between. A part looks at all its ads for the locations, at some thousand in an
-        exchange, so that its server serves others in between.
+        Cost: two exchanges: one with all parts, one with the ad's; both again if that ad is removed
+        in between. A part checks all its ads for the locations, some thousand in an exchange, so
+        that its server serves others in between.
         """
         places = check_locations(f"{self.name}: target", locations)
         words = self._words(text)
@@ -375,11 +367,11 @@ class Ads(Structure[Face]):
                 lambda reply: Span(reply[0] or reply[1], reply[2]),
                 partial=partial,
             )
-            found = [reply[3:] for of_part in slices for reply in of_part if len(reply) > 3]
-            if not found:
+            best = [reply[3:] for of_part in slices for reply in of_part if len(reply) > 3]
+            if not best:
                 return None
-            _, ad_id = min((-float(ecpm), ad.decode()) for ad, ecpm in found)
-            target = target or self._new_id()
+            _, ad_id = min((-float(ecpm), ad.decode()) for ad, ecpm in best)
+            target = target or self._clock.new_id(16)
             view = self._record("ads/serve", target, ad_id, [TARGET_SECONDS, *words])
             # The script recognises a target that was recorded before.
             [recorded] = yield [view._replace(idempotent=True)]
@@ -410,19 +402,19 @@ class Ads(Structure[Face]):
         Cost: one exchange. The ad is estimated again.
         """
         check_id(self._schema, ad_id)
-        what = "a" if action else "c"
+        event = "a" if action else "c"
         where = f"{self.name}: target {shown(target)}"
         if not isinstance(target, str) or not 0 < len(utf8(target)) <= MAX_TARGET_BYTES:
-            raise InvalidArgumentError(where, "give what `target` returned")
-        click = self._record("ads/click", target, ad_id, [what, TARGET_SECONDS])
-        [counted] = yield from self._parts.send([click])
-        if counted >= 0:
-            return bool(counted)
+            raise InvalidArgumentError(where, "give the target id that `target` returned")
+        click = self._record("ads/click", target, ad_id, [event, TARGET_SECONDS])
+        [result] = yield from self._parts.send([click])
+        if result >= 0:
+            return bool(result)
         message, remedy = {
             -1: (" does not exist", "record clicks within 15 minutes"),
             -2: (f" did not show ad {shown(ad_id)}", "give the ad that `target` returned"),
-            -3: (f": ad {shown(ad_id)} was removed", "its counts went with it"),
-        }[counted]
+            -3: (f": ad {shown(ad_id)} was removed", "drop the click: the ad's counts are gone"),
+        }[result]
         raise InvalidArgumentError(f"{where}{message}", remedy)
 
     @operation
@@ -432,7 +424,7 @@ class Ads(Structure[Face]):
         This happens automatically after every click, and after every 100th view.
         """
         part = self._parts.of(check_id(self._schema, ad_id))
-        [existing] = yield from self._parts.send([_settle_command(part, [ad_id])])
+        [existing] = yield from self._parts.send([_refresh(part, [ad_id])])
         return bool(existing)
 
     # ---- steps
@@ -447,10 +439,8 @@ class Ads(Structure[Face]):
         return written.new
 
     def _write(self, ads: Sequence[PreparedDocument | str]) -> Operation[Written]:
-        """Write ads, remove those given by their ids, and settle their counts."""
-        return self._parts.write(
-            ads, lambda some: write_arguments(self._schema, some), _settle_command
-        )
+        """Write ads, remove those given by their ids, and update their counts."""
+        return self._parts.write(ads, partial(write_arguments, self._schema), _refresh)
 
     def _record(self, name: str, target: str, ad_id: str, more: Sequence[Argument]) -> Command:
         key = f"target:{target}"
@@ -462,15 +452,11 @@ class Ads(Structure[Face]):
         words = list(dict.fromkeys(self._schema.analyzer.terms(text)))
         if len(words) > MAX_TERMS:
             raise InvalidArgumentError(
-                f"{self.name}: target: a text of {len(words):,} different words",
-                f"give at most {MAX_TERMS:,}: what the page is about",
+                f"{self.name}: target: a text of {counted(len(words), 'different word')}",
+                f"give at most {MAX_TERMS:,}: the page's main topics",
             )
         return words
 
 
-def _random_id() -> str:
-    return token_hex(16)
-
-
-def _settle_command(part: IndexPart, ids: Sequence[str]) -> Command:
-    return part.call("ads/settle", ids)
+def _refresh(part: IndexPart, ids: Sequence[str]) -> Command:
+    return part.call("ads/refresh", ids)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -34,7 +35,7 @@ def check_ads(parts: IndexParts) -> Stream[Damage]:
     for part in parts.primary:
         yield (yield from confirmed(partial(_check_types, part)))
         [[words]] = yield [part.read_state("words")]
-        # What is no number of words was said before; nothing goes by it.
+        # An invalid number of words was reported before.
         is_number = words is not None and words.isdigit() and len(words) <= len(f"{_MOST_WORDS}")
         most = int(words) if is_number and int(words) <= _MOST_WORDS else 1
         for chunk in (yield from chunks_with_documents(part)):
@@ -81,15 +82,11 @@ def _check_bonuses(part: IndexPart, chunk: int, words: Sequence[int]) -> Operati
     held = yield from contents(part.to, "HASH", keys, notes, "delete the key", "bonuses")
     for key, entries in zip(keys, held, strict=True):
         for place, text in entries:
-            if not place.isdigit() or int(place) >= part.chunk or not _is_finite(text):
+            finite = False
+            with suppress(ValueError):
+                finite = math.isfinite(float(text))
+            if not place.isdigit() or int(place) >= part.chunk or not finite:
                 error = damage(part.to, key, f"{shown(place)}={shown(text)}", "a bonus")
                 notes.append(Suspicion(error, "delete the key", "bonuses"))
                 break
     return notes
-
-
-def _is_finite(text: bytes) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False

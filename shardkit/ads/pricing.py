@@ -1,4 +1,4 @@
-"""What ads are expected to earn: eCPM, the income of 1,000 views.
+"""The expected income of ads: eCPM, the income from 1,000 views.
 
 ========  =======================  =====================================================
 type      its value is paid for    eCPM
@@ -8,9 +8,8 @@ type      its value is paid for    eCPM
 ``cpa``   an action after a click  1,000 x value x actions / views
 ========  =======================  =====================================================
 
-A new ad has no counts of its own: it is assumed to have had 1,000 views, and as many clicks or
-actions as 1,000 views of its type bring on average; one, until there are any. So a new cpc ad of
-0.25 starts with 0.25.
+A new ad starts as if it had had 1,000 views, and the clicks or actions that 1,000 views of its type
+bring on average, or one if there are none yet. So a new cpc ad of 0.25 starts with 0.25.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def check_price(owner: str, ad_id: str, kind: str, value: float) -> float:
     if not number or not math.isfinite(value) or not 0 <= value <= MAX_VALUE:
         raise InvalidArgumentError(
             f"{owner}: ad {shown(ad_id)}: value={shown(value)}",
-            f"give what is paid, 0 to {MAX_VALUE:,.0f}",
+            f"give a price, 0 to {MAX_VALUE:,.0f}",
         )
     return float(value)
 
@@ -56,32 +55,24 @@ def expected(kind: str, value: float, averages: Mapping[str, float]) -> float:
 
 
 def averages_of(replies: Iterable[Sequence[bytes]]) -> dict[str, float]:
-    """Return what 1,000 views of each type bring: clicks of ``cpc``, actions of ``cpa``.
+    """Return how many clicks 1,000 views of ``cpc`` ads bring, and actions of ``cpa`` ads.
 
-    Args:
-        replies: the counts of each part, names and numbers in turn.
-
-    Returns:
-        By type; 1 where no view has brought any yet.
+    ``replies`` are the counts of each part, names and numbers in turn. Without any clicks or
+    actions, a type has 1.
     """
     counts: Counter[str] = Counter()
     for flat in replies:
         for name, count in zip(flat[::2], flat[1::2], strict=True):
             counts[name.decode()] += int(count)
-    found = {}
+    averages = {}
     for kind in ("cpc", "cpa"):
         views, paid = counts[f"{kind}:v"], counts[f"{kind}:{_PAID[kind]}"]
-        found[kind] = 1000 * paid / views if views and paid else _UNKNOWN
-    return found
+        averages[kind] = 1000 * paid / views if views and paid else _UNKNOWN
+    return averages
 
 
 class CachedAverages:
-    """A cache of the averages. Shared by all faces; thread-safe.
-
-    Args:
-        ttl: for how many seconds they are used; 0 to read them every time.
-        monotonic: a clock that never goes back, in seconds.
-    """
+    """A cache of the averages for ``ttl`` seconds. Shared by all faces; thread-safe."""
 
     def __init__(self, ttl: float, monotonic: Callable[[], float]) -> None:
         self._ttl = ttl

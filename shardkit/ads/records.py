@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from shardkit.ads.pricing import TYPES, check_price, expected
-from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, counted
 from shardkit.operations.arguments import shown
 from shardkit.search.model.documents import (
     PreparedDocument,
@@ -56,14 +56,14 @@ class WordCounts:
 
 @dataclass(frozen=True, slots=True)
 class Ad:
-    """An ad as it is now.
+    """The current state of an ad.
 
     Attributes:
         id: its id.
         type: ``cpm``, ``cpc`` or ``cpa``.
-        value: what is paid for 1,000 views, a click, or an action.
+        value: the price of 1,000 views, a click, or an action.
         locations: where it is shown.
-        ecpm: what 1,000 views are expected to earn.
+        ecpm: the expected income from 1,000 views.
         views, clicks, actions: its counts.
         words: the counts of those of its words that were on a page with it.
     """
@@ -104,11 +104,7 @@ class CheckedAd(NamedTuple):
 
 
 def check_ad(schema: Schema, given: object) -> CheckedAd:
-    """Check an ad.
-
-    Args:
-        schema: the index's parameters.
-        given: its id, locations, text, type and value.
+    """Check an ad: its id, locations, text, type and value.
 
     Raises:
         InvalidArgumentError: one of them cannot be used.
@@ -123,18 +119,14 @@ def check_ad(schema: Schema, given: object) -> CheckedAd:
     where = f"{schema.name}: ad {shown(ad_id)}"
     places = check_locations(where, locations)
     if not places:
-        raise InvalidArgumentError(f"{where} has no locations", "say where it is shown")
+        raise InvalidArgumentError(f"{where} has no locations", "give at least one")
     if not isinstance(text, str):
         raise InvalidArgumentError(f"{where}: text={shown(text)}", "give text")
     return CheckedAd(ad_id, places, text, kind, value)
 
 
 def check_locations(where: str, given: object) -> list[str]:
-    """Return locations, each once.
-
-    Args:
-        where: the operation, for messages.
-        given: any iterable of them.
+    """Return locations, each once; messages start with ``where``.
 
     Raises:
         InvalidArgumentError: they are no list, or too many; one is not text, or too long.
@@ -151,7 +143,7 @@ def check_locations(where: str, given: object) -> list[str]:
     places = list(dict.fromkeys(places))
     if len(places) > MAX_LOCATIONS:
         raise InvalidArgumentError(
-            f"{where}: {len(places):,} locations", f"give at most {MAX_LOCATIONS:,}"
+            f"{where}: {counted(len(places), 'location')}", f"give at most {MAX_LOCATIONS:,}"
         )
     return places
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from shardkit.config.url import mask_url
+from shardkit.errors import counted as counted
 from shardkit.network.survey import reason as unprintable_reason
 from shardkit.network.survey import server_of
 from shardkit.operations.commands import Shard
@@ -36,11 +37,6 @@ def one_line(text: str) -> str:
     if len(lines) > 2:
         lines = [lines[0], "…", lines[-1]]
     return masked(printable(" ".join(lines)))
-
-
-def counted(number: int, what: str, many: str = "") -> str:
-    """Return ``1 shard`` or ``1,234 shards``."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {many or f'{what}s'}"
 
 
 def percent(part: int, whole: int) -> str:

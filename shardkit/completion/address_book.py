@@ -5,20 +5,20 @@ r"""The names of a group's members, completed by a range of their bytes.
     members:elves        ZSET   Arwen → 0   Celeborn → 0   Elrond → 0 …     all scores 0
     {members}:meta       HASH   kind=address-book parts=1 fold=
 
-Members with equal scores are ordered by their bytes, and those that begin with ``El`` are the ones
-from ``El`` up to, but without, ``El`` and a byte FF, which no UTF-8 text has::
+Members with equal scores are ordered by their bytes. Those that begin with ``El`` range from ``El``
+to ``El`` and a byte FF, which no UTF-8 text has::
 
     ZRANGE members:elves [El (El\xff BYLEX LIMIT 0 10
 
-That is one read in O(log n), which works on a replica too. Any UTF-8 name is possible, as UTF-8's
-bytes are in the order of the code points.
+That is one read in O(log n), even from a replica. Any UTF-8 name is possible, as UTF-8's bytes are
+in the order of the code points.
 
-With ``fold`` the folded name decides, and the name itself follows it::
+With ``fold`` a member is the folded name, followed by the name itself::
 
     members:elves        ZSET   "arwen\0Arwen" → 0   "éowyn\0Éowyn" → 0 …
 
-A group that is too large for one server is split into ``parts``, by a hash of the name. The first
-``limit`` members of every part are read at the same time, and the first of all are among them::
+A group that is too large for one server is split into ``parts``, by a hash of the name. One
+exchange reads the first ``limit`` members of every part, and the first of all are among them::
 
     members:elves:0      ZSET   Arwen  Galadriel …       on shard 3
     members:elves:1      ZSET   Celeborn  Elrond …       on shard 0
@@ -71,7 +71,7 @@ MAX_LIMIT: Final = 1000
 BATCH_SIZE: Final = 10_000
 _NAMES_PER_COMMAND: Final = 1000
 _AFTER_UTF8: Final = b"\xff"
-_UNREADABLE: Final = "that is no name"
+_UNREADABLE: Final = "that is not a name"
 _ELSEWHERE: Final = "of another part"
 
 
@@ -79,21 +79,21 @@ class AddressBook(Structure[Face]):
     """The members of groups, completed by prefix. Made by ``kit.address_book``.
 
     Args:
-        driver: what runs its operations.
-        component: where its keys live; the key of a group, or part, decides its shard.
+        driver: runs its operations.
+        component: the component of its keys; the key of a group, or part, decides its shard.
         name: the prefix of its keys.
-        parts: how many parts each group is split into. Stored beside the data.
-        fold: makes what is compared instead of the name, such as `shardkit.completion.fold`; it
-            must always return the same for the same name. Its ``__name__`` is stored.
+        parts: the number of parts of each group. Stored beside the data.
+        fold: returns the form in which names are compared, such as `shardkit.completion.fold`. It
+            must be the same each time. The function's ``__name__`` is stored.
 
     Attributes:
-        parts, fold: as given.
+        parts, fold: the arguments.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
 
-    Names are text, not empty, without NUL; they come back as they were given, in the order of the
-    bytes of what is compared. The first write costs one more exchange, to compare the parameters;
+    Names are text, not empty, without NUL. They are returned unchanged, in the order of the bytes
+    of their compared form. The first write costs one more exchange, to compare the parameters;
     three in a new book, to look for members without parameters.
     """
 
@@ -119,14 +119,14 @@ class AddressBook(Structure[Face]):
         # Not members:meta, which would be the key of a group called meta.
         self._meta = Metadata(Home(component), f"{{{name}}}", stored)
         self._meta.leased = True
-        # Of the group that is used first: other groups are not known.
+        # The keys of the first used group: other groups are unknown.
         self._sought: list[str] = []
         self._meta.data_keys = lambda: [(component, key) for key in self._sought]
         super().__init__(driver, component, name)
 
     @property
     def deferred(self) -> AddressBook[Deferred]:
-        """This book with the face whose calls return steps, for ``yield from`` and ``together``."""
+        """The face whose calls return steps, for ``yield from`` and ``together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @operation
@@ -176,14 +176,14 @@ class AddressBook(Structure[Face]):
         """Return the first members whose name begins with a prefix.
 
         Args:
-            group: whose members.
-            prefix: empty for the first members of all.
-            limit: how many to return at most; up to 1,000.
-            cursor: the last name of the page before, which need not be a member any more: only
-                names that follow it are returned.
+            group: the group.
+            prefix: empty for the first of all members.
+            limit: the most names to return, up to 1,000.
+            cursor: the previous page's last name, even if it is no longer a member: only names that
+                follow it are returned.
 
         Returns:
-            Names as they were given, in the order of the bytes of what is compared.
+            Names, in the order of the compared bytes.
 
         Raises:
             InvalidArgumentError: an argument is not text, contains a NUL, or is out of range.
@@ -197,17 +197,17 @@ class AddressBook(Structure[Face]):
         if cursor is not None:
             begin = max(begin, b"(" + self._member(cursor), key=_position)
         keys = self._keys(group)
-        found: list[bytes] = []
+        members: list[bytes] = []
         each = min(limit, self._max_per_part)
         while True:
             page, begin = yield from self._read(keys, begin, end, each)
-            found += page
-            if not begin or len(found) >= limit:
-                return [self._name(member) for member in found[:limit]]
+            members += page
+            if not begin or len(members) >= limit:
+                return [self._name(member) for member in members[:limit]]
 
     @operation
     def count(self, group: str | int, prefix: str = "") -> Operation[int]:
-        """Return how many members begin with a prefix; without one, how many there are.
+        """Return the number of members that begin with a prefix; without one, of all members.
 
         Cost: one exchange, O(log n) a part.
         """
@@ -236,8 +236,8 @@ class AddressBook(Structure[Face]):
     def names(self, group: str | int, prefix: str = "") -> Stream[str]:
         """Iterate over the members whose name begins with a prefix, in order.
 
-        Names that are added or removed meanwhile may or may not be among them; all others are,
-        once.
+        All names that are members during the whole call are returned once; names that are added or
+        removed during the call may be missing.
 
         Cost: one exchange for 1,000 names of a part, or 10,000 of all.
         """
@@ -245,8 +245,8 @@ class AddressBook(Structure[Face]):
         keys = self._keys(group)
         each = min(1000, self._max_per_part)
         while begin:
-            found, begin = yield from self._read(keys, begin, end, each)
-            yield Page(self._name(member) for member in found)
+            members, begin = yield from self._read(keys, begin, end, each)
+            yield Page(self._name(member) for member in members)
 
     @operation
     def remove_group(self, group: str | int) -> Operation[bool]:
@@ -261,10 +261,10 @@ class AddressBook(Structure[Face]):
 
     @stream
     def check(self, group: str | int) -> Stream[Damage]:
-        """Read a group, and give out what is damaged; changes nothing.
+        """Read a group, and return its damage; changes nothing.
 
-        The book's parameters; parts of another type; names that cannot be read, that are in a part
-        which is not their own, or that are out of order.
+        Checks the book's parameters and the types of parts. Finds names that cannot be read, are in
+        another part than their own, or out of order.
 
         Raises:
             ParameterMismatchError: the book was created with other parameters.
@@ -273,7 +273,7 @@ class AddressBook(Structure[Face]):
         Cost: two exchanges for 64 parts, whose names are in memory; more for large ones.
         """
         self._seek(group)
-        self._meta.looked = False
+        self._meta.data_ruled_out = False
         yield (yield from check_parameters(self._meta))
         for some in pages(enumerate(self._keys(group)), KEYS_CHECKED):
             yield (yield from confirmed(partial(self._check_parts, some)))
@@ -282,16 +282,16 @@ class AddressBook(Structure[Face]):
     def rebuild(self, group: str | int) -> Operation[int]:
         """Store lost parameters, and put a group's names in order and into their own parts.
 
-        Names that cannot be read are left.
+        Leaves names that cannot be read.
 
         Returns:
-            How many names were moved.
+            The number of moved names.
 
         Raises:
             ParameterMismatchError: the book was created with other parameters.
             ShardErrors: a shard failed.
 
-        Cost: as `check`, and two exchanges for 1,000 names that are moved.
+        Cost: as `check`, and two exchanges for 1,000 moved names.
         """
         self._seek(group)
         yield from restore_parameters(self._meta)
@@ -324,7 +324,7 @@ class AddressBook(Structure[Face]):
         return notes
 
     def _fault(self, part: int, member: bytes) -> str:
-        """Return what is wrong with a stored member; an empty text if nothing is."""
+        """Return the fault of a stored member; empty for a valid one."""
         try:
             same = self._member(self._name(member)) == member
         except (DamagedDataError, InvalidArgumentError):
@@ -332,13 +332,13 @@ class AddressBook(Structure[Face]):
         return _UNREADABLE if not same else "" if self._part(member) == part else _ELSEWHERE
 
     def _seek(self, group: str | int) -> None:
-        """Look at a group's keys, in parts or not, if the parameters are not there."""
+        """Look for members in a group's keys, in parts or not, if the parameters are missing."""
         key = f"{self.name}:{key_id(self.name, 'group', group)}"
         self._sought[:] = [key, *(f"{key}:{part}" for part in range(max(self.parts, 16)))]
 
     @property
     def _max_per_part(self) -> int:
-        """How many names of each part one exchange may read."""
+        """The most names of each part that one exchange reads."""
         return max(10, BATCH_SIZE // self.parts)
 
     def _read(
@@ -354,10 +354,10 @@ class AddressBook(Structure[Face]):
         )
         # A part that returned ``each`` may have more members behind its last one.
         last = min((reply[-1] for reply in replies if len(reply) == each), default=None)
-        found = sorted(member for reply in replies for member in reply)
+        members = sorted(member for reply in replies for member in reply)
         if last is None:
-            return found, b""
-        return found[: bisect_right(found, last)], b"(" + last
+            return members, b""
+        return members[: bisect_right(members, last)], b"(" + last
 
     def _add(self, group: str | int, names: list[str]) -> Operation[int]:
         by_part = self._by_part(group, names)

@@ -47,16 +47,16 @@ class RecentContacts(Structure[Face]):
     """The contacts of users, newest first. Made by ``kit.recent_contacts``.
 
     Args:
-        driver: what runs its operations.
-        component: where its keys live; each user's key decides its shard.
+        driver: runs its operations.
+        component: the component of its keys; each user's key decides its shard.
         name: the prefix of its keys.
-        limit: how many contacts of a user to keep, the newest: at most 10,000 in a LIST, 1,000,000
-            by time.
-        order: ``list`` for a LIST, ``time`` for a ZSET by time. A name has one of them: the server
-            refuses what was written with the other (``DamagedDataError``).
+        limit: the number of newest contacts to keep for each user: at most 10,000 in a LIST,
+            1,000,000 by time.
+        order: ``list`` for a LIST, ``time`` for a ZSET by time. A name has one order: the server
+            refuses keys written with the other (``DamagedDataError``).
 
     Attributes:
-        limit, order: as given.
+        limit, order: the arguments.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -82,7 +82,7 @@ class RecentContacts(Structure[Face]):
 
     @property
     def deferred(self) -> RecentContacts[Deferred]:
-        """These contacts with the face whose calls return steps."""
+        """The face whose calls return steps, for ``yield from`` and ``together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @operation
@@ -101,16 +101,16 @@ class RecentContacts(Structure[Face]):
         """Put many contacts first, one after another.
 
         Args:
-            touches: pairs of a user and a contact. Those of one user are one transaction or
+            touches: pairs of a user and a contact. The contacts of one user are one transaction or
                 script for every 1,000 pairs.
 
         Returns:
-            How many pairs there were.
+            The number of pairs.
 
         Raises:
             InvalidArgumentError: a contact is invalid; nothing of its 1,000 was written.
 
-        Cost: one exchange for every 1,000, with all shards at the same time.
+        Cost: one exchange for every 1,000, with all shards at once.
         """
         count = 0
         for page in pages(
@@ -142,31 +142,31 @@ class RecentContacts(Structure[Face]):
         """Return the contacts whose name begins with a prefix, newest first.
 
         Args:
-            user: whose contacts.
+            user: the user.
             prefix: compared regardless of case and Unicode form; empty for all.
-            limit: how many to return at most; by default all.
+            limit: the most contacts to return; by default all.
 
         Raises:
             InvalidArgumentError: the prefix is not text, or the limit out of range.
 
-        Cost: one exchange for every 1,000 contacts; reads them all, or until it has ``limit``.
+        Cost: one exchange for every 1,000 contacts, until it has ``limit``.
         """
         wanted = fold(check_text(self.name, "prefix", prefix, empty=True))
         if limit is not None:
             check_integer(self.name, "limit", limit, 1, self.MAX_LIMIT[self.order])
         key = self._key(user)
-        # A contact that is touched between two pages shows up in both.
-        found: dict[str, None] = {}
+        # A contact that is touched between two pages is in both.
+        contacts: dict[str, None] = {}
         for start in range(0, self.limit, BATCH_SIZE):
             [page] = yield [self._range(key, start, BATCH_SIZE, newest=True)]
             for contact in _texts(self.name, page):
                 if fold(contact).startswith(wanted):
-                    found.setdefault(contact)
-                    if len(found) == limit:
-                        return list(found)
+                    contacts.setdefault(contact)
+                    if len(contacts) == limit:
+                        return list(contacts)
             if len(page) < BATCH_SIZE:
                 break
-        return list(found)
+        return list(contacts)
 
     @operation
     def oldest(self, user: str | int, limit: int = 10) -> Operation[list[str]]:
@@ -183,18 +183,18 @@ class RecentContacts(Structure[Face]):
     def times(
         self, user: str | int, limit: int = DEFAULT_LIMIT
     ) -> Operation[list[tuple[str, float]]]:
-        """Return the newest contacts with the times of their last touch; at most 1,000.
+        """Return the newest contacts with the times of their last touches; at most 1,000.
 
         Returns:
             Pairs of a contact and seconds since 1970 by the server's clock, newest first.
 
         Raises:
-            InvalidArgumentError: they are in a LIST, which has no times.
+            InvalidArgumentError: the contacts are in a LIST, which has no times.
 
         Cost: one exchange.
         """
         if self.order != "time":
-            raise InvalidArgumentError(f"{self.name}: a list has no times", "open it by time")
+            raise InvalidArgumentError(f"{self.name}: a list has no times", 'set order="time"')
         check_integer(self.name, "limit", limit, 1, BATCH_SIZE)
         key = self._key(user)
         args = ("ZRANGE", key, 0, limit - 1, "REV", "WITHSCORES")
@@ -204,7 +204,7 @@ class RecentContacts(Structure[Face]):
 
     @operation
     def count(self, user: str | int) -> Operation[int]:
-        """Return how many contacts a user has. Cost: one exchange."""
+        """Return the number of a user's contacts. Cost: one exchange."""
         key = self._key(user)
         name = "LLEN" if self.order == "list" else "ZCARD"
         [count] = yield [self._at(key, name, key)]
@@ -212,16 +212,16 @@ class RecentContacts(Structure[Face]):
 
     @operation
     def remove_all(self, user: str | int) -> Operation[bool]:
-        """Remove all contacts of a user; return whether there were any. Cost: one exchange."""
+        """Remove all contacts of a user; return whether any existed. Cost: one exchange."""
         key = self._key(user)
         [removed] = yield [self._at(key, "UNLINK", key)]
         return bool(removed)
 
     @stream
     def check(self, user: str | int) -> Stream[Damage]:
-        """Read a user's contacts, and give out what is damaged; changes nothing.
+        """Read a user's contacts, and return their damage; changes nothing.
 
-        A key of another type, names that cannot be read, and in a LIST, names that it has twice.
+        Finds a key of another type, names that cannot be read, and duplicates in a LIST.
 
         Raises:
             ShardErrors: the shard failed.
@@ -245,8 +245,8 @@ class RecentContacts(Structure[Face]):
                     error = damage(self.component, key, f"contact {shown(contact)}", "a name")
                     return [*notes, Suspicion(error, "remove_all(user)", loses)]
                 if contact in seen and self.order == "list":
-                    found = f"contact {shown(contact)} twice"
-                    error = damage(self.component, key, found, "each once")
+                    twice = f"contact {shown(contact)} twice"
+                    error = damage(self.component, key, twice, "each once")
                     return [*notes, Suspicion(error, "touch(user, contact) leaves one")]
                 seen.add(contact)
         return notes

@@ -20,13 +20,7 @@ def fold(text: str) -> str:
 
 
 def check_text(owner: str, noun: str, value: str, *, empty: bool = False) -> str:
-    """Check a text that is to be stored.
-
-    Args:
-        owner: the structure's name, for messages.
-        noun: what the text is, for messages.
-        value: the text.
-        empty: whether it may be empty.
+    """Return a text to store; ``owner`` and ``noun`` are for messages.
 
     Raises:
         InvalidArgumentError: it is not text, cannot be encoded, is empty, or contains a NUL.
@@ -49,7 +43,7 @@ def check_text(owner: str, noun: str, value: str, *, empty: bool = False) -> str
 
 
 def key_id(owner: str, noun: str, value: str | int) -> str:
-    """Return the id of a user or group as it stands in a key.
+    """Return the id of a user or group as part of a key.
 
     Raises:
         InvalidArgumentError: it is neither text nor a number, is empty, or cannot be encoded.

@@ -20,6 +20,7 @@ from shardkit.errors import (
     InvalidEntryError,
     MissingEntryError,
     ShardCountError,
+    counted,
 )
 from shardkit.operations.commands import Key, Shard
 from shardkit.routing.placement import DEFAULT, Place, PlaceAll, placement, placement_of_all
@@ -61,32 +62,27 @@ def check_name(name: object, where: str) -> Iterator[Problem]:
             shown("", name),
             "",
             "is not a component's name",
-            "use letters, digits, '_', '-' and '.', in words joined by ':'",
+            "use letters, digits, '_', '-' and '.', and ':' between words",
         )
     elif len(name) > LONGEST_NAME:
         short = f"{name[:40]}…"
         remedy = f"use at most {LONGEST_NAME}"
-        yield Problem(where, short, "", f"has {len(name):,} characters", remedy)
+        yield Problem(where, short, "", f"has {counted(len(name), 'character')}", remedy)
     elif re.search(r":[0-9]+$", name):
         yield Problem(
             where,
             name,
             "",
             f"would collide with a shard of {name.rpartition(':')[0]!r}",
-            "a name must not end in ':' and digits",
+            "choose a name that does not end in ':' and digits",
         )
 
 
 class ByHand(NamedTuple):
-    """Shards' entries that no push wrote: nothing stored says how many they should be.
+    """Shards' entries that no push wrote: nothing stored says how many there should be."""
 
-    Attributes:
-        numbers: the numbers of the entries that are stored, in order.
-        place: where, for messages: ``" on config server a:6379/0"``.
-    """
-
-    numbers: tuple[int, ...]
-    place: str
+    numbers: tuple[int, ...]  # of the stored entries, in order
+    server: str  # for messages: " on config server a:6379/0"
 
     def length(self) -> int:
         """Return how many entries follow each other from 0."""
@@ -110,14 +106,14 @@ class Component:
         by_hand: set if the shards' entries were written by hand; see `ByHand`.
         problem: why keys cannot be placed, although the component can be read: a shard's entry is
             broken, or no caller has yet given the count of entries written by hand. The unsharded
-            entry can be used nevertheless.
+            entry still works.
         version: grows with every component that is made in this process.
         place: the function from a key to its shard's number; 0 if the component is not sharded.
         number_of: the same, but None if the component is not sharded.
         place_all: the function from many keys to their shards' numbers.
-        reads_apart: whether what only reads may go another way than what writes: to replicas, or
-            to shards that are being moved.
-        held: whether a shard of it is being moved just now.
+        reads_apart: whether reads may go to other servers than writes: to replicas, or to shards
+            that are being moved.
+        held: whether one of its shards is being moved.
     """
 
     name: str
@@ -151,7 +147,7 @@ class Component:
             in_use.note(self)
 
     def __reduce__(self) -> tuple[type[Component], tuple[Any, ...]]:
-        """Pickle what was given; the functions are made anew."""
+        """Pickle the arguments; unpickling makes the functions again."""
         fields = (self.name, self.entry, self.shards, self.placement, self.epoch)
         return Component, (*fields, self.by_hand, self.problem)
 
@@ -170,7 +166,7 @@ class Component:
         return replace(self, placement=rule, problem=None)
 
     def _unsharded(self, key: Key) -> None:
-        self.place(key)  # refuses what is no key
+        self.place(key)  # raises InvalidKeyError
 
     def shard_of(self, key: Key) -> Shard:
         """Return where a key lives: its shard, or the entry of an unsharded component."""
@@ -186,10 +182,10 @@ class Component:
         if number is None:
             if self.entry is not None:
                 return self.entry
-            shards = f"it has {len(self.shards)} shards" if self.shards else "it has no entry"
+            shards = f", but {counted(len(self.shards), 'shard')}" if self.shards else ""
             raise MissingEntryError(
                 f"{entry_key(self.name)} is missing: component {self.name!r} has no unsharded "
-                f"entry ({shards})",
+                f"entry{shards}",
                 "add `entry:` to the component in the shard map and push it",
             )
         if 0 <= number < len(self.shards):
@@ -198,8 +194,8 @@ class Component:
             self.without_problem()
         raise MissingEntryError(
             f"{entry_key(self.name, number)} is missing: component {self.name!r} has "
-            f"{len(self.shards)} shards",
-            "shards are numbered from 0",
+            f"{counted(len(self.shards), 'shard')}",
+            "number the shards from 0 on",
         )
 
     def all_shards(self) -> list[Shard]:
@@ -217,7 +213,7 @@ class Component:
     def require_shards(self, count: int | None, rule: str | None = None) -> None:
         """Refuse a caller that routes by another number of shards, or by another placement.
 
-        A cluster's entry serves callers of any number: it routes by itself.
+        A cluster's entry serves callers with any count: the cluster routes by itself.
 
         Args:
             count: the caller's ``shards=``; None for any number.
@@ -248,7 +244,7 @@ class Component:
                     remedy,
                 )
             raise ShardCountError(
-                f"component {self.name!r} has {there} {_shards(there)}, but this call says "
+                f"component {self.name!r} has {counted(there, 'shard')}, but this call says "
                 f"{count}: it would look up keys on the wrong shards",
                 remedy,
             )
@@ -262,15 +258,16 @@ class Component:
 
     def _require_by_hand(self, count: int, by_hand: ByHand) -> None:
         there = by_hand.length()
-        number = len(by_hand.numbers)
-        stored = "1 entry is stored" if number == 1 else f"{number} entries are stored"
+        stored = counted(len(by_hand.numbers), "entry is stored", "entries are stored")
+        if self.problem is None and self.shards:
+            stored += f" and another call says {len(self.shards)}"
+        says = f"this call says {counted(count, 'shard')}"
         if there < count:
             remedy = "write the missing entries"
             if by_hand.is_exactly(there) and there:
                 remedy = f"use shards={there}, or {remedy}"
             raise MissingEntryError(
-                f"{entry_key(self.name, there)} is missing{by_hand.place}: this call says {count} "
-                f"{_shards(count)}, but {stored}{self._said()}",
+                f"{entry_key(self.name, there)} is missing{by_hand.server}: {says}, but {stored}",
                 remedy,
             )
         if not by_hand.is_exactly(count):
@@ -279,18 +276,13 @@ class Component:
             if by_hand.is_exactly(there):
                 remedy = f"use shards={there}, or {remedy}"
             raise ShardCountError(
-                f"{entry_key(self.name, more)} is one too many{by_hand.place}: this call says "
-                f"{count} {_shards(count)}, but {stored}{self._said()}",
+                f"{entry_key(self.name, more)} is one too many{by_hand.server}: {says}, but "
+                f"{stored}",
                 remedy,
             )
 
-    def _said(self) -> str:
-        """Return what an error adds if another call has given the right count."""
-        there = len(self.shards)
-        return f" and another call says {there}" if self.problem is None and there else ""
-
     def same_as(self, other: Component | None) -> bool:
-        """Whether both say the same, epochs aside."""
+        """Return whether both are equal, apart from their epochs."""
         return (
             other is not None
             and self.entry == other.entry
@@ -299,10 +291,6 @@ class Component:
             and self.by_hand == other.by_hand
             and str(self.problem) == str(other.problem)
         )
-
-
-def _shards(count: int) -> str:
-    return "shard" if count == 1 else "shards"
 
 
 def check_shards(value: object, where: str) -> tuple[int, str, int]:
@@ -331,20 +319,18 @@ def check_shards(value: object, where: str) -> tuple[int, str, int]:
     if wrong:
         raise InvalidEntryError(
             f"{where} {wrong}",
-            'it holds {"shards": 16, "placement": "crc32", "epoch": 1}; push the shard map again',
+            'push the shard map again: the key holds {"shards": 16, "placement": "crc32", '
+            '"epoch": 1}',
         )
-    assert isinstance(count, int)
-    assert isinstance(rule, str)
-    assert isinstance(epoch, int)
     return count, rule, epoch
 
 
 def wrong_placement(rule: object, count: int) -> str:
-    """Return why a placement cannot be used for so many shards; nothing if it can."""
+    """Return why a placement cannot be used for ``count`` shards; nothing if it can."""
     if not isinstance(rule, str):
         return f"names {shown('', rule)} as placement"
     try:
         placement(rule, count)
     except ConfigError as error:
-        return f"names a placement that cannot be used: {error}"
+        return f"names a placement that cannot be used: {error.message}"
     return ""

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 from shardkit.config.component import Component, entry_key, shards_key
 from shardkit.config.entry import Entry
 from shardkit.config.problem import mask
+from shardkit.errors import counted
 from shardkit.operations.commands import Key
 
 SAMPLE_SIZE = 10_000
@@ -75,24 +76,17 @@ class ComponentChange:
 def with_counts(
     changes: Iterable[ComponentChange], current: Mapping[str, Component]
 ) -> list[ComponentChange]:
-    """Return the changes of a push, which stores the count of shards that were written by hand.
+    """Add to the changes of a push the counts that it stores for entries written by hand."""
 
-    Args:
-        changes: what a push changes apart from that.
-        current: the components now.
-    """
-
-    def counted(change: ComponentChange) -> ComponentChange:
+    def with_count(change: ComponentChange) -> ComponentChange:
         before = current.get(change.component)
         if before is None or before.by_hand is None or not change.shards_after:
             return change
-        key = shards_key(change.component)
-        number = f"{change.shards_after} shard{'s' * (change.shards_after > 1)}"
-        text = f"{number}, {change.placement_after}"
-        fields = (*change.fields, FieldChange(key, "", None, text))
-        return replace(change, kind="changed", fields=fields)
+        text = f"{counted(change.shards_after, 'shard')}, {change.placement_after}"
+        count = FieldChange(shards_key(change.component), "", None, text)
+        return replace(change, kind="changed", fields=(*change.fields, count))
 
-    return list(map(counted, changes))
+    return list(map(with_count, changes))
 
 
 def sample_keys(count: int = SAMPLE_SIZE) -> list[Key]:
@@ -123,12 +117,14 @@ def diff(
         change = _change(name, before, after)
         if before is not None and after is not None:
             keys = sample.get(name) if isinstance(sample, Mapping) else default
-            if keys is None and not change.replaced:  # to make them takes longer than all the rest
+            if keys is None and not change.replaced:  # making keys takes longer than all the rest
                 changes.append(replace(change, sampled=SAMPLE_SIZE))
                 continue
             if keys is None:
                 keys = default = sample_keys() if default is None else default
-            moved = _moved(before, after, keys) if change.replaced else 0
+            moved = 0
+            if change.replaced:
+                moved = sum(before.shard_of(key) != after.shard_of(key) for key in keys)
             change = replace(change, moved=moved, sampled=len(keys))
         changes.append(change)
     return changes
@@ -180,7 +176,3 @@ def entries_of(name: str, component: Component | None) -> dict[str, Entry]:
         return {}
     entries = {} if component.entry is None else {entry_key(name): component.entry}
     return entries | {entry_key(name, n): entry for n, entry in enumerate(component.shards)}
-
-
-def _moved(before: Component, after: Component, keys: Iterable[Key]) -> int:
-    return sum(before.shard_of(key) != after.shard_of(key) for key in keys)

@@ -5,7 +5,7 @@
     config:flags:checkout   {"new_basket": true}      a STRING holding a JSON object
 
 Each process reads an object about once in ``wait`` seconds. While the server is down, or holds
-something broken, the last good value is returned, and that is logged once. Entries, of type
+something broken, calls return the last good value, and the first one logs why. Entries, of type
 ``redis``, are written by pushing a shard map, which checks them together.
 """
 
@@ -48,12 +48,7 @@ def directory_key(kind: str, component: str) -> str:
 
 
 class _DirectoryCache:
-    """What was read, and the last good value of what cannot be read. Shared by both directories.
-
-    Args:
-        client: returns the config server's client.
-        clock: seconds that never go back.
-    """
+    """The values that were read, for both directories; ``client`` returns the server's client."""
 
     def __init__(
         self, client: Callable[[], Any], clock: Callable[[], float] = time.monotonic
@@ -73,7 +68,7 @@ class _DirectoryCache:
     def _store(self, key: str, text: Any) -> dict[str, Any]:
         if text is None:
             self._forget(key)
-            raise MissingEntryError(f"{key} is missing", "set it, or name another component")
+            raise MissingEntryError(f"{key} is missing", "set it, or use another component")
         value = load_json(text, key)
         if not isinstance(value, dict):
             raise InvalidEntryError(f"{key} holds no JSON object", "set it again")
@@ -138,9 +133,9 @@ class Directory(_DirectoryCache):
 
         Raises:
             ClosedError: the kit is closed.
-            MissingEntryError: it is not there.
-            InvalidEntryError: it was never read, and is no JSON object.
-            ConfigServerError: it was never read, and the config server is down.
+            MissingEntryError: the object is not there.
+            InvalidEntryError: it is no JSON object, and this process has no earlier value.
+            ConfigServerError: the config server is down, and this process has no earlier value.
         """
         key = directory_key(kind, component)
         client = self._client()  # first: a closed kit has none
@@ -156,8 +151,8 @@ class Directory(_DirectoryCache):
         """Store an object; other processes see it within their ``wait``.
 
         Raises:
-            InvalidEntryError: it is no JSON object.
-            ConfigError: it is an entry, which a push writes.
+            InvalidEntryError: the value is no JSON object.
+            ConfigError: the key is an entry's, which a push writes.
         """
         key = _writable_key(kind, component)
         self._client().set(key, _as_json(key, value))

@@ -9,9 +9,9 @@ additions::
     {"sentinel": {"service": "main", "sentinels": [["s1", 26379], ["s2", 26379]]}, "db": 1}
     {"host": "c.internal", "cluster": true}
 
-``${NAME}`` is replaced from the environment when a client is built; in the user and the password,
-again at each connect. So an entry need not contain secrets where it is stored or shown. Those that
-it contains are masked in every repr, log line and error.
+``${NAME}`` is replaced from the environment when a client is built, and in the user and the
+password again at each connect. So a stored entry need not contain secrets. Secrets that it does
+contain are masked in every repr, log line and error.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ class Entry:
     """A validated entry. Immutable; equal to one with the same fields. Its repr masks secrets.
 
     Attributes:
-        fields: the fields as they were written, references unresolved. Fields that are null and
-            mean nothing are left out, and 3.0 is 3.
-        is_cluster: whether it needs redis-py's cluster client.
-        is_sentinel: whether Sentinels know where the server is.
-        address: where it points, for messages: ``a.internal:6379/1``. Contains no secret.
+        fields: the fields as they were written, references unresolved. Meaningless nulls are left
+            out, and 3.0 is 3.
+        is_cluster: whether the entry needs redis-py's cluster client.
+        is_sentinel: whether Sentinels report the server's address.
+        address: the server for messages, without secrets: ``a.internal:6379/1``.
         replicas: the entries under ``replicas``. Each inherits the fields that it does not set:
             port, user, password, database, TLS, timeouts; also the host, if it sets a port.
         read_from: where reads may go; None for the master.
-        zone: the zone that its server is in; empty if it is not said.
-        held: the move that holds its shard just now; empty if there is none.
+        zone: the zone of the server; empty if the entry has none.
+        held: the move that holds the shard now; empty if there is none.
     """
 
     __slots__ = (
@@ -84,8 +84,8 @@ class Entry:
         Args:
             fields: the JSON object.
             where: the key or file that it comes from, for error messages.
-            is_stored: whether a later release may have written it: fields that this one does not
-                know are logged once and ignored, and kept in ``fields``.
+            is_stored: whether a later release may have written it: unknown fields are then logged
+                once, ignored, and kept in ``fields``.
 
         Raises:
             InvalidEntryError: fields are unknown or cannot be used; names all of them.
@@ -124,7 +124,7 @@ class Entry:
         """Read an entry as the config server stores it; see ``is_stored``.
 
         Raises:
-            InvalidEntryError: it is not JSON, not an entry, or for later releases only.
+            InvalidEntryError: the text is not JSON, not an entry, or for later releases only.
         """
         return cls(load_json(text, where), where, is_stored=True)
 
@@ -139,7 +139,7 @@ class Entry:
         return self._canonical
 
     def masked(self) -> dict[str, Any]:
-        """Return the fields with every secret, and what may be one, replaced by ``***``."""
+        """Return the fields with every secret, and text that may be one, as ``***``."""
         return {
             name: mask(name, value) if name in FIELDS else "***"
             for name, value in self.fields.items()
@@ -167,15 +167,15 @@ class Entry:
         The content of a ``password_file`` becomes the ``password``.
 
         Args:
-            where: the key that the entry comes from, for error messages.
-            environ: where the names are looked up.
+            where: the entry's key, for error messages.
+            environ: the values by name.
 
         Returns:
             redis-py's arguments and the additions; ``replicas`` are resolved as well.
 
         Raises:
-            ConfigError: a name is not in the environment, or its value cannot be used. Does not
-                show the value.
+            ConfigError: a name is not in the environment, or its value, which is not shown, cannot
+                be used.
         """
         fields: dict[str, Any] = _resolve(copy.deepcopy(self._fields), where, "", environ)
         fields.pop("replicas", None)
@@ -185,8 +185,7 @@ class Entry:
                 fields = {**url_fields(url), **fields}
             except BadUrlError as error:
                 raise ConfigError(
-                    f"{where}: url with its references replaced cannot be used: it {error.problem}",
-                    error.remedy,
+                    f"{where}: url with its references replaced {error.problem}", error.remedy
                 ) from None
         path = fields.pop("password_file", None)
         if path is not None:
@@ -206,16 +205,16 @@ class Entry:
     def url(self, where: str = "entry", environ: Mapping[str, str] = os.environ) -> str:
         """Return the entry as a URL, for libraries that accept nothing else.
 
-        The URL is secret, as it contains the password. It has the server, the user, the database
-        and how TLS is checked; timeouts and all other fields are left out.
+        The URL is secret: it contains the password. It has the server, user, database and TLS
+        checks; timeouts and all other fields are left out.
 
         Args:
-            where: the key that the entry comes from, for error messages.
-            environ: where ``${NAME}`` references are looked up.
+            where: the entry's key, for error messages.
+            environ: the values of ``${NAME}`` references.
 
         Raises:
-            ConfigError: a cluster or a Sentinel has no URL that all libraries read alike; or a
-                reference cannot be resolved.
+            ConfigError: the entry is a cluster's or a Sentinel's, for which libraries have no
+                common URL; or a reference cannot be resolved.
         """
         if self.is_cluster or self.is_sentinel:
             kind = "a cluster's" if self.is_cluster else "a Sentinel's"
@@ -235,31 +234,31 @@ class Entry:
 
 
 def load_json(text: str | bytes, where: str) -> Any:
-    """Read JSON; an object with the same field twice is refused.
+    """Read JSON; refuse an object that has the same field twice.
 
     Raises:
-        InvalidEntryError: it is not JSON, or a field appears twice.
+        InvalidEntryError: the text is not JSON, or a field appears twice.
     """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name, value in pairs:
-            if name in found:
+            if name in fields:
                 raise InvalidEntryError(f"{where}: {shown_name(name)} appears twice", "remove one")
-            found[name] = value
-        return found
+            fields[name] = value
+        return fields
 
     try:
         return json.loads(text, object_pairs_hook=once)
     except RecursionError:
-        place = ": it is nested too deeply"
+        why = ": it is nested too deeply"
     except json.JSONDecodeError as error:
-        place = f" at character {error.pos}"
+        why = f" at character {error.pos}"
     except ValueError:  # not UTF-8, or a number of thousands of digits
-        place = ""
+        why = ""
     # Raised outside the handler: the caught error contains the text, and so perhaps a password.
     raise InvalidEntryError(
-        f"{where}: is not JSON{place}", "push the shard map again: shardkit config push"
+        f"{where}: is not JSON{why}", "push the shard map again: shardkit config push"
     )
 
 
@@ -282,8 +281,8 @@ def _resolve(value: Any, where: str, field: str, environ: Mapping[str, str]) -> 
 
 
 def _read_password(path: str, where: str) -> str:
-    """Return the password that a file holds, without the end of its line."""
-    reason: str | None = "it is empty, or no line of UTF-8 text"
+    """Return the password that a file holds, without the line's end."""
+    reason: str | None = "it is empty, or not one line of UTF-8 text"
     try:
         text = Path(path).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
         if text and is_text(text) and "\n" not in text:

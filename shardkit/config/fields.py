@@ -12,6 +12,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from typing import Any, TypeAlias, cast
@@ -40,27 +41,25 @@ def _is_host(value: str) -> bool:
     return re.fullmatch(r"[^\s\x00-\x1f\x7f/@?#\[\]]+", value) is not None
 
 
-def _is_path(value: str) -> bool:
-    return re.fullmatch(r"[^\x00-\x1f\x7f]+", value) is not None and "://" not in value
+def _accepted_by(codec: Callable[[str], object]) -> Callable[[str], bool]:
+    """Return a check that a function of Python's codecs knows a name."""
 
-
-def _is_codec(value: str) -> bool:
-    try:
-        "x".encode(value)
-    except (LookupError, ValueError):
+    def check(name: str) -> bool:
+        with suppress(LookupError, ValueError):
+            codec(name)
+            return True
         return False
-    return True
+
+    return check
 
 
-def _is_error_handler(value: str) -> bool:
-    try:
-        codecs.lookup_error(value)
-    except (LookupError, ValueError):
-        return False
-    return True
-
-
-_PATH: _Rule = ((str,), "a path", _is_path)
+_PATH: _Rule = (
+    (str,),
+    "a path",
+    lambda v: re.fullmatch(r"[^\x00-\x1f\x7f]+", v) and "://" not in v,
+)
+_COUNT: _Rule = ((int,), "a number above 0", lambda v: 0 < v <= _LARGEST)
+_RETRIES: _Rule = ((int,), "a number, 0 for none", lambda v: 0 <= v <= _LARGEST)
 _TEXT: _Rule = ((str,), "text, digits in quotes", _anything)
 _TRUTH: _Rule = ((bool,), "true or false", _anything)
 _SECONDS: _Rule = (
@@ -72,8 +71,8 @@ _SECONDS: _Rule = (
 
 def _numbers(release: str) -> list[int]:
     """Return the numbers of a release: 0.2 is 0.2.0."""
-    found = [int(number) for number in re.findall(r"[0-9]+", release)[:4]]
-    return found + [0] * (4 - len(found))
+    numbers = [int(number) for number in re.findall(r"[0-9]+", release)[:4]]
+    return numbers + [0] * (4 - len(numbers))
 
 
 @cache
@@ -113,7 +112,7 @@ FIELDS: dict[str, _Rule] = {
     "deadline": _SECONDS,
     "breaker": ((bool, dict), 'false, or an object with some of "failures" …', _anything),
     "retry": ((dict,), 'an object with "retries"', _anything),
-    "max_waiting": ((int,), "a number above 0", lambda v: 0 < v <= _LARGEST),
+    "max_waiting": _COUNT,
     "max_reply_bytes": ((int,), "a number above 0", lambda v: v > 0),
     "socket_keepalive": _TRUTH,
     "socket_keepalive_options": (
@@ -124,7 +123,7 @@ FIELDS: dict[str, _Rule] = {
         ),
     ),
     "health_check_interval": ((int,), "seconds, 0 for never", lambda v: 0 <= v <= _LARGEST),
-    "max_connections": ((int,), "a number above 0", lambda v: 0 < v <= _LARGEST),
+    "max_connections": _COUNT,
     "blocking_pool": ((dict,), 'an object with some of "size", "timeout"', _anything),
     "extend_blocking_timeout": _TRUTH,
     "client_name": (
@@ -132,12 +131,16 @@ FIELDS: dict[str, _Rule] = {
         "ASCII letters, digits and signs",
         lambda v: re.fullmatch(r"[!-~]+", v),
     ),
-    "encoding": ((str,), "a text codec's name", _is_codec),
-    "encoding_errors": ((str,), "strict, replace, ignore or another handler", _is_error_handler),
+    "encoding": ((str,), "a text codec's name", _accepted_by("x".encode)),
+    "encoding_errors": (
+        (str,),
+        "strict, replace, ignore or another handler",
+        _accepted_by(codecs.lookup_error),
+    ),
     "decode_responses": _TRUTH,
     "protocol": ((int,), "2 or 3", lambda v: v in (2, 3)),
     "multiplex": _TRUTH,
-    "retries": ((int,), "a number, 0 for none", lambda v: 0 <= v <= _LARGEST),
+    "retries": _RETRIES,
     "cluster": _TRUTH,
     "replicas": ((list,), "a list of entries", _anything),
     "zone": ((str,), "the name of a zone", bool),
@@ -155,18 +158,18 @@ _TIME: _Rule = ((int, float), "seconds above 0", lambda v: 0 < v <= _LARGEST)
 # Objects, whose own fields may each be left out.
 _OBJECTS: dict[str, dict[str, _Rule]] = {
     "breaker": {
-        "failures": ((int,), "a number above 0", lambda v: 0 < v <= _LARGEST),
+        "failures": _COUNT,
         "window": _TIME,
         "min_seconds": ((int, float), "seconds, 0 or more", lambda v: 0 <= v <= _LARGEST),
         "interval": _TIME,
         "max_interval": _TIME,
     },
     "blocking_pool": {
-        "size": ((int,), "a number above 0", lambda v: 0 < v <= _LARGEST),
+        "size": _COUNT,
         "timeout": _SECONDS,
     },
     "retry": {
-        "retries": ((int,), "a number, 0 for none", lambda v: 0 <= v <= _LARGEST),
+        "retries": _RETRIES,
         "backoff": ((str,), f"one of {', '.join(BACKOFFS)}", lambda v: v in BACKOFFS),
         "base": _TIME,
         "cap": _TIME,
@@ -175,16 +178,32 @@ _OBJECTS: dict[str, dict[str, _Rule]] = {
 _SENTINEL_FIELDS: dict[str, _Rule] = {
     "service": (
         (str,),
-        "the name of the service that is watched, of letters, digits, '.', '-' and '_'",
+        "the name of the watched service, of letters, digits, '.', '-' and '_'",
         lambda v: re.fullmatch(r"[A-Za-z0-9._-]+", v),
     ),
     "sentinels": ((list,), "[[host, port], …]", lambda v: v and all(map(_is_address, v))),
     "username": _TEXT,
     "password": _TEXT,
 }
-# Fields that say where the server is.
+_FIELDS_OF = {**_OBJECTS, "sentinel": _SENTINEL_FIELDS}
+# Fields with the server's address.
 LOCATION = frozenset({"url", "host", "port", "unix_socket_path", "sentinel"})
 _NEVER_NULL = LOCATION | {"db", "cluster", "replicas"}
+_OWN_NODES = "leave it out: a cluster finds its own nodes"
+# Fields that contradict others: remedies by these.
+_CLASHES: tuple[tuple[str, frozenset[str], str], ...] = (
+    ("url", LOCATION - {"url"} | {"ssl"}, "set it in one of the two"),
+    (
+        "unix_socket_path",
+        frozenset({"host", "port", "ssl", "sentinel"}),
+        "keep one of the two",
+    ),
+    ("sentinel", frozenset({"host", "port"}), "leave it out: the Sentinels report the server"),
+    ("password_file", frozenset({"password"}), "keep one of the two"),
+    ("blocking_pool", frozenset({"max_connections"}), "set blocking_pool.size instead"),
+    ("cluster", frozenset({"blocking_pool"}), "leave it out: redis-py has none for clusters"),
+    ("cluster", frozenset({"sentinel", "replicas", "unix_socket_path"}), _OWN_NODES),
+)
 # Fields that a replica cannot have, and does not inherit from its master.
 _NOT_OF_REPLICAS = ("replicas", "cluster", "sentinel", "read_from", "max_lag", "held")
 
@@ -205,26 +224,24 @@ def whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def normalized(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry's fields as shardkit would write them.
+def normalized(fields: Mapping[str, Any], *, with_replicas: bool = True) -> dict[str, Any]:
+    """Return the fields of an entry, and of its replicas, as shardkit would write them.
 
-    Other programs write null for what is not set, and 3.0 for 3. A null stays where it might hide
+    Other programs write null for an unset field, and 3.0 for 3. A null stays where it might hide
     a missing address, and where it is a value.
     """
-    found = _normalized(fields)
-    if isinstance(replicas := found.get("replicas"), list):
-        found["replicas"] = [_normalized(r) if isinstance(r, Mapping) else r for r in replicas]
-    return found
-
-
-def _normalized(fields: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, value in fields.items():
         types = FIELDS[name][0] if name in FIELDS else ()
         if value is None and types and name not in _NEVER_NULL and type(None) not in types:
             continue
-        found[name] = whole(value) if int in types and float not in types else value
-    return found
+        if name == "replicas" and isinstance(value, list) and with_replicas:
+            value = [
+                normalized(each, with_replicas=False) if isinstance(each, Mapping) else each
+                for each in value
+            ]
+        result[name] = whole(value) if int in types and float not in types else value
+    return result
 
 
 def check_entry(fields: Any, where: str) -> Iterator[Problem]:
@@ -234,13 +251,22 @@ def check_entry(fields: Any, where: str) -> Iterator[Problem]:
         yield Problem(where, "", "", f"is a {kind}, not an object", 'write {"host": …}')
         return
     fields = normalized(fields)
-    found = [each for name, value in fields.items() for each in _check_field(name, value, where)]
-    found += _check_together(fields, where)
-    if not found and fields.get("cluster"):
-        found += _check_cluster(fields, where)
-    if not found and "replicas" in fields:
-        found += _check_replicas(fields, where)
-    yield from found
+    problems = [each for name, value in fields.items() for each in _check_field(name, value, where)]
+    problems += [
+        Problem(where, other, "", f"contradicts {one}", remedy)
+        for one, others, remedy in _CLASHES
+        if fields.get(one) not in (None, False)
+        for other in sorted(others & fields.keys())
+    ]
+    if not problems and fields.get("cluster"):
+        if number := database_of(fields):
+            remedy = "use database 0, the only one of a cluster"
+            problems.append(Problem(where, "db", str(number), "contradicts cluster", remedy))
+        if fields.get("url", "").startswith("unix:"):
+            problems.append(Problem(where, "url", "", "contradicts cluster", _OWN_NODES))
+    if not problems and "replicas" in fields:
+        problems += _check_replicas(fields, where)
+    yield from problems
 
 
 def known_fields(fields: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -248,7 +274,7 @@ def known_fields(fields: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     known: dict[str, Any] = {}
     unknown: list[str] = []
     for name, value in fields.items():
-        rules = _SENTINEL_FIELDS if name == "sentinel" else _OBJECTS.get(name)
+        rules = _FIELDS_OF.get(name)
         if name not in FIELDS:
             unknown.append(shown_name(name))
         elif rules is not None and isinstance(value, dict):
@@ -270,23 +296,32 @@ def known_fields(fields: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 def _check_field(name: Any, value: Any, where: str) -> Iterator[Problem]:
     if name not in FIELDS:
         known = ", ".join(sorted(FIELDS))
-        yield Problem(
-            where, shown_name(name), "", "is not a field of an entry", f"there are {known}"
-        )
+        remedy = f"use one of {known}"
+        yield Problem(where, shown_name(name), "", "is not a field of an entry", remedy)
         return
     yield from _check_value(name, value, where, FIELDS[name])
     if name == "url" and isinstance(value, str):
-        yield from _check_url(value, where)
-    elif name == "sentinel" and isinstance(value, dict):
-        yield from _check_sentinel(value, where)
-    elif name in _OBJECTS and isinstance(value, dict):
+        try:
+            of_url = read_url(value)
+        except BadUrlError as error:
+            yield Problem(where, "url", shown("url", value), error.problem, error.remedy)
+            return
+        for inner, given in of_url.items():
+            if given is not None:  # otherwise checked when it is resolved
+                yield from _check_value(inner, given, where, FIELDS[inner], "url ")
+    elif name in _FIELDS_OF and isinstance(value, dict):
+        rules = _FIELDS_OF[name]
         for inner, given in value.items():
-            if inner in _OBJECTS[name]:
-                yield from _check_value(inner, given, where, _OBJECTS[name][inner], f"{name}.")
+            if inner in rules:
+                yield from _check_value(inner, given, where, rules[inner], f"{name}.")
             else:
-                known = ", ".join(_OBJECTS[name])
-                label = f"{name}.{shown_name(inner)}"
-                yield Problem(where, label, "", "is not a field of it", f"there are {known}")
+                label, known = f"{name}.{shown_name(inner)}", ", ".join(rules)
+                problem = f"is not a field of {name}"
+                yield Problem(where, label, "", problem, f"use one of {known}")
+        for inner in ("service", "sentinels") if name == "sentinel" else ():
+            if inner not in value:
+                remedy = f"give {rules[inner][1]}"
+                yield Problem(where, f"sentinel.{inner}", "", "is missing", remedy)
 
 
 def _check_value(
@@ -306,66 +341,8 @@ def _check_value(
 
 
 def is_text(value: str) -> bool:
-    """Whether a text has no lone surrogates and no NUL: it can be sent as UTF-8, or be a path."""
+    """Return whether a text can be sent as UTF-8, and be a path: no lone surrogates, no NUL."""
     return "\0" not in value and not re.search("[\ud800-\udfff]", value)
-
-
-def _check_url(url: str, where: str) -> Iterator[Problem]:
-    try:
-        fields = read_url(url)
-    except BadUrlError as error:
-        yield Problem(where, "url", shown("url", url), error.problem, error.remedy)
-        return
-    for name, value in fields.items():
-        if value is not None:  # otherwise checked when it is resolved
-            yield from _check_value(name, value, where, FIELDS[name], "url ")
-
-
-def _check_sentinel(value: Mapping[str, Any], where: str) -> Iterator[Problem]:
-    for name, inner in value.items():
-        if name in _SENTINEL_FIELDS:
-            yield from _check_value(name, inner, where, _SENTINEL_FIELDS[name], "sentinel.")
-        else:
-            known = ", ".join(_SENTINEL_FIELDS)
-            field = f"sentinel.{shown_name(name)}"
-            yield Problem(where, field, "", "is not a field of sentinel", f"there are {known}")
-    for name in ("service", "sentinels"):
-        if name not in value:
-            allowed = _SENTINEL_FIELDS[name][1]
-            yield Problem(where, f"sentinel.{name}", "", "is missing", f"give {allowed}")
-
-
-def _check_together(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
-    def clash(one: str, others: frozenset[str] | set[str], why: str) -> Iterator[Problem]:
-        for other in sorted(others & fields.keys()):
-            yield Problem(where, other, "", f"contradicts {one}", why)
-
-    if "url" in fields:
-        yield from clash("url", LOCATION - {"url"} | {"ssl"}, "set it in one of the two")
-    if "unix_socket_path" in fields:
-        yield from clash(
-            "unix_socket_path", {"host", "port", "ssl", "sentinel"}, "keep one of the two"
-        )
-    if "sentinel" in fields:
-        yield from clash("sentinel", {"host", "port"}, "the Sentinels say where the server is")
-    if "password_file" in fields:
-        yield from clash("password_file", {"password"}, "keep one of the two")
-    if "blocking_pool" in fields:
-        yield from clash("blocking_pool", {"max_connections"}, "blocking_pool.size says it")
-    if fields.get("cluster"):
-        yield from clash("cluster", {"blocking_pool"}, "redis-py has none for clusters")
-        yield from clash(
-            "cluster", {"sentinel", "replicas", "unix_socket_path"}, "a cluster finds its own nodes"
-        )
-
-
-def _check_cluster(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
-    """Check a cluster's entry whose fields are valid by themselves."""
-    if number := database_of(fields):
-        why = "a cluster has database 0 only"
-        yield Problem(where, "db", str(number), "contradicts cluster", why)
-    if fields.get("url", "").startswith("unix:"):
-        yield Problem(where, "url", "", "contradicts cluster", "a cluster finds its own nodes")
 
 
 def _check_replicas(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
@@ -383,34 +360,30 @@ def _check_replicas(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
             for name in _NOT_OF_REPLICAS
             if isinstance(fields_of_replica, Mapping) and name in fields_of_replica
         ]
-        found = banned or list(check_entry(fields_of_replica, label))
-        if not found:
+        problems = banned or list(check_entry(fields_of_replica, label))
+        if not problems:
             replica = with_master(fields_of_replica, fields)
-            found = list(check_entry(replica, label))
-            if not LOCATION & fields_of_replica.keys():
-                found += [Problem(label, "host", "", "is missing", "say where the replica is")]
-            elif server_is_open and (missing := _missing(fields_of_replica)):
-                why = "its master's is a reference"
-                found += [Problem(label, missing, "", "is missing", why)]
-            elif not found and database_of(replica) != number:
+            problems = list(check_entry(replica, label))
+            location = LOCATION & fields_of_replica.keys()
+            other = {("host",): "port", ("port",): "host"}.get(tuple(location), "")
+            if not location:
+                problems += [Problem(label, "host", "", "is missing", "give the replica's address")]
+            elif server_is_open and other:
+                remedy = "set it: its master's is a reference"
+                problems += [Problem(label, other, "", "is missing", remedy)]
+            elif not problems and database_of(replica) != number:
                 why = f"is not its master's, {number}"
-                found = [Problem(label, "db", "", why, "leave it out: a replica has the same")]
-        yield from found
-
-
-def _missing(replica: Mapping[str, Any]) -> str:
-    """Return the other one of host and port, if a replica sets only one of them."""
-    given = replica.keys() & LOCATION
-    return {"host": "port", "port": "host"}.get(given.pop(), "") if len(given) == 1 else ""
+                problems = [Problem(label, "db", "", why, "leave it out: a replica has the same")]
+        yield from problems
 
 
 def database_of(fields: Mapping[str, Any]) -> int | None:
-    """Return the database of an entry's fields; None if a reference decides it."""
+    """Return an entry's database number; None if a reference decides it."""
     return cast("int | None", _with_url(fields).get("db", 0))
 
 
 def _with_url(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry's fields with those of its url; None is what a reference decides."""
+    """Return an entry's fields and those of its url; None for those that a reference decides."""
     return {**read_url(fields["url"]), **fields} if "url" in fields else dict(fields)
 
 
@@ -430,11 +403,11 @@ def merged(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, 
         displaced = LOCATION - {"host", "port"}
     else:
         displaced = frozenset()
-    said = fields.keys() | displaced
+    explicit = fields.keys() | displaced
     displaced = displaced | {
         other
         for other, one in (("password", "password_file"), ("password_file", "password"))
-        if one in said and (one in fields or "url" in fields)
+        if one in explicit and (one in fields or "url" in fields)
     }
     if fields.get("cluster"):
         displaced = displaced | {"db", "replicas", "sentinel", "unix_socket_path"}
@@ -442,7 +415,7 @@ def merged(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, 
 
 
 def with_master(fields: Mapping[str, Any], master: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a replica's fields, completed by those of its master."""
+    """Return a replica's fields, completed from its master's."""
     shared = {"db": 0, **_with_url(master)}
     if shared.get("port", DEFAULT_PORT) is None:
         shared["host"] = None  # its reference may contain the port

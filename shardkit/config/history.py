@@ -1,4 +1,4 @@
-"""What was pushed before: who pushed, when, from where and why, and how to get back.
+"""The history of pushes: their authors, times, sources and reasons, and how to undo them.
 
 ::
 
@@ -7,9 +7,9 @@
                        "author": "ada@ops1", "source": "map.yaml", "message": "move shard 3",
                        "before": {"unique": {"config:redis:unique:3": "{…}", …}}}
 
-A push writes its record in its own transaction. The record has what was stored of the components
-that it changed, so the state after any of these pushes is found by undoing the later ones: a record
-takes as much room as what the push changed, and not as much as the whole map.
+A push writes its record in its own transaction. The record holds the former entries of the
+components that the push changed, and no others. Undoing the later pushes gives the state after any
+push in the history.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class PushRecord:
 
     Attributes:
         epoch: its number, the `config:epoch` that it wrote.
-        previous: the one before it.
-        at: when, in seconds since 1970, by the config server's clock.
-        author: who pushed: user and host.
+        previous: the epoch before it.
+        at: seconds since 1970, by the config server's clock.
+        author: user and host.
         source: the map's file.
-        message: why, as the author says.
-        before: by component, what was stored of it; empty for one that the push added.
+        message: the author's reason.
+        before: by component, the former texts by key; empty for one that the push added.
     """
 
     epoch: int
@@ -72,13 +72,13 @@ class PushRecord:
 
     @classmethod
     def from_json(cls, text: bytes | str) -> PushRecord:
-        """Read what is stored; fields that it does not know are left out.
+        """Read a stored record, without the fields that this release does not know.
 
         Raises:
             InvalidEntryError: it is no record, or one of a later release.
         """
-        found = load_json(text, HISTORY_KEY)
-        fields = found if isinstance(found, dict) else {}
+        loaded = load_json(text, HISTORY_KEY)
+        fields = loaded if isinstance(loaded, dict) else {}
         epoch, previous = fields.get("epoch"), fields.get("previous")
         at, before = fields.get("at"), fields.get("before")
         named = [fields.get(name) for name in ("author", "source", "message")]
@@ -89,18 +89,15 @@ class PushRecord:
             or not isinstance(at, int | float)
             or not isinstance(before, dict)
             or not all(isinstance(each, str) for each in named)
-            or not all(_is_stored(each) for each in before.values())
+            or not all(isinstance(each, dict) for each in before.values())
+            or not all(isinstance(text, str) for each in before.values() for text in each.values())
         ):
             raise InvalidEntryError(
                 f"{HISTORY_KEY} holds a record that this release cannot read",
-                "use the release that pushed it, or delete the key: the entries stay",
+                "use the release that pushed it, or delete the key, which keeps the entries",
             )
         author, source, message = named
         return cls(epoch, previous, float(at), str(author), str(source), str(message), before)
-
-
-def _is_stored(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
 def author_here() -> str:
@@ -117,20 +114,20 @@ def undo(
     """Return the components as they were after a push.
 
     Args:
-        stored: by component, what is stored of it now.
+        stored: by component, its texts by key now.
         history: the records, the latest first.
         epoch: the push's number.
         newest: `config:epoch` now.
 
     Raises:
-        ConfigError: the history does not reach back so far, or there was no such push.
-        InvalidEntryError, MissingEntryError: what was stored then cannot be used.
+        ConfigError: the history has no such push, or no longer.
+        InvalidEntryError, MissingEntryError: the entries of that time cannot be used.
     """
-    there = {newest, *(n for record in history for n in (record.epoch, record.previous))}
-    if epoch not in there:
-        known = f"{min(there)} to {newest}"
+    known = {newest, *(n for record in history for n in (record.epoch, record.previous))}
+    if epoch not in known:
         raise ConfigError(
-            f"the history has no epoch {epoch}", f"it has {known}: see `shardkit config history`"
+            f"the history has no epoch {epoch}",
+            f"choose one from {min(known)} to {newest}: see `shardkit config history`",
         )
     then: dict[str, Mapping[str, Any]] = dict(stored)
     for record in history:

@@ -1,8 +1,7 @@
-"""Problems of a configuration, and how to name what is wrong without giving a secret away.
+"""Problems of a configuration, and texts that name a bad value without giving a secret away.
 
-A message shows where a value stands and, where that helps, the value. But any text may be a
-password that stands in the wrong place: ``{password:s3cret}`` without a space is a field of that
-name to YAML. So only plain field names and single values are shown, masked where they may hold a
+Any text may be a misplaced password: to YAML, ``{password:s3cret}`` without a space is a field of
+that name. So messages show only plain field names and single values, masked where they may hold a
 secret, escaped and cut to a line.
 """
 
@@ -19,12 +18,13 @@ from shardkit.config.url import MASK, REFERENCE, mask_url
 from shardkit.errors import InvalidEntryError
 
 SECRETS = frozenset({"password", "ssl_password", "ssl_ca_data"})
+NO_CLUSTER = "make it the component's entry: a cluster shards itself"  # a remedy
 _LONGEST = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with a configuration: where, what, and what to do about it."""
+    """One thing wrong with a configuration: where, what, and the remedy."""
 
     where: str
     field: str
@@ -49,9 +49,9 @@ def invalid(problems: Sequence[Problem]) -> InvalidEntryError:
 
 
 def similar_name(name: str, names: Iterable[str]) -> str:
-    """Return the one of some names that a misspelt one probably means; empty if none is close.
+    """Return the name that a misspelt one probably means; empty if none is close.
 
-    Names that differ in digits only are different on purpose: `users2` is no misspelt `users`.
+    Names that differ in digits only differ on purpose: `users2` is no misspelt `users`.
     """
     letters = re.sub("[0-9]", "", name)
     others = [other for other in names if re.sub("[0-9]", "", other) != letters]
@@ -59,13 +59,13 @@ def similar_name(name: str, names: Iterable[str]) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return the beginning of a remedy for a name that is not there; empty if none is close."""
+    """Return the beginning of a remedy for an unknown name; empty if no name is close."""
     meant = similar_name(name, names)
     return f"did you mean {meant!r}? Otherwise " if meant else ""
 
 
 def mask(name: str, value: Any) -> Any:
-    """Return a field's value for showing: secrets and what may hold one replaced by ``***``."""
+    """Return a field's value with every secret, and text that may hold one, as ``***``."""
     if isinstance(value, Mapping):
         return {key: mask(key, inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -80,7 +80,7 @@ def mask(name: str, value: Any) -> Any:
 
 
 def shown(name: str, value: Any) -> str:
-    """Return a value for a message: masked, on one line; of a list or mapping only that it is."""
+    """Return a value for a message: masked, on one line; a list or mapping by its kind only."""
     if isinstance(value, Mapping):
         return "a mapping"
     if isinstance(value, list | tuple):

@@ -1,14 +1,14 @@
 """Where reads may go: an entry's ``read_from`` and ``max_lag``, and the ``read_from=`` of a call.
 
 ======================== =====================================================================
-``master``               the master, as without it
-``replica``              replicas only; an error if none can be used
-``prefer_replica``       a replica, or the master if none can be used
-``nearest``              the quickest to answer of the replicas and the master
-``zone``                 a replica in the client's zone, the master if it is there, others
+``master``               the master: the default
+``replica``              replicas only; an error if no replica is usable
+``prefer_replica``       a replica, or the master if no replica is usable
+``nearest``              the replica or master that answers fastest
+``zone``                 a replica in the client's zone, else the master if it is there, else others
 ======================== =====================================================================
 
-The last is the affinity to availability zones of Valkey GLIDE.
+``zone`` is the availability-zone affinity of Valkey GLIDE.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ MAX_LAG: Final = 10.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class ReadFrom:
-    """Which servers reads may go to, and how old what they say may be.
+    """Which servers reads may go to, and how old their data may be.
 
     Attributes:
         mode: ``master``, ``replica``, ``prefer_replica``, ``nearest`` or ``zone``.
-        max_lag: seconds that a replica may be behind; None for any time, also without its master,
-            and then clients may see earlier states after later ones, too.
-        read_your_writes: whether a replica is left alone until it has all that this process wrote
-            to the shard with ``read_from``.
+        max_lag: seconds that a replica may be behind; None for any time, even without its master.
+            With None, a later read may show an earlier state.
+        read_your_writes: whether reads avoid a replica until it has everything that this process
+            wrote to the shard with ``read_from``.
         spread: whether commands of clients go to replicas in turn. A later read may then show an
             earlier state. Otherwise a process, or a session, stays with one replica of a shard.
 
     Raises:
-        InvalidArgumentError: the mode is none, or ``max_lag`` no time.
+        InvalidArgumentError: the mode is unknown, or ``max_lag`` is no number above 0.
     """
 
     mode: str
@@ -49,37 +49,32 @@ class ReadFrom:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise InvalidArgumentError(
-                f"read_from={self.mode!r:.80} names no servers", f"give one of {', '.join(MODES)}"
+                f"read_from={self.mode!r:.80} is unknown", f"give one of {', '.join(MODES)}"
             )
         lag = self.max_lag
         is_time = isinstance(lag, int | float) and not isinstance(lag, bool) and lag > 0
         if lag is not None and not is_time:
-            raise InvalidArgumentError(
-                f"max_lag={lag!r:.80} is no time", "give seconds above 0, or None"
-            )
+            raise InvalidArgumentError(f"max_lag={lag!r:.80}", "give seconds above 0, or None")
 
 
 def as_read_from(given: object) -> ReadFrom:
-    """Return what an argument ``read_from=`` says: a mode, or a `ReadFrom`."""
+    """Return an argument ``read_from=``, a mode or a `ReadFrom`, as a `ReadFrom`."""
     if isinstance(given, ReadFrom):
         return given
     return ReadFrom(given if isinstance(given, str) else repr(given))
 
 
 class _ReplicaReads:
-    """Whether any reads may go another way than writes; links ask before anything else.
+    """Whether any reads may go to replicas, or to shards that are being moved.
 
-    To replicas, that is, or to shards that are being moved.
-
-    Attributes:
-        any: the components and clients of which that is so, as long as somebody has them.
+    Links check ``any`` first: weak references to such components and clients.
     """
 
     def __init__(self) -> None:
         self.any: set[object] = set()
 
     def note(self, apart: object) -> None:
-        """Note that reads of a component or by a client may go another way."""
+        """Note a component or client whose reads may go to other servers than its writes."""
         self.any.add(weakref.ref(apart, self.any.discard))
 
 
@@ -87,7 +82,7 @@ in_use = _ReplicaReads()
 
 
 def read_from_of(fields: Mapping[str, Any]) -> ReadFrom | None:
-    """Return what an entry's fields say of reads; None if they go to the master."""
+    """Return where an entry's reads may go; None for the master."""
     mode = fields.get("read_from", "master")
     if mode == "master":
         return None

@@ -18,9 +18,8 @@
           spread: databases                         # in its database 2 + n // 2 (or `ports`:
                                                     # at its port port + n // 2)
 
-The file is loaded safely, and all its problems are reported at once: duplicate keys, unknown
-fields, values that cannot be used, gaps in numbered shards, names that collide; and, as warnings,
-shards that share one database.
+Loading is safe and reports all problems at once: duplicate keys, unknown fields, invalid values,
+gaps in numbered shards, names that collide; and, as warnings, shards that share one database.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ import yaml
 from shardkit.config.component import MAX_SHARDS, Component, check_name, wrong_placement
 from shardkit.config.entry import Entry
 from shardkit.config.fields import LOCATION, check_entry, database_of, merged
-from shardkit.config.problem import Problem, invalid, shown, shown_name
+from shardkit.config.problem import NO_CLUSTER, Problem, invalid, shown, shown_name
 from shardkit.config.url import DEFAULT_PORT, url_of
 from shardkit.config.yaml_text import LinedMapping, load_yaml
-from shardkit.errors import ConfigError, InvalidEntryError
+from shardkit.errors import ConfigError, InvalidEntryError, counted
 from shardkit.operations.commands import Shard
 from shardkit.routing.placement import DEFAULT
 
@@ -60,10 +59,10 @@ class ShardMap:
     Attributes:
         components: the components by name.
         config_server: where the entries are pushed; None if the map is used directly.
-        warnings: what is legal but probably a mistake.
+        warnings: probable mistakes.
         source: the file's path.
-        epoch: the `config:epoch` that it was made from; None if unknown. A push is refused if
-            there was another one since.
+        epoch: the `config:epoch` that the map was made from; None if unknown. A push of the map
+            fails if there was another push since.
     """
 
     components: Mapping[str, Component]
@@ -80,14 +79,13 @@ class ShardMap:
             ConfigError: the file cannot be read.
             InvalidEntryError: something in it cannot be used; ``.problems`` lists everything.
         """
-        data, reason = None, ""
         try:
             data = Path(path).read_bytes()
         except (OSError, ValueError) as error:  # the latter: it is no path
             reason = getattr(error, "strerror", None) or str(error)
-        if data is None:
-            raise unreadable(path, reason)
-        return cls.decode(data, str(path))
+        else:
+            return cls.decode(data, str(path))
+        raise unreadable(path, reason)
 
     @classmethod
     def decode(cls, data: bytes, source: str) -> ShardMap:
@@ -108,7 +106,7 @@ class ShardMap:
             source: where it comes from, for messages.
 
         Raises:
-            ConfigError: it is no YAML text.
+            ConfigError: the text is no YAML.
             InvalidEntryError: something in it cannot be used; ``.problems`` lists everything.
         """
         if not isinstance(text, str) or re.fullmatch(r"\S+\.ya?ml", text):
@@ -140,7 +138,7 @@ class ShardMap:
 
 
 def unreadable(path: str | Path, reason: str) -> ConfigError:
-    """Return the error of a file that cannot be read, which may be meant as an address."""
+    """Return the error for a file that cannot be read; its path may be meant as an address."""
     url = url_of(str(path))
     other = f", or the config server's URL: {url}" if url else ""
     return ConfigError(f"{path}: cannot be read: {reason}", f"name a shard map{other}")
@@ -154,7 +152,10 @@ class _Reader:
     problems: list[Problem] = field(default_factory=list)
 
     def read(self, text: str) -> ShardMap:
-        top = self._load(text)
+        top = load_yaml(text, self.source)
+        if not isinstance(top, LinedMapping):
+            raise ConfigError(f"{self.source}: is not a shard map", "see configs/local.yaml")
+        self._duplicates(top, "")
         self._known(top, "", _TOP)
         epoch = top.get("epoch")
         if epoch is not None and (type(epoch) is not int or epoch < 0):
@@ -173,7 +174,7 @@ class _Reader:
                     "config_server.cluster",
                     "true",
                     "cannot be used",
-                    "a push changes all entries at once, on one server",
+                    "use one server: a push changes all entries at once",
                 )
         components = {
             name: component
@@ -186,13 +187,6 @@ class _Reader:
             raise invalid(self.problems)
         warnings = tuple(warnings_of(components, self.source))
         return ShardMap(components, config_server, warnings, self.source, epoch)
-
-    def _load(self, text: str) -> Mapping[Any, Any]:
-        top = load_yaml(text, self.source)
-        if not isinstance(top, LinedMapping):
-            raise ConfigError(f"{self.source}: is not a shard map", "see configs/local.yaml")
-        self._duplicates(top, "")
-        return top
 
     def _duplicates(self, value: Any, path: str) -> None:
         if isinstance(value, LinedMapping):
@@ -220,7 +214,7 @@ class _Reader:
         if "placement" in described and described.get("shards") is None:
             self._problem(f"{path}.placement", "", "needs shards", "give shards: as well")
         elif wrong := wrong_placement(rule, max(1, len(shards))):
-            self._problem(path, "", wrong, "docs/placement.md lists the placements")
+            self._problem(path, "", wrong, "see docs/placement.md for the placements")
         if entry is None and not shards and len(self.problems) == before:
             self._problem(path, "", "has neither entry nor shards", "give one, or both")
         if len(self.problems) > before:
@@ -246,33 +240,24 @@ class _Reader:
     def _shard(self, fields: Any, path: str, defaults: Any) -> Entry | None:
         entry = self._entry(fields, path, defaults)
         if entry is not None and entry.is_cluster:
-            self._problem(
-                f"{path}.cluster",
-                "true",
-                "makes a cluster a shard",
-                "a cluster shards itself: make it the component's entry",
-            )
+            self._problem(f"{path}.cluster", "true", "makes a cluster a shard", NO_CLUSTER)
         return entry
 
     def _numbered(self, value: Mapping[int, Any], path: str, defaults: Any) -> list[Entry]:
-        """Shards given as ``{0: …, 1: …}``: every number must be there."""
+        """Read shards given as ``{0: …, 1: …}``: every number must be there."""
+        remedy = "number the shards from 0 on"
         if min(value) < 0:
-            self._problem(path, shown("", min(value)), "is negative", "number the shards from 0 on")
+            self._problem(path, shown("", min(value)), "is negative", remedy)
             return []
         if max(value) >= len(value):
             gaps = list(islice((n for n in range(max(value)) if n not in value), 6))
             listed = ", ".join(map(str, gaps[:5])) + (", …" if len(gaps) > 5 else "")
-            self._problem(
-                path,
-                "",
-                f"leaves a gap in the shard numbers: {listed}",
-                "number the shards from 0 on",
-            )
+            self._problem(path, "", f"leaves a gap in the shard numbers: {listed}", remedy)
             return []
         return self._shards([value[n] for n in range(len(value))], path, defaults)
 
     def _short_form(self, value: Mapping[Any, Any], path: str, defaults: Any) -> list[Entry]:
-        """Shards given as a count over servers: shard n on server n % len(over)."""
+        """Read shards given as a count over servers: shard n on server n % len(over)."""
         before = len(self.problems)
         self._known(value, f"{path}.", _SHORT)
         count, over = value.get("count"), value.get("over")
@@ -284,54 +269,48 @@ class _Reader:
             self._problem(f"{path}.over", "", "is not a list of servers", "list at least one entry")
             over = []
         if spread not in _SPREADS:
-            self._problem(
-                f"{path}.spread",
-                shown("", spread),
-                "cannot be used",
-                f"give {' or '.join(_SPREADS)}",
-            )
+            remedy = f"give {' or '.join(_SPREADS)}"
+            self._problem(f"{path}.spread", shown("", spread), "cannot be used", remedy)
         servers = []
-        for n, fields in enumerate(over):
-            server = self._shard(fields, f"{path}.over[{n}]", defaults)
-            if server is not None:
-                self._check_spread(server.fields, spread, f"{path}.over[{n}]")
-                servers.append(server.fields)
+        for n, each in enumerate(over):
+            where = f"{path}.over[{n}]"
+            server = self._shard(each, where, defaults)
+            if server is None:
+                continue
+            fields = server.fields
+            servers.append(fields)
+            located = {*fields, *(key for each in fields.get("replicas", ()) for key in each)}
+            if spread == "ports" and LOCATION - {"host", "port"} & located:
+                self._problem(where, "", "has no port to spread from", "give host: and port:")
+            if spread == "databases" and database_of(fields) is None:
+                self._problem(where, "", "has no number to spread from", "set db: beside the url")
         if len(self.problems) > before:
             return []
         assert isinstance(count, int)
         entries: list[Entry] = []
         for n in range(count):
-            fields = _spread(servers[n % len(servers)], n // len(servers), spread)
-            entry = self._entry(fields, f"{path}[{n}]", {})
+            shard = _spread(servers[n % len(servers)], n // len(servers), spread)
+            entry = self._entry(shard, f"{path}[{n}]", {})
             if entry is None:
                 return []  # out of ports, as are all further shards
             entries.append(entry)
         return entries
 
-    def _check_spread(self, fields: Mapping[str, Any], spread: str, path: str) -> None:
-        places = [fields, *fields.get("replicas", ())]
-        if spread == "ports" and any(
-            LOCATION - {"host", "port"} & place.keys() for place in places
-        ):
-            self._problem(path, "", "has no port to spread from", "give host: and port:")
-        if spread == "databases" and database_of(fields) is None:
-            self._problem(path, "", "has no number to spread from", "set db: beside the url")
-
     def _entry(self, fields: Any, path: str, defaults: Any) -> Entry | None:
         where = self._at(path)
-        found = list(check_entry(fields, where))
-        if not found:
+        problems = list(check_entry(fields, where))
+        if not problems:
             whole = merged(fields, defaults)
             try:
                 entry = Entry(whole, where)
             except InvalidEntryError as error:
-                found += error.problems
+                problems += error.problems
             if "port" in fields and "host" not in whole and LOCATION & defaults.keys() - {"port"}:
-                remedy = "set host: as well; the default location is of another kind"
-                found.append(Problem(where, "port", "", "has no host", remedy))
-            if not found:
+                remedy = "set host: as well: the default location is of another kind"
+                problems.append(Problem(where, "port", "", "has no host", remedy))
+            if not problems:
                 return entry
-        self.problems += found
+        self.problems += problems
         return None
 
     def _object(self, parent: Mapping[Any, Any], name: str) -> Mapping[Any, Any]:
@@ -347,13 +326,9 @@ class _Reader:
         lines = getattr(fields, "lines", {})
         for name in fields:
             if name not in known:
-                self._problem(
-                    f"{path}{shown_name(name)}",
-                    "",
-                    "is not known",
-                    f"there are {', '.join(known)}",
-                    lines.get(name, 0),
-                )
+                remedy = f"use one of {', '.join(known)}"
+                line = lines.get(name, 0)
+                self._problem(f"{path}{shown_name(name)}", "", "is not known", remedy, line)
 
     def _at(self, path: str) -> str:
         return f"{self.source}: {path}"
@@ -379,7 +354,7 @@ def _spread(server: Mapping[str, Any], step: int, spread: str) -> Mapping[str, A
 
 
 def warnings_of(components: Mapping[str, Component], source: str) -> Iterator[Problem]:
-    """Yield what is legal but probably a mistake: shared databases, uneven placements."""
+    """Yield probable mistakes: shared databases, uneven placements."""
     yield from _overlaps(components, source)
     for name, component in components.items():
         if component.placement.startswith("crc:"):  # all other placements are even
@@ -391,21 +366,20 @@ def warnings_of(components: Mapping[str, Component], source: str) -> Iterator[Pr
                     source,
                     f"components.{name}.placement",
                     component.placement,
-                    f"is uneven over {len(component.shards)} shards: one gets {most:,} of "
-                    f"{len(sample):,} sample keys",
+                    f"is uneven over {counted(len(component.shards), 'shard')}: one gets "
+                    f"{most:,} of 8,192 sample keys",
                     "use crc32 or rendezvous, unless data is already placed this way",
                     warning=True,
                 )
 
 
 def _overlaps(components: Mapping[str, Component], source: str) -> Iterator[Problem]:
-    """Warn of shards that share a database. Unsharded components usually do: that is no problem."""
+    """Warn of shards that share a database. Unsharded components may share theirs."""
     tenants: dict[tuple[str, str], list[Shard]] = defaultdict(list)
-    for name, component in components.items():
-        if component.entry is not None:
-            tenants[_database(component.entry)].append(Shard(name))
-        for n, entry in enumerate(component.shards):
-            tenants[_database(entry)].append(Shard(name, n))
+    for component in components.values():
+        for shard, entry in component.entries():
+            sentinels = str(entry.fields.get("sentinel", {}).get("sentinels", ""))
+            tenants[entry.address, sentinels].append(shard)
     mixed: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for (address, _), shards in tenants.items():
         by_component: dict[str, list[Shard]] = defaultdict(list)
@@ -426,7 +400,8 @@ def _overlaps(components: Mapping[str, Component], source: str) -> Iterator[Prob
         if len(by_component) > 1 and any(shard.number is not None for shard in shards):
             mixed[tuple(by_component)].append(address)
     for names, addresses in mixed.items():
-        more = f" and {len(addresses) - 1} more databases" if len(addresses) > 1 else ""
+        others = counted(len(addresses) - 1, "more database")
+        more = f" and {others}" if len(addresses) > 1 else ""
         yield Problem(
             source,
             "components",
@@ -436,8 +411,3 @@ def _overlaps(components: Mapping[str, Component], source: str) -> Iterator[Prob
             "give each sharded component databases of its own",
             warning=True,
         )
-
-
-def _database(entry: Entry) -> tuple[str, str]:
-    """Return what identifies a database."""
-    return entry.address, str(entry.fields.get("sentinel", {}).get("sentinels", ""))

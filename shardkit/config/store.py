@@ -1,4 +1,4 @@
-"""The config server: what is stored there, and how it is read, compared and changed.
+"""The config server: its keys, and how to read, compare and change them.
 
 ::
 
@@ -9,18 +9,18 @@
     config:removed:unique     {"format": 1, "epoch": 18, "message": "replaced by logins"}, the push
                               that removed the component, if one did
     config:history            the last pushes, see shardkit.config.history
-    config:pushed             that pushes mark the sharded components that they write:
-    config:pushed:unique      so what has lost its count is told from what was written by hand
+    config:pushed             pushes mark the sharded components that they write:
+    config:pushed:unique      this one; without the mark, its entries were written by hand
 
-A push is one transaction, so a reader sees all of it or nothing. It writes the components that
-changed and no others, raises each one's epoch by one and ``config:epoch`` with them. An unsharded
-component is a single key that no reader can see half of: it has no ``config:shards`` and no epoch
+A push is one transaction, so a reader sees all of it or nothing. It writes only the components that
+changed, and raises the epoch of each, and ``config:epoch``, by one. An unsharded component is a
+single key that no reader can see half of: it has no ``config:shards`` and no epoch
 (`Component.epoch` is 0).
 
-Whoever reads several keys in several exchanges compares ``config:epoch`` before and after. The
-epoch of a component that comes back, or becomes sharded, starts at ``config:epoch``: above every
-epoch it ever had. A client refuses a ``config:epoch`` below one that it has seen: the server was
-restored from an old snapshot, and a push above that number leads on from there.
+A reader that needs several exchanges compares ``config:epoch`` before and after. The epoch of a
+component that comes back, or becomes sharded, starts at ``config:epoch``: above all its earlier
+epochs. A client refuses a ``config:epoch`` below one that it has seen: the server was restored from
+an old snapshot, and needs a push above that number.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ from shardkit.errors import (
     MissingEntryError,
     PushRefusedError,
     RetiredError,
+    counted,
 )
 from shardkit.operations.server_errors import meaning
 from shardkit.routing.placement import DEFAULT
@@ -89,12 +90,12 @@ _PUSHES = 50  # attempts to push between two others
 def read_components(
     client: redis.Redis, like: Mapping[str, Component] | None = None
 ) -> dict[str, Component]:
-    """Read everything that was pushed, as it was between two pushes.
+    """Read all components, in the state between two pushes.
 
     Args:
-        client: a client of the config server, however it decodes.
-        like: read shards that were written by hand too (`Component.by_hand`). Their placement is
-            that of the component of the same name here, if it has as many shards, or ``crc32``.
+        client: a client of the config server, with any decoding.
+        like: read also shards that were written by hand (`Component.by_hand`). They get the
+            placement of the component of the same name here if it has as many shards, or ``crc32``.
 
     Returns:
         The components by name. Cost: a SCAN of the database and one MGET for 1,000 keys.
@@ -105,15 +106,26 @@ def read_components(
         ConfigServerError: the config server cannot be read.
     """
     with _translated_errors():
-        for _ in range(_READS):
-            before = _get(client, [EPOCH_KEY])
-            values = _get(client, _scan(client))
-            if _get(client, [EPOCH_KEY]) == before:
-                _check_types(client, values)
-                stored = _by_component(values)
-                by_hand = {} if like is None else _count_by_hand(client, stored, like)
-                read = [_component_of(*item, by_hand) for item in stored.items()]
-                return {component.name: component for component in read if component is not None}
+        values, _, _ = _read_all(client)
+        for key, value in values.items():
+            if value is None and client.exists(key):  # of a type that MGET does not report
+                raise InvalidEntryError(f"{key} holds no text", f"delete the key and {PUSH_AGAIN}")
+        stored = _by_component(values)
+        by_hand = {} if like is None else _count_by_hand(client, stored, like)
+        components = [_component_of(*item, by_hand) for item in stored.items()]
+        return {component.name: component for component in components if component is not None}
+
+
+def _read_all(
+    client: redis.Redis, *, history: bool = False
+) -> tuple[dict[str, bytes | None], int, list[PushRecord]]:
+    """Return all values by key, the epoch and perhaps the history, with no push in between."""
+    for _ in range(_READS):
+        before = _mget(client, [EPOCH_KEY])
+        values = _get(client, _scan(client))
+        records = read_history(client) if history else []
+        if _mget(client, [EPOCH_KEY]) == before:
+            return values, epoch_number(before[0]), records
     raise ConfigServerError("the entries on the config server keep changing", "try again")
 
 
@@ -133,9 +145,9 @@ def read_component(
     """Read one component; None if it is not there.
 
     Args:
-        client: a client of the config server, however it decodes.
+        client: a client of the config server, with any decoding.
         name: the component's name.
-        like: read shards that were written by hand too; see `read_components`.
+        like: read also shards that were written by hand; see `read_components`.
 
     Cost: one MGET, two if it has more than 64 shards. A single MGET never mixes two pushes.
 
@@ -151,9 +163,9 @@ def read_component(
             values = _mget(client, keys)
             stored: dict[str, Any] = dict(zip(keys, values, strict=True))
             keys = steps.send(values)
-    # Outside of the handler: a StopIteration would hold what is stored, which may be a password.
-    found = None if like is None else by_hand_of(name, stored)
-    by_hand = {} if found is None else {name: found}
+    # Outside of the handler: a StopIteration would hold the values, which may contain a password.
+    own = None if like is None else by_hand_of(name, stored)
+    by_hand = {} if own is None else {name: own}
     stored |= _count_texts(by_hand, {} if like is None else {name: like})
     with suppress(RetiredError):
         return _component_of(name, stored, by_hand)
@@ -173,48 +185,53 @@ def push(
     author: str | None = None,
     message: str = "",
 ) -> list[ComponentChange]:
-    """Write a shard map to the config server: all of what changed, at once, or nothing.
+    """Write a shard map to the config server: all changes at once, or nothing.
 
     A map that changes nothing writes nothing. Entries that cannot be read are replaced.
 
     Args:
-        client: a client of the config server, however it decodes.
-        shard_map: what shall be there. Components that it does not describe stay as they are.
-        force: write also what would strand data, or looks like a typing error: of the components
-            of these names, or of all (True).
+        client: a client of the config server, with any decoding.
+        shard_map: the new state. Components that it does not describe stay as they are.
+        force: push changes of the named components, or of all (True), even if they would strand
+            data or look like a typing error.
         prune: remove the components that the map does not describe.
-        has_data: says whether a component's shards hold data. Asked for components whose count of
-            shards or placement changes, and for those to be removed, with what is stored of them
-            now. Without it they are taken to hold some.
+        has_data: returns whether a component's shards hold data. Called with the stored component
+            if its count of shards or placement changes, or if it is removed. Without it, all
+            components count as holding data.
         sample: see `diff`.
-        epoch: refuse the push unless this is `config:epoch`; by default the one that the map says
-            it was made from, if it does.
+        epoch: refuse the push unless this is `config:epoch`; by default the epoch that the map was
+            made from, if known.
         above: after the config server was restored from an old snapshot: the epoch that clients
-            have seen, and say in their log. Every component of the map gets a higher one.
-        author: who pushes, for the history; by default this process's user and host.
-        message: why, for the history.
+            have seen, and report in their log. Every component of the map gets a higher one.
+        author: the author for the history; by default this process's user and host.
+        message: the reason, for the history.
 
     Returns:
-        What was changed; also the map's unchanged components.
+        The changes, one for each component of the map, the unchanged ones included.
 
     Raises:
-        PushRefusedError: keys of components that hold data would be looked for on other shards,
-            a component that holds data would be removed, a component would be added whose name
-            differs by a typing error from one that is there, or another push came in between.
-        InvalidEntryError: the map names a component what none can be called.
-        ConfigError: other pushes came in between, again and again.
+        PushRefusedError: calls would look for stored keys on other shards, a component that holds
+            data would be removed, a new component's name differs by a typing error from an
+            existing one, or another push came in between.
+        InvalidEntryError: the map has a component with an invalid name.
+        ConfigError: other pushes keep coming in between.
         ConfigServerError: the config server cannot be read or written. If the connection broke
-            while the push was carried out, it says that it may have been.
+            during the push, the message says that it may have been executed.
     """
-    problems = [
-        problem
-        for name, component in shard_map.components.items()
-        for problem in _check_component(name, component, shard_map.source)
-    ]
+    problems: list[Problem] = []
+    source = shard_map.source
+    for name, component in shard_map.components.items():
+        problems += check_name(name, source)
+        if component.name != name:
+            named = f"is component {component.name!r}"
+            problems.append(Problem(source, name, "", named, "give it its own name"))
+        if component.entry is None and not component.shards:
+            lacking = "has neither entry nor shards"
+            problems.append(Problem(source, name, "", lacking, "give one, or both"))
     if problems:
         raise invalid(problems)
     expected = shard_map.epoch if epoch is None else epoch
-    record = PushRecord(0, 0, 0, author or author_here(), shard_map.source, message, {})
+    record = PushRecord(0, 0, 0, author or author_here(), source, message, {})
     with _translated_errors():
         for attempt in range(_PUSHES):
             with client.pipeline(transaction=True) as pipe:
@@ -225,12 +242,12 @@ def push(
                 except WatchError as error:
                     if isinstance(error.__context__, RedisError):
                         raise ConfigServerError(
-                            "the connection to the config server broke; nobody knows whether the "
-                            "push was carried out",
-                            "look with: shardkit config diff",
+                            "the connection to the config server broke: the push may have been "
+                            "executed or not",
+                            "compare with: shardkit config diff",
                         ) from error
             time.sleep(random.uniform(0, 0.001 * 2 ** min(attempt, 6)))
-    raise ConfigError("other pushes came in between, again and again", "try again")
+    raise ConfigError("other pushes keep coming in between", "try again")
 
 
 def read_history(client: redis.Redis) -> list[PushRecord]:
@@ -241,38 +258,32 @@ def read_history(client: redis.Redis) -> list[PushRecord]:
         ConfigServerError: the config server cannot be read.
     """
     with _translated_errors():
-        asked: Any = client
-        texts = asked.execute_command("LRANGE", HISTORY_KEY, 0, -1, **{NEVER_DECODE: True})
+        texts = _raw(client, "LRANGE", HISTORY_KEY, 0, -1)
     return [PushRecord.from_json(text) for text in texts]
 
 
 def components_at(client: redis.Redis, epoch: int) -> dict[str, Component]:
-    """Return the components as they were after a push, by its number.
+    """Return the components as they were after push number ``epoch``.
 
     Raises:
-        ConfigError: the history does not reach back so far, or there was no such push.
-        InvalidEntryError, MissingEntryError: what was stored then cannot be used.
+        ConfigError: the history has no such push, or no longer.
+        InvalidEntryError, MissingEntryError: the entries of that time cannot be used.
         ConfigServerError: the config server cannot be read.
     """
     with _translated_errors():
-        for _ in range(_READS):
-            before = _get(client, [EPOCH_KEY])
-            values = _get(client, _scan(client))
-            history = read_history(client)
-            if _get(client, [EPOCH_KEY]) == before:
-                stored = _by_component(values, strict=False)
-                _count_by_hand(client, stored, {})
-                return undo(stored, history, epoch, epoch_number(before[EPOCH_KEY]))
-    raise ConfigServerError("the entries on the config server keep changing", "try again")
+        values, newest, history = _read_all(client, history=True)
+        stored = _by_component(values, strict=False)
+        _count_by_hand(client, stored, {})
+        return undo(stored, history, epoch, newest)
 
 
 def pull(client: redis.Redis, config_server: Entry | None = None) -> ShardMap:
-    """Return what is on the config server as a shard map.
+    """Return the entries on the config server as a shard map.
 
     Args:
-        client: a client of the config server, however it decodes.
-        config_server: how the config server is reached, for the map to say so. A user's name and
-            password are left out: who may read need not be who may push.
+        client: a client of the config server, with any decoding.
+        config_server: the config server's entry, for the map. A user's name and password are left
+            out: a reader need not have the right to push.
 
     Raises:
         MissingEntryError: nothing was pushed yet, or an entry is missing; names its key.
@@ -283,7 +294,7 @@ def pull(client: redis.Redis, config_server: Entry | None = None) -> ShardMap:
     components = read_components(client, {})
     if not components:
         raise MissingEntryError(
-            f"there is no key {_ENTRY}* on the config server",
+            f"the config server has no key {_ENTRY}*",
             "push a shard map first: shardkit config push",
         )
     source = "config server"
@@ -316,16 +327,17 @@ def _push(
     above: int | None,
     record: PushRecord,
 ) -> list[ComponentChange]:
-    """Push once; WatchError says that somebody else wrote meanwhile, or the connection broke."""
+    """Push once; raise WatchError if another client wrote too, or the connection broke."""
     wanted = shard_map.components
     pipe.watch(EPOCH_KEY)  # from here on, no other push goes unnoticed
-    [epoch] = _mget(pipe, [EPOCH_KEY])
-    found = _scan(pipe)
+    [epoch_text] = _mget(pipe, [EPOCH_KEY])
+    keys = _scan(pipe)
     written = [key for component in wanted.values() for key in _texts(component, 1)]
-    pipe.watch(EPOCH_KEY, *{*found, *written})  # which may be none at all
-    values = _get(pipe, found)
-    if _mget(pipe, [EPOCH_KEY]) != [epoch]:
+    pipe.watch(EPOCH_KEY, *{*keys, *written})
+    values = _get(pipe, keys)
+    if _mget(pipe, [EPOCH_KEY]) != [epoch_text]:
         raise WatchError("another push came in between")
+    epoch = epoch_number(epoch_text)
 
     stored = _by_component(values, strict=False)
     counted = {name for name, own in stored.items() if shards_key(name) in own}
@@ -341,27 +353,28 @@ def _push(
             else:
                 current |= {} if component is None else {name: component}
     changes = with_counts(diff(current, wanted, sample), current)
-    changes = [
-        _repair(change, stored[change.component]) if change.component in broken else change
-        for change in changes
-    ]
+    described = {name: _described(name, own) for name, own in stored.items()}
+    for n, change in enumerate(changes):
+        if change.component in broken:
+            count, rule, _ = described[change.component] or (-1, "", 0)
+            changes[n] = replace(change, kind="changed", shards_before=count, placement_before=rule)
     changes += [ComponentChange(name, "removed") for name in sorted(broken.keys() - wanted.keys())]
     if above is None and all(change.kind == "unchanged" for change in changes):
         return changes
-    if above is None and expected is not None and expected != epoch_number(epoch):
+    if above is None and expected is not None and expected != epoch:
         raise PushRefusedError(
             f"nothing was pushed: the map was made from epoch {expected}, and the config server is "
-            f"at epoch {epoch_number(epoch)}: other pushes came in between",
-            "compare with `shardkit config diff`, merge what changed, and write epoch: "
-            f"{epoch_number(epoch)} into the map",
+            f"at epoch {epoch}: other pushes came in between",
+            "compare with `shardkit config diff`, merge the changes, and write epoch: "
+            f"{epoch} into the map",
         )
     if force is not True:
         forced = frozenset(force or ())
         others = [change for change in changes if change.component not in forced]
         _refuse(others, current, broken, has_data, stored.keys() - wanted.keys())
 
-    epochs = {name: _epoch(name, own) for name, own in stored.items()}
-    newest = max([epoch_number(epoch), above or 0, *epochs.values()]) + 1
+    epochs = {name: each[2] if each else 0 for name, each in described.items()}
+    newest = max([epoch, above or 0, *epochs.values()]) + 1
     texts: dict[str, str] = {EPOCH_KEY: str(newest), PUSHED_KEY: "1"}
     texts |= {pushed_key(name): "1" for name in counted}
     gone: set[str] = set()
@@ -388,10 +401,14 @@ def _push(
     record = replace(
         record,
         epoch=newest,
-        previous=epoch_number(epoch),
+        previous=epoch,
         at=int(seconds) + int(microseconds) / 1e6,
         before={
-            change.component: _as_texts(stored.get(change.component, {}))
+            change.component: {
+                key: value.decode(errors="replace") if isinstance(value, bytes) else value
+                for key, value in stored.get(change.component, {}).items()
+                if value is not None
+            }
             for change in changes
             if change.kind != "unchanged"
         },
@@ -415,26 +432,34 @@ def _refuse(
 ) -> None:
     """Raise if any of the changes would strand data, or adds a component by a typing error."""
     reasons: dict[str, str] = {}
+    misspelt: set[str] = set()
     for change in changes:
         name = change.component
         if change.kind == "added" and (meant := similar_name(name, undescribed)):
-            reasons[name] = (
-                f"component {name!r} would be added; did you mean {meant!r}, which the config "
-                "server has?"
-            )
+            misspelt.add(name)
+            reasons[name] = f"component {name!r} is new but resembles {meant!r}"
         if change.kind != "removed" and not (change.kind == "changed" and change.replaced):
             continue
         if name in broken:
             reasons[name] = (
-                f"component {name!r} may hold data on its shards, and what is stored of it cannot "
-                f"be read ({broken[name].message})"
+                f"component {name!r} may hold data on its shards, and its entries cannot be read "
+                f"({broken[name].message})"
             )
-        elif has_data is None or _holds_data(has_data, current[name]):
+            continue
+        try:
+            holds_data = has_data is None or has_data(current[name])
+        except RedisError as error:
+            raise ConfigError(
+                f"nothing was pushed: cannot tell whether component {name!r} holds data: {error}",
+                f"start its servers, or push with {force_options([name])}",
+            ) from error
+        if holds_data:
             reasons[name] = f"component {name!r} holds data, and {_consequence(change)}"
     if reasons:
+        first = "check the name" if reasons.keys() == misspelt else "move the data first"
         raise PushRefusedError(
-            f"nothing was pushed: {'; '.join(reasons.values())}",
-            f"move the data first, or push with {force_options(reasons)}",
+            f"nothing was pushed: {', and '.join(reasons.values())}",
+            f"{first}, or push with {force_options(reasons)}",
         )
 
 
@@ -443,23 +468,12 @@ def force_options(names: Iterable[str]) -> str:
     return " ".join(f"--force {name}" for name in names)
 
 
-def _holds_data(has_data: Callable[[Component], bool], component: Component) -> bool:
-    try:
-        return has_data(component)
-    except RedisError as error:
-        raise ConfigError(
-            f"nothing was pushed: cannot tell whether component {component.name!r} holds data: "
-            f"{error}",
-            f"start its servers, or push with {force_options([component.name])}",
-        ) from error
-
-
 def _consequence(change: ComponentChange) -> str:
     if change.kind == "removed":
         return "the push would remove its entries"
     steps = []
     if change.shards_before != change.shards_after:
-        steps.append(f"from {change.shards_before} to {change.shards_after} shards")
+        steps.append(f"from {change.shards_before} to {counted(change.shards_after, 'shard')}")
     if change.placement_before != change.placement_after:
         named = change.placement_before or "none", change.placement_after or "none"
         steps.append("from placement {} to {}".format(*named))
@@ -469,25 +483,16 @@ def _consequence(change: ComponentChange) -> str:
     )
 
 
-def _repair(change: ComponentChange, values: Stored) -> ComponentChange:
-    """Return the change of a component of which what is stored cannot be read."""
+def _described(name: str, own: Stored) -> tuple[int, str, int] | None:
+    """Return a component's count of shards, placement and epoch; None if they cannot be read."""
     try:
-        count, rule, _ = read_shards(change.component, values)
+        return read_shards(name, own)
     except ConfigError:
-        count, rule = -1, ""
-    return replace(change, kind="changed", shards_before=count, placement_before=rule)
-
-
-def _as_texts(stored: Stored) -> dict[str, str]:
-    return {
-        key: value.decode(errors="replace") if isinstance(value, bytes) else value
-        for key, value in stored.items()
-        if value is not None
-    }
+        return None
 
 
 def _texts(component: Component, epoch: int) -> dict[str, str]:
-    """Return what is stored of a component, by key."""
+    """Return the texts that store a component, by key."""
     name = component.name
     texts = {key: entry.to_json() for key, entry in entries_of(name, component).items()}
     if component.shards:
@@ -500,59 +505,47 @@ def _texts(component: Component, epoch: int) -> dict[str, str]:
     return texts
 
 
-def _check_component(name: str, component: Component, source: str) -> Iterator[Problem]:
-    yield from check_name(name, source)
-    if component.name != name:
-        yield Problem(source, name, "", f"is component {component.name!r}", "give it its own name")
-    if component.entry is None and not component.shards:
-        yield Problem(source, name, "", "has neither entry nor shards", "give one, or both")
-
-
-def _epoch(name: str, values: Stored) -> int:
-    try:
-        return read_shards(name, values)[2]
-    except ConfigError:
-        return 0
-
-
 def _by_component(values: Stored, *, strict: bool = True) -> dict[str, dict[str, Any]]:
-    """Return what is stored by component's name and key.
+    """Return the values by component's name and key.
 
     Raises:
-        InvalidEntryError: a key belongs to no component (if it is strict).
+        InvalidEntryError: a key belongs to no component, and ``strict`` is set.
     """
-    found: dict[str, dict[str, Any]] = {}
+    stored: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
-        name = _owner(key)
+        if key.startswith(_SHARDS):
+            name = key.removeprefix(_SHARDS)
+        else:
+            name = re.sub(r":(0|[1-9][0-9]{0,8})\Z", "", key.removeprefix(_ENTRY))
         if not any(check_name(name, key)):
-            found.setdefault(name, {})[key] = value
+            stored.setdefault(name, {})[key] = value
         elif strict:
             raise InvalidEntryError(
                 f"{key!r} belongs to no component: {name!r} cannot be a component's name",
-                "delete the key, or rename it outside of config:redis: and config:shards:",
+                f"delete the key, or rename it to start with neither {_ENTRY} nor {_SHARDS}",
             )
-    return found
+    return stored
 
 
 def _count_by_hand(
     client: Any, stored: Mapping[str, dict[str, Any]], like: Mapping[str, Component]
 ) -> dict[str, ByHand]:
-    """Add the count to what is stored of components that were written by hand; return which.
+    """Add the counts of entries by hand to the stored values; return these entries.
 
-    The history of a push keeps that count, so that a rollback knows it.
+    The history of a push keeps the counts, so that a rollback restores them.
     """
     names = [name for name, own in stored.items() if own.keys() - {entry_key(name)}]
     names = [name for name in names if shards_key(name) not in stored[name]]
     marks = _get(client, [EPOCH_KEY, PUSHED_KEY, *map(pushed_key, names)]) if names else {}
-    found = ((name, by_hand_of(name, {**stored[name], **marks})) for name in names)
-    by_hand = {name: each for name, each in found if each is not None}
+    checked = ((name, by_hand_of(name, {**stored[name], **marks})) for name in names)
+    by_hand = {name: each for name, each in checked if each is not None}
     for name, each in by_hand.items():
         stored[name].update(_count_texts({name: each}, like))
     return by_hand
 
 
 def _count_texts(by_hand: Mapping[str, ByHand], like: Mapping[str, Component]) -> dict[str, str]:
-    """Return the counts of those entries by hand that have no gap, as a push would store them."""
+    """Return the counts of entries by hand without a gap, as a push would store them."""
     texts = {}
     for name, each in by_hand.items():
         count, other = len(each.numbers), like.get(name)
@@ -569,25 +562,15 @@ def _component_of(name: str, stored: Stored, by_hand: Mapping[str, ByHand]) -> C
     return component and replace(component, by_hand=by_hand.get(name))
 
 
-def _owner(key: str) -> str:
-    """Return the name of the component that a key belongs to."""
-    if key.startswith(_SHARDS):
-        return key.removeprefix(_SHARDS)
-    return re.sub(r":(0|[1-9][0-9]{0,8})\Z", "", key.removeprefix(_ENTRY))
-
-
 def _scan(client: Any) -> list[str]:
-    """Return the keys of all entries and counts."""
-    found: set[str] = set()
-    cursor = 0
-    while True:
-        command = ("SCAN", cursor, "MATCH", "config:[rs]*", "COUNT", _CHUNK)
-        cursor, keys = client.execute_command(*command, **{NEVER_DECODE: True})
-        # Whatever is not UTF-8 is no component's; the escapes are what names it in the message.
-        names = [bytes(key).decode(errors="backslashreplace") for key in keys]
-        found.update(name for name in names if name.startswith((_ENTRY, _SHARDS)))
-        if not int(cursor):
-            return sorted(found)
+    """Return the keys of all entries and counts; those that are not UTF-8 with escapes."""
+    names: set[str] = set()
+    cursor: Any = b"0"
+    while cursor is not None:
+        cursor, keys = _raw(client, "SCAN", cursor, "MATCH", "config:[rs]*", "COUNT", _CHUNK)
+        names.update(bytes(key).decode(errors="backslashreplace") for key in keys)
+        cursor = cursor if int(cursor) else None
+    return sorted(name for name in names if name.startswith((_ENTRY, _SHARDS)))
 
 
 def _get(client: Any, keys: Sequence[str]) -> dict[str, bytes | None]:
@@ -599,22 +582,20 @@ def _get(client: Any, keys: Sequence[str]) -> dict[str, bytes | None]:
 
 
 def _mget(client: Any, keys: Sequence[str]) -> list[bytes | None]:
-    values: list[bytes | None] = client.execute_command("MGET", *keys, **{NEVER_DECODE: True})
+    values: list[bytes | None] = _raw(client, "MGET", *keys)
     return values
 
 
-def _check_types(client: Any, values: Stored) -> None:
-    """Raise for a key that is there and has no text; MGET says nothing of such keys."""
-    for key, value in values.items():
-        if value is None and client.exists(key):
-            raise InvalidEntryError(f"{key} holds no text", f"delete the key and {PUSH_AGAIN}")
+def _raw(client: Any, *command: Any) -> Any:
+    """Send a command; return its reply undecoded, whatever the client's settings."""
+    return client.execute_command(*command, **{NEVER_DECODE: True})
 
 
 @contextmanager
 def _translated_errors() -> Iterator[None]:
-    """Raise our errors in place of redis-py's."""
+    """Replace redis-py's errors by ConfigServerError."""
     try:
         yield
     except RedisError as error:
-        text, remedy = meaning(error) or (error, "start it, or name another one")
+        text, remedy = meaning(error) or (error, "start it, or use another one")
         raise ConfigServerError(f"the config server cannot be used: {text}", remedy) from error

@@ -1,4 +1,4 @@
-"""What the config server holds of a component, and the component that it describes. No I/O."""
+"""A component's keys on the config server, and the component that they describe. No I/O."""
 
 from __future__ import annotations
 
@@ -21,8 +21,14 @@ from shardkit.config.component import (
     shards_key,
 )
 from shardkit.config.entry import Entry, load_json
-from shardkit.config.problem import invalid
-from shardkit.errors import ConfigError, InvalidEntryError, MissingEntryError, RetiredError
+from shardkit.config.problem import NO_CLUSTER, invalid
+from shardkit.errors import (
+    ConfigError,
+    InvalidEntryError,
+    MissingEntryError,
+    RetiredError,
+    counted,
+)
 from shardkit.routing.placement import DEFAULT
 
 Stored: TypeAlias = Mapping[str, bytes | str | None]
@@ -32,7 +38,7 @@ EPOCH_KEY = "config:epoch"
 PUSHED_KEY = "config:pushed"  # whether pushes mark what they write, see `pushed_key`
 WITNESS_KEY = "config:witness"  # on data servers, see shardkit.network.topology.witness
 EXPECTED_SHARDS = 64  # read before the count is known; a missing key costs next to nothing
-_LONGEST_MESSAGE = 200  # characters of why a component was removed
+_LONGEST_MESSAGE = 200  # characters of the reason for a removal
 PUSH = "shardkit config push"
 PUSH_AGAIN = f"push the shard map again: {PUSH}"
 
@@ -45,13 +51,10 @@ _warned: set[tuple[str, int]] = set()  # components and counts whose further ent
 def reading(
     name: str, expected: int = EXPECTED_SHARDS
 ) -> Generator[list[str], Sequence[Any], Stored]:
-    """Read all that is stored of a component: yield keys, be sent their values.
+    """Read everything that is stored of a component: yield keys, receive their values.
 
-    One MGET, a few if there are more shards than expected. A single MGET never mixes two pushes.
-
-    Args:
-        name: the component's name.
-        expected: how many shards it probably has.
+    One MGET, a few if there are more than ``expected`` shards. A single MGET never mixes two
+    pushes.
 
     Raises:
         InvalidEntryError: the name cannot be a component's.
@@ -67,23 +70,23 @@ def reading(
         try:
             count, _, _ = read_shards(name, stored)
         except ConfigError:
-            # Without the count: until one is missing.
+            # Without the count, read until an entry is missing.
             count = 2 * expected if stored[keys[-1]] is not None else 0
         if count <= expected or expected >= MAX_SHARDS:
             return stored
         expected = min(count, MAX_SHARDS)
 
 
-def read_shards(name: str, stored: Stored, place: str = "") -> tuple[int, str, int]:
+def read_shards(name: str, stored: Stored, server: str = "") -> tuple[int, str, int]:
     """Return a component's count of shards, placement and epoch; 0 shards if it is unsharded.
 
     Args:
         name: the component's name.
-        stored: what is stored of it.
-        place: where, for messages: ``" on config server a:6379/0"``.
+        stored: its values by key.
+        server: for messages: ``" on config server a:6379/0"``.
 
     Raises:
-        InvalidEntryError: it cannot be used.
+        InvalidEntryError: `shards_key` holds something else.
         MissingEntryError: the count is missing, but a shard's entry is stored.
     """
     key = shards_key(name)
@@ -93,14 +96,14 @@ def read_shards(name: str, stored: Stored, place: str = "") -> tuple[int, str, i
     numbers = _numbers(name, stored)
     if not numbers:
         return 0, DEFAULT, 0
-    # Without the count, a shard's data would be looked for behind the unsharded entry.
-    there = "1 entry is" if len(numbers) == 1 else f"{len(numbers)} entries are"
+    # Without the count, calls would use the unsharded entry for a shard's data.
+    there = counted(len(numbers), "entry is", "entries are")
     remedy = PUSH_AGAIN
-    by_hand = by_hand_of(name, stored, place)
+    by_hand = by_hand_of(name, stored, server)
     if by_hand is not None and by_hand.is_exactly(len(numbers)):
         remedy = f"use shards={len(numbers)} in each call, or push a shard map: {PUSH}"
     raise MissingEntryError(
-        f"{key} is missing{place}, but {there} stored, from {entry_key(name, numbers[0])} on",
+        f"{key} is missing{server}, but {there} stored, from {entry_key(name, numbers[0])} on",
         remedy,
     )
 
@@ -112,11 +115,11 @@ def _numbers(name: str, stored: Stored) -> tuple[int, ...]:
     return tuple(sorted(int(match[1]) for match in there if match is not None))
 
 
-def by_hand_of(name: str, stored: Stored, place: str = "") -> ByHand | None:
-    """Return which shards' entries were written by hand; None for none, or if a push wrote them.
+def by_hand_of(name: str, stored: Stored, server: str = "") -> ByHand | None:
+    """Return the shards' entries that were written by hand; None for none, or if a push wrote them.
 
-    What a push wrote and has lost its count has lost its placement, too. Pushes of earlier releases
-    left no mark.
+    Pushed entries that have lost their count have lost their placement, too. Pushes of earlier
+    releases left no mark.
     """
     if stored.get(shards_key(name)) is not None or EPOCH_KEY not in stored:
         return None
@@ -124,42 +127,40 @@ def by_hand_of(name: str, stored: Stored, place: str = "") -> ByHand | None:
     if stored[EPOCH_KEY] is not None and not marked:
         return None
     numbers = _numbers(name, stored)
-    return ByHand(numbers, place) if numbers else None
+    return ByHand(numbers, server) if numbers else None
 
 
 def epoch_number(text: bytes | str | None) -> int:
-    """Return the number that ``config:epoch`` holds; 0 if it is missing, or no number."""
+    """Return the number in ``config:epoch``; 0 if it is missing, or no number."""
     if isinstance(text, bytes):
         text = text.decode(errors="replace")
     return int(text) if text is not None and re.fullmatch(r"[0-9]{1,15}", text, re.ASCII) else 0
 
 
-def component_of(name: str, stored: Stored, place: str = "") -> Component | None:
-    """Return the component that is stored; None if nothing is.
+def component_of(name: str, stored: Stored, server: str = "") -> Component | None:
+    """Return the stored component; None if there is none. For the arguments see `read_shards`.
 
-    The unsharded entry and the shards do not depend on each other: where the shards cannot be used,
-    the component has the entry, and a `Component.problem`.
-
-    Args: see `read_shards`.
+    The unsharded entry does not depend on the shards: if these cannot be used, the component has
+    the entry, and a `Component.problem`.
 
     Raises:
         InvalidEntryError: an entry cannot be used, and there is no other; names its key.
         MissingEntryError: an entry, or the count, is missing, and there is no other; names its key.
-        RetiredError: a push removed it.
+        RetiredError: a push removed the component.
     """
     entry = _entry(entry_key(name), stored)
-    by_hand = by_hand_of(name, stored, place)
+    by_hand = by_hand_of(name, stored, server)
     shards: list[Entry] = []
     problem: ConfigError | None = None
     count, placement, epoch = 0, DEFAULT, 0
     try:
         if by_hand is None:
-            count, placement, epoch = read_shards(name, stored, place)
+            count, placement, epoch = read_shards(name, stored, server)
         else:
             count = by_hand.length()
-        shards = [_shard(name, n, count, stored, place) for n in range(count)]
+        shards = [_shard(name, n, count, stored, server) for n in range(count)]
         if by_hand is not None:
-            read_shards(name, stored, place)
+            read_shards(name, stored, server)
     except ConfigError as error:
         if entry is None and (by_hand is None or len(shards) < count):
             raise
@@ -169,10 +170,10 @@ def component_of(name: str, stored: Stored, place: str = "") -> Component | None
     if by_hand is None and count and more and (name, count) not in _warned:
         _warned.add((name, count))
         logger.warning(
-            "%s is stored%s, but %s says %d shards: what is on it is not read; push a shard map "
-            'that has the shard, delete the key, or write "spare": true into it if it is meant',
+            "%s is stored%s, but %s says %d shards: data on that shard is not read; push a shard "
+            'map that has the shard, delete the key, or write "spare": true into it',
             entry_key(name, more[0]),
-            place,
+            server,
             shards_key(name),
             count,
         )
@@ -180,7 +181,7 @@ def component_of(name: str, stored: Stored, place: str = "") -> Component | None
         removed = stored.get(removed_key(name))
         if removed is not None:
             raise RetiredError(
-                f"component {name!r} was removed by a push{place} ({_tombstone(removed)})",
+                f"component {name!r} was removed by a push{server} ({_tombstone(removed)})",
                 "stop using it, or push a shard map that describes it",
             )
         return None
@@ -188,50 +189,48 @@ def component_of(name: str, stored: Stored, place: str = "") -> Component | None
 
 
 def whole_component_of(name: str, stored: Stored) -> Component | None:
-    """Return the component that is stored, or raise its problem; see `component_of`."""
+    """Return the stored component, or raise its problem; see `component_of`."""
     component = component_of(name, stored)
     return component and component.without_problem()
 
 
-def _shard(name: str, n: int, count: int, stored: Stored, place: str) -> Entry:
+def _shard(name: str, n: int, count: int, stored: Stored, server: str) -> Entry:
     key = entry_key(name, n)
     shard = _entry(key, stored)
     if shard is None:
         raise MissingEntryError(
-            f"{key} is missing{place}, but {shards_key(name)} says {count} shards", PUSH_AGAIN
+            f"{key} is missing{server}, but {shards_key(name)} says {counted(count, 'shard')}",
+            PUSH_AGAIN,
         )
     if shard.is_cluster:
-        raise InvalidEntryError(
-            f"{key}: cluster = true makes a cluster a shard",
-            "a cluster shards itself: make it the component's entry",
-        )
+        raise InvalidEntryError(f"{key}: cluster = true makes a cluster a shard", NO_CLUSTER)
     return shard
 
 
 def _is_spare(text: bytes | str) -> bool:
-    """Return whether an entry beyond the count says that it is meant: a rest of an older map."""
+    """Return whether an entry beyond the count is marked as intended."""
     with suppress(ValueError):
-        found = json.loads(text)
-        return isinstance(found, dict) and found.get("spare") is True
+        fields = json.loads(text)
+        return isinstance(fields, dict) and fields.get("spare") is True
     return False
 
 
 def tombstone(epoch: int, message: str) -> str:
-    """Return what is stored of a component that a push removed, see `removed_key`."""
+    """Return the text under `removed_key` of a component that a push removed."""
     return json.dumps({"format": 1, "epoch": epoch, "message": message[:_LONGEST_MESSAGE]})
 
 
 def _tombstone(stored: bytes | str) -> str:
-    """Return what a tombstone says: ``epoch 18: replaced by logins``.
+    """Return the content of a tombstone for a message: ``epoch 18: replaced by logins``.
 
-    Whatever is stored, the component was removed. Earlier releases stored the epoch alone.
+    Any content means that the component was removed. Earlier releases stored the epoch alone.
     """
     text = stored.decode(errors="replace") if isinstance(stored, bytes) else stored
     message = ""
-    with suppress(ValueError, AttributeError):
-        found = json.loads(text)
-        if isinstance(found, dict):
-            text, message = str(found.get("epoch")), str(found.get("message") or "")
+    with suppress(ValueError):
+        fields = json.loads(text)
+        if isinstance(fields, dict):
+            text, message = str(fields.get("epoch")), str(fields.get("message") or "")
     return f"epoch {text[:20]}" + (f": {message[:_LONGEST_MESSAGE]}" if message else "")
 
 

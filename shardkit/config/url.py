@@ -1,11 +1,11 @@
 """The URL form of an entry: ``rediss://user:password@host:port/db?socket_timeout=2``.
 
 redis-py is lenient: it drops a path that is not a number, ends the host at an unescaped ``/``,
-``?`` or ``#`` in a password, and reads ``?decode_responses=false`` as true. Here, anything that
-would be dropped is an error, and the values of the query have the types of their fields.
+``?`` or ``#`` in a password, and reads ``?decode_responses=false`` as true. Here, text that would
+be dropped is an error, and the values of the query have the types of their fields.
 
-A URL may hold references, ``redis://:${REDIS_PASSWORD}@${HOST}/1``. Their values are quoted as
-needed where they are inserted, unless the whole URL is a single reference.
+A URL may hold references, ``redis://:${REDIS_PASSWORD}@${HOST}/1``. Inserted values are quoted as
+needed, unless the whole URL is a single reference.
 
 ::
 
@@ -62,7 +62,7 @@ _QUERY_SECRETS = frozenset({"password", "ssl_password"})
 
 
 class BadUrlError(ValueError):
-    """Why a URL cannot be used, and the remedy. Shows nothing of the URL itself."""
+    """A URL cannot be used: the problem, which shows nothing of the URL, and the remedy."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem, remedy)
@@ -87,7 +87,7 @@ def url_fields(url: str) -> dict[str, Any]:
         BadUrlError: the URL cannot be used.
     """
     if re.search(r"[\x00-\x20\x7f]", url):
-        raise BadUrlError("contains a blank or control character", "percent-encode it, as %20")
+        raise BadUrlError("contains a blank or control character", "encode it, as %20")
     head, _, query = url.partition("?")
     scheme = head.partition("://")[0]
     if scheme not in _SCHEMES:
@@ -136,21 +136,21 @@ def _query_fields(query: str) -> dict[str, Any]:
 
 def _sample(url: str) -> str:
     """Return a URL with each reference replaced by a value that fits there."""
-    plain = re.sub(r"=\$\{\w+\}(?=&|$)", _sample_value, url)
+
+    def value(match: re.Match[str]) -> str:
+        name = re.split("[?&]", match.string[: match.start()])[-1]
+        return "=true" if _QUERY.get(name, _TEXT) is _TRUTH else "=1"
+
+    plain = re.sub(r"=\$\{\w+\}(?=&|$)", value, url)
     return REFERENCE.sub("1", re.sub(r"\[\$\{\w+\}\]", "[::1]", plain))
-
-
-def _sample_value(match: re.Match[str]) -> str:
-    name = re.split("[?&]", match.string[: match.start()])[-1]
-    return "=true" if _QUERY.get(name, _TEXT) is _TRUTH else "=1"
 
 
 def read_url(url: str) -> dict[str, Any]:
     """Return the fields that a URL sets; the URL may hold references.
 
-    References in texts stay as they are. Whatever else only the environment decides is None:
-    numbers and truth values, and what a URL that is a single reference may set. A URL with a
-    password also sets the user; None is the default user.
+    References in texts stay. Numbers and truth values that only the environment decides are None,
+    as are all fields of a URL that is a single reference. A URL with a password also sets the user;
+    None is the default user.
 
     Raises:
         BadUrlError: the URL cannot be used.
@@ -236,19 +236,19 @@ def write_url(fields: Mapping[str, Any]) -> str:
     query = {}
     number = fields.get("db", 0)
     if "unix_socket_path" in fields:
-        place = f"unix://{userinfo}{quote(fields['unix_socket_path'])}"
+        address = f"unix://{userinfo}{quote(fields['unix_socket_path'])}"
         if number:
             query["db"] = str(number)
     else:
         host = fields.get("host", "localhost")
         host = f"[{host}]" if ":" in host else host
         scheme = "rediss" if fields.get("ssl") else "redis"
-        place = f"{scheme}://{userinfo}{host}:{fields.get('port', DEFAULT_PORT)}/{number}"
+        address = f"{scheme}://{userinfo}{host}:{fields.get('port', DEFAULT_PORT)}/{number}"
         if fields.get("ssl"):
             tls = {name: value for name, value in fields.items() if name.startswith("ssl_")}
             query = {n: str(v).lower() if v in (True, False) else v for n, v in tls.items()}
-    asked = "&".join(f"{name}={quoted(value)}" for name, value in query.items())
-    return f"{place}?{asked}" if asked else place
+    settings = "&".join(f"{name}={quoted(value)}" for name, value in query.items())
+    return f"{address}?{settings}" if settings else address
 
 
 def _split(url: str) -> _Pieces:
@@ -267,7 +267,7 @@ def _split_port(hostport: str) -> tuple[str, str]:
 
 
 def mask_url(url: str) -> str:
-    """Return a URL, usable or not, with whatever may be a password replaced by ``***``."""
+    """Return a URL, usable or not, with everything that may be a password as ``***``."""
     if REFERENCE.fullmatch(url):
         return url
     scheme, _, rest = url.partition("://")
@@ -281,7 +281,12 @@ def mask_url(url: str) -> str:
         userinfo = name + colon + _mask_secret(secret)
     rest, question, query = rest.partition("?")
     if question:
-        query = "&".join(map(_mask_piece, query.split("&")))
+        pieces = []
+        for piece in query.split("&"):
+            name, equals, value = piece.partition("=")
+            secret = f"{name}{equals}{_mask_secret(value)}" if name in _QUERY_SECRETS else piece
+            pieces.append(secret if name in _QUERY else MASK)
+        query = "&".join(pieces)
     if scheme != "unix":
         hostport, slash, path = rest.partition("/")
         if not re.fullmatch(r"(\[[^]#]*\]|[^]:[#]*)(:[0-9]{0,5})?", _sample(hostport)):
@@ -292,10 +297,3 @@ def mask_url(url: str) -> str:
 
 def _mask_secret(secret: str) -> str:
     return secret if not secret or REFERENCE.fullmatch(secret) else MASK
-
-
-def _mask_piece(piece: str) -> str:
-    name, equals, value = piece.partition("=")
-    if name not in _QUERY:
-        return MASK
-    return piece if name not in _QUERY_SECRETS else f"{name}{equals}{_mask_secret(value)}"

@@ -1,9 +1,8 @@
 """YAML, loaded safely: text, numbers, truth values, null, lists and mappings, nothing else.
 
-A mapping knows the lines of its keys, and which of them stand twice. A text that stands for more
-than it says, by anchors that hold anchors or themselves, is refused before it is built. No error
-quotes the text: an unquoted password that starts with ``*`` is an alias to YAML, and its parser
-would name it.
+A mapping records the lines of its keys, and duplicate keys. Anchors that expand to too many values,
+or contain themselves, are refused before anything is built. No error quotes the text: to YAML, an
+unquoted password that starts with ``*`` is an alias, and its parser would name it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from yaml.resolver import Resolver
 from shardkit.config.problem import shown_name
 from shardkit.errors import ConfigError
 
-MAX_VALUES = 1_000_000  # once the anchors are put in
+MAX_VALUES = 1_000_000  # with all aliases expanded
 
 _TAG = "tag:yaml.org,2002:"
 _QUOTED = re.compile(r"""'[^'<][^']+'|"[^"]+\"""")  # a piece of the text, not '<scalar>' or ':'
@@ -31,7 +30,7 @@ class LinedMapping(dict[Any, Any]):
 
     Attributes:
         lines: the line of each key, from 1.
-        twice: the keys that stand twice, and where they do for the second time.
+        twice: the keys that appear twice, each with its second line.
     """
 
     def __init__(self) -> None:
@@ -41,48 +40,37 @@ class LinedMapping(dict[Any, Any]):
 
 
 def load_yaml(text: str, source: str) -> Any:
-    """Return what one YAML document says; mappings are LinedMappings, a date is text.
-
-    Args:
-        text: the document.
-        source: where it came from, for messages.
+    """Return one YAML document as values; mappings are LinedMappings, a date is text.
 
     Raises:
-        ConfigError: it is no YAML, has tags of its own, or stands for too much.
+        ConfigError: the text is no YAML, has tags of its own, or expands to too many values; its
+            message starts with ``source``.
     """
     why = ""
-    loaded = None
-    try:
-        loaded, why = _load(text, _FastLoader)
-    except (yaml.YAMLError, RecursionError, ValueError, LookupError):
-        try:  # for its messages
-            loaded, why = _load(text, _Loader)
+    for kind in (_FastLoader, _Loader):  # the second one for its messages
+        try:
+            loader = kind(text)
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            if _values(node, {}) <= MAX_VALUES:
+                return loader.construct_document(node)
+            why = f": with its aliases expanded it has more than {MAX_VALUES:,} values"
+            break
         except (yaml.YAMLError, RecursionError, ValueError, LookupError) as error:
             why = _why(error)
-    if why:  # outside of the handler: the caught error holds the text
-        raise ConfigError(f"{source}: is not YAML{why}", "mend the file")
-    return loaded
-
-
-def _load(text: str, kind: Any) -> tuple[Any, str]:
-    """Return what a text says, and why that is refused."""
-    loader = kind(text)
-    node = loader.get_single_node()
-    if node is None:
-        return None, ""
-    if _values(node, {}) > MAX_VALUES:
-        return None, f": with its anchors put in it has more than {MAX_VALUES:,} values"
-    return loader.construct_document(node), ""
+    # Outside of the handler: the caught error holds the text.
+    raise ConfigError(f"{source}: is not YAML{why}", "correct the file")
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader without dates and the other kinds of values that nothing here can be."""
+    """SafeLoader without dates and the other kinds of values that no shard map needs."""
 
 
 _FastLoader: Any = _Loader
 _Libyaml: Any = getattr(yaml, "CParser", None)
 if _Libyaml is not None:  # libyaml, where PyYAML was built with it: a tenth of the time
-    # Its own way from events to nodes ends the process where lists are nested too deeply.
+    # Its own composer ends the process where lists are nested too deeply.
     class _LibyamlLoader(Composer, _Libyaml, SafeConstructor, Resolver):  # type: ignore[misc]
         def __init__(self, text: str) -> None:
             _Libyaml.__init__(self, text)
@@ -104,10 +92,10 @@ for _each in {_Loader, _FastLoader}:
 
 
 def _mapping(loader: Any, node: yaml.MappingNode) -> Iterator[LinedMapping]:
-    found = LinedMapping()
-    yield found
+    mapping = LinedMapping()
+    yield mapping
     own = {id(key_node) for key_node, _ in node.value}
-    loader.flatten_mapping(node)  # puts what `<<` merges in before the mapping's own
+    loader.flatten_mapping(node)  # puts keys merged with `<<` before the mapping's own
     seen = set()
     for key_node, value_node in node.value:
         key = loader.construct_object(key_node, deep=True)
@@ -116,10 +104,10 @@ def _mapping(loader: Any, node: yaml.MappingNode) -> Iterator[LinedMapping]:
             key = shown_name(key)
         if id(key_node) in own:
             if key in seen:
-                found.twice.append((key, line))
+                mapping.twice.append((key, line))
             seen.add(key)
-        found[key] = loader.construct_object(value_node, deep=True)
-        found.lines[key] = line
+        mapping[key] = loader.construct_object(value_node, deep=True)
+        mapping.lines[key] = line
 
 
 for _each in {_Loader, _FastLoader}:
@@ -127,22 +115,21 @@ for _each in {_Loader, _FastLoader}:
 
 
 def _values(node: yaml.Node, known: dict[int, int]) -> int:
-    """Count a node's values as if every alias were written out.
+    """Count a node's values with every alias expanded.
 
     Raises:
-        ValueError: an alias stands inside of what it names.
+        ValueError: an anchor contains itself.
     """
-    if id(node) in known:
-        if not known[id(node)]:
-            raise ValueError("an anchor holds itself")
-        return known[id(node)]
-    known[id(node)] = 0
-    inner: list[yaml.Node] = []
-    if isinstance(node, yaml.MappingNode):
-        inner = [each for pair in node.value for each in pair]
-    elif isinstance(node, yaml.SequenceNode):
-        inner = node.value
-    known[id(node)] = 1 + sum(_values(each, known) for each in inner)
+    if id(node) not in known:
+        known[id(node)] = 0
+        inner: list[yaml.Node] = []
+        if isinstance(node, yaml.MappingNode):
+            inner = [each for pair in node.value for each in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            inner = node.value
+        known[id(node)] = 1 + sum(_values(each, known) for each in inner)
+    elif not known[id(node)]:
+        raise ValueError("an anchor contains itself")
     return known[id(node)]
 
 
@@ -152,6 +139,6 @@ def _why(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return ": it is nested too deeply"
     if not isinstance(error, yaml.YAMLError):
-        return ": an anchor holds itself, or a value is not what its tag says"
+        return ": an anchor contains itself, or a value is not of the type of its tag"
     problem = getattr(error, "problem", None) or "it cannot be read"
     return f"{line}: {_QUOTED.sub('…', problem)}"

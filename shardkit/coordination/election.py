@@ -1,9 +1,9 @@
-"""Leader election: at most one candidate leads, each term with a larger number than the last.
+"""Leader election: at most one leader, whose term is larger than those of all earlier leaders.
 
-An election is a lock whose token is the term: who is elected leads until it resigns, dies, or
-cannot renew its term in time, and then the candidate that has waited longest is elected. What a
-leader of an earlier term still writes is refused where writes go through ``leadership.guard``. The
-lease is Gray and Cheriton's, the terms are those of Raft, without its replicated log.
+An election is a lock whose token is the term. A leader leads until it resigns, dies, or cannot
+renew its term in time; then the candidate that has waited longest is elected. Late writes of an
+earlier leader are refused where writes go through ``leadership.guard``. The lease is Gray and
+Cheriton's; the terms are those of Raft, without its replicated log.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from shardkit.coordination.hold import AsyncRenewals, Hold, Renewals
 from shardkit.coordination.holdable import UNSET, Holdable, Holder
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, operation
+from shardkit.structures.base.server_clock import ServerClock
 
 
 class Election(Holdable[Face]):
@@ -32,9 +33,10 @@ class Election(Holdable[Face]):
         component: str,
         name: str,
         renewals: Renewals | AsyncRenewals | None = None,
+        clock: ServerClock | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(driver, component, name, renewals, kind="election", **options)
+        super().__init__(driver, component, name, renewals, clock, kind="election", **options)
 
     @property
     def deferred(self) -> Election[Deferred]:
@@ -43,13 +45,13 @@ class Election(Holdable[Face]):
 
     @operation
     def campaign(self, *, wait: float | None = UNSET) -> Operation[Hold[Face] | None]:
-        """Be a candidate until elected, or for so many seconds; see `acquire`.
+        """Be a candidate until elected, for at most `wait` seconds; see `acquire`.
 
         Returns:
-            The leadership, whose token is the term; None if another one led all the time.
+            The leadership, whose token is the term; None if the wait timed out.
         """
-        found: Hold[Any] | None = yield from Holdable.acquire.steps(self, wait=wait)
-        return found
+        leadership: Hold[Any] | None = yield from Holdable.acquire.steps(self, wait=wait)
+        return leadership
 
     @operation
     def resign(self, leadership: Hold[Any] | None = None) -> Operation[bool]:
@@ -58,7 +60,7 @@ class Election(Holdable[Face]):
 
     @operation
     def leader(self) -> Operation[Holder | None]:
-        """Return who leads, its term as ``token``; None if nobody does.
+        """Return the leader, with its term as ``token``; None if there is none.
 
         Cost: one exchange.
         """

@@ -1,8 +1,8 @@
-"""Countdown latches and barriers: waiting until others have come so far.
+"""Countdown latches and barriers.
 
 ::
 
-    latch    set(3) ── count_down ── count_down ── count_down ──► open, for all who wait or come
+    latch    set(3) ── count_down ── count_down ── count_down ──► open, for all waiters
     barrier  arrive … arrive … arrive (of 3) ──► open for these three; the next round begins
 
 A waiting caller is woken through the kit's subscription (see `shardkit.network.links.wakeups`), and
@@ -13,7 +13,6 @@ the server of the name. After the classes of the same names in java.util.concurr
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +30,7 @@ from shardkit.operations.commands import (
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.server_clock import ServerClock
 
 MOST_PARTIES = 1000
 MOST_COUNT = 2**40
@@ -38,9 +38,9 @@ KEPT = 8 * 86_400_000  # milliseconds after the latest use
 
 
 class CountdownLatch(Structure[Face]):
-    """A latch that opens when it was counted down to zero. Made by ``kit.countdown_latch``.
+    """A latch that opens when it is counted down to zero. Made by ``kit.countdown_latch``.
 
-    A latch that was never set is open. It is kept for eight days after its latest use.
+    A latch that was never set is open. Its key expires eight days after its latest use.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class CountdownLatch(Structure[Face]):
         component: str,
         name: str,
         *,
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         super().__init__(driver, component, name)
         self.key = base_key("latch", name)
-        self._monotonic = monotonic or time.monotonic
+        self._monotonic = (clock or ServerClock()).monotonic
 
     @property
     def deferred(self) -> CountdownLatch[Deferred]:
@@ -62,7 +62,7 @@ class CountdownLatch(Structure[Face]):
 
     @operation
     def set(self, count: int) -> Operation[bool]:
-        """Close the latch until it was counted down so often; False if it is closed already.
+        """Close the latch until it is counted down ``count`` times; False if it is already closed.
 
         Cost: one exchange, O(1).
         """
@@ -72,11 +72,11 @@ class CountdownLatch(Structure[Face]):
 
     @operation
     def count_down(self, by: int = 1) -> Operation[int]:
-        """Count down, not below zero; return what is left.
+        """Count down, not below zero; return the remaining count.
 
-        If the connection breaks it is not sent again: the error says that it may have counted.
+        If the connection breaks the command is not repeated, as it may have been executed.
 
-        Cost: one exchange, O(1); for the one that opens it O(n) for n who wait.
+        Cost: one exchange, O(1); for the call that opens it, O(n) for n waiters.
         """
         check_integer(self.key, "by", by, 1, MOST_COUNT)
         [(left, _)] = yield [self._call("down", by)]
@@ -84,7 +84,7 @@ class CountdownLatch(Structure[Face]):
 
     @operation
     def count(self) -> Operation[int]:
-        """Return how often it is still to be counted down.
+        """Return the remaining count.
 
         Cost: one exchange, O(1).
         """
@@ -123,14 +123,14 @@ class CountdownLatch(Structure[Face]):
 
 
 class Barrier(Structure[Face]):
-    """A barrier that so many parties wait at for one another. Made by ``kit.barrier``.
+    """A barrier at which ``parties`` callers wait for one another. Made by ``kit.barrier``.
 
-    It can be used again and again. Who was killed while waiting counts as arrived.
+    It can be used repeatedly. A caller that was killed while waiting counts as arrived.
 
     Args:
         driver, component, name: see `shardkit.operations.Structure`.
-        parties: how many have to arrive, 1 to 1,000; the same for all.
-        monotonic: returns local seconds that never go back.
+        parties: the number of callers that must arrive, 1 to 1,000; the same for all.
+        clock: tells the time.
     """
 
     def __init__(
@@ -140,13 +140,13 @@ class Barrier(Structure[Face]):
         name: str,
         *,
         parties: int,
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         super().__init__(driver, component, name)
         self.key = base_key("barrier", name)
         check_integer(self.key, "parties", parties, 1, MOST_PARTIES)
         self.parties = parties
-        self._monotonic = monotonic or time.monotonic
+        self._monotonic = (clock or ServerClock()).monotonic
 
     @property
     def deferred(self) -> Barrier[Deferred]:
@@ -155,19 +155,19 @@ class Barrier(Structure[Face]):
 
     @operation
     def wait(self, timeout: float | None = None) -> Operation[bool]:
-        """Arrive, and wait until all have.
+        """Arrive, and wait for the others.
 
         Args:
             timeout: the most seconds; None for ever.
 
         Returns:
-            Whether all arrived in time. If not, this arrival is withdrawn: the others still need
-            another one.
+            Whether all arrived in time. If not, this arrival is withdrawn, and another caller must
+            arrive in its place.
 
         Raises:
             ParameterMismatchError: others wait for another number of parties.
-            ShardErrors: a connection broke. Whether this arrival counts is unknown if that happened
-                while it arrived or was withdrawn.
+            ShardErrors: a connection broke. If it broke while this caller arrived or withdrew, the
+                arrival may count.
 
         Cost: one exchange, and one each two seconds; for the last to arrive O(n) for n parties.
         """
@@ -185,7 +185,7 @@ class Barrier(Structure[Face]):
             if reply[0] < 0:
                 raise ParameterMismatchError(
                     f"{self.key}: parties={self.parties}, but others wait for {reply[3]}",
-                    "give the same everywhere",
+                    "use the same number everywhere",
                 )
             in_round = reply[1]
             return bool(reply[0])
@@ -199,8 +199,8 @@ class Barrier(Structure[Face]):
         keys = (self.key, f"{self.key}:arrived")
         args = (what, waiter, self.parties, channel, in_round, KEPT)
         call = script("coordination/barrier")
-        # An arrival that is sent again finds itself, unless the round has ended with it. A
-        # withdrawal that is sent again may find that the round has ended without it.
+        # A repeated first arrival could count in the next round, if it completed this one. A
+        # repeated withdrawal could report a round that opened without it.
         repeatable = in_round > 0 and what != "withdraw"
         return script_call(self.component, call, keys, args, idempotent=repeatable)
 
@@ -215,7 +215,7 @@ def _wait(
     timeout: float | None,
     monotonic: Callable[[], float],
 ) -> Operation[Any]:
-    """Ask until something has opened, and be woken in between; None if the time was over first."""
+    """Ask until it has opened, and be woken in between; None if the wait times out."""
     until = monotonic() + waiting_time(key, "timeout", timeout)
     pause, channel = FIRST_PAUSE, ""
     try:

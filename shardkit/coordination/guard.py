@@ -1,19 +1,19 @@
-"""Guards: writes that are refused when a later holder of the lock has written there already.
+"""Guards: writes that are refused when a later holder of the lock has written there.
 
-A holder that is stopped past the end of its hold, by a garbage collection, by SIGSTOP or by the
-network, does not know it, and goes on writing. No lock can prevent that; the data can::
+A holder that is stopped past the end of its hold, by garbage collection, SIGSTOP or the network,
+does not notice, and continues to write. No lock can prevent that; the data can::
 
     A acquires, token 33      A ── guarded write, 33 ──────────────────► refused: 34 was here
             └── stopped past the end ──────────────────────┘
     B acquires, token 34 ── guarded write, 34 ──► the shard notes 34, and writes
 
-The check is part of the write: a script of its own for commands, a prologue for scripts. So it is
-made where the data is, in the same step. On each server, and in each slot of a cluster, that is
-written to, one key holds the largest token seen: ``lock:stock:fence``.
+The check is part of the write: a script for commands, a prologue for scripts. So it happens where
+the data is, in the same step. On each server, on a cluster in each slot, that is written to, one
+key holds the largest token seen: ``lock:stock:fence``.
 
-A write is refused from the moment at which a later holder has written there. `Guard.claim` is such
-a write without an effect: to be called right after acquiring, where also the last write of an
-earlier holder must not come later.
+A write is refused as soon as a later holder has written there. `Guard.claim` is such a write
+without an effect: call it right after acquiring if even the last write of an earlier holder must
+not come later.
 
 After Martin Kleppmann, "How to do distributed locking" (2016), and Gray and Cheriton, "Leases"
 (1989).
@@ -65,11 +65,10 @@ class Guard(Structure[Face]):
     Args:
         driver: runs its operations.
         component: where it writes.
-        kind: what the lock is, ``lock``.
+        kind: the kind of lock, such as ``lock``.
         name: the lock's name.
         token: the holder's token.
-        remember: the seconds for which a server remembers a token after its latest use; None for
-            ever, which costs one small key for each lock and server, on a cluster each slot.
+        remember: see `Hold.guard`.
     """
 
     def __init__(
@@ -97,17 +96,16 @@ class Guard(Structure[Face]):
         Example: ``guard.execute(("HSET", "stock:7", "left", 3), ("PUBLISH", "stock", 7))``
 
         Args:
-            commands: each its name and arguments, as they are sent. The first has a key; all keys
-                live on one shard, on a cluster in one slot.
+            commands: the name and arguments of each, as they are sent. The first has a key; all
+                keys live on one shard, on a cluster in one slot.
 
         Returns:
-            Their replies as the server gives them, without redis-py's conversions.
+            Their replies, without redis-py's conversions.
 
         Raises:
             StaleTokenError: a later holder has written there; nothing was done.
             CrossShardError: the keys live apart.
-            ShardErrors: the server failed, or refused a command; those before it took effect, as in
-                any script.
+            ShardErrors: the server failed, or refused a command; those before it took effect.
 
         Cost: one exchange, O(1) beyond the commands.
         """
@@ -122,17 +120,17 @@ class Guard(Structure[Face]):
 
     @operation
     def eval(self, script: str, numkeys: int, *keys_and_args: Argument) -> Operation[Any]:
-        """Run a script of yours, as redis-py's `eval` does.
+        """Run your script, as redis-py's `eval` does.
 
         Args:
-            script: its text; it sees its own KEYS and ARGV only.
-            numkeys: how many of what follows are keys; at least one.
-            keys_and_args: its keys, which live on one shard, and its arguments.
+            script: its text; it sees only its own KEYS and ARGV.
+            numkeys: the number of keys; at least one.
+            keys_and_args: its keys, which live on one shard, then its arguments.
 
         Raises:
             StaleTokenError: a later holder has written there; nothing was done.
             CrossShardError: the keys live apart.
-            ShardErrors: the server failed, or the script did.
+            ShardErrors: the server or the script failed.
         """
         if not 0 < numkeys <= len(keys_and_args):
             raise InvalidArgumentError(
@@ -152,14 +150,14 @@ class Guard(Structure[Face]):
             steps: the operation, as a structure's ``deferred`` gives it.
 
         Returns:
-            What it returns.
+            The result of the operation.
 
         Raises:
-            StaleTokenError: a later holder has written where a command goes. An operation that goes
-                to several shards may have taken effect on others.
-            InvalidArgumentError: it sends a command that blocks, which a script cannot.
+            StaleTokenError: a later holder has written where a command goes. The operation may have
+                taken effect on other shards.
+            InvalidArgumentError: it sends a blocking command, which a script cannot run.
 
-        Cost: that of the operation; what it sends is run by scripts.
+        Cost: that of the operation; scripts run its commands.
         """
         answer: Any = None
         resume = steps.send
@@ -185,7 +183,7 @@ class Guard(Structure[Face]):
 
     @operation
     def claim(self, *keys: Key) -> Operation[None]:
-        """Note the token where keys live, so that writes of earlier holders are refused there.
+        """Store the token where keys live, so that writes of earlier holders are refused there.
 
         Raises:
             StaleTokenError: a later holder has written there.
@@ -209,7 +207,7 @@ class Guard(Structure[Face]):
             if place != places[0]:
                 raise CrossShardError(
                     f"{self._fence}: {shown(texts[0])} and {shown(key)} live apart",
-                    "guard them by two calls, or give both keys the same hash tag",
+                    "guard them with two calls, or give both keys the same hash tag",
                 )
         try:
             [reply] = yield [self._send(text, texts[0], places[0], texts, args)]
@@ -227,7 +225,7 @@ class Guard(Structure[Face]):
         to: Any = None,
         idempotent: bool = False,
     ) -> Command:
-        """Return the command that runs a script that begins with the check."""
+        """Return the command that runs a script with the check in front."""
         fence = self._fence_key(key, place)
         sent = ("EVALSHA", text.sha, len(keys) + 1, *keys, fence, *args, self.token, self._kept)
         return Command(to or self.component, key, sent, text, idempotent)
@@ -244,7 +242,7 @@ class Guard(Structure[Face]):
         return b"%b:{%b}" % (self._fence.encode(), tag)
 
     def _guarded(self, batch: Sequence[Command | Transaction]) -> Operation[list[Any]]:
-        """Return a batch whose commands all check the token."""
+        """Return a batch whose commands check the token."""
         parts = [
             part
             for request in batch
@@ -275,8 +273,8 @@ class Guard(Structure[Face]):
     ) -> Command:
         if command.block is not None:
             raise InvalidArgumentError(
-                f"{self._fence}: {command.name} cannot be guarded: it blocks",
-                "run it outside of the guard",
+                f"{self._fence}: {command.name} blocks and cannot be guarded",
+                "run it outside the guard",
             )
         if command.script is not None:
             count = int(command.args[2])
@@ -289,10 +287,10 @@ class Guard(Structure[Face]):
         return self._send(text, command.key, place, keys, args, to, may_repeat(command))
 
 
-check_calls(Guard, "__init__")  # a hold, which makes it, checks nothing
+check_calls(Guard, "__init__")  # since a hold, which makes it, checks nothing
 
 
-# Steps that are no batch; what some of them send undoes a wait, for which nobody comes too late.
+# Steps other than batches; commands in them undo a wait, which is never too late.
 _SENDS_NOTHING = (Pause, Locate, Call, Subscribe, AwaitWakeup, Abandon)
 _NOTHING = Script("coordination/claim", "return 1")
 _ONE = Script("coordination/one", "return redis.call(unpack(ARGV))")
@@ -300,18 +298,18 @@ _ONE = Script("coordination/one", "return redis.call(unpack(ARGV))")
 
 @lru_cache(maxsize=1024)
 def _fenced(text: Script) -> Script:
-    """Return a script that checks the token before it does what another script does."""
+    """Return a script that checks the token, then runs another script."""
     return Script(text.name, script("coordination/fence").text + text.text)
 
 
 def _stale(errors: ShardErrors) -> StaleTokenError | None:
-    """Return the refusal that is among failures, if there is one."""
+    """Return the refusal among failures, if there is one."""
     for failure in errors.exceptions:
         if isinstance(failure, ShardFailure) and str(failure.error).startswith("STALETOKEN"):
             token = str(failure.error).partition(" ")[2]
             error = StaleTokenError(
                 f"{failure.shard}: token {token}: a later holder has written here",
-                "give up what was being done under the lock, or acquire it again and begin anew",
+                "give up the work under the lock, or acquire it again and start over",
             )
             error.__cause__ = errors
             return error

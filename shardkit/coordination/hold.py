@@ -1,10 +1,9 @@
-"""Holds: what an acquisition gives, and the kit's own thread or task that renews them.
+"""Holds: the result of an acquisition, and the kit's thread or task that renews them.
 
-A hold ends when it is released, when it expires, or when somebody breaks it. Its holder is told at
-the next `Hold.check`, at the end of the ``with`` block, and by a callback. By itself it can only
-know when it ends by its own clock. It counts from before the command was sent whose answer told the
-time, so unless clocks run at different speeds it thinks of itself as lost before others can hold
-the lock::
+A hold ends when it is released, expires or is broken. Its holder is told at the next `Hold.check`,
+at the end of the ``with`` block, and by a callback. Between answers of the server, a holder relies
+on its own clock. It counts from before it sent the command that extended the hold, so unless clocks
+run at different speeds it considers the hold lost before others can acquire the lock::
 
     holder   sent ─────────────── answer: now=N, until=U      lost here ▼
                └── N is at the earliest here ────────────── sent + (U - N) ┊
@@ -37,13 +36,13 @@ from shardkit.operations.operation import Driver, Face, Operation
 
 logger = logging.getLogger("shardkit.coordination")
 
-# A hold is renewed when a third of its time is over; when that fails, again after a tenth of it.
+# Parts of its time after which a hold is renewed, and tried again after a failure.
 RENEWED_AFTER = 1 / 3
 RETRIED_AFTER = 1 / 10
 
 
 class HoldOwner(Protocol):
-    """What a hold is of."""
+    """What a hold belongs to."""
 
     kind: str
     component: str
@@ -54,23 +53,24 @@ class HoldOwner(Protocol):
 
     @property
     def driver(self) -> Driver:
-        """What runs its steps."""
+        """The driver that runs its operations."""
 
     def extend_hold(self, hold: Hold[Any], ttl: float) -> Operation[bool]:
         """Extend a hold."""
 
     def extend_call(self, hold: Hold[Any], ttl: float, token: int = 0) -> Command:
-        """Return the command that extends a hold, and makes a token known."""
+        """Return the command that extends a hold, and raises the server's latest token."""
 
 
 class Hold(Generic[Face]):
-    """One acquisition of a lock, of a share of a semaphore, or of the leadership.
+    """One acquisition of a lock, of a share of a semaphore, or of leadership.
 
     Attributes:
         name: the lock's name.
-        token: its fencing token: larger than that of every earlier hold of the lock.
-        id: identifies it.
+        token: its fencing token, larger than those of all earlier holds of the lock.
+        id: its id.
         ttl: the seconds that it lasts if it is not renewed.
+        released: whether it was released.
     """
 
     def __init__(self, owner: HoldOwner, id_: str, token: int, until: float, ttl: float) -> None:
@@ -86,21 +86,21 @@ class Hold(Generic[Face]):
 
     @property
     def remaining(self) -> float:
-        """The seconds for which it lasts by the holder's own clock; 0 when it has ended."""
+        """The seconds left by the holder's own clock; 0 when it has ended."""
         if self.released or self._reason:
             return 0.0
         return max(0.0, self._until - self._owner.monotonic())
 
     @property
     def lost(self) -> bool:
-        """Whether it has ended although it was not released."""
+        """Whether it ended without being released."""
         return not self.released and self.remaining <= 0
 
     def check(self) -> None:
         """Raise an error if the hold was lost. Costs no exchange.
 
         Raises:
-            LockLostError: it was.
+            LockLostError: it was lost.
         """
         if self.lost:
             self.tell_lost()
@@ -111,39 +111,39 @@ class Hold(Generic[Face]):
             )
 
     def guard(self, component: str, *, remember: float | None = None) -> Guard[Face]:
-        """Return what writes to a component only while no later holder has; see `Guard`.
+        """Return a guard, whose writes are refused once a later holder has written; see `Guard`.
 
         Args:
             component: where it writes.
-            remember: the seconds for which a server remembers a token after its latest use, longer
-                than any holder can be stopped for; None for ever, which costs one small key for
-                each lock and server, on a cluster each slot.
+            remember: the seconds for which a server keeps a token after its latest use. Must exceed
+                the longest time that a holder can be stopped. None for ever, at the cost of one
+                small key for each lock and server, on a cluster each slot.
         """
         owner = self._owner
         return Guard(owner.driver, component, owner.kind, owner.name, self.token, remember)
 
     @property
     def place(self) -> tuple[str, str]:
-        """The component and the key of what is held."""
+        """The component and the key of the lock."""
         return self._owner.component, self._owner.key
 
     def claim_token(self, token: int) -> Command:
-        """Return the command that extends it, and makes a token known to its server."""
+        """Return the command that extends it, and raises the server's latest token."""
         return self._owner.extend_call(self, self.ttl, token)
 
     def extended(self, sent: float, now: int, until: int) -> None:
-        """Note until when it lasts: what the server said in answer to what was sent then."""
+        """Record the end that the server returned to a command sent at ``sent``."""
         self._until = sent + (until - now) / MICROSECONDS
 
     def lose(self, reason: str) -> None:
-        """Note that it is lost, and tell its holder."""
+        """Record that it is lost, and tell its holder."""
         if not self.released and not self._reason:
             self._reason = reason
             self.tell_lost()
 
     def tell_lost(self) -> None:
         """Call the holder's callback, once."""
-        self._reason = self._reason or "it expired"  # from now on, whatever a late answer says
+        self._reason = self._reason or "it expired"  # even if a late answer extends it
         if not self._told:
             self._told = True
             logger.warning("%s: token %d was lost: %s", self._owner.key, self.token, self._reason)
@@ -154,17 +154,17 @@ class Hold(Generic[Face]):
                     logger.exception("%s: on_lost failed", self._owner.key)
 
     def renew(self) -> Operation[float | None]:
-        """Extend it as the renewal does: errors are tolerated while it lasts.
+        """Extend it, tolerating errors while it lasts.
 
         Returns:
-            The seconds until the next time; None when it has ended.
+            The seconds until the next renewal; None when it has ended.
         """
         if self.released:
             return None
         try:
             if (yield from self._owner.extend_hold(self, self.ttl)):
                 return self.ttl * RENEWED_AFTER
-            self.lose(self._reason or "it had expired when it was to be renewed")
+            self.lose(self._reason or "it expired before it was renewed")
         except ClosedError:
             return None
         except ShardKitError as error:
@@ -179,28 +179,28 @@ class Hold(Generic[Face]):
 
 
 class _Schedule:
-    """Which holds are to be renewed when. A hold that nobody has any more is left to expire.
+    """When to renew each hold. A hold without references is left to expire.
 
-    Waking who renews costs more than a lock. Who holds for a moment only, again and again, is to
-    wake it once: it then sleeps until the first of these holds were due, not until another comes.
+    Waking the renewing thread costs more than a lock. So a program that acquires many short holds
+    wakes it once; it then sleeps until the first of them would have been due.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, weakref.ref[Hold[Any]]]] = []
         self._numbers = count()
-        self._most = 64  # entries, until those that have ended are removed
-        self._looks_at = inf  # when who renews looks again by itself
+        self._most = 64  # entries before those that ended are removed
+        self._wakes_at = inf  # when the renewing thread wakes by itself
 
     def add(self, hold: Hold[Any], at: float) -> bool:
-        """Add a hold; return whether who renews must be woken."""
+        """Add a hold; return whether the renewing thread must be woken."""
         heapq.heappush(self._heap, (at, next(self._numbers), weakref.ref(hold)))
         if len(self._heap) > self._most:
             self._heap = [entry for entry in self._heap if _lasts(entry[2]())]
             heapq.heapify(self._heap)
             self._most = max(64, 2 * len(self._heap))
-        if at >= self._looks_at:
+        if at >= self._wakes_at:
             return False
-        self._looks_at = at
+        self._wakes_at = at
         return True
 
     def add_all(self, holds: list[Hold[Any]], waits: Sequence[float | None], now: float) -> None:
@@ -209,22 +209,22 @@ class _Schedule:
                 self.add(hold, now + wait)
 
     def sleep(self, now: float) -> float | None:
-        """Return for how many seconds to sleep: 0 if something is due, None for ever."""
+        """Return the seconds to sleep: 0 if a hold is due, None for ever."""
         while self._heap and not _lasts(self._heap[0][2]()):
             heapq.heappop(self._heap)
         if self._heap:
-            self._looks_at = self._heap[0][0]
-        elif self._looks_at <= now:
-            self._looks_at = inf
-        return None if self._looks_at == inf else max(0.0, self._looks_at - now)
+            self._wakes_at = self._heap[0][0]
+        elif self._wakes_at <= now:
+            self._wakes_at = inf
+        return None if self._wakes_at == inf else max(0.0, self._wakes_at - now)
 
     def due(self, now: float) -> list[Hold[Any]]:
-        found = []
+        holds = []
         while self._heap and self._heap[0][0] <= now:
             hold = heapq.heappop(self._heap)[2]()
             if hold is not None and not hold.released:
-                found.append(hold)
-        return found
+                holds.append(hold)
+        return holds
 
 
 def _lasts(hold: Hold[Any] | None) -> bool:
@@ -232,7 +232,7 @@ def _lasts(hold: Hold[Any] | None) -> bool:
 
 
 class Renewals:
-    """Renews a blocking kit's holds, all that are due in one exchange, in a thread of its own."""
+    """Renews a blocking kit's holds in a thread, all that are due in one exchange."""
 
     def __init__(self, driver: BlockingDriver, monotonic: Callable[[], float]) -> None:
         self._driver = driver
@@ -247,7 +247,7 @@ class Renewals:
         self._closed = False
 
     def add(self, hold: Hold[Any]) -> None:
-        """Renew a hold from now on, until it is released, lost or nobody's."""
+        """Renew a hold until it is released, lost or no longer referenced."""
         if self._pid != os.getpid():
             self._reset()
         at = self._monotonic() + hold.ttl * RENEWED_AFTER
@@ -270,20 +270,17 @@ class Renewals:
                     due = self._schedule.due(self._monotonic())
                 if self._closed:
                     return
-            self._renew(due)
-            del due  # or it would keep what nobody else has any more
-
-    def _renew(self, due: list[Hold[Any]]) -> None:
-        try:
-            waits = self._driver.together(*(hold.renew() for hold in due))
-        except Exception:  # each handles its own; this thread serves the others
-            logger.exception("holds could not be renewed")
-            waits = [hold.ttl * RETRIED_AFTER for hold in due]
-        with self._changed:
-            self._schedule.add_all(due, waits, self._monotonic())
+            try:
+                waits = self._driver.together(*(hold.renew() for hold in due))
+            except Exception:  # each handles its own; this thread serves the others
+                logger.exception("cannot renew holds")
+                waits = [hold.ttl * RETRIED_AFTER for hold in due]
+            with self._changed:
+                self._schedule.add_all(due, waits, self._monotonic())
+            del due  # so that a dropped hold is collected
 
     def close(self) -> None:
-        """Stop: what is held expires."""
+        """Stop: holds expire."""
         if self._pid == os.getpid():
             with self._changed:
                 self._closed = True
@@ -301,15 +298,15 @@ class AsyncRenewals:
         ] = weakref.WeakKeyDictionary()
 
     def add(self, hold: Hold[Any]) -> None:
-        """Renew a hold from now on, until it is released, lost or nobody's."""
+        """Renew a hold until it is released, lost or no longer referenced."""
         loop = asyncio.get_running_loop()
-        found = self._loops.get(loop)
-        if found is None or found[2].done():
+        renewal = self._loops.get(loop)
+        if renewal is None or renewal[2].done():
             schedule, changed = _Schedule(), asyncio.Event()
             task = loop.create_task(self._run(schedule, changed), name="shardkit-renewals")
-            found = self._loops[loop] = schedule, changed, task
-        if found[0].add(hold, self._monotonic() + hold.ttl * RENEWED_AFTER):
-            found[1].set()
+            renewal = self._loops[loop] = schedule, changed, task
+        if renewal[0].add(hold, self._monotonic() + hold.ttl * RENEWED_AFTER):
+            renewal[1].set()
 
     async def _run(self, schedule: _Schedule, changed: asyncio.Event) -> None:
         while True:
@@ -325,13 +322,13 @@ class AsyncRenewals:
             try:
                 waits = await self._driver.together(*(hold.renew() for hold in due))
             except Exception:  # each handles its own; this task serves the others
-                logger.exception("holds could not be renewed")
+                logger.exception("cannot renew holds")
                 waits = [hold.ttl * RETRIED_AFTER for hold in due]
             schedule.add_all(due, waits, self._monotonic())
-            del due  # or it would keep what nobody else has any more
+            del due  # so that a dropped hold is collected
 
     def close(self) -> None:
-        """Stop: what is held expires."""
+        """Stop: holds expire."""
         for loop, (_, _, task) in list(self._loops.items()):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(task.cancel)

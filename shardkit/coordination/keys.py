@@ -24,10 +24,10 @@ MICROSECONDS = 1_000_000
 
 
 def check_plain_name(kind: str, name: str) -> str:
-    """Check the name of a lock: it becomes the hash tag of its keys.
+    """Check the name of a lock, which becomes the hash tag of its keys.
 
     Raises:
-        InvalidArgumentError: it is not text, is empty, or has braces.
+        InvalidArgumentError: it is not text, is empty, or contains braces.
     """
     check_name(name)
     if "{" in name or "}" in name:
@@ -38,7 +38,7 @@ def check_plain_name(kind: str, name: str) -> str:
 
 
 def base_key(kind: str, name: str) -> str:
-    """Return the key with which all keys of a lock begin: ``lock:{stock}``.
+    """Return the prefix of all keys of a lock: ``lock:{stock}``.
 
     Raises:
         InvalidArgumentError: the name is not valid.
@@ -56,7 +56,7 @@ def microseconds(
     """Return seconds as whole microseconds.
 
     Raises:
-        InvalidArgumentError: it is no number, or out of range.
+        InvalidArgumentError: it is not a number, or out of range.
     """
     number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not number or not least <= seconds <= most:
@@ -67,10 +67,10 @@ def microseconds(
 
 
 def waiting_time(owner: str, field: str, seconds: float | None) -> float:
-    """Return for how many seconds to wait: what was given, or the longest for None.
+    """Return the seconds to wait; the longest wait for None.
 
     Raises:
-        InvalidArgumentError: it is no number, or out of range.
+        InvalidArgumentError: it is not a number, or out of range.
     """
     if seconds is None:
         return LONGEST_WAIT
@@ -79,7 +79,7 @@ def waiting_time(owner: str, field: str, seconds: float | None) -> float:
 
 
 class _Identity:
-    """What identifies this process; renewed in a forked child."""
+    """The identity of this process; renewed in a forked child."""
 
     def __init__(self) -> None:
         self.renew()
@@ -97,7 +97,7 @@ os.register_at_fork(after_in_child=_identity.renew)
 
 
 def running() -> object:
-    """Return what calls: the running task, or else the thread's number."""
+    """Return the running task, otherwise the thread's number."""
     try:
         task = current_task()
     except RuntimeError:
@@ -106,19 +106,19 @@ def running() -> object:
 
 
 def running_id() -> str:
-    """Return text that identifies the running thread or task among those of all processes."""
-    who = running()
-    if isinstance(who, int):
-        return f"{_identity.id}-{who:x}"
-    number = _identity.tasks.get(who)
+    """Return text that identifies the running thread or task across processes."""
+    holder = running()
+    if isinstance(holder, int):
+        return f"{_identity.id}-{holder:x}"
+    number = _identity.tasks.get(holder)
     if number is None:
         _identity.count += 1
-        number = _identity.tasks[who] = _identity.count
+        number = _identity.tasks[holder] = _identity.count
     return f"{_identity.id}-t{number:x}"
 
 
 def default_label() -> str:
-    """Return how inspections call the caller: host, process and thread."""
+    """Return the caller's label for inspections: host, process and thread."""
     return f"{_identity.host}:{_identity.pid}:{threading.current_thread().name}"
 
 

@@ -1,4 +1,4 @@
-"""Locks, semaphores and read-write locks: three ways to use what can be held."""
+"""Locks, semaphores and read-write locks; see `shardkit.coordination.holdable`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from shardkit.operations.commands import script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, operation
 from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.server_clock import ServerClock
 
 MOST_HOLDERS = 10_000
 
 
 class Lock(Holdable[Face]):
-    """A lock: at most one holds it. Made by ``kit.lock``; see `Holdable` for its parameters.
+    """A lock with at most one holder. Made by ``kit.lock``; see `Holdable` for its parameters.
 
     ::
 
         with kit.lock("stock", component="locks") as held:
-            held.check()                       # raises if it was lost meanwhile
+            held.check()                       # raises if it was lost
             held.guard("shop").execute(("HSET", "stock:7", "left", 3))
     """
 
@@ -31,14 +32,13 @@ class Lock(Holdable[Face]):
 
 
 class Semaphore(Holdable[Face]):
-    """A counting semaphore: at most ``limit`` hold it at a time, in order of arrival.
+    """A counting semaphore: at most ``limit`` holders at a time, in order of arrival.
 
-    Made by ``kit.semaphore``. Every holder has a time of its own, by the server's clock.
+    Made by ``kit.semaphore``. Each holder has its own time to live, by the server's clock.
 
     Args:
-        driver, component, name, renewals, options: see `Holdable`.
-        limit: how many may hold it, 1 to 10,000. The first who uses it stores it; others must give
-            the same.
+        driver, component, name, renewals, clock, options: see `Holdable`.
+        limit: the most holders, 1 to 10,000. The first call stores it; others must use the same.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class Semaphore(Holdable[Face]):
         component: str,
         name: str,
         renewals: Renewals | AsyncRenewals | None = None,
+        clock: ServerClock | None = None,
         *,
         limit: int,
         **options: Any,
@@ -57,6 +58,7 @@ class Semaphore(Holdable[Face]):
             component,
             name,
             renewals,
+            clock,
             kind="semaphore",
             mode=SHARED,
             limit=limit,
@@ -70,10 +72,10 @@ class Semaphore(Holdable[Face]):
 
     @operation
     def resize(self, limit: int) -> Operation[int]:
-        """Change the limit for everybody; return the one before, 0 if nobody has used it.
+        """Change the limit for all clients; return the old one, 0 for an unused semaphore.
 
-        If more hold it than may now, they keep it. Who waits gets what has become free. Whoever
-        uses it with the old limit from now on gets ParameterMismatchError.
+        Current holders keep their slots even if they exceed the new limit. Freed slots go to
+        waiters. Clients that still use the old limit get ParameterMismatchError.
 
         Cost: one exchange, O(log n) for each waiter that is woken.
         """
@@ -85,14 +87,14 @@ class Semaphore(Holdable[Face]):
 
 
 class ReadWriteLock:
-    """A read-write lock: any number read, or one writes, in order of arrival.
+    """A read-write lock: any number of readers, or one writer, in order of arrival.
 
-    Made by ``kit.read_write_lock``. Who waits to write lets no later reader in, so writers do not
-    starve; readers that arrive together read together. A reader cannot become a writer: two that
-    tried would wait for each other for ever. Release, and acquire to write.
+    Made by ``kit.read_write_lock``. A waiting writer blocks later readers, so writers do not
+    starve; readers that arrive together read together. A reader cannot become a writer, since two
+    that tried would deadlock: release, then acquire to write.
 
     Args:
-        driver, component, name, renewals, options: see `Holdable`.
+        driver, component, name, renewals, clock, options: see `Holdable`.
 
     Attributes:
         read: acquire this to read, ``with lock.read:``.
@@ -105,11 +107,13 @@ class ReadWriteLock:
         component: str,
         name: str,
         renewals: Renewals | AsyncRenewals | None = None,
+        clock: ServerClock | None = None,
         **options: Any,
     ) -> None:
         common: dict[str, Any] = {"kind": "rwlock", "limit": 0, **options}
-        self.read: Lock[Any] = Lock(driver, component, name, renewals, mode=SHARED, **common)
-        self.write: Lock[Any] = Lock(driver, component, name, renewals, mode=EXCLUSIVE, **common)
+        where = (driver, component, name, renewals, clock)
+        self.read: Lock[Any] = Lock(*where, mode=SHARED, **common)
+        self.write: Lock[Any] = Lock(*where, mode=EXCLUSIVE, **common)
 
     def __repr__(self) -> str:
         return f"ReadWriteLock({self.read.name!r}, component={self.read.component!r})"

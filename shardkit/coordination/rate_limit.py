@@ -1,27 +1,26 @@
-"""Rate limits: how often something may be done, by key, counted by the servers.
+"""Rate limits by key, counted by the servers.
 
-Two ways to count, each one script on the server of the key, by its clock:
+Two algorithms, each one script on the server of the key, by its clock:
 
 ================== ================================ ================== ==========================
 ``algorithm``      what it promises                 stored for a key   what users notice
 ================== ================================ ================== ==========================
-``gcra``           an even rate, with bursts of at  one number, about  after a burst, one more each
+``gcra``           an even rate, with bursts of at  one number, about  after a burst, one more per
                    most ``burst``                   80 bytes           ``per / limit`` seconds
 ``sliding_window`` at most ``limit`` in any ``per`` one entry a call,  after ``limit`` at once,
                    seconds, exactly                 about 40 bytes     none for ``per`` seconds
 ================== ================================ ================== ==========================
 
-With GCRA up to ``burst + limit`` can come within ``per`` seconds: a burst, and what is earned while
-the time passes. What is refused is not counted, so whoever tries too often is not locked out.
+With GCRA up to ``burst + limit`` hits can come within ``per`` seconds: a burst, and those earned in
+that time. Refused hits are not counted, so a client that tries too often is not locked out.
 
-GCRA is ITU-T I.371's, kept as one time, as in throttled and redis-cell.
+GCRA is ITU-T I.371's, stored as one time, as in throttled and redis-cell.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from shardkit.coordination.keys import MICROSECONDS, microseconds
 from shardkit.errors import InvalidArgumentError
@@ -39,6 +38,7 @@ from shardkit.operations.operation import (
 )
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import check_integer, check_name
+from shardkit.structures.base.server_clock import ServerClock
 
 GCRA = "gcra"
 SLIDING_WINDOW = "sliding_window"
@@ -51,14 +51,14 @@ AT_ONCE = 1000
 
 
 class RateDecision(NamedTuple):
-    """What a rate limit says of one key.
+    """The decision of a rate limit about one key; true if the hits were allowed.
 
     Attributes:
         allowed: whether the hits were allowed, and counted.
-        remaining: how many more may come now.
-        retry_after: the seconds until as many hits are allowed, if nobody else comes; infinite if
-            they are more than ever are at once.
-        reset_after: the seconds until all may come again.
+        remaining: the number of further hits that are allowed now.
+        retry_after: the seconds until these hits are allowed, if no others come; infinite if there
+            are too many for one call.
+        reset_after: the seconds until the full burst or limit is available again.
     """
 
     allowed: bool
@@ -77,12 +77,11 @@ class RateLimit(Structure[Face]):
         driver: runs its operations.
         component: where it lives; each key on its shard.
         name: the prefix of its keys.
-        limit: how many hits are allowed in ``per`` seconds, 1 to 1,000,000; in a sliding window,
-            to 100,000.
+        limit: the most hits in ``per`` seconds, 1 to 1,000,000; in a sliding window, to 100,000.
         per: the seconds; at most 31 days.
-        burst: ``gcra``: how many may come at once; by default as many as the limit.
+        burst: ``gcra``: the most hits at once; by default the limit.
         algorithm: ``gcra`` or ``sliding_window``.
-        monotonic: returns local seconds that never go back.
+        clock: tells the time.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -98,7 +97,7 @@ class RateLimit(Structure[Face]):
         per: float = 1.0,
         burst: int | None = None,
         algorithm: str = GCRA,
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         check_name(name)
         super().__init__(driver, component, name)
@@ -112,7 +111,8 @@ class RateLimit(Structure[Face]):
             check_integer(name, "burst", burst, 1, MOST)
             if algorithm != GCRA:
                 raise InvalidArgumentError(
-                    f"{name}: burst={burst} with a sliding window", "leave it out: the limit is it"
+                    f"{name}: burst={burst} with a sliding window",
+                    "leave the burst out",
                 )
         if algorithm == GCRA and window / limit < SHORTEST_EACH:
             raise InvalidArgumentError(
@@ -125,7 +125,7 @@ class RateLimit(Structure[Face]):
         self.algorithm = algorithm
         self._script = script(f"coordination/{algorithm}")
         self._each = f"{window / limit:.6f}" if algorithm == GCRA else f"{window}"
-        self._monotonic = monotonic or time.monotonic
+        self._monotonic = (clock or ServerClock()).monotonic
 
     @property
     def deferred(self) -> RateLimit[Deferred]:
@@ -134,13 +134,13 @@ class RateLimit(Structure[Face]):
 
     @operation
     def hit(self, key: Key, hits: int = 1) -> Operation[RateDecision]:
-        """Count hits of a key, if they are allowed: all or none.
+        """Count hits of a key if they are allowed, all or none.
 
         Raises:
             InvalidArgumentError: the key or the number of hits is not valid.
             ShardErrors: the server failed; the hits may have been counted.
 
-        Cost: one exchange; O(1), in a sliding window O(log n) for n entries and for each that ends.
+        Cost: one exchange; O(1), in a sliding window O(log n) for n entries and each that expires.
         """
         [reply] = yield [self._command(key, hits)]
         return _decision(reply)
@@ -153,28 +153,26 @@ class RateLimit(Structure[Face]):
             keys: keys, or pairs of a key and a number of hits. A key may come several times.
 
         Returns:
-            What is said of each, in order.
+            The decisions, in order.
 
         Cost: one exchange with each shard concerned for each 1,000 keys.
         """
-        found: list[RateDecision] = []
+        decisions: list[RateDecision] = []
         for page in pages(keys, AT_ONCE):
-            pairs = [self._pair(each) if isinstance(each, tuple) else (each, 1) for each in page]
+            pairs = [each if isinstance(each, tuple) else (each, 1) for each in page]
+            for pair in pairs:
+                if len(pair) != 2:
+                    raise InvalidArgumentError(
+                        f"{self.name}: {shown(pair)} is not a pair",
+                        "give keys, or pairs of a key and hits",
+                    )
             replies = yield [self._command(key, hits) for key, hits in pairs]
-            found += map(_decision, replies)
-        return found
-
-    def _pair(self, pair: tuple[Any, ...]) -> tuple[Key, int]:
-        if len(pair) != 2:
-            raise InvalidArgumentError(
-                f"{self.name}: {shown(pair)} is not a pair", "give keys, or pairs of a key and hits"
-            )
-        self._check_hits(pair[1])
-        return pair
+            decisions += map(_decision, replies)
+        return decisions
 
     @operation
     def peek(self, key: Key, hits: int = 1) -> Operation[RateDecision]:
-        """Tell whether hits would be allowed, without counting them; see `hit`."""
+        """Return whether hits would be allowed, without counting them; see `hit`."""
         [reply] = yield [self._command(key, 0, idempotent=True)]
         now = _decision(reply)
         self._check_hits(hits)
@@ -183,7 +181,7 @@ class RateLimit(Structure[Face]):
         if self.algorithm == GCRA and hits <= self.burst:
             each = float(self._each) / MICROSECONDS
             wait = max(0.0, now.reset_after - (self.burst - hits) * each)
-        else:  # in a window only its entries tell; all are gone when it is empty
+        else:  # an upper bound: when the window is empty
             wait = now.reset_after if hits <= self.burst else float("inf")
         return now._replace(allowed=False, retry_after=wait)
 
@@ -191,38 +189,35 @@ class RateLimit(Structure[Face]):
     def wait(self, key: Key, hits: int = 1, *, timeout: float | None = None) -> Operation[bool]:
         """Wait until hits are allowed, and count them.
 
-        Nobody keeps a place in a line: among those who wait, chance decides.
+        Waiters do not queue: chance decides which is served.
 
         Args:
             key: the key.
-            hits: how many.
+            hits: the number of hits.
             timeout: the most seconds to wait; None for ever.
 
         Returns:
-            Whether they were allowed in time; False at once if they cannot be by then.
+            Whether they were allowed in time; False at once if that is impossible.
 
-        Cost: one exchange for each time that it looks.
+        Cost: one exchange for each attempt.
         """
         until = float("inf") if timeout is None else self._monotonic() + timeout
         while True:
             decision = yield from RateLimit.hit.steps(self, key, hits)
             if decision.allowed:
                 return True
-            if decision.retry_after == float("inf"):
-                return False
-            if self._monotonic() + decision.retry_after > until:
+            after = decision.retry_after
+            if after == float("inf") or self._monotonic() + after > until:
                 return False
             yield Pause(decision.retry_after)
 
     @operation
     def reset(self, *keys: Key) -> Operation[int]:
-        """Forget all hits of keys; return of how many there were any.
+        """Remove all hits of keys; return how many keys had any.
 
         Cost: one exchange with each shard concerned.
         """
         names = [self._key(key) for key in keys]
-        if not names:
-            return 0
         removed = yield [self._at(name, "DEL", name, idempotent=True) for name in names]
         return sum(removed)
 

@@ -1,29 +1,26 @@
 """Several locks at once, and one lock on several servers.
 
-**Several locks**, wherever they live, are acquired one after the other in the order of their names,
-the same for everybody, so that two who want the same ones never wait for each other for ever. All
-or none: if one is not to be had in time, or its server fails, those that were acquired are
-released. While they are held each lives on its own server; if one of these is lost the others
-stay, so check the whole before a step that needs all. If a server is down nothing is acquired that
-includes its locks, and a lock that was held there expires.
+**Several locks** are acquired one after the other, always in the order of their names, so two
+callers that want the same ones cannot deadlock. All or none: if one times out, or its server fails,
+the others are released. While held, each lives on its own server; if one is lost the others stay,
+so check all of them before a step that needs them. While a server is down, no set that includes one
+of its locks can be acquired, and locks held there expire.
 
-**One lock on several servers** (a quorum) needs a majority of servers that have nothing to do with
-each other. It survives the loss of a minority, data and all, as long as no server comes back
-without what it knew before the holds of that time have ended (after a restart without persistence
-it must stay away for the longest ttl). Attempts do not queue: who fails releases what it got, and
-tries again after a random time. Its token is larger than that of every earlier hold: the largest
-of its servers' tokens is made known to its majority before it is given out, and two majorities
-share a server.
+**One lock on several servers** (a quorum) needs a majority of independent servers. It survives the
+loss of a minority with its data, as long as no server comes back without its data before the holds
+of that time have ended: after a restart without persistence it must stay away for the longest ttl.
+Attempts do not queue: a caller without a majority releases what it got, and tries again after a
+random time. The token is larger than those of all earlier holds: the largest token of its servers
+is stored on a majority before it is returned, and two majorities share a server.
 
 After Redlock (https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/), whose
-holds have no token that increases, which is what Kleppmann's criticism is about.
+holds have no increasing token: the point of Kleppmann's criticism.
 """
 
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shardkit.coordination.guard import Guard
@@ -43,9 +40,10 @@ from shardkit.errors import (
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Partial, Pause, damage_in
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
+from shardkit.structures.base.server_clock import ServerClock
 
 LONGEST_PAUSE = 0.1
-# The part of a hold's time by which servers' clocks may run at different speeds.
+# The part of a hold's time that allows for clocks of different speeds.
 DRIFT = 0.01
 
 
@@ -56,10 +54,10 @@ class MultiLock(Structure[Face]):
         driver: runs its operations.
         locks: the locks, acquired in the order of component and name.
         wait: the most seconds to wait for all of them; None for ever.
-        monotonic: returns local seconds that never go back.
+        clock: tells the time.
 
     Raises:
-        InvalidArgumentError: there is none, or one twice.
+        InvalidArgumentError: there is no lock, or one twice.
     """
 
     def __init__(
@@ -67,7 +65,7 @@ class MultiLock(Structure[Face]):
         driver: Driver,
         locks: Iterable[Lock[Any]],
         wait: float | None = WAIT,
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         self._locks = sorted(locks, key=lambda lock: (lock.component, lock.name))
         names = [(lock.component, lock.name) for lock in self._locks]
@@ -78,7 +76,7 @@ class MultiLock(Structure[Face]):
             )
         super().__init__(driver, names[0][0], "+".join(name for _, name in names))
         self._wait = wait
-        self._monotonic = monotonic or time.monotonic
+        self._monotonic = (clock or ServerClock()).monotonic
         self._held: list[list[Hold[Any]]] = []
 
     @operation
@@ -86,14 +84,14 @@ class MultiLock(Structure[Face]):
         """Acquire all of them, or none.
 
         Args:
-            wait: the most seconds to wait; None for ever, as it was made by default.
+            wait: the most seconds to wait; None for ever. By default, the lock's.
 
         Returns:
-            A hold of each, in the order of component and name; None if one was not to be had.
+            A hold of each, in the order of component and name; None if the wait timed out.
 
         Raises:
-            ShardErrors: a server failed; those that were acquired were released, as far as their
-                servers answer, and are not renewed.
+            ShardErrors: a server failed. The acquired locks were released where their servers
+                answer; the others are not renewed.
 
         Cost: one exchange for each lock, one after the other.
         """
@@ -122,12 +120,12 @@ class MultiLock(Structure[Face]):
 
         Raises:
             NotHolderError: nothing is held.
-            InvalidArgumentError: what is given is not holds of these locks.
-            ShardErrors: servers failed; the others released theirs.
+            InvalidArgumentError: a hold belongs to another lock.
+            ShardErrors: servers failed; the locks on the others were released.
         """
         if holds is None:
             if not self._held:
-                raise NotHolderError(f"{self.name} are not held", "acquire them first")
+                raise NotHolderError(f"{self.name}: not held", "acquire them first")
             holds = self._held[-1]
         places = {(lock.component, lock.key) for lock in self._locks}
         if not all(isinstance(hold, Hold) and hold.place in places for hold in holds):
@@ -141,7 +139,7 @@ class MultiLock(Structure[Face]):
         """Raise an error if one of the latest holds was lost. Costs no exchange.
 
         Raises:
-            LockLostError: one was.
+            LockLostError: one was lost.
         """
         for hold in self._held[-1] if self._held else ():
             hold.check()
@@ -160,14 +158,14 @@ class MultiLock(Structure[Face]):
         return kept
 
     def __enter__(self) -> list[Hold[Face]]:
-        """Acquire all, or raise LockTimeoutError."""
+        """Acquire all; raise LockTimeoutError if the wait times out."""
         return self._entered(self._driver.run(MultiLock.acquire.steps(self)))
 
     def __exit__(self, *exc_info: object) -> None:
         self._left(self._driver.run(MultiLock.release.steps(self)), exc_info[0])
 
     async def __aenter__(self) -> list[Hold[Face]]:
-        """Acquire all, or raise LockTimeoutError."""
+        """Acquire all; raise LockTimeoutError if the wait times out."""
         return self._entered(await self._driver.run(MultiLock.acquire.steps(self)))
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -175,21 +173,19 @@ class MultiLock(Structure[Face]):
 
     def _entered(self, holds: list[Hold[Face]] | None) -> list[Hold[Face]]:
         if holds is None:
-            raise LockTimeoutError(
-                f"{self.name} were not to be had in {self._wait:g} s", "wait longer"
-            )
+            raise LockTimeoutError(f"{self.name}: timed out after {self._wait:g} s", "wait longer")
         return holds
 
     def _left(self, kept: bool, error: object) -> None:
         if not kept and error is None:
             raise LockLostError(
-                f"{self.name}: a lock was lost before its end",
+                f"{self.name}: a lock was lost before it was released",
                 "undo or repeat what was done under them",
             )
 
 
 class QuorumHold:
-    """A hold on a majority of servers. Attributes: its token, and the holds on the servers."""
+    """A hold on a majority of servers: ``token``, and ``holds``, those on the servers."""
 
     def __init__(self, name: str, token: int, holds: list[Hold[Any]], needed: int) -> None:
         self.name = name
@@ -199,21 +195,21 @@ class QuorumHold:
 
     @property
     def remaining(self) -> float:
-        """The seconds for which a majority lasts, less what clocks may drift."""
+        """The seconds for which a majority lasts, minus an allowance for drifting clocks."""
         lasting = sorted((hold.remaining for hold in self.holds), reverse=True)
         ttl = self.holds[0].ttl
         return max(0.0, lasting[self._needed - 1] - ttl * DRIFT)
 
     @property
     def lost(self) -> bool:
-        """Whether fewer than a majority are left."""
+        """Whether it no longer has a majority."""
         return self.remaining <= 0
 
     def check(self) -> None:
         """Raise an error if no majority is left. Costs no exchange.
 
         Raises:
-            LockLostError: so it is.
+            LockLostError: the majority was lost.
         """
         if self.lost:
             raise LockLostError(
@@ -222,7 +218,7 @@ class QuorumHold:
             )
 
     def guard(self, component: str, *, remember: float | None = None) -> Guard[Any]:
-        """Return what writes to a component only while no later holder has; see `Hold.guard`."""
+        """Return a guard for writes to a component; see `Hold.guard`."""
         first = self.holds[0].guard(component)
         return Guard(first._driver, component, "quorum", self.name, self.token, remember)
 
@@ -237,7 +233,7 @@ class QuorumLock(Structure[Face]):
         renewals: renews its holds.
         ttl: the seconds that a hold lasts if it is not renewed.
         wait: the most seconds to wait; None for ever.
-        monotonic: returns local seconds that never go back.
+        clock: tells the time.
     """
 
     def __init__(
@@ -246,29 +242,28 @@ class QuorumLock(Structure[Face]):
         name: str,
         components: Sequence[str],
         renewals: Renewals | AsyncRenewals | None = None,
+        clock: ServerClock | None = None,
         *,
         ttl: float = TTL,
         wait: float | None = WAIT,
-        monotonic: Callable[[], float] | None = None,
     ) -> None:
         key = base_key("quorum", name)
         texts = all(isinstance(each, str) for each in components)
         if not texts or len(set(components)) != len(components) or len(components) < 3:
             raise InvalidArgumentError(
                 f"{key}: components={shown(list(components))}",
-                "give at least three, and each once",
+                "give at least three different components",
             )
         super().__init__(driver, components[0], name)
         self._locks: list[Holdable[Any]] = [
-            Holdable(driver, each, name, kind="quorum", ttl=ttl, monotonic=monotonic)
-            for each in components
+            Holdable(driver, each, name, None, clock, kind="quorum", ttl=ttl) for each in components
         ]
         self._needed = len(components) // 2 + 1
         self._renewals = renewals
         waiting_time(key, "wait", wait)
         self._wait = wait
         self._ttl = ttl
-        self._monotonic = monotonic or time.monotonic
+        self._monotonic = (clock or ServerClock()).monotonic
         self._held: list[QuorumHold] = []
 
     @operation
@@ -276,13 +271,13 @@ class QuorumLock(Structure[Face]):
         """Acquire it on a majority of the servers.
 
         Args:
-            wait: the most seconds to wait; None for ever, as it was made by default.
+            wait: the most seconds to wait; None for ever. By default, the lock's.
 
         Returns:
-            The hold; None if it was not to be had in time, also because servers are down.
+            The hold; None if the wait timed out, for example because servers are down.
 
         Raises:
-            DamagedDataError: no majority is left, as what a server stores for it is damaged.
+            DamagedDataError: damaged data on a server leaves no majority.
 
         Cost: for each attempt one exchange with all servers, and one with a majority; a server that
         does not answer costs its timeout.
@@ -321,13 +316,13 @@ class QuorumLock(Structure[Face]):
                 for hold, reply in zip(holds, known, strict=True)
                 if not isinstance(reply, ShardFailure) and reply[0] == hold.token
             ]
-            found = QuorumHold(self.name, token, sure, self._needed)
-            if len(sure) >= self._needed and not found.lost:
+            majority = QuorumHold(self.name, token, sure, self._needed)
+            if len(sure) >= self._needed and not majority.lost:
                 for hold in sure:
                     if self._renewals is not None:
                         self._renewals.add(hold)
-                return found, None
-        # Also where no answer came: it may have been acquired there.
+                return majority, None
+        # Even where no answer came: it may have been acquired there.
         yield Partial(
             [lock.release_call(id_) for lock, (id_, _, _) in zip(self._locks, asked, strict=True)]
         )
@@ -335,17 +330,17 @@ class QuorumLock(Structure[Face]):
 
     @operation
     def release(self, hold: QuorumHold | None = None) -> Operation[bool]:
-        """Release it where it is held; return whether it was held by a majority until now.
+        """Release it on its servers; return whether it still had a majority.
 
         Raises:
             NotHolderError: it is not held.
-            InvalidArgumentError: the hold is one of another lock.
+            InvalidArgumentError: the hold belongs to another lock.
 
-        Cost: one exchange with its servers; what fails there expires.
+        Cost: one exchange with its servers; on a server that fails, it expires.
         """
         if hold is None:
             if not self._held:
-                raise NotHolderError(f"quorum:{{{self.name}}} is not held", "acquire it first")
+                raise NotHolderError(f"quorum:{{{self.name}}}: not held", "acquire it first")
             hold = self._held[-1]
         locks = {(lock.component, lock.key): lock for lock in self._locks}
         if not all(each.place in locks for each in hold.holds):
@@ -364,14 +359,14 @@ class QuorumLock(Structure[Face]):
         return not lost and kept >= self._needed
 
     def __enter__(self) -> QuorumHold:
-        """Acquire it, or raise LockTimeoutError."""
+        """Acquire it; raise LockTimeoutError if the wait times out."""
         return self._entered(self._driver.run(QuorumLock.acquire.steps(self)))
 
     def __exit__(self, *exc_info: object) -> None:
         self._driver.run(QuorumLock.release.steps(self))
 
     async def __aenter__(self) -> QuorumHold:
-        """Acquire it, or raise LockTimeoutError."""
+        """Acquire it; raise LockTimeoutError if the wait times out."""
         return self._entered(await self._driver.run(QuorumLock.acquire.steps(self)))
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -380,7 +375,7 @@ class QuorumLock(Structure[Face]):
     def _entered(self, hold: QuorumHold | None) -> QuorumHold:
         if hold is None:
             raise LockTimeoutError(
-                f"quorum:{{{self.name}}} was not to be had in {self._wait:g} s",
-                "wait longer, or see which servers are down",
+                f"quorum:{{{self.name}}}: timed out after {self._wait:g} s",
+                "wait longer, or check for servers that are down",
             )
         return hold

@@ -1,30 +1,28 @@
 """Transfers: amounts that move between accounts on different shards, all or none.
 
 An account has balances (whole numbers, by asset) and fields (text). A transfer has a leg for each
-account: what changes there, which fields must have which values, and which values they get. Where
-all accounts live together it is one script. Elsewhere it is recorded first, so that whoever comes
-next can finish or undo it, whatever was killed::
+account: the changes to its balances, the required values of fields, and their new values. Where all
+accounts live together a transfer is one script. Elsewhere it is logged first, so that any later
+client can finish or undo it, no matter which process died or when::
 
     log of the transfer's id   accounts, on any shards
     1  begin      pending
-    2                          prepare   each takes what it gives away, and notes its leg
-    3  commit     committed              ◄── from here on it is done, before it was not
-    4                          resolve   each gets what it is given, and forgets the leg
+    2                          prepare   each subtracts what it gives, and notes its leg
+    3  commit     committed              ◄── the transfer is done from here on
+    4                          resolve   each adds what it gets, and removes the leg
     5  forget     (nothing)
 
-A leg is finished or undone by removing the note, in the same step: so it happens once, however
-often it is tried. A transfer is undone (aborted) if an account refuses, or by anyone who finds it
-pending for ten seconds; who then comes late finds no ``pending`` to commit. A note whose transfer
-is in no log any more belongs to one that was undone, as a committed one is forgotten only after its
-last note is gone.
+The step that finishes or undoes a leg also removes the note, so it happens once, however often it
+is tried. A transfer is undone (aborted) if an account refuses, or by any client that finds it
+pending for ten seconds; its owner then finds no ``pending`` to commit. A note whose transfer is not
+in the log belongs to an aborted one, since a committed one is forgotten only after its last note.
 
 **What readers see.** One account is read at one moment: what it can spend, and what is in flight.
-Two accounts are not: between steps 3 and 4 the buyer may have paid, and the seller not been paid
-yet; neither is money seen twice, nor can it be spent twice. `Transfers.total` adds accounts up at
-one moment: it reads them twice, until nothing has changed in between, and counts what is in flight
-by what its log says.
+Two accounts are not: between steps 3 and 4 the buyer may have paid while the seller has not
+received the money. No money is visible or can be spent twice. `Transfers.total` adds up accounts at
+one moment: it reads them until two readings agree, and counts what is in flight by its log.
 
-Cost: 1 exchange if the accounts live together, otherwise 5. Sizes: about 60 bytes for a note.
+Cost: 1 exchange if the accounts live together, otherwise 5. A note takes about 60 bytes.
 
 Intention lists are Lampson and Sturgis's (1979); aborting what is not in the log is the presumed
 abort of Mohan and Lindsay (1983). Reading twice is the double collect of Afek et al. (1993).
@@ -34,9 +32,7 @@ from __future__ import annotations
 
 import json
 import random
-import secrets
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from zlib import crc32
 
@@ -48,6 +44,7 @@ from shardkit.operations.lua import script
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.arguments import check_name
 from shardkit.structures.base.damage import damage, stored_integer
+from shardkit.structures.base.server_clock import ServerClock
 
 HIGHEST = 10**18
 MOST_BALANCE = 2**62
@@ -60,13 +57,13 @@ LONGEST_PAUSE = 0.02
 
 
 class Leg(NamedTuple):
-    """What a transfer does to one account.
+    """The part of a transfer that changes one account.
 
     Attributes:
         account: the account's name.
-        changes: by asset how much it gets, or, negative, gives away.
-        require: by field the text that it must have; None for a field that must be missing.
-        set: by field the text that it gets; None to remove it.
+        changes: by asset, the amount that the account gets; negative if it gives.
+        require: by field, the text that it must have; None for a field that must be missing.
+        set: by field, its new text; None to remove the field.
     """
 
     account: str
@@ -76,14 +73,14 @@ class Leg(NamedTuple):
 
 
 class TransferResult(NamedTuple):
-    """What came of a transfer; true if it was carried out.
+    """The outcome of a transfer; true if it was carried out.
 
     Attributes:
-        done: whether it was.
-        account: otherwise the account that refused it.
-        reason: ``required``, ``short`` or ``full``; ``busy`` if another transfer was under way for
-            long that is about the fields of the same account; ``undone`` if it took longer than the
-            grace, and somebody else undid it.
+        done: whether it was carried out.
+        account: otherwise, the account that refused it.
+        reason: ``required``, ``short`` or ``full``; ``busy`` if another transfer kept the fields of
+            the account locked; ``undone`` if it took longer than the grace, and another client
+            undid it.
         what: the field or the asset.
     """
 
@@ -100,11 +97,11 @@ class Account(NamedTuple):
     """An account at one moment.
 
     Attributes:
-        balances: by asset what it has and can give away.
+        balances: by asset, the amount that it can give.
         fields: its fields.
-        in_flight: by the transfer's id the changes that are not decided, or not finished yet; what
-            it gives away is no longer in ``balances``, what it gets not yet.
-        version: how often it was changed.
+        in_flight: by transfer id, the changes of unfinished transfers. What the account gives is no
+            longer in ``balances``; what it gets is not there yet.
+        version: the number of changes so far.
     """
 
     balances: dict[str, int]
@@ -114,7 +111,7 @@ class Account(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """How many transfers were finished, and how many undone."""
+    """The numbers of transfers that `Transfers.recover` finished and undid."""
 
     finished: int
     undone: int
@@ -127,9 +124,8 @@ class Transfers(Structure[Face]):
         driver: runs its operations.
         component: where the accounts live, each on the shard of its name.
         name: the prefix of its keys.
-        grace: the seconds after which others may undo a transfer; the same for all who use it.
-        new_id: returns text that no other transfer has.
-        monotonic: returns local seconds that never go back.
+        grace: the seconds after which others may undo a transfer; the same for all clients.
+        clock: tells the time and makes ids.
     """
 
     def __init__(
@@ -139,16 +135,14 @@ class Transfers(Structure[Face]):
         name: str = "transfers",
         *,
         grace: float = GRACE,
-        new_id: Callable[[], str] | None = None,
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         check_name(name)
         super().__init__(driver, component, check_plain_name("transfers", name))
         if not 0.01 <= grace <= 86_400:
             raise InvalidArgumentError(f"{name}: grace={shown(grace)}", "give 0.01 to 86,400 s")
         self.grace = grace
-        self._monotonic = monotonic or time.monotonic
-        self._new_id = new_id or (lambda: secrets.token_hex(12))
+        self._clock = clock or ServerClock()
 
     @property
     def deferred(self) -> Transfers[Deferred]:
@@ -157,13 +151,13 @@ class Transfers(Structure[Face]):
 
     @operation
     def transfer(self, *legs: Leg) -> Operation[TransferResult]:
-        """Carry out a transfer: all of its legs or none. What it moves is neither more nor less.
+        """Carry out a transfer, all of its legs or none. Its changes must add up to 0.
 
         Raises:
             InvalidArgumentError: an account comes twice, an amount is no integer or too large, or
                 the changes of an asset do not add up to 0.
-            ShardErrors: a server failed. The transfer is finished or undone by `recover`; which of
-                them, ``ids`` of the error tells the log, or look at the accounts.
+            ShardErrors: a server failed. `recover` will finish or undo the transfer, whose id is in
+                the error's ``ids``; read the accounts to see which.
 
         Cost: one exchange if the accounts live together, otherwise five.
         """
@@ -176,13 +170,13 @@ class Transfers(Structure[Face]):
         if unbalanced:
             raise InvalidArgumentError(
                 f"{self.name}: the changes add up to {shown(unbalanced)}",
-                "have them add up to 0, or call issue for what comes from outside or goes there",
+                "make them add up to 0, or call issue for amounts from or to the outside",
             )
         return (yield from self._transfer(legs))
 
     @operation
     def issue(self, *legs: Leg) -> Operation[TransferResult]:
-        """Carry out a transfer whose changes need not add up to 0: to or from the outside.
+        """Carry out a transfer from or to the outside: its changes need not add up to 0.
 
         Raises, and cost: see `transfer`.
         """
@@ -190,7 +184,7 @@ class Transfers(Structure[Face]):
 
     @operation
     def read(self, *accounts: str) -> Operation[list[Account]]:
-        """Return accounts, each at one moment.
+        """Return accounts, each as it was at one moment.
 
         Cost: one exchange with each shard concerned.
         """
@@ -199,16 +193,16 @@ class Transfers(Structure[Face]):
 
     @operation
     def total(self, accounts: Iterable[str]) -> Operation[dict[str, int]]:
-        """Add up what accounts have at one moment, with what is in flight between them.
+        """Add up accounts at one moment, including what is in flight between them.
 
         Args:
-            accounts: all accounts between which there may be transfers.
+            accounts: all accounts that may take part in transfers with one another.
 
         Returns:
             The sums by asset.
 
         Raises:
-            ShardKitError: the accounts changed all the time: too many for one moment.
+            ShardKitError: the accounts kept changing between readings.
 
         Cost: at least two exchanges with each shard concerned, and one for each transfer in flight;
         more while accounts change.
@@ -222,27 +216,27 @@ class Transfers(Structure[Face]):
             seen = [account.version for account in read], ids, list(records)
             if seen == before:
                 committed = {
-                    id_ for id_, record in zip(ids, records, strict=True) if _state(record) == 1
+                    id_ for id_, record in zip(ids, records, strict=True) if _is_committed(record)
                 }
                 return _sums(read, committed)
             before = seen
             if attempt > 2:
                 yield Pause(0.001 * attempt)
         raise ShardKitError(
-            f"{self.name}: the {len(names)} accounts changed all the time",
-            "add up fewer of them, or when there is less to do",
+            f"{self.name}: the {len(names)} accounts kept changing",
+            "add up fewer accounts, or wait for less traffic",
         )
 
     @operation
     def recover(self, *accounts: str) -> Operation[Recovered]:
-        """Finish or undo what was left by those who died; to be called now and then, by anyone.
+        """Finish or undo transfers of clients that died. Call it regularly, from any client.
 
         Args:
-            accounts: look for notes of transfers there, too, that are in no log: left by somebody
-                who was stopped, undone by others, went on, and died.
+            accounts: also remove notes on these accounts that are in no log: those of a client that
+                was stopped, was undone by others, continued, and died.
 
         Raises:
-            ShardErrors: servers failed; what does not need them was done.
+            ShardErrors: servers failed; transfers that do not need them were recovered.
 
         Cost: one exchange with each shard of the log, and three for each transfer that is old.
         """
@@ -252,15 +246,15 @@ class Transfers(Structure[Face]):
         more = True
         while more and failed is None:
             old = yield [self._log_call(n, "old", least, "") for n in range(LOGS)]
-            for id_ in [id_.decode(errors="replace") for found in old for id_ in found]:
+            for id_ in [id_.decode(errors="replace") for page in old for id_ in page]:
                 try:
-                    outcome = yield from self._settle(id_)
+                    outcome = yield from self._recover(id_)
                 except (ShardErrors, DamagedDataError) as error:
                     failed = error
                     continue
                 finished += outcome is True
                 undone += outcome is False
-            more = any(len(found) == 100 for found in old)
+            more = any(len(page) == 100 for page in old)
         if failed is not None:
             raise failed
         if accounts:
@@ -270,14 +264,14 @@ class Transfers(Structure[Face]):
         return Recovered(finished, undone)
 
     def _undo_unlogged(self, account: str, ids: Iterable[str]) -> Operation[int]:
-        """Undo notes whose transfers are in no log; return how many."""
+        """Undo the notes of transfers that are in no log; return how many."""
         asked = list(ids)
         records = yield [self._log("read", id_) for id_ in asked]
         gone = [id_ for id_, record in zip(asked, records, strict=True) if not record]
         done = yield [self._account_call("transfer_resolve", account, id_, 0) for id_ in gone]
         return sum(done)
 
-    # ---- how it is done
+    # ---- what several operations share
 
     def _transfer(self, legs: tuple[Leg, ...]) -> Operation[TransferResult]:
         texts = {leg.account: self._leg_text(leg) for leg in legs}
@@ -297,9 +291,12 @@ class Transfers(Structure[Face]):
                     return TransferResult(True)
                 if reply[2] != b"busy":
                     break
-                yield from self._make_way(names[reply[1] - 1], attempt)
+                busy = names[reply[1] - 1]
+                [account] = yield from Transfers.read.steps(self, busy)
+                yield from self._recover_old(busy, account.in_flight)
+                yield _random_pause(attempt)
             return TransferResult(False, names[reply[1] - 1], reply[2].decode(), reply[3].decode())
-        id_ = self._new_id()
+        id_ = self._clock.new_id(12)
         try:
             return (yield from self._in_steps(id_, texts))
         except (ShardErrors, DamagedDataError) as error:
@@ -309,28 +306,28 @@ class Transfers(Structure[Face]):
     def _in_steps(self, id_: str, texts: Mapping[str, str]) -> Operation[TransferResult]:
         yield [self._log("begin", id_, json.dumps(list(texts)))]
         refused = None
-        begun = self._monotonic()
+        started = self._clock.monotonic()
         for attempt in range(ATTEMPTS):
             replies = yield [
                 self._account_call("transfer_prepare", name, id_, text)
                 for name, text in texts.items()
             ]
             refused = None
-            settled = 0
+            recovered = 0
             for name, reply in zip(texts, replies, strict=True):
                 if not reply[0]:
                     refused = TransferResult(False, name, reply[1].decode(), reply[2].decode())
                     others = [other.decode() for other in reply[3]]
-                    # What is missing may be in a transfer whose owner died.
-                    settled += yield from self._settle_old(name, others)
-            if refused is None or self._monotonic() - begun > self.grace / 2:
+                    # A transfer whose owner died may hold the missing amount.
+                    recovered += yield from self._recover_old(name, others)
+            if refused is None or self._clock.monotonic() - started > self.grace / 2:
                 break
             if refused.reason == "busy":
-                yield Pause(random.uniform(0.0005, min(LONGEST_PAUSE, 0.002 * (attempt + 1))))
-            elif not settled:
+                yield _random_pause(attempt)
+            elif not recovered:
                 break
         [record] = yield [self._log("commit" if refused is None else "abort", id_)]
-        committed = _state(record) == 1
+        committed = _is_committed(record)
         yield from self._resolve(id_, list(texts), committed)
         if committed:
             return TransferResult(True)
@@ -342,8 +339,8 @@ class Transfers(Structure[Face]):
         ]
         yield [self._log("forget", id_)]
 
-    def _settle(self, id_: str) -> Operation[bool | None]:
-        """Finish or undo a transfer; None if somebody else did."""
+    def _recover(self, id_: str) -> Operation[bool | None]:
+        """Finish or undo a transfer; return whether it was committed, None if it is gone."""
         [record] = yield [self._log("abort", id_)]
         if not record:
             return None
@@ -353,29 +350,23 @@ class Transfers(Structure[Face]):
                 check_plain_name(self.name, name)
         except (ValueError, TypeError, InvalidArgumentError):
             log = f"{self.name}:log:{{{_log_of(id_)}}}"
-            found = f"{id_}={shown(record)}"
-            raise damage(self.component, log, found, "a record of a transfer") from None
-        committed = _state(record) == 1
+            text = f"{id_}={shown(record)}"
+            raise damage(self.component, log, text, "a record of a transfer") from None
+        committed = _is_committed(record)
         yield from self._resolve(id_, accounts, committed)
         return committed
 
-    def _make_way(self, account: str, attempt: int) -> Operation[None]:
-        """Settle what is in the way on an account if it is old, and wait a little."""
-        [found] = yield from Transfers.read.steps(self, account)
-        yield from self._settle_old(account, found.in_flight)
-        yield Pause(random.uniform(0.0005, min(LONGEST_PAUSE, 0.002 * (attempt + 1))))
-
-    def _settle_old(self, account: str, ids: Iterable[str]) -> Operation[int]:
-        """Settle those of an account's transfers in flight that are old; return how many."""
+    def _recover_old(self, account: str, ids: Iterable[str]) -> Operation[int]:
+        """Finish or undo an account's old transfers in flight; return how many."""
         if not ids:
             return 0
         unlogged = yield from self._undo_unlogged(account, ids)
         logs = sorted({_log_of(id_) for id_ in ids})
         least = round(self.grace * MICROSECONDS)
-        found = yield [self._log_call(n, "old", least, "") for n in logs]
-        old = {id_.decode(errors="replace") for page in found for id_ in page} & set(ids)
+        listed = yield [self._log_call(n, "old", least, "") for n in logs]
+        old = {id_.decode(errors="replace") for page in listed for id_ in page} & set(ids)
         for id_ in sorted(old):
-            yield from self._settle(id_)
+            yield from self._recover(id_)
         return unlogged + len(old)
 
     def _leg_text(self, leg: Leg) -> str:
@@ -418,7 +409,7 @@ class Transfers(Structure[Face]):
         )
 
     def _account(self, name: str, reply: list[list[bytes]]) -> Account:
-        found = Account({}, {}, {}, 0)
+        account = Account({}, {}, {}, 0)
         stored = dict(zip(reply[0][::2], reply[0][1::2], strict=True))
         key, at = self._key(name), self.component
         version = stored_integer(at, key, "version", stored.get(b"version"), 1) if stored else 0
@@ -428,38 +419,41 @@ class Transfers(Structure[Face]):
                 if field.startswith(b"a:"):
                     asset = field[2:].decode()
                     balance = stored_integer(at, key, f"a:{asset}", value, 0, MOST_BALANCE)
-                    found.balances[asset] = balance
+                    account.balances[asset] = balance
                 elif field.startswith(b"f:"):
-                    found.fields[field[2:].decode()] = value.decode()
+                    account.fields[field[2:].decode()] = value.decode()
         except ValueError as error:
             raise damage(at, key, str(error)[:100], "an account") from None
         for id_, text in zip(reply[1][::2], reply[1][1::2], strict=True):
             try:
                 changes, require, new = json.loads(text)
-                found.in_flight[id_.decode()] = {asset: int(change) for asset, change in changes}
+                account.in_flight[id_.decode()] = {asset: int(change) for asset, change in changes}
             except (ValueError, TypeError) as error:
                 note = f"{shown(id_)}={shown(text)}: {error}"
                 raise damage(at, f"{key}:flight", note, "a leg of a transfer") from None
             if (require or new) and id_ not in locks:
-                said = ", ".join(map(shown, locks)) or "missing"
-                raise damage(at, key, f"lock={said}", f"{shown(id_)}, which is in flight")
+                lock_text = ", ".join(map(shown, locks)) or "missing"
+                raise damage(at, key, f"lock={lock_text}", f"{shown(id_)}, which is in flight")
             locks.discard(id_)
         for lock in locks:
             raise damage(at, key, f"lock={shown(lock)}", "a transfer in flight")
-        return found._replace(version=version)
+        return account._replace(version=version)
 
 
 def _log_of(id_: str) -> int:
     return crc32(id_.encode()) % LOGS
 
 
-def _state(record: bytes) -> int:
-    """Return 1 for a committed transfer, 0 for one that is not, or is in the log no more."""
-    return int(record.startswith(b"committed "))
+def _is_committed(record: bytes) -> bool:
+    return record.startswith(b"committed ")
+
+
+def _random_pause(attempt: int) -> Pause:
+    return Pause(random.uniform(0.0005, min(LONGEST_PAUSE, 0.002 * (attempt + 1))))
 
 
 def _sums(accounts: Iterable[Account], committed: set[str]) -> dict[str, int]:
-    """Add up: what is in flight counts as given if it is committed, otherwise as not taken."""
+    """Add up accounts: what is in flight counts as received if committed, otherwise as kept."""
     sums: dict[str, int] = {}
     for account in accounts:
         for asset, amount in account.balances.items():

@@ -5,7 +5,7 @@
     ip2city:3512345:4:c0a8      STRING  a block                  (`shardkit.geo.blocks`)
     ip2city:3512345:cities:7    HASH    cities                   (`shardkit.geo.city_table`)
     ip2city:3512345:keys:0      STRING  lists 1,000 blocks, 13 bytes each
-    ip2city:3512345:keys:1      …       written before its blocks, so that none is ever orphaned
+    ip2city:3512345:keys:1      …       written before its blocks, so no block is ever orphaned
 
     a listed block: level (1 byte), page (4 bytes; 2**32 - 1: none), bucket (8 bytes)
 """
@@ -49,14 +49,7 @@ _NO_PAGE: Final = 2**32 - 1
 
 
 class BlockStore:
-    """Reads and writes whole generations.
-
-    Args:
-        driver: the deferred face's driver.
-        component: where they live.
-        name: the prefix of their keys.
-        generations: the record of generations.
-    """
+    """Reads and writes whole generations, by the deferred face's driver."""
 
     def __init__(self, driver: Driver, component: str, name: str, generations: Generations) -> None:
         self._driver = driver
@@ -78,7 +71,7 @@ class BlockStore:
         """Write everything that an import reads; return the new generation.
 
         Raises:
-            StructureError: no range could be read, or another import has begun.
+            StructureError: no range could be read, or another import has started.
         """
         table = self.table(number)
         for some in pages(source.cities(), CITIES_AT_ONCE):
@@ -127,10 +120,8 @@ class BlockStore:
     def remove(self, number: int, *, keep_lists: bool = False) -> Operation[None]:
         """Remove a generation, even if it is incomplete.
 
-        Args:
-            number: the generation.
-            keep_lists: whether to leave the lists of its blocks, by which a later removal finds
-                what an interrupted import writes before it notices.
+        ``keep_lists`` leaves the lists of its blocks. By them a later removal finds the blocks that
+        an interrupted import still writes before it stops.
         """
         yield from self.table(number).delete()
         yield from self._to_all_blocks(number, "UNLINK", lists=not keep_lists)
@@ -205,8 +196,8 @@ class BlockStore:
                     raise LookupError("nothing")
                 RangeTables().add(level, bucket, content)
             except (StructureError, LookupError, ValueError, struct.error) as error:
-                found = damage(self._component, key, str(error), "a block of ranges")
-                notes.append(Suspicion(found, repair))
+                wrong = damage(self._component, key, str(error), "a block of ranges")
+                notes.append(Suspicion(wrong, repair))
         return notes
 
     def _check_cities(
@@ -214,10 +205,10 @@ class BlockStore:
     ) -> Operation[Suspicions]:
         table = self.table(number)
         try:
-            found = yield from table.read(cities)
+            records = yield from table.read(cities)
         except DamagedDataError as error:
             return [Suspicion(error, repair)]
-        lost = [n for n, city in zip(cities, found, strict=True) if city is None]
+        lost = [n for n, city in zip(cities, records, strict=True) if city is None]
         if not lost:
             return []
         key = f"{self._name}:{number}:cities"
@@ -243,7 +234,7 @@ class BlockStore:
     def _to_all_blocks(
         self, number: int, name: str, *args: Argument, lists: bool = True
     ) -> Operation[None]:
-        """Send a command for every block, then for the lists, unless these are left out.
+        """Send a command for every block, then for the lists if ``lists`` is set.
 
         The first list comes last, so that a failed call can be repeated.
         """
@@ -251,7 +242,7 @@ class BlockStore:
         while True:
             try:
                 listed = yield from self._listed(number, turn)
-            except DamagedDataError as error:  # must not keep the rest, nor a later import
+            except DamagedDataError as error:  # must not block the rest, nor a later import
                 logger.warning("%s: blocks of a damaged list remain: %s", self._name, error)
                 listed = []
             if listed is None:

@@ -1,8 +1,8 @@
 """Packs ranges in blocks, and searches blocks.
 
 Addresses are divided into buckets by their leading bits. The ranges of a bucket are one STRING, its
-block; a range that spans buckets is split at their borders. IPv6 ranges may be as large as a
-continent's or as small as one host, so IPv6 has three levels: each piece of a range goes to the
+block; a range that spans buckets is split at their borders. IPv6 ranges can be as large as a
+continent's or as small as one host, so IPv6 has three levels. Each piece of a range goes to the
 highest level whose units it fills::
 
     level   bucket                one for each     units      key
@@ -14,8 +14,8 @@ highest level whose units it fills::
     2001:db8:: to 2001:db9:0:ffff:…     level 1, bucket 2001: unit db8
                                         level 2, bucket 20010db9: units 0 to ffff
 
-So a look-up reads one block for IPv4, and for IPv6 one for each level that the data has, all at the
-same time. No address is in two levels.
+So a look-up reads one block for IPv4, and for IPv6 one block for each level of the data, all in one
+exchange. No address is in two levels.
 
 An entry of a block is the offset, in units, at which a city begins; it reaches to the next entry.
 The city number 4,294,967,295 marks the beginning of a gap. Numbers are little-endian::
@@ -30,9 +30,9 @@ The city number 4,294,967,295 marks the beginning of a gap. Numbers are little-e
     192.168.0.0/24 is 7, 192.168.1.0/25 is 9, nothing else:
     00   0000 0001 8001   00000007 00000009 ffffffff           19 bytes
 
-Offsets and numbers are separate, so that the offsets can be searched without unpacking. Including
-its share of the keys an IPv4 range takes 14.7 bytes on Valkey 9.1 and 20.0 on Redis 7.0 if
-there are 500,000 of them (benchmarks/ip_to_city.py).
+Offsets and numbers are separate, so the offsets can be searched without unpacking. With its share
+of the keys, an IPv4 range takes 14.7 bytes on Valkey 9.1 and 20.0 on Redis 7.0 if there are 500,000
+of them (benchmarks/ip_to_city.py).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Level(NamedTuple):
 
     Attributes:
         number: its position in LEVELS.
-        unit: how many low bits of an address a unit spans.
+        unit: the number of low bits of an address that a unit spans.
         bits: the bits of an offset: a bucket has 2**bits units.
         code: the array type of an offset.
         digits: the hexadecimal digits of a bucket's number.
@@ -133,7 +133,7 @@ def _pieces(first: int, last: int) -> Iterator[tuple[int, int, int]]:
     """Split an IPv6 range into pieces of whole units: (level, first unit, last unit)."""
     end = last + 1
     for level in reversed(IPV6_LEVELS[1:]):
-        # This level gets what does not fill whole units of the level above.
+        # This level gets the pieces that do not fill whole units of the level above.
         start = -(-first >> level.bits)
         stop = end >> level.bits
         if start >= stop:  # fills none of them

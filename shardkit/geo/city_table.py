@@ -4,8 +4,7 @@
 
     ip2city:3512345:cities:7    HASH   {0: ["Bonn","North Rhine-Westphalia","Germany",2946447], …}
 
-Cities are numbered in the order in which the import reads them, so the parts are full whatever ids
-the source has.
+The import numbers cities in the order of reading, so the parts are full for any ids of the source.
 """
 
 from __future__ import annotations
@@ -21,13 +20,7 @@ CITIES_A_PART: Final = 128
 
 
 class CityTable:
-    """The cities of one generation.
-
-    Args:
-        driver: the deferred face's driver.
-        component: where they live.
-        name: the hash's name.
-    """
+    """The cities of one generation, by the deferred face's driver."""
 
     def __init__(self, driver: Driver, component: str, name: str) -> None:
         # All fields are numbers: the one part for other fields stays empty.

@@ -7,11 +7,10 @@
     daily:city:{2015-05-17}       ZSET  ["Munich","Bavaria","Germany"]                120
     daily:done:{2015-05-17}       SET   access-1.log, access-2.log
 
-Lines are counted in the process that reads them (`shardkit.geo.LogTally`). Only their totals are
-sent, as increments: several files may have lines of the same day. The script that adds a file's
-totals also records that the file is done, so an add that failed can safely be repeated. The totals
-are first written to temporary keys, in portions, because a script should not take too many
-arguments.
+The process that reads lines counts them (`shardkit.geo.LogTally`), and sends only totals, as
+increments: several files may have lines of the same day. The script that adds a file's totals also
+records that the file is done, so a failed add can safely be repeated. The totals are first written
+to temporary keys, in portions, because a script should not have too many arguments.
 
 All keys of a day share a hash tag, so they live on one server.
 """
@@ -65,8 +64,8 @@ class CityTotals(Structure[Face]):
     """Totals by day and place. Made by ``kit.city_totals``.
 
     Args:
-        driver: what runs its operations.
-        component: where its keys live.
+        driver: runs its operations.
+        component: the component of its keys.
         name: the prefix of its keys.
     """
 
@@ -76,7 +75,7 @@ class CityTotals(Structure[Face]):
 
     @property
     def deferred(self) -> CityTotals[Deferred]:
-        """This with the face whose calls return steps, for ``yield from`` and ``together``."""
+        """The face whose calls return steps, for ``yield from`` and ``together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @operation
@@ -85,7 +84,7 @@ class CityTotals(Structure[Face]):
 
         Args:
             file: identifies the file, such as its name.
-            tally: all its counts: each day of a file is added only once.
+            tally: all counts of the file: each day of a file is added only once.
 
         Returns:
             Whether anything was added.
@@ -127,7 +126,7 @@ class CityTotals(Structure[Face]):
         Args:
             kind: country, region or city; a place's other names are empty.
             day: a date, or its ISO form.
-            limit: how many places to return, at most 10,000.
+            limit: the most places to return, up to 10,000.
 
         Raises:
             InvalidArgumentError: an argument is invalid.
@@ -152,10 +151,9 @@ class CityTotals(Structure[Face]):
 
     @operation
     def expire(self, day: date | str, seconds: int | timedelta) -> Operation[bool]:
-        """Make a day's totals expire; return whether there were any.
+        """Make a day's totals expire; return whether any existed.
 
-        Use it when all files of the day are done: a file that is added again later is counted
-        again.
+        Use it when all files of the day are done: a file that is added again is counted again.
 
         Cost: one exchange.
         """
@@ -166,16 +164,16 @@ class CityTotals(Structure[Face]):
 
     @stream
     def check(self, day: date | str) -> Stream[Damage]:
-        """Read a day's totals, and give out what is damaged; changes nothing.
+        """Read a day's totals, and return their damage; changes nothing.
 
-        Keys of another type, places and totals that cannot be, totals of countries, regions and
-        cities that have not the same sum, and totals without a record of the files they are from.
+        Finds keys of another type, impossible places and totals, different sums of countries,
+        regions and cities, and totals without a record of their files.
 
         Raises:
             InvalidArgumentError: the day is invalid.
             ShardErrors: a shard failed.
 
-        Cost: two exchanges; more for each 5,000 places. All of them are in memory.
+        Cost: two exchanges; more for each 5,000 places. All places are in memory.
         """
         yield (yield from confirmed(partial(self._check, self._day(day))))
 
@@ -202,9 +200,9 @@ class CityTotals(Structure[Face]):
             sums[key] = sum(total for _, total in entries)
         if not notes and len(set(sums.values())) > 1:
             most = max(sums.values())
-            for key, found in sums.items():
-                if found < most:
-                    wrong = damage(self.component, key, f"{found:.0f} in all", f"{most:.0f}")
+            for key, total in sums.items():
+                if total < most:
+                    wrong = damage(self.component, key, f"{total:.0f} in all", f"{most:.0f}")
                     notes.append(Suspicion(wrong, repair, loses))
         if not notes and any(read) and not files:
             wrong = damage(self.component, done, "no files", "those that were added")
@@ -217,8 +215,8 @@ class CityTotals(Structure[Face]):
             commands = (self._at(key, "ZADD", key, *flat), self._at(key, "EXPIRE", key, _TEMPORARY))
             yield [Transaction(self.component, key, commands)]
 
-    def _key(self, what: str, day: str) -> str:
-        return f"{self.name}:{what}:{{{day}}}"
+    def _key(self, prefix: str, day: str) -> str:
+        return f"{self.name}:{prefix}:{{{day}}}"
 
     def _day(self, day: date | str) -> str:
         if isinstance(day, str):
@@ -243,10 +241,10 @@ def _member(kind: str, city: City) -> str:
 
 
 def _total(member: bytes, score: bytes) -> int:
-    """Return a total that is stored.
+    """Return a stored total.
 
     Raises:
-        DamagedDataError: it is none.
+        DamagedDataError: it is not a total.
     """
     total = float(score)
     if not 1 <= total <= MOST_STORED:
@@ -255,10 +253,10 @@ def _total(member: bytes, score: bytes) -> int:
 
 
 def _place(kind: str, member: bytes) -> City:
-    """Return the place that a member stands for.
+    """Return the place of a member.
 
     Raises:
-        DamagedDataError: it stands for none.
+        DamagedDataError: it is not a place.
     """
     try:
         if kind == "country":

@@ -1,9 +1,9 @@
-"""The generations of the data: the one that readers use, and others that still have keys.
+"""The generations of the data: the current one, and others that still have keys.
 
 ::
 
     ip2city:generations      HASH    last         3512350       the newest number
-                                     number       3512345       what readers use,
+                                     number       3512345       the current one
                                      current      {"number": 3512345, "ranges": …}
                                      importing:3512350          an import in progress
                                      retired:3511111  175…      the previous one, kept until then
@@ -11,11 +11,11 @@
 
 An import writes a new generation, which no reader sees. Then one script sets ``number`` and
 ``current``: all readers switch from the complete old data to the complete new data. The old
-generation expires after a grace period for those that are still reading it; it stays recorded here
-until the next import. The next import also removes what a failed import left.
+generation expires after a grace period for readers that still use it, and stays recorded here until
+the next import. The next import also removes the leftovers of a failed one.
 
-Only one import can be in progress: when a second one begins, the first fails at its next step and
-removes what it wrote. So a crashed import never blocks the next one.
+Only one import can be in progress. When a second one starts, the first fails at its next step and
+removes its blocks. So a crashed import never blocks the next one.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Generation(NamedTuple):
 
     Attributes:
         number: later ones have larger numbers.
-        ranges: how many ranges were read.
-        cities: how many cities there are, numbered from 0.
-        blocks: how many blocks there are.
+        ranges: the number of ranges that were read.
+        cities: the number of cities, which are numbered from 0.
+        blocks: the number of blocks.
         levels: the numbers of the levels that have blocks.
-        imported: when it was switched to, in seconds since 1970.
+        imported: when the import finished, in seconds since 1970.
     """
 
     number: int
@@ -62,14 +62,14 @@ class Generation(NamedTuple):
 
         Raises:
             StructureError: the text is not a generation.
-            NewerFormatError: a later release has imported it.
+            NewerFormatError: a later release imported it.
         """
         try:
             fields = json.loads(text)
-            found = fields.get("format", FORMAT)
-            if isinstance(found, int) and found > FORMAT:
+            format_ = fields.get("format", FORMAT)
+            if isinstance(format_, int) and format_ > FORMAT:
                 raise NewerFormatError(
-                    f"the current generation has format {found}, this release reads {FORMAT}",
+                    f"the current generation has format {format_}, this release reads {FORMAT}",
                     "use the release that imported it, or a later one",
                 )
             known = {name: fields[name] for name in cls._fields}  # others are a later release's
@@ -82,16 +82,7 @@ class Generation(NamedTuple):
 
 
 class Generations:
-    """The record of generations of one `IpToCity`, shared by its faces.
-
-    Args:
-        component: where it lives.
-        name: the prefix of the keys.
-
-    Attributes:
-        key: the key of the HASH.
-        home: where the HASH lives.
-    """
+    """The record of generations of one `IpToCity`, shared by its faces: a HASH."""
 
     def __init__(self, component: str, name: str) -> None:
         self.home = Home(component)
@@ -106,7 +97,7 @@ class Generations:
 
         Returns:
             The number of its generation; the generations to remove; and those of interrupted
-            imports, to remove although they may still be written to for a moment.
+            imports, to remove although these imports may write a little more.
         """
         [reply] = yield [script_call(self.home, script("geo/begin"), [self.key])]
         number, unused, interrupted = reply
@@ -120,7 +111,7 @@ class Generations:
         """Make readers use a generation; return the previous one, 0 for none.
 
         Raises:
-            StructureError: another import has begun.
+            StructureError: another import has started.
         """
         arguments = (generation.number, generation.to_json(), grace)
         call = script_call(self.home, script("geo/switch"), [self.key], arguments, idempotent=True)
@@ -131,10 +122,8 @@ class Generations:
 
     def abandon(self, generation: int) -> Operation[bool]:
         """Abandon an import; return whether its generation has to be removed."""
-        call = script_call(
-            self.home, script("geo/abandon"), [self.key], [generation], idempotent=True
-        )
-        [unused] = yield [call]
+        call, keys = script("geo/abandon"), [self.key]
+        [unused] = yield [script_call(self.home, call, keys, [generation], idempotent=True)]
         return bool(unused)
 
     def forget(self, generation: int) -> Operation[None]:
@@ -147,9 +136,9 @@ class Generations:
         [fields] = yield [self._at("HKEYS")]
         [current] = yield [self._at("HGET", "number")]
         named = [field.split(b":", 1) for field in fields if b":" in field]
-        found = [number for state, number in named if state in _STATES]
-        found += [] if current is None else [current]
-        return sorted({stored_integer(self.home, self.key, "number", number) for number in found})
+        numbers = [number for state, number in named if state in _STATES]
+        numbers += [] if current is None else [current]
+        return sorted({stored_integer(self.home, self.key, "number", text) for text in numbers})
 
     def delete(self) -> Operation[None]:
         """Remove the HASH."""
@@ -162,6 +151,6 @@ class Generations:
 def superseded(key: str) -> StructureError:
     """Return the error of an import that another one interrupted."""
     return StructureError(
-        f"{key}: another import has begun: this one has changed nothing",
+        f"{key}: another import has started: this one has changed nothing",
         "import again when the other one has ended, if still needed",
     )

@@ -13,7 +13,7 @@
     in    10.0.0.0/8 is 0     10.1.0.0/16 is 1
     out   10.0.0.0 to 10.0.255.255 is 0, 10.1.0.0/16 is 1, 10.2.0.0 to 10.255.255.255 is 0
 
-Memory holds 200,000 ranges at a time and the ids of the cities, however many ranges there are.
+Memory holds 200,000 ranges at a time, and the ids of all cities.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class ImportInput:
 
     Args:
         items: a reader's items.
-        in_memory: how many ranges to hold in memory.
+        in_memory: the most ranges in memory.
 
     Attributes:
-        read: how many ranges were read and used.
-        numbered: how many cities there are.
-        skipped: how many lines were skipped.
-        first_skipped: the first few of them.
+        read: the number of used ranges.
+        numbered: the number of cities.
+        skipped: the number of skipped lines.
+        first_skipped: the first skipped lines.
     """
 
     def __init__(self, items: Iterable[Item], in_memory: int = RANGES_IN_MEMORY) -> None:
@@ -97,17 +97,17 @@ class ImportInput:
                 self._skip(item)
             else:
                 raise InvalidArgumentError(
-                    f"{shown(item)} cannot be imported", "give City, Range and Skipped"
+                    f"{shown(item)} cannot be imported", "give City, IpRange and SkippedLine"
                 )
 
     def ranges(self) -> Iterator[Numbered]:
-        """Give out the ranges in order, disjoint, adjacent ranges of one city merged."""
+        """Return the ranges in order, disjoint, with adjacent ranges of one city merged."""
         return merged(disjoint(self._sorted()))
 
     def _declare(self, city: City) -> Iterator[tuple[int, City]]:
-        """Number a city that ranges refer to by id; the first city with an id counts."""
+        """Number a city that ranges refer to by id; the first city with an id wins."""
         if city.id is None:
-            self._skip(SkippedLine(0, f"{city.city!r} has no id that a range could name"))
+            self._skip(SkippedLine(0, f"{city.city!r} has no id that a range could refer to"))
         elif city.id not in self._numbers:
             number = self._numbers[city.id] = self._number(city)
             yield number, city
@@ -140,12 +140,7 @@ class ImportInput:
 
 
 class _SortedRun:
-    """Sorted ranges in a file, read in blocks.
-
-    Args:
-        file: the file to append to.
-        ranges: the ranges.
-    """
+    """Sorted ranges appended to a file, read in blocks."""
 
     def __init__(self, file: BinaryIO, ranges: list[Numbered]) -> None:
         self._file = file
@@ -161,12 +156,8 @@ class _SortedRun:
 
 
 def disjoint(ranges: Iterable[Numbered]) -> Iterator[Numbered]:
-    """Cut ranges so that none overlap: the narrowest wins, and of equally narrow ones the last.
-
-    Args:
-        ranges: sorted by their beginning.
-    """
-    # The ranges that reach the current address, and some that ended: the narrowest first.
+    """Cut ranges, sorted by their beginning, so that none overlap: the narrowest or last wins."""
+    # The ranges that reach the current address, and some ended ones: the narrowest first.
     open_: list[tuple[int, int, int, int]] = []
     at = 0
     for turn, (first, last, number) in enumerate(ranges):

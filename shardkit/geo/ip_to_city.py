@@ -1,28 +1,27 @@
-"""IP to city: which city an address is in.
+"""IP to city: the city of an address.
 
 ::
 
-    ip2city:generations             HASH    which generation readers use      on the entry
+    ip2city:generations             HASH    the generation that readers use   on the entry
     ip2city:3512345:4:c0a8          STRING  the ranges of 192.168.0.0/16      ┐
     ip2city:3512345:6:20010db8      STRING  those of 2001:db8::/32            │ on the shards, each
     ip2city:3512345:cities:7        HASH    cities 896 to 1,023               │ key where it falls
-    ip2city:3512345:keys:0          STRING  which blocks there are            ┘
+    ip2city:3512345:keys:0          STRING  a list of blocks                  ┘
 
     192.168.1.7 ─► generation 3512345 ─► ip2city:3512345:4:c0a8 ─► 41 ─► ["Bonn", …]
                    cached, checked              one GET             cached, or one HGET
                    once a second
 
-Ranges are packed in blocks (`shardkit.geo.blocks`), so that an address costs one GET and not a
-search among all ranges. Ranges have ends: an address in a gap has no city. An import writes a new
-generation and then switches to it (`shardkit.geo.generations`): a reader sees all of the old data
-or all of the new.
+Ranges are packed in blocks (`shardkit.geo.blocks`), so an address costs one GET instead of a search
+among all ranges. Ranges have ends: an address in a gap has no city. An import writes a new
+generation and then switches to it (`shardkit.geo.generations`): readers see either all of the old
+data or all of the new.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from shardkit.errors import NewerFormatError, ShardKitError, StructureError
@@ -70,11 +69,11 @@ class Imported(NamedTuple):
 
     Attributes:
         generation: the number of the new generation.
-        ranges: how many ranges were read.
-        cities: how many cities they are in.
-        blocks: how many blocks were written.
-        skipped: how many lines were skipped.
-        first_skipped: the first of them.
+        ranges: the number of ranges that were read.
+        cities: the number of cities.
+        blocks: the number of blocks that were written.
+        skipped: the number of skipped lines.
+        first_skipped: the first skipped lines.
     """
 
     generation: int
@@ -90,10 +89,10 @@ class IpToCity(Structure[Face]):
 
     Args:
         driver: runs its operations.
-        component: its shards hold the blocks and cities; its unsharded entry, if it has one, the
-            number of the current generation.
+        component: its shards hold the blocks and cities. Its unsharded entry, if it has one, holds
+            the number of the current generation.
         name: the prefix of its keys.
-        clock: the time by which the current generation is checked.
+        clock: tells when to check for a new generation.
 
     The first operation of a process, and the first after an import, costs up to three more
     exchanges.
@@ -115,7 +114,7 @@ class IpToCity(Structure[Face]):
 
     @property
     def deferred(self) -> IpToCity[Deferred]:
-        """This with the face whose calls return steps, for ``yield from`` and ``together``."""
+        """The face whose calls return steps, for ``yield from`` and ``together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @operation
@@ -152,10 +151,10 @@ class IpToCity(Structure[Face]):
         the cities that are not cached in this process.
         """
         points = [address_number(address) for address in addresses]
-        found: list[City | None] = []
+        cities: list[City | None] = []
         for page in pages(points, ADDRESSES_AT_ONCE):
-            found += yield from self._find(page)
-        return found
+            cities += yield from self._find(page)
+        return cities
 
     @operation
     def info(self) -> Operation[Generation | None]:
@@ -167,24 +166,24 @@ class IpToCity(Structure[Face]):
     def import_from(
         self, items: Iterable[Item], *, grace: int = GRACE, progress: Progress | None = None
     ) -> Operation[Imported]:
-        """Replace all data by the items of a reader (`shardkit.geo.readers`).
+        """Replace all data with the items of a reader (`shardkit.geo.readers`).
 
-        Look-ups find the old data until everything is written, and then the new data. If anything
+        Look-ups use the old data until everything is written, and then the new data. If the import
         fails before that, the old data stays, and the import can be repeated.
 
-        Where ranges overlap, the narrowest wins, and of equal ones the last. Invalid lines are
-        skipped and counted.
+        Where ranges overlap, the narrowest wins, and of equally narrow ones the last. Invalid lines
+        are skipped and counted.
 
         Args:
             items: cities, ranges and skipped lines: a reader, or any iterable of them. It is read
-                as needed; reading blocks the event loop of an async kit.
-            grace: for how many seconds the old data stays for look-ups in progress, at least 10.
+                lazily; reading blocks the event loop of an async kit.
+            grace: the seconds for which the old data stays for look-ups in progress, at least 10.
                 It must be longer than loading a local copy takes.
-            progress: called with "cities" or "blocks" and how many are written.
+            progress: called with "cities" or "blocks" and the number written so far.
 
         Raises:
             InvalidArgumentError: an item is invalid, or the grace is out of range.
-            StructureError: no range could be read, or another import has begun.
+            StructureError: no range could be read, or another import has started.
             ShardErrors: a shard failed.
 
         Cost: one exchange per 10,000 cities, two per 1,000 blocks, and the same for the old data.
@@ -218,7 +217,7 @@ class IpToCity(Structure[Face]):
         """Load everything into this process, for millions of look-ups.
 
         Args:
-            copy: a copy that was loaded before; it is returned if it is still current.
+            copy: a previous copy; it is returned if it is still current.
 
         Raises:
             StructureError: nothing was imported yet.
@@ -240,17 +239,17 @@ class IpToCity(Structure[Face]):
             loaded = yield from self._store.load(generation)
             if loaded is not None:
                 return loaded
-            tried = generation  # it expired while it was loading
+            tried = generation  # it expired during the load
 
     @stream
     def check(self) -> Stream[Damage]:
-        """Read the current generation, and give out what is damaged; changes nothing.
+        """Read the current generation, and return its damage; changes nothing.
 
-        Blocks and cities that are lost or cannot be read, and a record of generations that is
-        damaged. A new import repairs all of it.
+        Finds blocks and cities that are lost or cannot be read, and a damaged record of
+        generations. A new import repairs all of it.
 
         Raises:
-            NewerFormatError: a later release has imported it.
+            NewerFormatError: a later release imported the data.
             ShardErrors: a shard failed.
 
         Cost: as `local`, without its memory.
@@ -260,8 +259,7 @@ class IpToCity(Structure[Face]):
         if typed:
             return
         repair = "import_from() replaces everything"
-        current = partial(suspected, repair=repair)
-        unread = yield from confirmed(lambda: current(self._read_generations()))
+        unread = yield from confirmed(lambda: suspected(self._read_generations(), repair))
         yield unread
         if not unread:
             [stored] = yield [self._generations.read_current()]
@@ -270,10 +268,8 @@ class IpToCity(Structure[Face]):
                 yield from self._store.check(generation, repair)
 
     def _check_type(self) -> Operation[Suspicions]:
-        notes = Suspicions()
-        length = Command(
-            self._generations.home, self._generations.key, ("HLEN", self._generations.key)
-        )
+        notes, key = Suspicions(), self._generations.key
+        length = Command(self._generations.home, key, ("HLEN", key))
         yield from read_or_note([length], notes, "delete the key, then import_from()")
         return notes
 
@@ -291,7 +287,7 @@ class IpToCity(Structure[Face]):
 
     @operation
     def delete(self) -> Operation[bool]:
-        """Remove all data; return whether there was any. Do not call it during an import.
+        """Remove all data; return whether any existed. Do not call it during an import.
 
         Cost: two exchanges per 1,000 blocks.
         """
@@ -306,29 +302,29 @@ class IpToCity(Structure[Face]):
 
     def _find(self, points: Sequence[int]) -> Operation[list[City | None]]:
         """Return the cities of address numbers."""
-        found: list[City | None] | None = None
+        result: list[City | None] | None = None
         for _ in range(_TRIES):
             view, checked = (yield from self._view()), self._cache.checked
             numbers = yield from self._numbers(view, points)
             if numbers is None:
                 continue  # the generation has changed
             cities = yield from self._cities(view, {n for n in numbers if n != NO_CITY})
-            found = [cities.get(number) for number in numbers]
+            result = [cities.get(number) for number in numbers]
             # If this process was suspended since its last check, a missing city may have expired.
-            certain = None not in found or self._cache.checked != checked
+            certain = None not in result or self._cache.checked != checked
             if certain or not (yield from self._stale()):
                 lost = {n for n in numbers if n != NO_CITY} - cities.keys()
                 if lost:
                     key = view.table.key(min(lost))
-                    city = f"city {min(lost)}, which a block names"
+                    city = f"city {min(lost)}, which a block refers to"
                     raise damage(self.component, key, "nothing", city, "import again")
                 break
-        if found is None:
+        if result is None:
             raise StructureError(
                 f"{self.name}: new data was imported {_TRIES} times while addresses were looked up",
                 "import less often",
             )
-        return found
+        return result
 
     def _numbers(self, view: GenerationView, points: Sequence[int]) -> Operation[list[int] | None]:
         """Return the city numbers of address numbers; None if the generation has changed."""
@@ -356,9 +352,9 @@ class IpToCity(Structure[Face]):
                     if content is None:
                         continue
                     for n, offset in wanted[level, bucket, page]:
-                        found, city = search(level, content, offset)
-                        if found is not None:
-                            paged.setdefault((level, bucket, found), []).append((n, offset))
+                        next_page, city = search(level, content, offset)
+                        if next_page is not None:
+                            paged.setdefault((level, bucket, next_page), []).append((n, offset))
                         elif city != NO_CITY:
                             numbers[n] = city
             wanted = paged
@@ -367,15 +363,14 @@ class IpToCity(Structure[Face]):
     def _get(
         self, view: GenerationView, keys: Sequence[str]
     ) -> Operation[list[bytes | None] | None]:
-        """Return blocks, and when due check in the same exchange that their generation is current.
+        """Return blocks; None if a check that was due shows that their generation is not current.
 
-        Returns:
-            None if it is not.
+        The check shares the exchange.
         """
         gets = Columns(self.component, "GET", keys, coalesced=True)
         if not (yield from self._stale()):
-            found: list[bytes | None] = yield gets
-            return found
+            blocks: list[bytes | None] = yield gets
+            return blocks
         now = yield from self._now()
         stored, *contents = yield [self._generations.read_current(), *gets]
         self._update_cache(stored, now)
@@ -384,14 +379,14 @@ class IpToCity(Structure[Face]):
     def _cities(self, view: GenerationView, numbers: set[int]) -> Operation[dict[int, City]]:
         """Return cities by their numbers, without missing ones."""
         cached = view.cities
-        found = {number: cached[number] for number in numbers if number in cached}
-        if len(found) < len(numbers):
-            missing = sorted(numbers - found.keys())
+        cities = {number: cached[number] for number in numbers if number in cached}
+        if len(cities) < len(numbers):
+            missing = sorted(numbers - cities.keys())
             read = yield from view.table.read(missing)
             new = {n: city for n, city in zip(missing, read, strict=True) if city is not None}
-            found |= new
+            cities |= new
             view.cache(new)
-        return found
+        return cities
 
     # ---- the current generation
 

@@ -9,9 +9,8 @@
 There is one such table for IPv4, with starts of 32 bits, and one for each level of IPv6 (see
 `shardkit.geo.blocks`). An IPv4 range takes 8 bytes, most IPv6 ranges 12.
 
-A copy holds the data that was current when it was loaded; ``ip.local(copy)`` returns a new copy if
-there is new data. Threads can share it, other processes can unpickle it, and forked children have
-it.
+A copy holds the data that was current at loading; ``ip.local(copy)`` returns a new copy if there is
+new data. Threads can share a copy, other processes can unpickle it, and forked children inherit it.
 """
 
 from __future__ import annotations
@@ -57,10 +56,10 @@ class RangeTables:
         Raises:
             StructureError: the bytes are not a block.
         """
-        found = entries(LEVELS[level], content)
-        if found is None:
+        block = entries(LEVELS[level], content)
+        if block is None:
             return
-        offsets, numbers = found
+        offsets, numbers = block
         if level == _HOST_LEVEL:
             table, base = self.hosts.setdefault(bucket, _RangeTable("Q")), 0
         else:
@@ -88,13 +87,8 @@ class RangeTables:
 class LocalCities:
     """Finds cities in this process. Made by ``ip.local()``.
 
-    Args:
-        generation: the generation that was loaded.
-        tables: its ranges.
-        cities: its cities, by number.
-
     Attributes:
-        generation: the generation that was loaded.
+        generation: the loaded generation.
     """
 
     def __init__(self, generation: Generation, tables: RangeTables, cities: list[City]) -> None:
@@ -104,8 +98,7 @@ class LocalCities:
         self._tables = tables
         self._starts = tables.flat[0].starts
         self._numbers = tables.flat[0].numbers
-        # Where each /16 begins: bisecting within one takes few steps, near to one another in
-        # memory.
+        # Where each /16 begins: bisecting within one takes few steps in adjacent memory.
         self._sixteenths = array(
             "L", [bisect_left(self._starts, bucket << 16) for bucket in range(2**16 + 1)]
         )
@@ -134,7 +127,7 @@ class LocalCities:
         return list(map(self.find, addresses))
 
     def memory(self) -> int:
-        """Return its approximate memory in bytes."""
+        """Return the approximate memory in bytes."""
         tables = [*self._tables.flat.values(), *self._tables.hosts.values()]
         cities = sum(
             sys.getsizeof(city) + sum(map(sys.getsizeof, city)) for city in self._cities if city

@@ -27,8 +27,8 @@ class LogTally:
 
     Attributes:
         counts: for each day, such as ``2015-05-17``, the number of lines of each city.
-        unknown: how many lines have an address without a city.
-        skipped: how many lines have no valid address or day.
+        unknown: the number of lines whose address has no city.
+        skipped: the number of lines without a valid address or day.
     """
 
     def __init__(self, cities: LocalCities) -> None:

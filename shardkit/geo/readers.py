@@ -10,8 +10,8 @@
 ====================================== ===========================================================
 
 Each is a lazy iterator of `City`, `IpRange` and `SkippedLine`. Several can be chained
-(``itertools.chain``), cities before the ranges that refer to them. A line that cannot be used, such
-as a heading, is not an error but a `SkippedLine`.
+(``itertools.chain``), cities before the ranges that refer to them. An unusable line, such as a
+heading, becomes a `SkippedLine`.
 
 A file is a path (read as gzip if it ends in ``.gz``), an open file, or an iterable of lines, text
 or bytes. A byte-order mark is ignored.
@@ -65,7 +65,7 @@ def csv_ranges(
         encoding: the encoding of bytes.
 
     Raises:
-        InvalidArgumentError: no column says which city it is.
+        InvalidArgumentError: no column identifies the city.
         OSError: the file cannot be read.
     """
     names = (city, region, country)
@@ -73,7 +73,7 @@ def csv_ranges(
     named = any(column is not None for column in names)
     if not ids and not named:
         raise InvalidArgumentError(
-            "no column says which city a range is in", "say id=, or city=, region= and country="
+            "no column identifies a range's city", "set id=, or city=, region= and country="
         )
     wanted = [first, last, *names, *ids]
     return _csv_ranges(Rows(file, wanted, delimiter, encoding), named)
@@ -114,8 +114,8 @@ def csv_cities(
 
     Args:
         file: see the module.
-        id: the column of the id: its number from 0, or its name in the heading. By numbers, a first
-            line whose id is a word is taken for the heading if the second line's is a number.
+        id: the column of the id: its number from 0, or its name in the heading. With numbers, a
+            first line whose id is a word is the heading if the second line's id is a number.
         city: the column of the city's name.
         region: the column of the region's name.
         country: the column of the country's name.
@@ -264,11 +264,12 @@ def mmdb(path: str | PathLike[str], *, language: str = "en") -> Iterator[Item]:
 
     Args:
         path: the file.
-        language: of the names; a place without a name in it has its English one.
+        language: the language of the names; English for places without a name in it.
 
     Raises:
         InvalidArgumentError: the file is not such a database, or the extra ``geo`` is not
-        installed. OSError: the file cannot be read.
+            installed.
+        OSError: the file cannot be read.
     """
     try:
         import maxminddb

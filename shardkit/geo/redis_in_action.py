@@ -32,10 +32,10 @@ _AT_ONCE = 1000
 def redis_in_action(
     client: redis.Redis, ranges: str = "ip2cityid:", cities: Sequence[str] = ("cityid2city:",)
 ) -> Iterator[Item]:
-    """Read the ranges and cities of that layout, which must not change meanwhile.
+    """Read the ranges and cities of that layout, which must not change during the call.
 
     Args:
-        client: a client of their server, with any ``decode_responses``.
+        client: a client of the server, with any ``decode_responses``.
         ranges: the key of the ZSET.
         cities: the key of the HASH, or the keys of all its parts, ``cityid2city::0`` and so on.
 

@@ -1,9 +1,8 @@
 """Job search: the jobs all of whose requirements a candidate meets, over one server or many.
 
 A job is a document of the search index (`shardkit.search.index`): its words are the skills that it
-requires, and a column has how many they are. So a candidate's jobs are found without looking at any
-others: the postings of the candidate's skills are read, the matches of each job are counted, and
-the jobs whose count equals the number of their requirements are found::
+requires, and a column has their number. A query reads the postings of the candidate's skills,
+counts the matches of each job, and returns the jobs with a match for each requirement::
 
     {jobs:0}:r:0:0      HASH   python → job 0 ≥ 450, job 2 ≥ 100     sql → job 0 ≥ 100 …
     {jobs:0}:a:1:0      STRING requirements of job 0, 1, 2 …         2, 1, 1 …
@@ -12,13 +11,12 @@ the jobs whose count equals the number of their requirements are found::
     python 500   job 0 ✓   job 2 ✓
     sql     50   job 0 ✗                       job 0: 1 of 2   job 2: 1 of 1, found
 
-A posting has two bytes for what is required of the skill (a level, or hundredths of years), so one
-posting does the work of a set for each level, or a sorted set of years, in the book's layout. Jobs
-without requirements have a word of their own, which every candidate is given.
+A posting has two bytes for the required level or hundredths of years, so it replaces a set for each
+level, or a sorted set of years, in the layout of Redis in Action. Jobs without requirements have a
+word of their own, which every query contains.
 
-Each job is whole on one part. All parts are queried at the same time, each by one script, and what
-they find is merged in one order: the most requirements first, as the fewest candidates meet those,
-then by id.
+Each job is whole on one part. One script per part runs at the same time, and their results are
+merged in one order: the most requirements first, as the fewest candidates meet those, then by id.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ from shardkit.job_search.skills import (
     write_arguments,
 )
 from shardkit.operations.arguments import rows_of, shown
-from shardkit.operations.commands import Command, Reply
+from shardkit.operations.commands import Command
 from shardkit.operations.operation import (
     Deferred,
     Driver,
@@ -73,11 +71,11 @@ class JobSearch(Structure[Face]):
     """Jobs by the skills that they require. Made by ``kit.job_search``.
 
     Args:
-        driver: what runs its operations.
-        component: where its keys live; if sharded, with as many shards as there are parts.
-        name: the prefix of its keys.
-        shards: how many parts it has.
-        measure: what is required of a skill: ``skills``, just to have it; ``levels``, 0 to 2;
+        driver: runs the operations.
+        component: where the keys live; if sharded, with as many shards as there are parts.
+        name: the prefix of the keys.
+        shards: the number of parts.
+        measure: the kind of requirements: ``skills``, just the skill; ``levels``, 0 to 2;
             ``years``, 0 to 100, compared to the hundredth.
         chunk: how many jobs a chunk of postings covers, a power of two.
 
@@ -123,7 +121,7 @@ class JobSearch(Structure[Face]):
 
         Args:
             job_id: its id, any text of at most 1,024 bytes.
-            skills: what it requires, at most 1,000 skills. Without any, everybody meets them.
+            skills: its requirements, at most 1,000 skills; without any, all candidates qualify.
 
         Raises:
             InvalidArgumentError: the id or a skill cannot be used; nothing was written.
@@ -203,11 +201,11 @@ class JobSearch(Structure[Face]):
     def delete(self, *, force: bool = False) -> Operation[int]:
         """Delete all jobs with the parameters; return how many there were.
 
-        Nobody else may be writing to them.
+        No other client must be writing to them.
 
         Args:
-            force: delete it also if other parameters are stored, as when they were damaged: keys
-                are looked for among all of the servers, of whatever number of parts.
+            force: delete even if other parameters are stored, for example damaged ones: scan all of
+                the servers for keys of any number of parts.
 
         Cost: one exchange for some 2,500 jobs or skills of each part.
         """
@@ -215,7 +213,7 @@ class JobSearch(Structure[Face]):
 
     @stream
     def check(self) -> Stream[Damage]:
-        """Read everything, and give out what is damaged; changes nothing.
+        """Read everything, and yield the damage; change nothing.
 
         As `shardkit.search.SearchIndex.check`; also requirements that cannot be read.
 
@@ -232,20 +230,20 @@ class JobSearch(Structure[Face]):
 
     @operation
     def rebuild(self, *, lossy: bool = False, progress: Progress | None = None) -> Operation[int]:
-        """Store lost parameters, and index all jobs anew; return how many.
+        """Store lost parameters, and index all jobs again; return how many.
 
-        State, skills, postings and columns are made of what the jobs require.
+        The jobs' requirements are the source of everything else: state, skills, postings, columns.
 
-        Meanwhile nobody else can write, and searches find what is indexed so far. After an
-        interruption call it again: no job is lost. `check` says what it repairs.
+        Until the end no other client can write, and searches return the jobs indexed so far. After
+        an interruption call it again: no job is lost. `check` reports the damage that it repairs.
 
         Args:
-            lossy: whether to go on though jobs are lost or cannot be read; these are deleted.
-            progress: is called with how many jobs were indexed anew, and how many there are.
+            lossy: delete jobs that are lost or cannot be read, and continue.
+            progress: called with how many jobs were indexed, and how many there are.
 
         Raises:
             DamagedDataError: jobs are lost or cannot be read, and not ``lossy``: nothing was
-                changed but lost parameters. Or somebody else has begun to rebuild it.
+                changed but lost parameters. Or another client has started to rebuild.
             ParameterMismatchError: the index exists with other parameters.
             ShardErrors: a shard failed; call it again.
 
@@ -299,15 +297,15 @@ class JobSearch(Structure[Face]):
         """Find the jobs all of whose requirements a candidate meets.
 
         Args:
-            skills: what the candidate has; may be empty, which finds jobs without requirements.
-            limit: how many jobs to return, at most 10,000. With 0 they are only counted.
+            skills: the candidate's skills; without any, only jobs without requirements match.
+            limit: how many jobs to return, at most 10,000; 0 only counts them.
             offset: how many jobs to skip.
             cursor: the cursor of the page before, in place of ``offset``.
-            partial: return what the parts that answer have, marked as such, if others fail.
+            partial: if some parts fail, return the results of the others, marked as partial.
 
         Returns:
             How many jobs match, and those of the page: the most requirements first, then by id. A
-            hit's value is how many requirements the job has.
+            hit's value is the job's number of requirements.
 
         Raises:
             InvalidArgumentError: a skill or the page cannot be used.
@@ -346,7 +344,13 @@ class JobSearch(Structure[Face]):
         )
         answered = [reply for of_part in slices for reply in of_part]
         total = sum(reply[0] for reply in answered)
-        hits = _merged(answered)
+        # Python orders text by code points, as Lua orders UTF-8 by bytes.
+        rows = [
+            Hit(job_id.decode(), required)
+            for _, flat, *_ in answered
+            for job_id, required in zip(flat[::2], flat[1::2], strict=True)
+        ]
+        hits = sorted(rows, key=lambda hit: (-float(hit.value), hit.id))
         more = len(hits) > limit if before else total > offset + limit
         hits = hits[offset : offset + limit]
         following = None
@@ -390,23 +394,9 @@ class JobSearch(Structure[Face]):
     def _cursor(self, cursor: str, digest: str, offset: int) -> SearchCursor:
         before = read_cursor(self.name, cursor)
         if offset:
-            raise InvalidArgumentError(
-                f"{self.name}: cursor= with offset=", "a cursor says where the page begins"
-            )
+            raise InvalidArgumentError(f"{self.name}: cursor= with offset=", "give one of them")
         if before.query != digest or isinstance(before.value, str):
             raise InvalidArgumentError(
                 f"{self.name}: cursor is of other skills", "give the same skills"
             )
         return before
-
-
-def _merged(replies: Iterable[Reply]) -> list[Hit]:
-    """Return the jobs of all parts in order: most requirements first, then by id.
-
-    Python compares text by code points, which is the order of its bytes in UTF-8, as in Lua.
-    """
-    hits = []
-    for _, flat, *_ in replies:
-        pairs = zip(flat[::2], flat[1::2], strict=True)
-        hits += [Hit(job_id.decode(), required) for job_id, required in pairs]
-    return sorted(hits, key=lambda hit: (-float(hit.value), hit.id))

@@ -1,7 +1,7 @@
 """Skills as users give them and as they are compared, and jobs as the index stores them.
 
-A skill is a word of the index in a normalised spelling; what is required of it is a number, for
-jobs and candidates alike, so a candidate meets a requirement whose number is not above their own::
+A skill is a word of the index in a normalised spelling, with a number for jobs and candidates
+alike: a candidate meets a requirement whose number is not above their own::
 
     measure    given                           words and numbers
     skills     ["Python", "machine  learning"] python 0     machine learning 0
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 from unicodedata import normalize
 
-from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, counted
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument
 
@@ -48,16 +48,9 @@ class PreparedJob(NamedTuple):
 
 
 def read_skills(owner: str, measure: str, given: Skills, what: str) -> dict[str, int]:
-    """Normalise skills and their numbers.
+    """Return a number by normalised skill, the highest one if the skill was given more than once.
 
-    Args:
-        owner: the index's name, for messages.
-        measure: one of `MEASURES`.
-        given: skills; with levels, or years, by skill.
-        what: whose skills they are, for messages.
-
-    Returns:
-        A number for each skill, the highest one if the skill was given more than once.
+    Messages start with ``owner`` and ``what``.
 
     Raises:
         InvalidArgumentError: there are too many, a skill is not text, or its number is invalid.
@@ -74,16 +67,16 @@ def read_skills(owner: str, measure: str, given: Skills, what: str) -> dict[str,
                 f"{where}: skills={shown(given)}", f"give a mapping of skills to {measure}"
             )
         pairs = given.items()
-    found: dict[str, int] = {}
+    skills: dict[str, int] = {}
     for skill, value in pairs:
         word = _spelled(where, skill)
         number = _number(where, measure, word, value)
-        found[word] = max(number, found.get(word, 0))
-    if len(found) > MAX_SKILLS:
+        skills[word] = max(number, skills.get(word, 0))
+    if len(skills) > MAX_SKILLS:
         raise InvalidArgumentError(
-            f"{where}: {len(found):,} skills", f"give at most {MAX_SKILLS:,}"
+            f"{where}: {counted(len(skills), 'skill')}", f"give at most {MAX_SKILLS:,}"
         )
-    return found
+    return skills
 
 
 def _spelled(where: str, skill: object) -> str:
@@ -124,10 +117,10 @@ def meets(requirements: Mapping[str, int], skills: Mapping[str, int]) -> bool:
 
 
 def requirements_in(stored: bytes, key: str) -> dict[str, int]:
-    """Return what a job requires, from the value of its document's key.
+    """Return a job's requirements, from the value of its document's key.
 
     Raises:
-        DamagedDataError: that cannot be read.
+        DamagedDataError: they cannot be read.
     """
     try:
         _, words, size = _HEADER.unpack_from(stored)
@@ -143,22 +136,15 @@ def requirements_in(stored: bytes, key: str) -> dict[str, int]:
 def recovered_job(
     job_id: str, stored: bytes, key: str, words: Mapping[int, bytes], lossy: bool
 ) -> PreparedJob:
-    """Return a job as it was indexed, from the value of its key; see `rebuild_parts`.
-
-    Raises:
-        DamagedDataError: that cannot be read.
-    """
+    """Return a job as it was indexed, from its key's value; see `rebuild_parts`."""
     return PreparedJob(job_id, requirements_in(stored, key))
 
 
 def write_arguments(jobs: Sequence[PreparedJob | str]) -> list[Argument]:
-    """Return what the script ``search/write`` takes, from the columns on.
+    """Return the arguments of the script ``search/write``, from the columns on, for one part.
 
-    A posting's last two bytes are what is required, where those of text are impact and fields. A
-    document has the requirements where others have attributes.
-
-    Args:
-        jobs: jobs of one part; the ids of those to be removed.
+    The required number takes the two bytes of a posting that hold impact and fields of text, and
+    the requirements take the place of a document's attributes. An id removes its job.
     """
     postings: dict[str, bytearray] = {}
     codes: dict[str, bytes] = {}

@@ -65,7 +65,6 @@ class _Bounded(_InParts, total=False):
 class _QuorumOptions(TypedDict, total=False):
     ttl: float
     wait: float | None
-    monotonic: Callable[[], float] | None
 
 
 class Catalogue(Generic[Face]):
@@ -417,14 +416,13 @@ class Catalogue(Generic[Face]):
         shards: int | None = None,
         analyzer: _search.Analyzer | None = None,
         averages_ttl: float = 60.0,
-        new_id: Callable[[], str] | None = None,
     ) -> _ads.Ads[Face]:
         """Return ads, chosen by place and text; see `shardkit.ads.Ads`.
 
         By default they have as many parts as the component has shards; 1 without shards.
         """
         count = self._part_count(component, shards, 1)
-        return _ads.Ads(self._driver, component, name, count, analyzer, averages_ttl, new_id)
+        return _ads.Ads(self._driver, component, name, count, analyzer, averages_ttl, self._clock)
 
     def job_search(
         self,
@@ -450,12 +448,10 @@ class Catalogue(Generic[Face]):
         attempts: int = 5,
         retry_delay: float = 1.0,
         longest_retry_delay: float = 3600.0,
-        now: Callable[[], float] | None = None,
-        new_id: Callable[[], str] | None = None,
     ) -> _queues.TaskQueues[Face]:
         """Return task queues; see `shardkit.queues.TaskQueues`."""
         return _queues.TaskQueues(
-            self._driver, component, name, attempts, retry_delay, longest_retry_delay, now, new_id
+            self._driver, component, name, attempts, retry_delay, longest_retry_delay, self._clock
         )
 
     def lock(
@@ -523,7 +519,7 @@ class Catalogue(Generic[Face]):
         """
         locks = [self.lock(name, component=component, renew=renew, **options) for name in names]
         wait = {"wait": options["wait"]} if "wait" in options else {}
-        return _coordination.MultiLock(self._driver, locks, monotonic=self._clock.monotonic, **wait)
+        return _coordination.MultiLock(self._driver, locks, clock=self._clock, **wait)
 
     def quorum_lock(
         self,
@@ -551,14 +547,12 @@ class Catalogue(Generic[Face]):
 
     def countdown_latch(self, name: str, *, component: str) -> _coordination.CountdownLatch[Face]:
         """Return a latch; see `shardkit.coordination.CountdownLatch`."""
-        monotonic = self._clock.monotonic
-        return _coordination.CountdownLatch(self._driver, component, name, monotonic=monotonic)
+        return _coordination.CountdownLatch(self._driver, component, name, clock=self._clock)
 
     def barrier(self, name: str, *, component: str, parties: int) -> _coordination.Barrier[Face]:
         """Return a barrier; see `shardkit.coordination.Barrier`."""
-        monotonic = self._clock.monotonic
         return _coordination.Barrier(
-            self._driver, component, name, parties=parties, monotonic=monotonic
+            self._driver, component, name, parties=parties, clock=self._clock
         )
 
     def transfers(
@@ -567,19 +561,20 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         grace: float = 10.0,
-        new_id: Callable[[], str] | None = None,
     ) -> _coordination.Transfers[Face]:
         """Return accounts and transfers between them; see `shardkit.coordination.Transfers`."""
-        return _coordination.Transfers(self._driver, component, name, grace=grace, new_id=new_id)
+        return _coordination.Transfers(
+            self._driver, component, name, grace=grace, clock=self._clock
+        )
 
     def market(
         self, name: str = "market", *, component: str, grace: float = 10.0
     ) -> _market.Market[Face]:
         """Return a market; see `shardkit.market.Market`."""
-        return _market.Market(self._driver, component, name, grace=grace)
+        return _market.Market(self._driver, component, name, grace=grace, clock=self._clock)
 
-    def _held(self, renew: bool) -> tuple[Renewals | AsyncRenewals | None]:
-        return (self._renewals if renew else None,)
+    def _held(self, renew: bool) -> tuple[Renewals | AsyncRenewals | None, ServerClock]:
+        return self._renewals if renew else None, self._clock
 
     def rate_limit(
         self,
@@ -600,7 +595,7 @@ class Catalogue(Generic[Face]):
             per=per,
             burst=burst,
             algorithm=algorithm,
-            monotonic=self._clock.monotonic,
+            clock=self._clock,
         )
 
     def mailboxes(
@@ -611,19 +606,15 @@ class Catalogue(Generic[Face]):
         limit: int | None = None,
         byte_limit: int | None = None,
         policy: str = "refuse",
-        now: Callable[[], float] | None = None,
     ) -> _messaging.Mailboxes[Face]:
         """Return mailboxes by owner; see `shardkit.messaging.Mailboxes`."""
-        monotonic = self._clock.monotonic
         return _messaging.Mailboxes(
-            self._driver, component, name, limit, byte_limit, policy, now, monotonic
+            self._driver, component, name, limit, byte_limit, policy, self._clock
         )
 
-    def chats(
-        self, name: str = "chat", *, component: str, now: Callable[[], float] | None = None
-    ) -> _messaging.Chats[Face]:
+    def chats(self, name: str = "chat", *, component: str) -> _messaging.Chats[Face]:
         """Return group chats; see `shardkit.messaging.Chats`."""
-        return _messaging.Chats(self._driver, component, name, now, self._clock.monotonic)
+        return _messaging.Chats(self._driver, component, name, self._clock)
 
     def files(
         self,
@@ -631,11 +622,9 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         attempts: int = 5,
-        now: Callable[[], float] | None = None,
     ) -> _messaging.Files[Face]:
         """Return channels of files for many readers; see `shardkit.messaging.Files`."""
-        monotonic = self._clock.monotonic
-        return _messaging.Files(self._driver, component, name, attempts, now, monotonic)
+        return _messaging.Files(self._driver, component, name, attempts, self._clock)
 
     def totals(self, name: str = "totals", *, component: str) -> _messaging.Totals[Face]:
         """Return totals of records, added source by source; see `shardkit.messaging.Totals`."""
@@ -647,10 +636,9 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         limit: int = 100,
-        now: Callable[[], float] | None = None,
     ) -> _metrics.Logs[Face]:
         """Return logs: recent messages, and how often each occurs; see `shardkit.metrics.Logs`."""
-        return _metrics.Logs(self._driver, self._background, component, name, limit, now)
+        return _metrics.Logs(self._driver, self._background, component, name, limit, self._clock)
 
     def counters(
         self,
@@ -659,18 +647,15 @@ class Catalogue(Generic[Face]):
         component: str,
         precisions: Mapping[int, int] | Iterable[int] = (1, 5, 60, 300, 3600, 18000, 86400),
         samples: int = 100,
-        now: Callable[[], float] | None = None,
     ) -> _metrics.TimeSliceCounters[Face]:
         """Return counts at several precisions; see `shardkit.metrics.TimeSliceCounters`."""
         return _metrics.TimeSliceCounters(
-            self._driver, self._background, component, name, precisions, samples, now
+            self._driver, self._background, component, name, precisions, samples, self._clock
         )
 
-    def statistics(
-        self, name: str = "stats", *, component: str, now: Callable[[], float] | None = None
-    ) -> _metrics.MeasuredValues[Face]:
+    def statistics(self, name: str = "stats", *, component: str) -> _metrics.MeasuredValues[Face]:
         """Return statistics of measured values; see `shardkit.metrics.MeasuredValues`."""
-        return _metrics.MeasuredValues(self._driver, self._background, component, name, now)
+        return _metrics.MeasuredValues(self._driver, self._background, component, name, self._clock)
 
     def access_times(
         self,
@@ -679,7 +664,6 @@ class Catalogue(Generic[Face]):
         component: str,
         overall: bool = False,
         logs: _metrics.Logs[Face] | None = None,
-        now: Callable[[], float] | None = None,
     ) -> _metrics.AccessTimes[Face]:
         """Return times of blocks of code; see `shardkit.metrics.AccessTimes`.
 
@@ -688,9 +672,8 @@ class Catalogue(Generic[Face]):
             component: where they live.
             overall: also record each time under the context "overall".
             logs: where `AccessTimes.warn` counts its warnings.
-            now: returns the time, in seconds since 1970, instead of the servers; for tests.
         """
-        found = self.statistics(name, component=component, now=now)
+        found = self.statistics(name, component=component)
         return _metrics.AccessTimes(found, overall=overall, logs=logs)
 
     def timed(self, context: str, *, component: str, errors: bool = True) -> _metrics.TimedBlock:
@@ -701,7 +684,7 @@ class Catalogue(Generic[Face]):
         self, name: str = "is-under-maintenance", *, component: str
     ) -> _metrics.Maintenance[Face]:
         """Return the maintenance flag; see `shardkit.metrics.Maintenance`."""
-        return _metrics.Maintenance(self._driver, component, name, self._clock.monotonic)
+        return _metrics.Maintenance(self._driver, component, name, self._clock)
 
     def social(
         self,

@@ -184,12 +184,7 @@ class GuardedProcess:
 
 
 def finish(processes: Sequence[GuardedProcess], timeout: float) -> None:
-    """Stop servers that are still running, in parallel, with time to save their data.
-
-    Args:
-        processes: the servers.
-        timeout: seconds for all of them together.
-    """
+    """Stop servers that are still running, in parallel, with time to save their data."""
     for process in processes:
         process.ask_to_end()
     deadline = time.monotonic() + timeout

@@ -56,7 +56,6 @@ class SentinelServer(LocalServer):
         watched: the first master of each service that it watches; they must be running.
         quorums: how many Sentinels must agree that a service's master is down.
         down_after: seconds without an answer after which a server counts as down.
-        server: the other arguments of `LocalServer`.
     """
 
     def __init__(
@@ -101,10 +100,6 @@ class SentinelServer(LocalServer):
 
 def await_agreement(sentinels: Sequence[SentinelServer], deadline: float) -> None:
     """Wait until Sentinels know the replicas of their masters, and each other.
-
-    Args:
-        sentinels: the Sentinels.
-        deadline: when to give up, by ``time.monotonic``.
 
     Raises:
         LocalServerError: that took too long.

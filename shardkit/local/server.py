@@ -444,13 +444,7 @@ def free_port() -> int:
 def wait_until(
     done: Callable[[], bool], deadline: float, late: Callable[[], LocalServerError]
 ) -> None:
-    """Poll until a condition holds; errors of servers count as not yet.
-
-    Args:
-        done: the condition.
-        deadline: when to give up, by ``time.monotonic``.
-        late: returns the error to raise then.
-    """
+    """Poll until a condition holds; errors of servers count as not yet."""
     while True:
         try:
             if done():

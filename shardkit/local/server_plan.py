@@ -39,7 +39,6 @@ class CompleteEnvironment(Mapping[str, str]):
     """An environment in which every name has a value.
 
     Args:
-        known: the real environment.
         keep: keep references to known names, which are then resolved when a client connects.
     """
 
@@ -89,11 +88,7 @@ class PlannedServer:
 
     Attributes:
         label: its name in messages, such as ``unique:0``.
-        folder: the name of its data directory.
         port: its port in the map; 0 for none.
-        users: its users.
-        databases: how many databases it needs.
-        replica_of: its master.
         services: for a Sentinel, the services that it watches.
     """
 
@@ -119,14 +114,7 @@ class ServerPlan:
     """The servers that a shard map needs.
 
     Attributes:
-        servers: masters and replicas by address.
         clusters: clusters by their address in the map; ``port`` is their first node's.
-        services: the services that Sentinels watch.
-        sentinels: Sentinels by address.
-
-    Args:
-        shard_map: the map.
-        environ: where ``${NAME}`` is looked up.
 
     Raises:
         LocalServerError: two entries contradict each other about one server.

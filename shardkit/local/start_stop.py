@@ -17,11 +17,6 @@ def start_all(
 ) -> None:
     """Start servers in parallel and wait until all answer; if one fails, stop them all.
 
-    Args:
-        servers: the servers; none may be running.
-        timeout: seconds to wait for all of them.
-        started: called with each server that answers.
-
     Raises:
         LocalServerError: one of them did not start.
     """
@@ -53,12 +48,7 @@ def refuse_running(servers: Sequence[LocalServer]) -> None:
 
 
 def stop_all(servers: Sequence[LocalServer], timeout: float = STOP_TIMEOUT) -> None:
-    """Stop servers in parallel; see `LocalServer.stop`.
-
-    Args:
-        servers: the servers; stopped ones are ignored.
-        timeout: seconds until they are killed.
-    """
+    """Stop servers in parallel; see `LocalServer.stop`."""
     try:
         for server in servers:
             server._ask_to_end()

@@ -5,11 +5,11 @@
     user/3          money 57   item/sword 1        an account of each user
     listing/sword/3            item/sword 1        an offer holds the item; its field price is text
 
-Listing moves the item from the seller's account into the offer's, buying moves it to the buyer and
-the money to the seller: each is one transfer (see `shardkit.coordination.transfers`), which is one
-script where the three accounts live together, and is finished or undone by others where they do
-not, whatever is killed. So nothing is sold twice, and no money and no item is lost. Money is exact,
-up to 10^18. Names of items and users can be any text.
+Listing moves the item from the seller's account to the offer's. Buying moves it to the buyer, and
+the money to the seller. Each is one transfer (see `shardkit.coordination.transfers`): one script if
+the three accounts live together. Otherwise, after a crash, other processes finish or undo it. So
+nothing is sold twice, and no money and no item is lost. Money is exact, up to 10^18. Names of items
+and users can be any text.
 
 After Redis in Action, sections 4.4, 6.2 and 11.4.2, whose market loses items when it lists them,
 and accepts negative prices.
@@ -36,11 +36,11 @@ class Market(Structure[Face]):
 
     Args:
         driver: runs its operations.
-        component: where it lives; each user and each offer on a shard of its own.
+        component: the component; the name of each user and each offer decides its shard.
         name: the prefix of its keys.
 
     Attributes:
-        transfers: its accounts; call ``transfers.recover()`` now and then.
+        transfers: its accounts; call ``transfers.recover()`` from time to time.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class Market(Structure[Face]):
         result = yield from Transfers.issue.steps(self.transfers, Leg(_user(user), changes))
         if not result:
             raise InvalidArgumentError(
-                f"{self.name}: {shown(user)} would have more than can be counted",
-                "give less",
+                f"{self.name}: {shown(user)} would have more than {HIGHEST:,}",
+                "deposit less",
             )
 
     @operation
@@ -77,8 +77,8 @@ class Market(Structure[Face]):
         """Offer an item for a price.
 
         Returns:
-            True; None if the seller does not have the item, or offers one of it already; False if
-            it took too long: others undid it, or were at the same offer all the time.
+            True; None if the seller does not have the item, or already offers one; False if others
+            undid the call, or kept changing the same offer.
 
         Raises:
             InvalidArgumentError: the price is not an integer, or negative.
@@ -92,7 +92,7 @@ class Market(Structure[Face]):
 
     @operation
     def unlist(self, item: str, seller: str) -> Operation[bool | None]:
-        """Take an offer back; returns and costs are those of `list`."""
+        """Withdraw an offer; results and costs are those of `list`."""
         offer = Leg(_offer(item, seller), {_item(item): -1}, {}, {"price": None})
         return (yield from self._carry_out(Leg(_user(seller), {_item(item): 1}), offer))
 
@@ -101,9 +101,9 @@ class Market(Structure[Face]):
         """Buy an item for the price that the buyer has seen.
 
         Returns:
-            True; None if there is no such offer, its price is another one, the buyer has not enough
-            money, or is the seller; False if it took too long: others undid it, or were at the
-            same offer all the time.
+            True; None if there is no such offer, its price is different, the buyer has not enough
+            money, or is the seller; False if others undid the call, or kept changing the same
+            offer.
 
         Raises:
             InvalidArgumentError: the price is not an integer, or negative.
@@ -130,8 +130,8 @@ class Market(Structure[Face]):
         text = account.fields.get("price")
         key = f"{self.name}:{{{offer}}}"
         if not account.in_flight and (text is None) != (not account.balances):
-            found = "an item without a price" if text is None else "a price without an item"
-            raise damage(self.component, key, found, "both or none")
+            half = "an item without a price" if text is None else "a price without an item"
+            raise damage(self.component, key, half, "both or none")
         if text is None or not account.balances:
             return None
         return stored_integer(self.component, key, "f:price", text, 0, HIGHEST)
@@ -149,7 +149,7 @@ class Market(Structure[Face]):
     def total(
         self, users: Iterable[str], offers: Iterable[tuple[str, str]] = ()
     ) -> Operation[dict[str, int]]:
-        """Add up money and items of users and offers at one moment; see `Transfers.total`."""
+        """Return the sums of users' and offers' money and items; see `Transfers.total`."""
         names = [_user(user) for user in users]
         for offer in offers:
             if not (isinstance(offer, tuple) and len(offer) == 2):
@@ -182,7 +182,7 @@ def _offer(item: str, seller: str) -> str:
 
 
 def _quoted(name: str) -> str:
-    """Return a name without braces and slashes, so that no two names look alike."""
+    """Return a name without braces and slashes, so that no two names have the same key."""
     if not isinstance(name, str) or not name:
         raise InvalidArgumentError(f"name={shown(name)} of a user or an item", "give text")
     return quote(name, safe="")

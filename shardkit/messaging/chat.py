@@ -1,41 +1,40 @@
-"""Group chat: messages that every member fetches at his own pace.
+"""Group chat: each member fetches messages at their own pace.
 
 ::
 
     chat:{7f}           ZSET  {"id":3,"at":1733000000.12,"sender":"ben","body":"hello"}  3
-    chat:{7f}:members   ZSET  anna 2, ben 3              up to where each has acknowledged
+    chat:{7f}:members   ZSET  anna 2, ben 3              the last id that each has acknowledged
     chat:{7f}:state     HASH  format 1, last 3, history 0
-    chat:{7f}:refused   ZSET  tokens that no join may use any more, the latest 1,000, for a day
-    chat:{7f}:waiters   SET   who waits for the next message
+    chat:{7f}:refused   ZSET  tokens that no join can use any more, the latest 1,000, for a day
+    chat:{7f}:waiters   SET   members that wait for the next message
     chat:user:{anna}    HASH  7f → "<token> <microseconds>"          on the shard of the user
 
-All of a chat lives on the shard of its id, so ids, positions and membership change in one script
-each: a fetch reads, an acknowledgement moves the position forward, never back, and only of a
-member. Messages that all members have acknowledged are removed with the last acknowledgement,
-except for the latest ``history`` ones.
+A chat lives on the shard of its id, so one script each changes ids, positions and membership. A
+fetch only reads. An acknowledgement moves a member's position forward, never back. Messages that
+all members have acknowledged are removed with the last acknowledgement, except for the latest
+``history`` ones.
 
 A user's list of chats lives on another shard, and nothing is atomic over both. So the chat alone
-decides who is a member; the list only says where to look::
+decides about membership, and the list only points to chats::
 
-    join    1 the list, with a random token; joins at a time share one
+    join    1 the list, with a random token; concurrent joins share one
             2 the chat, unless it has refused that token
-    leave   1 the chat, which refuses the token of the list from now on
+    leave   1 the chat, which then refuses the token of the list
             2 the list, if it still has that token
 
-Whoever dies in between leaves an entry of the list without a membership, never the other way
-round: such an entry shows nobody anything. `Chats.fetch` removes it after a minute. It has the
-chat refuse the token first, so a join that comes through later begins again with another one.
-If a list was lost with its server, `Chats.repair` writes it from the chat's members.
+A process that dies in between leaves a list entry without a membership, never the reverse. Such an
+entry has no effect, and `Chats.fetch` removes it after a minute. It first has the chat refuse the
+token, so a late join begins again with another one. If a list was lost with its server,
+`Chats.repair` writes it from the chat's members.
 
 After Redis in Action, section 6.5.2, whose parallel fetches move positions back, and bring back
-those who have left.
+members who have left.
 """
 
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -68,19 +67,20 @@ from shardkit.operations.operation import (
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, read_or_note
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer, stored_score
+from shardkit.structures.base.server_clock import ServerClock
 
 MOST_HISTORY = 1_000_000
-STALE = 60.0  # seconds after which a join that has not come through is refused
+STALE = 60.0  # seconds after which an unfinished join is refused
 _NO_MEMBER = -1
 
 
 class ChatNews(NamedTuple):
-    """What a member of a chat has not acknowledged.
+    """A chat's messages that a member has not acknowledged.
 
     Attributes:
         chat: the chat's id.
-        messages: the oldest of its messages, ascending.
-        unread: how many there are, these included.
+        messages: the oldest of them, ascending.
+        unread: the number of all of them.
     """
 
     chat: str
@@ -92,9 +92,9 @@ class ChatMember(NamedTuple):
     """A member of a chat.
 
     Attributes:
-        user: who it is.
-        position: the id up to which he has acknowledged.
-        unread: how many messages he has not.
+        user: the user's name.
+        position: the last acknowledged id.
+        unread: the number of messages that are not acknowledged.
     """
 
     user: str
@@ -113,11 +113,10 @@ class Chats(Structure[Face]):
             chats.acknowledge(chat, "ben", messages[-1].id)
 
     Args:
-        driver: what runs its operations.
-        component: where they live.
+        driver: runs its operations.
+        component: the component of the chats.
         name: the prefix of their keys.
-        now: returns the time, in seconds since 1970, instead of the servers; for tests.
-        monotonic: returns local seconds that never go back.
+        clock: tells the time.
     """
 
     def __init__(
@@ -125,12 +124,10 @@ class Chats(Structure[Face]):
         driver: Driver,
         component: str,
         name: str = "chat",
-        now: Callable[[], float] | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: ServerClock | None = None,
     ) -> None:
         super().__init__(driver, component, check_prefix(name))
-        self._now = now
-        self._monotonic = monotonic
+        self._clock = clock or ServerClock()
 
     @property
     def deferred(self) -> Chats[Deferred]:
@@ -152,18 +149,18 @@ class Chats(Structure[Face]):
         """Create a chat.
 
         Args:
-            creator: its first member, who sends the first message.
-            members: the others, up to 999; more can `join`.
+            creator: the first member, who sends the first message.
+            members: the other members, up to 999; more can `join`.
             body: the first message; None for none.
-            chat: its id; a random one by default.
-            history: how many messages are kept after all have acknowledged them.
+            chat: the chat's id; by default random.
+            history: the number of messages kept after all members have acknowledged them.
 
         Returns:
             The chat's id; None if it exists, which changes nothing.
 
         Raises:
-            InvalidArgumentError: an argument is out of range, or there are more members.
-            ShardErrors: a server failed; the error says whether the chat may have been created.
+            InvalidArgumentError: an argument is out of range.
+            ShardErrors: a server failed; the error tells whether the chat may have been created.
 
         Cost: two exchanges, O(log n) for each of n members.
         """
@@ -176,7 +173,7 @@ class Chats(Structure[Face]):
         refused: Sequence[str] = everybody
         while True:
             yield from self._write_lists(id_, refused, tokens)
-            args = (self._time(), history, first, *_flat(tokens))
+            args = (self._clock.script_microseconds(), history, first, *_flat(tokens))
             [reply] = yield [self._call("create", id_, *args)]
             if reply[0] >= 0:
                 return id_ if reply[0] else None
@@ -184,12 +181,12 @@ class Chats(Structure[Face]):
 
     @operation
     def join(self, chat: str, *users: str) -> Operation[int | None]:
-        """Make users members of a chat: they see what is sent from now on.
+        """Make users members of a chat: they see messages sent from now on.
 
-        Who is a member stays where he is.
+        Joining twice changes nothing.
 
         Returns:
-            How many are new members; None if there is no such chat.
+            The number of new members; None if there is no such chat.
 
         Cost: two exchanges, O(log n) each.
         """
@@ -205,25 +202,25 @@ class Chats(Structure[Face]):
 
     @operation
     def leave(self, chat: str, user: str) -> Operation[bool]:
-        """End a membership; the last one out removes the chat.
+        """End a membership; the last member to leave removes the chat.
 
         Returns:
             Whether the user was a member.
 
-        Cost: three exchanges, O(log n), and O(m) for m messages that nobody else has yet to read,
-        up to 1,000 of them.
+        Cost: three exchanges, O(log n), and O(m) for m messages that all others have read, up to
+        1,000 of them.
         """
         key = self._list_key(user)
-        [said] = yield [self._at(key, "HGET", key, chat)]
-        token = b"" if said is None else said.split(b" ")[0]
-        [left] = yield [self._call("leave", chat, self._time(), user, token)]
-        if said is not None:
-            yield [self._list_remove(user, chat, said)]
+        [entry] = yield [self._at(key, "HGET", key, chat)]
+        token = b"" if entry is None else entry.split(b" ")[0]
+        [left] = yield [self._call("leave", chat, self._clock.script_microseconds(), user, token)]
+        if entry is not None:
+            yield [self._list_remove(user, chat, entry)]
         return bool(left)
 
     @stream
     def members(self, chat: str) -> Stream[ChatMember]:
-        """Give out the members of a chat, in no order.
+        """Iterate over the members of a chat, in no order.
 
         Cost: two exchanges for 1,000 members.
         """
@@ -242,56 +239,56 @@ class Chats(Structure[Face]):
 
     @operation
     def chats(self, user: str) -> Operation[list[str]]:
-        """Return the ids of a user's chats, sorted; also those that he is just joining.
+        """Return the ids of a user's chats, sorted, including unfinished joins.
 
         Cost: one exchange, O(n).
         """
         key = self._list_key(user)
-        [found] = yield [self._at(key, "HKEYS", key)]
-        return sorted(self._name(self._list_key(user), chat) for chat in found)
+        [chats] = yield [self._at(key, "HKEYS", key)]
+        return sorted(self._name(key, chat) for chat in chats)
 
     # ---- messages
 
     @operation
     def send(self, chat: str, sender: str, body: Any) -> Operation[int | None]:
-        """Send a message to all members of a chat, also to its sender.
+        """Send a message to all members of a chat, including its sender.
 
         Args:
             chat: the chat's id.
             sender: a member.
-            body: what JSON can represent, at most 1 MiB.
+            body: data that JSON can represent, at most 1 MiB.
 
         Returns:
-            The message's id, from 1; None if there is no such chat, or the sender is no member.
+            The message's id, from 1; None if there is no such chat, or the sender is not a member.
 
         Raises:
-            InvalidArgumentError: the body is not for JSON, or too large.
-            ShardErrors: the server failed; the error says whether it may have been sent. It is not
+            InvalidArgumentError: JSON cannot represent the body, or the body is too large.
+            ShardErrors: the server failed; the error tells whether it may have been sent. It is not
                 sent a second time.
 
-        Cost: one exchange, O(log n), and O(w) for w who wait for it.
+        Cost: one exchange, O(log n), and O(w) for w waiting members.
         """
         check_tag(self.name, "sender", sender)
         sent = encode_message(self.name, sender, body)
-        [id_] = yield [self._call("send", chat, self._time(), sender, sent)]
+        [id_] = yield [self._call("send", chat, self._clock.script_microseconds(), sender, sent)]
         return id_ or None
 
     @operation
     def fetch(self, user: str, limit: int = 100) -> Operation[list[ChatNews]]:
-        """Return what a user has not acknowledged, in all his chats.
+        """Return the messages that a user has not acknowledged, in all their chats.
 
-        The same comes again until it is acknowledged.
+        The same messages are returned again until they are acknowledged.
 
         Args:
-            user: who it is.
+            user: the user's name.
             limit: the most messages of each chat, 1 to 1,000.
 
         Returns:
             For each chat with news, sorted by id, its oldest messages.
 
         Raises:
-            DamagedDataError: something stored is not a message. `acknowledge` with its id, which
-                the error names, skips it.
+            DamagedDataError: a stored value is not a message. `acknowledge` with its id, which the
+                error contains, skips it.
 
         Cost: two exchanges for 1,000 chats, each O(log n + limit).
         """
@@ -304,18 +301,18 @@ class Chats(Structure[Face]):
 
     @operation
     def unread(self, user: str) -> Operation[dict[str, int]]:
-        """Return how many messages a user has not acknowledged, for each of his chats.
+        """Return the number of messages that a user has not acknowledged, by chat.
 
         Cost: two exchanges for 1,000 chats, O(log n) each.
         """
-        found = yield from self._of_all_chats(user, 0)
-        return {chat: unread for chat, unread, _ in found}
+        rows = yield from self._of_all_chats(user, 0)
+        return {chat: unread for chat, unread, _ in rows}
 
     @operation
     def fetch_from(
         self, chat: str, user: str, limit: int = 100, *, timeout: float | None = 0.0
     ) -> Operation[list[Message] | None]:
-        """Return what a member of a chat has not acknowledged, and wait if there is nothing.
+        """Return the messages that a member has not acknowledged, and wait if there are none.
 
         Args:
             chat: the chat's id.
@@ -324,32 +321,32 @@ class Chats(Structure[Face]):
             timeout: the most seconds to wait; 0 not to wait, None to wait for ever.
 
         Returns:
-            The oldest messages, ascending; None if the user is no member, also if he leaves while
-            this waits.
+            The oldest messages, ascending; None if the user is not a member, or leaves during the
+            wait.
 
         Raises:
             DamagedDataError: see `fetch`.
 
-        Cost: one exchange, O(log n + limit); while waiting one each ten seconds.
+        Cost: one exchange, O(log n + limit); while waiting, one every ten seconds.
         """
         return (yield from self._fetch_from(chat, user, limit, timeout))
 
     @stream
     def listen(self, chat: str, user: str) -> Stream[Message]:
-        """Give out a member's messages as they are sent, until he has left; never ends before.
+        """Iterate over a member's messages as they are sent; end only when the user has left.
 
-        What was given out is acknowledged when the next message is asked for, so whoever dies
-        while processing gets a page of up to 100 again.
+        Messages are acknowledged when the next one is requested. So a process that died gets up to
+        100 messages again.
 
-        Cost: two exchanges for what has come meanwhile.
+        Cost: two exchanges for each page of messages.
         """
         while True:
-            found = yield from self._fetch_from(chat, user, 100, None)
-            if found is None:
+            messages = yield from self._fetch_from(chat, user, 100, None)
+            if messages is None:
                 return
-            yield Page(found)
-            if found:
-                yield [self._acknowledge(chat, user, found[-1].id)]
+            yield Page(messages)
+            if messages:
+                yield [self._acknowledge(chat, user, messages[-1].id)]
 
     @operation
     def acknowledge(self, chat: str, user: str, message: int | Message) -> Operation[bool | None]:
@@ -361,11 +358,11 @@ class Chats(Structure[Face]):
             message: the last one, or its id.
 
         Returns:
-            True; False if the position is there or further already: it never goes back. None if
-            the user is no member.
+            True; False if the position is already there or further: it never moves back. None if
+            the user is not a member.
 
         Raises:
-            InvalidArgumentError: no message of the chat has had that id.
+            InvalidArgumentError: no message of the chat ever had that id.
 
         Cost: one exchange, O(log n), and O(m) for m messages that are removed, up to 1,000.
         """
@@ -392,12 +389,12 @@ class Chats(Structure[Face]):
     def history(
         self, chat: str, limit: int = 50, *, cursor: int | None = None
     ) -> Operation[list[Message]]:
-        """Return the latest messages that are still kept, newest first.
+        """Return the latest kept messages, newest first.
 
         Args:
             chat: the chat's id.
             limit: the most messages, 1 to 1,000.
-            cursor: the id of the last message of the page before.
+            cursor: the id of the previous page's last message.
 
         Cost: one exchange, O(log n + limit).
         """
@@ -414,7 +411,7 @@ class Chats(Structure[Face]):
 
     @operation
     def repair(self, chat: str) -> Operation[int]:
-        """Write a chat into the lists of members that lack it; return how many did.
+        """Write a chat into the lists of members that lack it; return the number of lists.
 
         Cost: three exchanges for 1,000 members.
         """
@@ -422,7 +419,10 @@ class Chats(Structure[Face]):
         key = self._keys(chat)[1]
         cursor: Key = 0
         while cursor != b"0":
-            (cursor, missing) = yield from self._without_list(key, chat, cursor)
+            scan = ("ZSCAN", key, cursor, "COUNT", MOST_AT_ONCE)
+            [(cursor, flat)] = yield [self._at(key, *scan)]
+            users = [self._name(key, user) for user in flat[::2]]
+            missing = yield from self._lacking(chat, users)
             if missing:
                 yield from self._write_lists(chat, missing, {})
                 repaired += len(missing)
@@ -446,7 +446,7 @@ class Chats(Structure[Face]):
                 [(cursor, flat)] = yield [self._at(key, *scan)]
                 yield (yield from confirmed(partial(one, chat, flat[::2])))
 
-    # ---- what the operations share
+    # ---- shared
 
     def _keys(self, chat: str) -> tuple[str, str, str, str, str]:
         base = f"{self.name}:{{{check_tag(self.name, 'chat', chat)}}}"
@@ -455,22 +455,16 @@ class Chats(Structure[Face]):
     def _list_key(self, user: str) -> str:
         return f"{self.name}:user:{{{check_tag(self.name, 'user', user)}}}"
 
-    def _call(self, what: str, chat: str, *args: Argument, idempotent: bool = False) -> Command:
-        call = script(f"messaging/chat_{what}")
+    def _call(self, action: str, chat: str, *args: Argument, idempotent: bool = False) -> Command:
+        call = script(f"messaging/chat_{action}")
         return script_call(self.component, call, self._keys(chat), args, idempotent=idempotent)
-
-    def _time(self) -> Argument:
-        return "" if self._now is None else f"{self._now() * 1e6:.0f}"
 
     def _write_lists(
         self, chat: str, users: Sequence[str], tokens: dict[str, str]
     ) -> Operation[None]:
-        """Write a chat into the lists of some users, in place of tokens that it has refused.
+        """Write a chat into the lists of some users.
 
-        Args:
-            chat: the chat's id.
-            users: the users.
-            tokens: what was refused, by user; becomes what is there now.
+        ``tokens`` has the refused tokens by user, and is updated with the current ones.
         """
         self._keys(chat)
         call, new = script("messaging/chat_list_add"), secrets.token_hex(8)
@@ -479,7 +473,7 @@ class Chats(Structure[Face]):
                 self.component,
                 call,
                 [self._list_key(user)],
-                (self._time(), chat, new, tokens.get(user, "")),
+                (self._clock.script_microseconds(), chat, new, tokens.get(user, "")),
                 idempotent=True,
             )
             for user in users
@@ -487,9 +481,9 @@ class Chats(Structure[Face]):
         for user, token in zip(users, replies, strict=True):
             tokens[user] = token.decode()
 
-    def _list_remove(self, user: str, chat: str, said: bytes) -> Command:
+    def _list_remove(self, user: str, chat: str, entry: bytes) -> Command:
         call = script("messaging/chat_list_remove")
-        args = (chat, said)
+        args = (chat, entry)
         return script_call(self.component, call, [self._list_key(user)], args, idempotent=True)
 
     def _fetch_from(
@@ -505,51 +499,57 @@ class Chats(Structure[Face]):
             [reply] = yield [call]
             return reply if reply[0] == _NO_MEMBER or reply[1] else [], float("inf")
 
-        found = yield from wait_for(
-            self.component, keys[0], keys[4], attempt, seconds, self._monotonic
+        reply = yield from wait_for(
+            self.component, keys[0], keys[4], attempt, seconds, self._clock.monotonic
         )
-        if not found:
+        if not reply:
             return []
-        return None if found[0] == _NO_MEMBER else self._decoded(chat, user, found[2])
+        return None if reply[0] == _NO_MEMBER else self._decoded(chat, user, reply[2])
 
     def _of_all_chats(self, user: str, limit: int) -> Operation[list[tuple[str, int, list[bytes]]]]:
-        """Return for each chat of a user its id, how many are unread, and messages."""
+        """Return for each chat of a user its id, the number of unread messages, and messages."""
         key = self._list_key(user)
-        read = [
+        [flat, (seconds, micros)] = yield [
             self._at(key, "HGETALL", key),
             self._at(key, "TIME"),
         ]
-        [flat, (seconds, micros)] = yield read
-        now = int(seconds) + int(micros) / 1e6 if self._now is None else self._now()
+        now = int(seconds) + int(micros) / 1e6 if self._clock.fixed is None else self._clock.fixed()
         listed = sorted(
-            (chat.decode(), said) for chat, said in zip(flat[::2], flat[1::2], strict=True)
+            (chat.decode(), entry) for chat, entry in zip(flat[::2], flat[1::2], strict=True)
         )
-        found = []
+        rows = []
         for page in pages(listed, MOST_AT_ONCE):
             batch = [
                 self._call("fetch", chat, user, limit, "", idempotent=True) for chat, _ in page
             ]
             replies = yield batch
             stale = []
-            for (chat, said), reply in zip(page, replies, strict=True):
+            for (chat, entry), reply in zip(page, replies, strict=True):
                 if reply[0] != _NO_MEMBER:
-                    found.append((chat, reply[1], reply[2]))
-                elif _age(now, said) > STALE:
-                    stale.append((chat, said))
+                    rows.append((chat, reply[1], reply[2]))
+                elif _age(now, entry) > STALE:
+                    stale.append((chat, entry))
             if stale:
                 yield from self._forget(user, stale)
-        return found
+        return rows
 
     def _forget(self, user: str, stale: Sequence[tuple[str, bytes]]) -> Operation[None]:
-        """Remove chats from a user's list that he is not a member of, nor will be by that token."""
+        """Remove chats without a membership from a user's list, after refusing their tokens."""
         refuse = [
-            self._call("refuse", chat, self._time(), user, said.split(b" ")[0], idempotent=True)
-            for chat, said in stale
+            self._call(
+                "refuse",
+                chat,
+                self._clock.script_microseconds(),
+                user,
+                entry.split(b" ")[0],
+                idempotent=True,
+            )
+            for chat, entry in stale
         ]
         refused = yield refuse
         yield [
-            self._list_remove(user, chat, said)
-            for (chat, said), done in zip(stale, refused, strict=True)
+            self._list_remove(user, chat, entry)
+            for (chat, entry), done in zip(stale, refused, strict=True)
             if done
         ]
 
@@ -561,7 +561,7 @@ class Chats(Structure[Face]):
     def _acknowledged(self, chat: str, id_: int, reply: int) -> bool | None:
         if reply == -2:
             raise InvalidArgumentError(
-                f"{self.name}: no message of chat {chat!r} has had id {id_}",
+                f"{self.name}: no message of chat {chat!r} ever had id {id_}",
                 "give the id of a message that was fetched",
             )
         return None if reply == _NO_MEMBER else bool(reply)
@@ -575,13 +575,6 @@ class Chats(Structure[Face]):
             for n in range(0, len(flat), 2)
         ]
 
-    def _without_list(self, key: str, chat: str, cursor: Key) -> Operation[tuple[Key, list[str]]]:
-        """Return some members whose list lacks the chat, and the cursor of the next ones."""
-        scan = ("ZSCAN", key, cursor, "COUNT", MOST_AT_ONCE)
-        [(cursor, flat)] = yield [self._at(key, *scan)]
-        names = [self._name(key, user) for user in flat[::2]]
-        return cursor, (yield from self._lacking(chat, names))
-
     def _name(self, key: str, text: bytes) -> str:
         try:
             return text.decode()
@@ -591,17 +584,17 @@ class Chats(Structure[Face]):
     def _lacking(self, chat: str, users: Sequence[str]) -> Operation[list[str]]:
         lists = [self._list_key(user) for user in users]
         listed = yield [self._at(key, "HEXISTS", key, chat) for key in lists]
-        return [user for user, found in zip(users, listed, strict=True) if not found]
+        return [user for user, exists in zip(users, listed, strict=True) if not exists]
 
     def _check_types(self, keys: Sequence[str]) -> Operation[Suspicions]:
         notes: Suspicions = []
         names = ("ZCARD", "ZCARD", "HLEN", "ZCARD", "SCARD")
         reads = [self._at(key, name, key) for name, key in zip(names, keys, strict=True)]
-        counts = yield from read_or_note(reads, notes, "delete the key", "what it holds")
+        counts = yield from read_or_note(reads, notes, "delete the key", "its contents")
         if not notes and counts[1] and not counts[2]:
             lost = damage(self.component, keys[2], "nothing", "the state of a chat with members")
             notes.append(Suspicion(lost))
-        if not notes and counts[2] and not counts[1]:  # the last one out removes the chat
+        if not notes and counts[2] and not counts[1]:  # the last member to leave removes the chat
             lost = damage(self.component, keys[1], "nothing", "the members of a chat")
             notes.append(Suspicion(lost, "join(chat, user), of each"))
         return notes
@@ -612,7 +605,7 @@ class Chats(Structure[Face]):
         return stored_integer(self.component, key, "last", last or b"0")
 
     def _check_messages(self, chat: str, stored: Sequence[bytes]) -> Operation[Suspicions]:
-        """Check that messages are what was sent."""
+        """Check that messages can be read."""
         if not stored:
             return []
         key = self._keys(chat)[0]
@@ -628,7 +621,7 @@ class Chats(Structure[Face]):
         return notes
 
     def _check_members(self, chat: str, users: Sequence[bytes]) -> Operation[Suspicions]:
-        """Check that positions are of messages that were sent, and that lists are complete."""
+        """Check that positions are those of messages, and that lists are complete."""
         if not users:
             return []
         key = self._keys(chat)[1]
@@ -658,7 +651,7 @@ def _flat(tokens: Mapping[str, str]) -> list[str]:
     return [part for pair in tokens.items() for part in pair]
 
 
-def _age(now: float, said: bytes) -> float:
-    """Return the seconds since an entry of a list was written; infinity for what is no entry."""
-    _, _, at = said.partition(b" ")
+def _age(now: float, entry: bytes) -> float:
+    """Return the seconds since a list entry was written; infinity if it is malformed."""
+    _, _, at = entry.partition(b" ")
     return now - int(at) / 1e6 if at.isdigit() else float("inf")

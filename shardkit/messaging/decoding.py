@@ -1,12 +1,12 @@
-"""The content of a published file: bytes as they are, or what gzip has compressed.
+"""The content of a published file: plain bytes, or bytes that gzip has compressed.
 
-A position says where to go on reading, also in the middle of a file, and in another process::
+A position tells any process where to continue reading, even in the middle of a file::
 
     1048576 0 plain      from byte 1,048,576 on
     524301 70000 gzip    decompress from byte 524,301 on, where a member begins; skip 70,000 bytes
 
-A gzip file may have several members, one after another, and zeros after the last one. One that
-ends in the middle of a member is truncated, and never passes for complete.
+A gzip file may have several members, one after another, and zeros after the last one. A file that
+ends in the middle of a member is truncated, and is never reported as complete.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from shardkit.operations.arguments import shown
 PLAIN = "plain"
 GZIP = "gzip"
 _MAGIC = b"\x1f\x8b"
-_AT_ONCE = 2**20  # bytes that are decompressed at a time, however much they grow
+_AT_ONCE = 2**20  # the most decompressed bytes at a time
 
 
 class FilePosition(NamedTuple):
-    """Where to go on reading a file.
+    """Where to continue reading a file.
 
     Attributes:
-        offset: the byte of the published file; with gzip the first one of a member.
-        skip: how many bytes of what is decoded from there were consumed.
+        offset: the byte of the published file; with gzip the first byte of a member.
+        skip: the number of consumed bytes of the output from there on.
         kind: plain or gzip; empty if nothing was read yet.
     """
 
@@ -39,7 +39,7 @@ class FilePosition(NamedTuple):
 
     @classmethod
     def parse(cls, text: bytes) -> FilePosition:
-        """Return a position that was stored; an unknown one is the beginning."""
+        """Return a stored position; an unknown one is the beginning."""
         words = text.decode("latin-1").split(" ")
         if len(words) >= 3 and words[0].isdigit() and words[1].isdigit():
             return cls(int(words[0]), int(words[1]), words[2])
@@ -50,32 +50,28 @@ class FilePosition(NamedTuple):
 
 
 class FileDecoder:
-    """Decodes a file from a position on, and knows the position of each byte of its output.
+    """Decodes a file from a position on, and tracks the position of each byte of its output.
 
-    Args:
-        name: the file's name, for messages.
-        position: where to begin.
-        raw: False to give out the file as it is, also if it is compressed.
+    ``raw`` returns the file's bytes as they are, even compressed ones.
     """
 
     def __init__(self, name: str, position: FilePosition, raw: bool) -> None:
         self._name = name
         self._kind = PLAIN if raw else position.kind
         self._skip = position.skip
-        self._read = position.offset  # bytes of the file that were fed
+        self._read = position.offset  # the fed bytes of the file
         self._decoded = 0  # bytes of the output since the first boundary, skipped ones included
-        # Where members begin: the byte of the file, and of the output. The first is where
-        # whoever has consumed the least so far would go on.
+        # Where members begin: the byte of the file, and of the output. The first one has the
+        # position of the least consumed output.
         self._members = [(position.offset, 0)]
         self._unzip: zlib._Decompress | None = None
-        self._fed = False  # something of the current member
         self._head = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Give out what some more bytes of the file decode to.
+        """Decode further bytes of the file.
 
         Raises:
-            UnreadableFileError: they are not what gzip has written.
+            UnreadableFileError: they are not gzip's output.
         """
         if not self._kind:
             data = self._head + data
@@ -101,13 +97,13 @@ class FileDecoder:
             data = yield from self._unzipped(data)
 
     def _unzipped(self, data: bytes) -> Generator[bytes, None, bytes]:
-        """Give out a piece of a member, and return the bytes that were not read for it."""
+        """Decode a piece of a member; return the bytes that remain."""
         unzip = self._unzip
         assert unzip is not None
         try:
             decoded = unzip.decompress(data, _AT_ONCE)
             if not unzip.eof and not unzip.unconsumed_tail:
-                decoded += unzip.decompress(b"")  # what is left of the output, below 32 KiB
+                decoded += unzip.decompress(b"")  # the rest of the output, below 32 KiB
         except zlib.error as error:
             raise UnreadableFileError(
                 f"file {shown(self._name)} is damaged near byte {self._read}: {error}",
@@ -129,7 +125,7 @@ class FileDecoder:
             yield decoded
 
     def finish(self) -> Iterator[bytes]:
-        """Give out what is left at the end of the file.
+        """Return the rest at the end of the file.
 
         Raises:
             UnreadableFileError: it ends too early.
@@ -145,11 +141,7 @@ class FileDecoder:
             )
 
     def position(self, unused: int = 0) -> FilePosition:
-        """Return where to go on for whoever has consumed all output but the last bytes.
-
-        Args:
-            unused: how many bytes were not consumed.
-        """
+        """Return where to continue if all output but the last ``unused`` bytes was consumed."""
         consumed = max(self._skip, self._decoded - unused)
         if self._kind != GZIP:
             return FilePosition(self._read - unused, 0, self._kind)

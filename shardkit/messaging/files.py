@@ -1,4 +1,4 @@
-"""Files for many readers: published once, in chunks over shards, removed when all have read.
+"""Files for many readers: published once, in chunks over shards, removed after all have read them.
 
 ::
 
@@ -19,15 +19,15 @@ Chunks have tags of their own and are spread over all shards::
     files:{logs:1:0}         STRING  the first 256 KiB of the file
 
 A reader is a name, such as an analysis. Any number of processes can work for it: each file is
-leased to one of them at a time. If it dies, the lease ends, and another one goes on at the latest
-position that was reported (`Files.checkpoint`), or at the beginning. After too many attempts the
-file is given up for this reader, so nobody is held up for ever.
+leased to one of them at a time. If it dies, the lease ends, and another process continues at the
+latest reported position (`Files.checkpoint`), or at the beginning. After too many attempts the
+reader gives the file up, so that a damaged file does not block it.
 
-Crashes, step by step. Space is reserved before chunks are stored, and given back after they are
-removed, so the limit holds whoever dies. What a publisher has stored without reporting it is
-stored again by whoever resumes. Chunks that all readers are past become garbage in the same script
-that moves the last reader's position; whoever comes next removes them if the process that did dies.
-Numbers of files are never used again, so nobody can append to leftovers of another file.
+**Crashes.** Space is reserved before chunks are stored, and freed after they are removed, so the
+limit always holds. A publisher that resumes stores unreported chunks again. Chunks that all readers
+are past become garbage in the same script that moves the last reader's position. If that process
+dies, the next one removes them. Numbers of files are never reused, so a publisher cannot append to
+another file's leftovers.
 
 After Redis in Action, section 6.6, whose counters delete a file after two of ten readers, and
 which loops for ever on a file that is larger than its limit.
@@ -41,7 +41,6 @@ import json
 import math
 import os
 import secrets
-import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -92,6 +91,7 @@ from shardkit.operations.operation import (
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, read_or_note
 from shardkit.structures.base.damage import damage, stored_integer
+from shardkit.structures.base.server_clock import ServerClock
 
 BYTE_LIMIT = 2**30
 CHUNK_SIZE = 2**18
@@ -100,7 +100,7 @@ MOST_READERS = 100
 LEASE = 60.0
 ATTEMPTS = 5
 LONGEST_LINE = 2**24
-# How much is stored or read in one exchange: larger ones need more memory, and are no faster.
+# The size of an exchange: larger ones need more memory, and are no faster.
 _IN_FLIGHT = 2**22  # bytes, but one chunk at least
 _MOST_CHUNKS = 16
 _PARTS = (
@@ -131,13 +131,13 @@ _READS = (
 
 
 class PublishedFile(NamedTuple):
-    """A file that was published.
+    """A published file.
 
     Attributes:
-        name: its name.
+        name: the file's name.
         number: its number in the channel.
         size: its bytes.
-        new: False if it was published before, and nothing was done.
+        new: False if it was already published.
     """
 
     name: str
@@ -147,14 +147,14 @@ class PublishedFile(NamedTuple):
 
 
 class FileStatus(NamedTuple):
-    """A file of a channel that not all have read.
+    """A file of a channel that not all readers have finished.
 
     Attributes:
-        name: its name.
-        number: its number.
-        size: the bytes that are published so far.
-        complete: whether that is all of it.
-        offsets: for each reader the byte from which it would go on; the size once it is done.
+        name: the file's name.
+        number: its number in the channel.
+        size: the bytes published so far.
+        complete: whether the whole file is published.
+        offsets: for each reader the byte at which it would continue; the size once it is done.
     """
 
     name: str
@@ -168,13 +168,13 @@ class ChannelStatus(NamedTuple):
     """A channel of files.
 
     Attributes:
-        readers: its readers.
-        byte_limit: the most bytes that are held.
-        held: the bytes that are held, or reserved by publishers.
-        closed: whether nothing more is published.
-        open: how many files each reader has not finished.
-        files: the files that not all have finished, in order.
-        failed: why files were given up, by reader and file name.
+        readers: the names of its readers.
+        byte_limit: the most bytes that it holds.
+        held: the bytes that it holds, or that publishers have reserved.
+        closed: whether publishing has ended.
+        open: the number of files that each reader has not finished.
+        files: the files that not all readers have finished, in order.
+        failed: why readers gave files up, by reader and file name.
     """
 
     readers: list[str]
@@ -191,11 +191,11 @@ class LeasedFile:
     """A file that is leased to this process; made by `Files.take`.
 
     Attributes:
-        channel, reader, name: what it is.
+        channel, reader, name: identify the file.
         number: its number in the channel.
-        attempts: how often it was taken by this reader, this time included.
-        position: from where on it was not consumed yet: whatever was given out before the latest
-            page of blocks, lines or records.
+        attempts: how often this reader has leased it, including this time.
+        position: where unconsumed data begins: after all but the latest page of blocks, lines or
+            records.
     """
 
     channel: str
@@ -210,7 +210,7 @@ class LeasedFile:
     _complete: bool = field(repr=False)
     _chunk: int = field(repr=False)
     _extend_at: float = field(repr=False)  # when the lease is extended by the next read
-    _ended: bool = field(default=False, repr=False)  # all of it was given out
+    _ended: bool = field(default=False, repr=False)  # all of it was read
 
 
 class Files(Structure[Face]):
@@ -229,12 +229,11 @@ class Files(Structure[Face]):
             files.done(file)
 
     Args:
-        driver: what runs its operations.
-        component: where they live.
+        driver: runs its operations.
+        component: the component of the channels.
         name: the prefix of their keys.
-        attempts: how often a file is taken by a reader before it is given up, 1 to 1,000.
-        now: returns the time, in seconds since 1970, instead of the servers; for tests.
-        monotonic: returns local seconds that never go back.
+        attempts: how often a reader leases a file before it gives the file up, 1 to 1,000.
+        clock: tells the time.
     """
 
     def __init__(
@@ -243,14 +242,12 @@ class Files(Structure[Face]):
         component: str,
         name: str = "files",
         attempts: int = ATTEMPTS,
-        now: Callable[[], float] | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: ServerClock | None = None,
     ) -> None:
         super().__init__(driver, component, check_prefix(name))
         check_integer(name, "attempts", attempts, 1, 1000)
         self._attempts = attempts
-        self._now = now
-        self._monotonic = monotonic
+        self._clock = clock or ServerClock()
 
     @property
     def deferred(self) -> Files[Deferred]:
@@ -271,16 +268,16 @@ class Files(Structure[Face]):
         """Create a channel.
 
         Args:
-            channel: its name.
-            readers: the names of those who read every file, 1 to 100.
-            byte_limit: the most bytes that are held, in all shards together.
+            channel: the channel's name.
+            readers: the names of the readers, 1 to 100; each reads every file.
+            byte_limit: the most bytes that the channel holds, on all shards together.
             chunk_size: the bytes of a chunk, 1 to 64 MiB.
 
         Returns:
-            False if it exists, with the same parameters.
+            False if it exists with the same parameters.
 
         Raises:
-            ParameterMismatchError: it exists with others.
+            ParameterMismatchError: it exists with other parameters.
 
         Cost: one exchange.
         """
@@ -294,21 +291,21 @@ class Files(Structure[Face]):
         [reply] = yield [call]
         if reply[0] == 1:
             return True
-        found = [part.decode() for part in reply[1:]]
-        if found != [text, str(byte_limit), str(chunk_size)]:
+        stored = [part.decode() for part in reply[1:]]
+        if stored != [text, str(byte_limit), str(chunk_size)]:
             raise ParameterMismatchError(
-                f"{self.name}: channel {channel!r} has readers={found[0]}, byte_limit={found[1]}, "
-                f"chunk_size={found[2]}",
-                "give the same, or delete the channel",
+                f"{self.name}: channel {channel!r} has readers={stored[0]}, "
+                f"byte_limit={stored[1]}, chunk_size={stored[2]}",
+                "use the same parameters, or delete the channel",
             )
         return False
 
     @operation
     def close(self, channel: str) -> Operation[bool]:
-        """Close a channel: readers end once they have read what was published before.
+        """Close a channel: readers end once they have read its files.
 
         Returns:
-            False if it was closed.
+            False if it was already closed.
 
         Raises:
             ChannelError: there is no such channel.
@@ -321,12 +318,12 @@ class Files(Structure[Face]):
 
     @operation
     def status(self, channel: str) -> Operation[ChannelStatus]:
-        """Return what a channel holds, and how far its readers are.
+        """Return a channel's contents and its readers' progress.
 
         Raises:
             ChannelError: there is no such channel.
 
-        Cost: one exchange, O(n) for n files that not all have finished.
+        Cost: one exchange, O(n) for n files that not all readers have finished.
         """
         keys = self._keys(channel)
         reads = [self._at(keys[n], "HGETALL", keys[n]) for n in (0, 1, 2, 3, 8)]
@@ -355,9 +352,9 @@ class Files(Structure[Face]):
 
     @operation
     def delete(self, channel: str) -> Operation[bool]:
-        """Remove a channel with all its files; return whether there was one.
+        """Remove a channel with all its files; return whether it existed.
 
-        Whoever reads or publishes meanwhile gets errors, and may leave chunks behind.
+        Concurrent readers and publishers get errors, and may leave chunks behind.
 
         Cost: two exchanges, and one for 1,000 chunks.
         """
@@ -365,11 +362,11 @@ class Files(Structure[Face]):
         reads = [self._at(keys[n], "HGETALL", keys[n]) for n in (0, 2)]
         state, stored = map(_fields, (yield reads))
         for field_ in stored:
-            number, _, what = field_.partition(":")
-            if what == "name":
+            number, _, kind = field_.partition(":")
+            if kind == "name":
                 freed = self._number(keys[2], stored, f"{number}:freed")
                 chunks = self._number(keys[2], stored, f"{number}:chunks")
-                # Also those that a publisher may be storing.
+                # Including chunks that a publisher may be storing.
                 yield from self._unlink(channel, int(number), freed, chunks + _MOST_CHUNKS)
         [garbage] = yield [self._at(keys[7], "ZRANGE", keys[7], 0, -1)]
         for entry in garbage:
@@ -390,29 +387,29 @@ class Files(Structure[Face]):
         lease: float = LEASE,
         progress: Callable[[int], object] | None = None,
     ) -> Operation[PublishedFile]:
-        """Publish a file, and wait for space as long as the channel is full.
+        """Publish a file, and wait for space while the channel is full.
 
         A file that is larger than the channel's limit is published as its readers report
         positions; see `checkpoint`. If a process dies while publishing, another one can call this
-        with the same name and content, and goes on where the first one was once its lease is over.
+        with the same name and content. It continues where the first one stopped, once its lease has
+        ended.
 
         Args:
             channel: the channel.
-            source: a path, or a binary file that can be read; to resume it must be seekable.
+            source: a path or a readable binary file, which must be seekable to resume.
             name: the file's name; by default that of the path.
-            timeout: the most seconds to wait for space or for another publisher at a time; None
-                for ever.
-            lease: the seconds after which another process may go on publishing the file: more than
-                it takes to read 4 MiB of the source.
+            timeout: the most seconds of a wait for space or for another publisher; None for ever.
+            lease: the seconds after which another process may continue publishing the file: more
+                than it takes to read 4 MiB of the source.
             progress: called with the bytes published so far.
 
         Returns:
-            What was published; ``new`` is False if there was a complete file of this name.
+            The published file; ``new`` is False if there was a complete file of this name.
 
         Raises:
             ChannelError: there is no such channel, or it is closed.
-            FileStalledError: no space in time, or all readers have given the file up.
-            FileLeaseLostError: another process has taken over, because this one was away too long.
+            FileStalledError: the wait for space timed out, or all readers gave the file up.
+            FileLeaseLostError: another process publishes the file, because this one's lease ended.
             OSError: the source cannot be read.
 
         Cost: for each 16 chunks, or 4 MiB, two exchanges.
@@ -443,12 +440,12 @@ class Files(Structure[Face]):
     ) -> Stream[PublishedFile]:
         """Publish the files of a directory in the order of their names; see `publish`.
 
-        Sub-directories are left out, and so are files that were published before.
+        Leaves out sub-directories, and files that were published before.
 
         Args:
             channel: the channel.
             path: the directory.
-            pattern: which files, such as ``*.log.gz``.
+            pattern: the files' names, such as ``*.log.gz``.
             timeout: see `publish`.
             lease: see `publish`.
             progress: see `publish`.
@@ -477,20 +474,20 @@ class Files(Structure[Face]):
         """Publish a file of lines in parts, so that several processes of a reader can share it.
 
         Each part ends with a line, and is a file of its own: ``access.log#0``, ``access.log#1``, ….
-        The same file gives the same parts each time. A file that is compressed with gzip is
-        published decompressed, as there are no lines to cut at otherwise.
+        The same file has the same parts each time. A gzip file is decompressed, so that it can be
+        cut at lines.
 
         Args:
             channel: the channel.
             path: the file, which is read twice.
-            part_size: about how many bytes a part has, decompressed: it goes on to the end of its
+            part_size: about the decompressed bytes of a part, which continues to the end of its
                 last line.
             timeout: see `publish`.
             lease: see `publish`.
             progress: called with the bytes of a part that are published so far.
 
         Raises:
-            UnreadableFileError: what is compressed is truncated or damaged; nothing is published.
+            UnreadableFileError: the gzip file is truncated or damaged; nothing is published.
         """
         limits = self._publisher_limits(timeout, lease)
         check_integer(self.name, "part_size", part_size, 1, 2**50)
@@ -509,21 +506,22 @@ class Files(Structure[Face]):
     def take(
         self, channel: str, reader: str, *, lease: float = LEASE, timeout: float | None = 0.0
     ) -> Operation[LeasedFile | None]:
-        """Lease the first file that a reader has not finished and nobody else has leased.
+        """Lease the first unleased file that a reader has not finished.
 
         Args:
             channel: the channel.
             reader: the reader's name.
-            lease: the seconds after which another process may take it, unless this one reads on.
+            lease: the seconds after which another process may lease it, unless this one continues
+                reading.
             timeout: the most seconds to wait for one; 0 not to wait, None to wait for ever.
 
         Returns:
-            The file; None if there is none in time, or the channel is closed and all is read.
+            The file; None if the wait timed out, or the channel is closed and all files are read.
 
         Raises:
             ChannelError: there is no such channel, or no such reader.
 
-        Cost: one exchange; while waiting one each ten seconds.
+        Cost: one exchange; while waiting, one every ten seconds.
         """
         return (yield from self._take(channel, reader, lease, timeout))[0]
 
@@ -531,9 +529,9 @@ class Files(Structure[Face]):
     def take_all(
         self, channel: str, reader: str, *, lease: float = LEASE, timeout: float | None = None
     ) -> Stream[LeasedFile]:
-        """Give out files, see `take`, until the channel is closed and all files are finished.
+        """Lease files, see `take`, until the channel is closed and all files are finished.
 
-        What is neither done, released nor failed is given out again when its lease ends.
+        A file without `done`, `release` or `fail` is leased again when its lease ends.
 
         Args:
             channel: the channel.
@@ -550,19 +548,19 @@ class Files(Structure[Face]):
 
     @stream
     def read(self, file: LeasedFile, *, raw: bool = False) -> Stream[bytes]:
-        """Give out what is left of a file, in blocks, decompressed if it is gzip.
+        """Iterate over the rest of a file in blocks, decompressed if it is gzip.
 
-        Extends the lease once a quarter of it has passed, and waits for what is still being
+        Extends the lease once a quarter of it has passed, and waits for data that is still being
         published.
 
         Args:
             file: the file.
-            raw: whether to give out the bytes as they were published.
+            raw: whether to return the bytes as they were published.
 
         Raises:
-            FileLeaseLostError: another process has taken it.
-            FileStalledError: it is incomplete, and nobody publishes it any more.
-            UnreadableFileError: it is truncated, or not what gzip writes.
+            FileLeaseLostError: the lease has ended, and another process may have leased the file.
+            FileStalledError: it is incomplete, and its publisher has stopped.
+            UnreadableFileError: it is truncated, or not gzip's output.
             DamagedDataError: a chunk is missing.
 
         Cost: one exchange for 16 chunks, or 4 MiB, from all their shards at once.
@@ -570,14 +568,14 @@ class Files(Structure[Face]):
         source = _FileReader(file, raw)
         while (blocks := (yield from self._next(source))) is not None:
             yield Page(blocks)
-            del blocks  # the next ones take its memory
+            del blocks  # so that the next ones can use its memory
             file.position = source.decoder.position()
 
     @stream
     def lines(self, file: LeasedFile) -> Stream[bytes]:
-        """Give out the lines that are left of a file, without their line feeds.
+        """Iterate over the remaining lines of a file, without their line feeds.
 
-        The last line may lack its line feed; there is no empty line after the last one.
+        The last line may lack its line feed; no empty line follows it.
 
         Args:
             file: the file; see `read`.
@@ -602,7 +600,7 @@ class Files(Structure[Face]):
 
     @stream
     def records(self, file: LeasedFile, size: int) -> Stream[bytes]:
-        """Give out the records of a fixed size that are left of a file.
+        """Iterate over the remaining records of a file, which have a fixed size.
 
         Args:
             file: the file; see `read`.
@@ -627,24 +625,24 @@ class Files(Structure[Face]):
 
     @operation
     def checkpoint(self, file: LeasedFile) -> Operation[None]:
-        """Report what was consumed: whoever takes the file later goes on from there.
+        """Report the position: the next process to lease the file continues from there.
 
-        Chunks that all readers are past are removed. With gzip these are those before the member
-        that is being read.
+        Chunks that all readers are past are removed. With gzip these are the chunks before the
+        current member.
 
         Raises:
-            FileLeaseLostError: another process has taken it.
+            FileLeaseLostError: the lease has ended, and another process may have leased the file.
 
-        Cost: one exchange, and two if chunks are to be removed.
+        Cost: one exchange, and two more to remove chunks.
         """
         yield from self._progress(file, "read", position=file.position)
 
     @operation
     def done(self, file: LeasedFile) -> Operation[None]:
-        """Report that a reader has finished a file. The last one of all readers removes it.
+        """Report that a reader has finished a file. The last reader removes it.
 
         Raises:
-            FileLeaseLostError: another process has taken it: what was read is read again.
+            FileLeaseLostError: the lease has ended, so another process reads the file again.
             InvalidArgumentError: the file was not read to its end.
 
         Cost: one exchange; for the last reader two more, and one for 1,000 chunks.
@@ -658,7 +656,7 @@ class Files(Structure[Face]):
 
     @operation
     def release(self, file: LeasedFile) -> Operation[None]:
-        """Give back a file, which does not count as an attempt.
+        """Release a file; this lease does not count as an attempt.
 
         Cost: one exchange.
         """
@@ -666,15 +664,15 @@ class Files(Structure[Face]):
 
     @operation
     def fail(self, file: LeasedFile, reason: str, *, retry: bool = True) -> Operation[bool]:
-        """Report that a file cannot be read: it is taken again, from the latest checkpoint.
+        """Report that a file cannot be read: it is leased again, from the latest checkpoint.
 
         Args:
             file: the file.
-            reason: why, for `status`; the first 1,000 characters are stored.
-            retry: False to give it up at once.
+            reason: the reason, for `status`; the first 1,000 characters are stored.
+            retry: False to give the file up now.
 
         Returns:
-            Whether it is given up for this reader: the last of the attempts has failed.
+            Whether this reader gives the file up, because the last attempt has failed.
 
         Cost: see `done`.
         """
@@ -699,7 +697,7 @@ class Files(Structure[Face]):
                 number = int(field_.partition(":")[0])
                 yield (yield from confirmed(partial(self._check_file, channel, keys, number)))
 
-    # ---- what the operations share
+    # ---- shared
 
     def _keys(self, channel: str) -> list[str]:
         base = f"{self.name}:{{{check_tag(self.name, 'channel', channel)}}}"
@@ -708,15 +706,12 @@ class Files(Structure[Face]):
     def _chunk_key(self, channel: str, number: int, chunk: int) -> str:
         return f"{self.name}:{{{channel}:{number}:{chunk}}}"
 
-    def _call(self, what: str, channel: str, *args: Argument, idempotent: bool = False) -> Command:
-        call = script(f"messaging/files_{what}")
+    def _call(self, step: str, channel: str, *args: Argument, idempotent: bool = False) -> Command:
+        call = script(f"messaging/files_{step}")
         return script_call(self.component, call, self._keys(channel), args, idempotent=idempotent)
 
-    def _time(self) -> Argument:
-        return "" if self._now is None else f"{self._now() * 1e6:.0f}"
-
     def _publisher_limits(self, timeout: float | None, lease: float) -> tuple[float, int]:
-        """Return the seconds to wait at most, and the microseconds of a publisher's lease."""
+        """Return a publisher's timeout in seconds, and its lease in microseconds."""
         seconds = check_seconds(self.name, "lease", lease, 0.001, 86_400)
         return wait_seconds(self.name, timeout), round(seconds * 1e6)
 
@@ -741,9 +736,9 @@ class Files(Structure[Face]):
         progress: Callable[[int], object] | None,
     ) -> Operation[PublishedFile]:
         timeout, lease = limits
-        claim, until = secrets.token_hex(8), self._monotonic() + timeout
+        claim, until = secrets.token_hex(8), self._clock.monotonic() + timeout
         while True:
-            begin = (self._time(), name, claim, lease)
+            begin = (self._clock.script_microseconds(), name, claim, lease)
             [reply] = yield [self._call("begin", channel, *begin, idempotent=True)]
             self._require(channel, reply[0])
             if reply[0] == -2:
@@ -752,7 +747,7 @@ class Files(Structure[Face]):
                 return PublishedFile(name, reply[1], 0, False)
             if reply[0] > 0:
                 break
-            left = until - self._monotonic()
+            left = until - self._clock.monotonic()
             if left <= 0:
                 raise FileStalledError(
                     f"{self.name}: another process publishes {shown(name)}", "wait for it"
@@ -761,7 +756,7 @@ class Files(Structure[Face]):
         number, chunks, size, chunk_size = reply
         if size or isinstance(file, _FilePart):
             yield Call(file.seek, (size,))
-        # After a shorter chunk nothing comes: all was stored, and only not said to be complete.
+        # A shorter chunk is the last: all is stored, but not yet reported as complete.
         ended = size % chunk_size > 0
         upload = _Upload(channel, name, number, claim, lease, chunks, size, ended=ended)
         while True:
@@ -783,36 +778,36 @@ class Files(Structure[Face]):
                 return PublishedFile(name, number, upload.size, True)
 
     def _reserve(self, upload: _Upload, timeout: float) -> Operation[int]:
-        """Reserve space for as many of the chunks that were read as there is; at least for one."""
+        """Reserve space for the chunks that were read, at least for one; return their number."""
         if not upload.read:
             return 0
         keys = self._keys(upload.channel)
         sizes = [len(data) for data in upload.read]
 
         def attempt(waiting: str) -> Operation[tuple[int, float]]:
-            # Whoever waits stays the publisher.
+            # Each attempt extends the publisher's lease.
             return (yield from self._advance(upload, sizes, waiting)), upload.lease / 4e6
 
-        found = yield from wait_for(
-            self.component, keys[0], keys[10], attempt, timeout, self._monotonic
+        reserved = yield from wait_for(
+            self.component, keys[0], keys[10], attempt, timeout, self._clock.monotonic
         )
-        if not found:
+        if not reserved:
             raise FileStalledError(
                 f"{self.name}: channel {upload.channel!r} has had no space for "
                 f"{shown(upload.name)} for {timeout:g} seconds",
-                "see with status() which reader lags behind; a file that is larger than the limit "
+                "see in status() which reader lags behind; a file that is larger than the limit "
                 "needs readers that call checkpoint()",
             )
-        return found
+        return reserved
 
     def _advance(
         self, upload: _Upload, sizes: Sequence[int], waiting: str, *, done: bool = False
     ) -> Operation[int]:
-        """Report what was stored, and reserve space; return for how many chunks."""
+        """Report stored chunks, and reserve space; return the number of reserved chunks."""
         call = self._call(
             "advance",
             upload.channel,
-            self._time(),
+            self._clock.script_microseconds(),
             upload.number,
             upload.claim,
             upload.lease,
@@ -826,15 +821,15 @@ class Files(Structure[Face]):
         [reply] = yield [call]
         if reply[0] == -1:
             raise FileLeaseLostError(
-                f"{self.name}: somebody else publishes {shown(upload.name)} now", "leave it to him"
+                f"{self.name}: another process publishes {shown(upload.name)} now",
+                "leave it to that process",
             )
         if reply[0] == -2:
             end = upload.chunks + upload.stored
             yield from self._unlink(upload.channel, upload.number, upload.chunks, end)
             raise FileStalledError(
-                f"{self.name}: all readers have given up {shown(upload.name)}, or the channel was "
-                "deleted",
-                "see status(), and publish it again under another name",
+                f"{self.name}: all readers gave up {shown(upload.name)}, or the channel is deleted",
+                "see status(), and publish the file again under another name",
             )
         upload.chunks += upload.stored
         upload.size += upload.stored_bytes
@@ -849,20 +844,26 @@ class Files(Structure[Face]):
         microseconds = round(check_seconds(self.name, "lease", lease, 0.001, 86_400) * 1e6)
         seconds = wait_seconds(self.name, timeout)
         keys, claim = self._keys(channel), secrets.token_hex(8)
-
         taken_at = 0.0
 
         def attempt(waiting: str) -> Operation[tuple[Any, float]]:
             nonlocal taken_at
-            taken_at = self._monotonic()
-            args = (self._time(), reader, microseconds, claim, self._attempts, waiting)
+            taken_at = self._clock.monotonic()
+            args = (
+                self._clock.script_microseconds(),
+                reader,
+                microseconds,
+                claim,
+                self._attempts,
+                waiting,
+            )
             [reply] = yield [self._call("take", channel, *args)]
             if reply[0] == 0 and not reply[2]:
                 return None, seconds_until(reply[1])
             return reply, 0.0
 
         reply = yield from wait_for(
-            self.component, keys[0], keys[9], attempt, seconds, self._monotonic
+            self.component, keys[0], keys[9], attempt, seconds, self._clock.monotonic
         )
         if reply is None:
             return None, False
@@ -870,7 +871,7 @@ class Files(Structure[Face]):
         if reply[0] == -2:
             raise ChannelError(
                 f"{self.name}: channel {channel!r} has no reader {shown(reader)}",
-                "see status(); readers are named when a channel is created",
+                "use a reader that status() lists; create() defines the readers",
             )
         if reply[0] == 0:
             return None, True
@@ -903,14 +904,15 @@ class Files(Structure[Face]):
                     self._chunk_key(file.channel, file.number, n) for n in range(source.chunk, end)
                 ]
                 batch = [self._at(key, "GET", key) for key in keys]
-                reports = not file._complete or self._monotonic() >= file._extend_at
+                reports = not file._complete or self._clock.monotonic() >= file._extend_at
                 if reports:
                     batch.append(self._report(file, "read"))
                 data = list((yield batch))
                 if reports:
                     yield from self._heard(file, data.pop())
                 if None in data:
-                    yield from self._progress(file, "read")  # whoever has the lease may be done
+                    # If another process has finished the file, the lease is lost.
+                    yield from self._progress(file, "read")
                     missing = keys[data.index(None)]
                     raise damage(self.component, missing, "nothing", "a chunk of a file")
                 data[0] = data[0][source.offset :]
@@ -939,13 +941,13 @@ class Files(Structure[Face]):
             left = seconds_until(reply[2])
             if left <= 0:
                 raise FileStalledError(
-                    f"{self.name}: file {shown(file.name)} is incomplete, and nobody publishes it",
-                    "publish it again under its name, which goes on where it was",
+                    f"{self.name}: file {shown(file.name)} is incomplete, and has no publisher",
+                    "publish it again under its name, which continues where it stopped",
                 )
             return False, min(left, file._lease / 3e6)
 
         yield from wait_for(
-            self.component, keys[0], keys[9], attempt, LONGEST_WAIT, self._monotonic
+            self.component, keys[0], keys[9], attempt, LONGEST_WAIT, self._clock.monotonic
         )
 
     def _progress(self, file: LeasedFile, what: str, **more: Any) -> Operation[Reply]:
@@ -963,11 +965,11 @@ class Files(Structure[Face]):
         attempts: int | None = None,
         waiting: str = "",
     ) -> Command:
-        file._extend_at = self._monotonic() + file._lease / 4e6
+        file._extend_at = self._clock.monotonic() + file._lease / 4e6
         return self._call(
             "progress",
             file.channel,
-            self._time(),
+            self._clock.script_microseconds(),
             file.number,
             file.reader,
             file._claim,
@@ -984,15 +986,15 @@ class Files(Structure[Face]):
     def _heard(self, file: LeasedFile, reply: Reply) -> Operation[None]:
         if reply[0] < 0:
             raise FileLeaseLostError(
-                f"{self.name}: the lease of file {shown(file.name)} has ended, and others may "
-                f"have taken it",
-                "give a longer lease than it takes to process a page",
+                f"{self.name}: the lease of file {shown(file.name)} has ended, and another process "
+                f"may have leased it",
+                "set a longer lease than processing a page takes",
             )
         file._chunks, file._complete = reply[0], bool(reply[1])
         yield from self._remove(file.channel, reply[3])
 
     def _remove(self, channel: str, garbage: Sequence[bytes]) -> Operation[None]:
-        """Remove chunks that all readers are past, and report it."""
+        """Remove chunks that all readers are past, and report their removal."""
         for entry in garbage:
             yield from self._unlink(channel, *map(int, entry.split(b":")))
         if garbage:
@@ -1005,9 +1007,9 @@ class Files(Structure[Face]):
 
     def _readers(self, key: str, text: str) -> list[str]:
         try:
-            found = json.loads(text)
-            if isinstance(found, list) and all(isinstance(name, str) for name in found):
-                return found
+            names = json.loads(text)
+            if isinstance(names, list) and all(isinstance(name, str) for name in names):
+                return names
         except ValueError:
             pass
         raise damage(self.component, key, f"readers={shown(text)}", "names as JSON")
@@ -1026,27 +1028,26 @@ class Files(Structure[Face]):
         size = self._number(keys[2], stored, f"{number}:size")
         offsets = {}
         for reader in readers:
-            said = positions.get(f"{number}:{reader}", "")
-            done = said == "done"
-            offsets[reader] = size if done else FilePosition.parse(said.encode()).offset
+            stored_at = positions.get(f"{number}:{reader}", "")
+            done = stored_at == "done"
+            offsets[reader] = size if done else FilePosition.parse(stored_at.encode()).offset
         complete = stored.get(f"{number}:done") == "1"
         return FileStatus(stored[f"{number}:name"], number, size, complete, offsets)
 
     def _check_types(self, keys: Sequence[str]) -> Operation[Suspicions]:
         notes: Suspicions = []
         reads = [self._at(key, name, key) for name, key in zip(_READS, keys, strict=True)]
-        yield from read_or_note(reads, notes, "delete(channel), and publish again", "what it holds")
+        yield from read_or_note(reads, notes, "delete(channel), and publish again", "its contents")
         return notes
 
     def _check_file(self, channel: str, keys: Sequence[str], number: int) -> Operation[Suspicions]:
-        """Check that the chunks of a file are there, and as long as they were."""
+        """Check that the chunks of a file exist, with their right lengths."""
         key = keys[2]
-        names = [f"{number}:{what}" for what in ("chunks", "size", "freed")]
-        reads = [
+        names = [f"{number}:{name}" for name in ("chunks", "size", "freed")]
+        [texts, text] = yield [
             self._at(key, "HMGET", key, *names),
             self._at(keys[0], "HGET", keys[0], "chunk"),
         ]
-        [texts, text] = yield reads
         chunks, size, freed = (
             stored_integer(self.component, key, name, value or b"0")
             for name, value in zip(names, texts, strict=True)
@@ -1054,9 +1055,9 @@ class Files(Structure[Face]):
         chunk = stored_integer(self.component, keys[0], "chunk", text, 1)
         notes: Suspicions = []
         for page in pages(range(freed, chunks), 1000):
-            found = [self._chunk_key(channel, number, n) for n in page]
-            lengths = yield Columns(self.component, "STRLEN", found)
-            for n, each, length in zip(page, found, lengths, strict=True):
+            chunk_keys = [self._chunk_key(channel, number, n) for n in page]
+            lengths = yield Columns(self.component, "STRLEN", chunk_keys)
+            for n, each, length in zip(page, chunk_keys, lengths, strict=True):
                 expected = min(chunk, size - n * chunk)
                 if length != expected:
                     wrong = damage(self.component, each, f"{length} bytes", f"{expected}")
@@ -1066,7 +1067,7 @@ class Files(Structure[Face]):
 
 @dataclass
 class _Upload:
-    """A file that is being published: what was read, stored and reported of it."""
+    """The progress of publishing a file."""
 
     channel: str
     name: str
@@ -1091,7 +1092,7 @@ class _FileReader:
 
 
 class _FilePart:
-    """A range of a file that is open, read as if it were all of it."""
+    """A range of an open file, read like a file of its own."""
 
     def __init__(self, file: Any, start: int, end: int) -> None:
         self._file = file
@@ -1107,7 +1108,7 @@ class _FilePart:
 
 
 def _open_decoded(path: Path) -> Any:
-    """Open a file, which is decompressed while it is read if it is gzip."""
+    """Open a file, to read it decompressed if it is gzip."""
     file = path.open("rb")
     if file.peek(2)[:2] != b"\x1f\x8b":
         return file
@@ -1116,10 +1117,10 @@ def _open_decoded(path: Path) -> Any:
 
 
 def _cut_at_lines(file: Any, size: int) -> list[tuple[int, int]]:
-    """Return the ranges of a file's parts, each of about so many bytes and of whole lines."""
+    """Return the ranges of a file's parts: whole lines, each part of about ``size`` bytes."""
     ranges: list[tuple[int, int]] = []
     start = 0
-    # Only what is decompressed does not let anybody go beyond its end.
+    # Unlike a plain file, a gzip file cannot be read beyond its end.
     total = math.inf if isinstance(file, gzip.GzipFile) else os.fstat(file.fileno()).st_size
     try:
         while True:
@@ -1137,12 +1138,12 @@ def _cut_at_lines(file: Any, size: int) -> list[tuple[int, int]]:
 
 
 def _at_once(chunk_size: int) -> int:
-    """Return how many chunks are stored or read in one exchange."""
+    """Return the number of chunks in one exchange."""
     return min(_MOST_CHUNKS, max(1, _IN_FLIGHT // chunk_size))
 
 
 def _read_chunks(file: Any, size: int, count: int) -> list[bytes]:
-    """Read up to so many chunks; only the last one of a file is shorter."""
+    """Read up to ``count`` chunks; only the last one of a file is shorter."""
     chunks: list[bytes] = []
     while len(chunks) < count:
         parts, left = [], size

@@ -1,12 +1,12 @@
-"""Mailboxes: messages that wait for their recipient, however long he is away.
+"""Mailboxes: messages that wait for their recipient.
 
 ::
 
-    send ──► messages  ZSET  JSON by id ── fetch ──► leased  ZSET  id by when the lease ends
+    send ──► messages  ZSET  JSON by id ── fetch ──► leased  ZSET  id by the end of the lease
                  │                                     │   │
                  │ pop                     acknowledge │   │ release, or the lease ends
                  ▼                                     ▼   └──────► fetched again, before others
-                gone                                 gone
+              removed                               removed
 
 A mailbox has four keys with the hash tag of its owner, so it lives on one server, and each call is
 one script there; many mailboxes are spread over all shards::
@@ -14,21 +14,20 @@ one script there; many mailboxes are spread over all shards::
     mailbox:{anna}          ZSET  {"id":7,"at":1733000000.12,"sender":"ben","body":"hello"}  7
     mailbox:{anna}:leased   ZSET  7  1733000060120000
     mailbox:{anna}:state    HASH  format 1, last 7, next 7, bytes 63, dropped 0
-    mailbox:{anna}:waiters  SET   who waits for the next message
+    mailbox:{anna}:waiters  SET   readers that wait for the next message
 
 A message takes about 60 bytes more than its text. The state, about 100 bytes, stays when a mailbox
 is empty, so that an id is never used again.
 
 `Mailboxes.fetch` leases: a message is delivered at least once, and again if its reader dies.
-`Mailboxes.pop` removes: it is delivered at most once. Who is full either refuses, or drops its
-oldest message. All times are the server's.
+`Mailboxes.pop` removes: it is delivered at most once. A full mailbox either refuses a message, or
+drops its oldest one. All times are the server's.
 
-After Redis in Action, section 6.5.1, whose reader loses what it has popped when it dies.
+After Redis in Action, section 6.5.1, whose reader loses popped messages when it dies.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -72,6 +71,7 @@ from shardkit.structures.base.check import (
     suspected,
 )
 from shardkit.structures.base.damage import damage, stored_integer, stored_score
+from shardkit.structures.base.server_clock import ServerClock
 
 REFUSE = "refuse"
 DROP_OLDEST = "drop oldest"
@@ -82,12 +82,12 @@ _CLEARS = "clear(owner) removes all messages"
 
 
 class MailboxCounts(NamedTuple):
-    """What is in a mailbox.
+    """The contents of a mailbox.
 
     Attributes:
-        unread: messages that were not acknowledged or removed, leased ones among them.
-        leased: messages that were fetched and not acknowledged yet, also if the lease has ended.
-        dropped: how many were ever dropped because the mailbox was full.
+        unread: messages that were not acknowledged or removed, including leased ones.
+        leased: fetched messages that were not acknowledged, even after the lease has ended.
+        dropped: messages that were ever dropped because the mailbox was full.
         bytes: the size of the stored messages.
     """
 
@@ -109,17 +109,16 @@ class Mailboxes(Structure[Face]):
             mail.acknowledge("anna", [message])
 
     Args:
-        driver: what runs its operations.
-        component: where they live.
+        driver: runs its operations.
+        component: the component of the mailboxes.
         name: the prefix of their keys.
         limit: the most messages of a mailbox; None for no limit.
         byte_limit: the most bytes of a mailbox's messages, as stored; None for no limit.
-        policy: what `send` does when a mailbox is full: ``"refuse"``, or ``"drop oldest"``, leased
-            messages included.
-        now: returns the time, in seconds since 1970, instead of the servers; for tests.
-        monotonic: returns local seconds that never go back.
+        policy: how `send` treats a full mailbox: ``"refuse"``, or ``"drop oldest"``, even leased
+            messages.
+        clock: tells the time.
 
-    The limits are those of who sends; they are not stored.
+    Limits apply to the sending process; they are not stored.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -133,8 +132,7 @@ class Mailboxes(Structure[Face]):
         limit: int | None = None,
         byte_limit: int | None = None,
         policy: str = REFUSE,
-        now: Callable[[], float] | None = None,
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         super().__init__(undo_on_cancel(driver), component, check_prefix(name))
         for field, value in (("limit", limit), ("byte_limit", byte_limit)):
@@ -149,8 +147,7 @@ class Mailboxes(Structure[Face]):
             byte_limit or UNLIMITED,
             "drop" if policy == DROP_OLDEST else "refuse",
         )
-        self._now = now
-        self._monotonic = monotonic or time.monotonic
+        self._clock = clock or ServerClock()
 
     @property
     def deferred(self) -> Mailboxes[Deferred]:
@@ -165,15 +162,15 @@ class Mailboxes(Structure[Face]):
 
         Args:
             to: the mailbox's owner.
-            sender: who sends it.
-            body: what JSON can represent, at most 1 MiB.
+            sender: the sender's name.
+            body: data that JSON can represent, at most 1 MiB.
 
         Returns:
             The message's id; None if the mailbox is full and refuses.
 
         Raises:
-            InvalidArgumentError: the body is not for JSON, or too large.
-            ShardErrors: the server failed; the error says whether it may have been sent. It is not
+            InvalidArgumentError: JSON cannot represent the body, or the body is too large.
+            ShardErrors: the server failed; the error tells whether it may have been sent. It is not
                 sent a second time.
 
         Cost: one exchange, O(log n); O(log n) more for each message that is dropped.
@@ -187,13 +184,13 @@ class Mailboxes(Structure[Face]):
         """Send any number of messages, 1,000 an exchange, to any mailboxes.
 
         Args:
-            messages: for each the mailbox's owner, the sender and the body; read as they are sent.
+            messages: tuples of the mailbox's owner, the sender and the body; read lazily.
 
         Returns:
-            For each its id, or None; see `send`.
+            The id of each, or None; see `send`.
 
         Raises:
-            InvalidArgumentError: a message is not valid; earlier pages were sent by then.
+            InvalidArgumentError: a message is not valid; earlier pages were already sent.
             ShardErrors: some servers failed; the others have the messages of this page.
         """
         ids: list[int | None] = []
@@ -204,21 +201,18 @@ class Mailboxes(Structure[Face]):
             for n, (to, sender, body) in enumerate(page):
                 places.setdefault(to, []).append(n)
                 sent.append(encode_message(self.name, sender, body))
-            batch = [self._send(to, [sent[n] for n in found]) for to, found in places.items()]
+            batch = [self._send(to, [sent[n] for n in at]) for to, at in places.items()]
             replies = yield batch
-            given: list[int | None] = [None] * len(page)
-            for found, reply in zip(places.values(), replies, strict=True):
-                for n, id_ in zip(found, reply, strict=True):
-                    given[n] = id_ or None
-            ids += given
+            page_ids: list[int | None] = [None] * len(page)
+            for at, reply in zip(places.values(), replies, strict=True):
+                for n, id_ in zip(at, reply, strict=True):
+                    page_ids[n] = id_ or None
+            ids += page_ids
         return ids
 
     @operation
     def unread(self, owner: str) -> Operation[int]:
-        """Return how many messages were not acknowledged or removed yet.
-
-        Cost: one exchange, O(1).
-        """
+        """Return the number of messages not acknowledged or removed. Cost: one exchange, O(1)."""
         [count] = yield from self._unread([owner])
         return count
 
@@ -238,25 +232,25 @@ class Mailboxes(Structure[Face]):
         lease: float = LEASE,
         timeout: float | None = 0.0,
     ) -> Operation[list[Message]]:
-        """Lease the oldest messages that nobody has leased: each is delivered at least once.
+        """Lease the oldest unleased messages: each is delivered at least once.
 
         Args:
             owner: the mailbox's owner.
             limit: the most messages, 1 to 1,000.
-            lease: the seconds after which they are fetched again, if not acknowledged.
+            lease: the seconds after which unacknowledged messages are fetched again.
             timeout: the most seconds to wait for a message; 0 not to wait, None to wait for ever.
 
         Returns:
-            The messages, oldest first; those come first whose lease has ended.
+            The messages, oldest first; messages with an ended lease come before others.
 
         Raises:
             InvalidArgumentError: an argument is out of range.
-            DamagedDataError: something stored is not a message. `acknowledge` with its id, which
-                the error names, removes it.
+            DamagedDataError: a stored value is not a message. `acknowledge` with its id, which the
+                error contains, removes it.
 
         Cancelling an async call releases the messages that it did not return.
 
-        Cost: one exchange, O(limit log n); while waiting one each ten seconds.
+        Cost: one exchange, O(limit log n); while waiting, one every ten seconds.
         """
         microseconds = round(check_seconds(self.name, "lease", lease, 0.001, LONGEST_LEASE) * 1e6)
         return (yield from self._fetch(owner, limit, microseconds, timeout))
@@ -267,7 +261,7 @@ class Mailboxes(Structure[Face]):
     ) -> Operation[list[Message]]:
         """Remove and return the oldest messages: each is delivered at most once.
 
-        What is returned is lost if this process dies, or its connection breaks, before it is used.
+        Messages are lost if this process dies, or its connection breaks, before they are used.
 
         Args:
             owner: the mailbox's owner.
@@ -276,15 +270,15 @@ class Mailboxes(Structure[Face]):
 
         Cancelling an async call puts back the messages that it did not return.
 
-        Cost: one exchange, O(limit log n); while waiting one each ten seconds.
+        Cost: one exchange, O(limit log n); while waiting, one every ten seconds.
         """
         return (yield from self._fetch(owner, limit, 0, timeout))
 
     @stream
     def pop_all(self, owner: str) -> Stream[Message]:
-        """Remove and give out all messages, 1,000 an exchange, as `pop` does."""
-        while found := (yield from self._fetch(owner, MOST_AT_ONCE, 0, 0)):
-            yield Page(found)
+        """Remove and return all messages, 1,000 an exchange, as `pop` does."""
+        while messages := (yield from self._fetch(owner, MOST_AT_ONCE, 0, 0)):
+            yield Page(messages)
 
     @operation
     def acknowledge(self, owner: str, messages: Iterable[int | Message]) -> Operation[int]:
@@ -295,19 +289,23 @@ class Mailboxes(Structure[Face]):
             messages: the messages or their ids.
 
         Returns:
-            How many there were. Also after a lease has ended, unless somebody else has acknowledged
-            them by then.
+            The number of messages that existed. A message may be acknowledged after its lease has
+            ended.
 
         Cost: one exchange for 1,000 messages, O(log n) each.
         """
-        return (yield from self._acknowledge(owner, ids_of(self.name, messages)))
+        removed = 0
+        for page in pages(ids_of(self.name, messages), MOST_AT_ONCE):
+            [count] = yield [self._call("acknowledge", owner, *page)]
+            removed += count
+        return removed
 
     @operation
     def release(self, owner: str, messages: Iterable[int | Message]) -> Operation[int]:
-        """Give back leased messages that were not processed: the next `fetch` gets them.
+        """Release leased messages that were not processed: the next `fetch` returns them.
 
         Returns:
-            How many were leased.
+            The number of messages that were leased.
 
         Cost: one exchange for 1,000 messages, O(log n) each.
         """
@@ -322,7 +320,7 @@ class Mailboxes(Structure[Face]):
 
     @operation
     def counts(self, owner: str) -> Operation[MailboxCounts]:
-        """Return what is in a mailbox. Cost: one exchange, O(1)."""
+        """Return the contents of a mailbox. Cost: one exchange, O(1)."""
         messages, leased, state, _ = self._keys(owner)
         reads = (
             self._at(messages, "ZCARD", messages),
@@ -338,7 +336,7 @@ class Mailboxes(Structure[Face]):
 
     @operation
     def clear(self, owner: str) -> Operation[int]:
-        """Remove all messages of a mailbox, 1,000 an exchange; return how many there were."""
+        """Remove all messages of a mailbox, 1,000 an exchange; return their number."""
         removed = 0
         while True:
             [count] = yield [self._call("clear", owner, MOST_AT_ONCE)]
@@ -362,32 +360,29 @@ class Mailboxes(Structure[Face]):
         while True:
             read = partial(self._messages_after, keys[0], id_)
             try:
-                found = yield from read()
-            except DamagedDataError:  # of an id that cannot be there is no next one
+                page = yield from read()
+            except DamagedDataError:  # there is no id after an impossible one
                 yield (yield from confirmed(partial(self._suspected, read)))
                 return
             wrong = yield from confirmed(partial(self._check_messages, keys, id_))
             yield wrong
-            if not found:
+            if not page:
                 break
-            id_ = found[-1][0]
+            id_ = page[-1][0]
         yield (yield from confirmed(partial(self._check_bytes, keys)))
 
-    # ---- what the operations share
+    # ---- shared
 
     def _keys(self, owner: str) -> tuple[str, str, str, str]:
         base = f"{self.name}:{{{check_tag(self.name, 'owner', owner)}}}"
         return base, f"{base}:leased", f"{base}:state", f"{base}:waiters"
 
-    def _call(self, what: str, owner: str, *args: Argument, idempotent: bool = False) -> Command:
-        call = script(f"messaging/mailbox_{what}")
+    def _call(self, action: str, owner: str, *args: Argument, idempotent: bool = False) -> Command:
+        call = script(f"messaging/mailbox_{action}")
         return script_call(self.component, call, self._keys(owner), args, idempotent=idempotent)
 
-    def _time(self) -> Argument:
-        return "" if self._now is None else f"{self._now() * 1e6:.0f}"
-
     def _send(self, to: str, messages: Sequence[bytes]) -> Command:
-        return self._call("send", to, self._time(), *self._limits, *messages)
+        return self._call("send", to, self._clock.script_microseconds(), *self._limits, *messages)
 
     def _unread(self, owners: Sequence[str]) -> Operation[list[int]]:
         keys = [self._keys(owner)[0] for owner in owners]
@@ -411,12 +406,14 @@ class Mailboxes(Structure[Face]):
             return [self._call("release", owner, *args)]
 
         def attempt(waiting: str) -> Operation[tuple[list[tuple[bytes, bytes]], float]]:
-            fetch = self._call("fetch", owner, self._time(), limit, lease, waiting)
+            fetch = self._call(
+                "fetch", owner, self._clock.script_microseconds(), limit, lease, waiting
+            )
             [(ids, stored, left)] = yield UndoableBatch([fetch], undo)
             return list(zip(ids, stored, strict=True)), seconds_until(left)
 
-        found = yield from wait_for(
-            self.component, keys[0], keys[3], attempt, seconds, self._monotonic
+        rows = yield from wait_for(
+            self.component, keys[0], keys[3], attempt, seconds, self._clock.monotonic
         )
         remedy = f"acknowledge({owner!r}, [id]) removes it"
         try:
@@ -428,32 +425,25 @@ class Mailboxes(Structure[Face]):
                     stored,
                     remedy,
                 )
-                for id_, stored in found
+                for id_, stored in rows
             ]
-        except DamagedDataError:  # the others are not lost with it
-            args = [part for id_, stored in found for part in (id_, b"" if lease else stored)]
+        except DamagedDataError:  # the others must not be lost with it
+            args = [part for id_, stored in rows for part in (id_, b"" if lease else stored)]
             yield [self._call("release", owner, *args)]
             raise
-
-    def _acknowledge(self, owner: str, ids: Sequence[int]) -> Operation[int]:
-        removed = 0
-        for page in pages(ids, MOST_AT_ONCE):
-            [count] = yield [self._call("acknowledge", owner, *page)]
-            removed += count
-        return removed
 
     def _check_types(self, keys: tuple[str, str, str, str]) -> Operation[Suspicions]:
         notes: Suspicions = []
         names = ("ZCARD", "ZCARD", "HLEN", "SCARD")
         reads = [self._at(key, name, key) for name, key in zip(names, keys, strict=True)]
-        yield from read_or_note(reads, notes, "delete the key", "what it holds")
+        yield from read_or_note(reads, notes, "delete the key", "its contents")
         return notes
 
     def _check_last(self, keys: tuple[str, str, str, str]) -> Operation[Suspicions]:
         return (yield from suspected(self._last(keys[2]), _CLEARS))
 
     def _last(self, key: str) -> Operation[int]:
-        """Return the last id that was given."""
+        """Return the last issued id."""
         [last] = yield [self._at(key, "HGET", key, "last")]
         return stored_integer(self.component, key, "last", last or b"0")
 
@@ -465,10 +455,10 @@ class Mailboxes(Structure[Face]):
         )
         [(messages, text)] = yield [Transaction(self.component, keys[0], reads)]
         held, notes = sum(map(len, messages)), Suspicions()
-        said = text == b"%d" % held or (not held and text is None)
-        if len(messages) <= MOST_AT_ONCE and not said:
-            found = "no bytes" if text is None else f"bytes={shown(text)}"
-            notes.append(Suspicion(damage(self.component, keys[2], found, f"{held}"), _CLEARS))
+        right = text == b"%d" % held or (not held and text is None)
+        if len(messages) <= MOST_AT_ONCE and not right:
+            counted = "no bytes" if text is None else f"bytes={shown(text)}"
+            notes.append(Suspicion(damage(self.component, keys[2], counted, f"{held}"), _CLEARS))
         return notes
 
     def _suspected(self, read: Callable[[], Operation[Any]]) -> Operation[Suspicions]:
@@ -481,11 +471,11 @@ class Mailboxes(Structure[Face]):
         return [(score(flat[n + 1]), flat[n]) for n in range(0, len(flat), 2)]
 
     def _check_messages(self, keys: tuple[str, str, str, str], after: int) -> Operation[Suspicions]:
-        """Check that messages are what was sent, and have ids that were given."""
-        found = yield from self._messages_after(keys[0], after)
+        """Check that messages can be read, and that their ids were issued."""
+        page = yield from self._messages_after(keys[0], after)
         most = yield from self._last(keys[2])
         notes: Suspicions = []
-        for id_, stored in found:
+        for id_, stored in page:
             try:
                 decode_message(self.component, keys[0], id_, stored)
             except DamagedDataError as error:

@@ -1,10 +1,10 @@
-"""Messages of mailboxes and chats: JSON, with the id and the time that the server gives them.
+"""Messages of mailboxes and chats: JSON, with an id and a time from the server.
 
 ::
 
     {"id":7,"at":1733000000.123456,"sender":"anna","body":"hello"}
 
-Readers ignore further fields. Each key of messages has a state beside it with the format.
+Readers ignore further fields. The state beside each key of messages has the format.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Message(NamedTuple):
 
     Attributes:
         id: its number there: from 1, increasing, never used again.
-        sender: who sent it.
-        body: what was sent.
-        at: when the server took it, in seconds since 1970.
+        sender: the sender's name.
+        body: the content.
+        at: when the server received it, in seconds since 1970.
     """
 
     id: int
@@ -41,10 +41,11 @@ class Message(NamedTuple):
 
 
 def encode_message(owner: str, sender: str, body: Any) -> bytes:
-    """Return the part of a stored message that its sender says: all but the id and the time.
+    """Return the sender's part of a stored message: all but the id and the time.
 
     Raises:
-        InvalidArgumentError: the sender is not text, or the body is not for JSON or too large.
+        InvalidArgumentError: the sender is not text, or JSON cannot represent the body, or the body
+            is too large.
     """
     if not isinstance(sender, str):
         raise InvalidArgumentError(f"{owner}: sender={shown(sender)}", "give text")
@@ -64,7 +65,7 @@ def encode_message(owner: str, sender: str, body: Any) -> bytes:
     if len(sent) > LONGEST_BODY:
         raise InvalidArgumentError(
             f"{owner}: a message of {shown(sender)} takes {len(sent):,} bytes",
-            f"at most {LONGEST_BODY:,}: store the data elsewhere, and send its key",
+            f"send at most {LONGEST_BODY:,}: store the data elsewhere, and send its key",
         )
     return sent
 
@@ -73,11 +74,11 @@ def decode_message(component: str, key: str, id_: int, stored: bytes, remedy: st
     """Return a stored message.
 
     Raises:
-        DamagedDataError: it is not one, or has another id.
+        DamagedDataError: it is not a message, or has another id.
     """
     try:
-        found = json.loads(stored)
-        message = Message(found["id"], found["sender"], found["body"], found["at"])
+        fields = json.loads(stored)
+        message = Message(fields["id"], fields["sender"], fields["body"], fields["at"])
         if message.id == id_ and isinstance(message.sender, str):
             return message
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -86,10 +87,10 @@ def decode_message(component: str, key: str, id_: int, stored: bytes, remedy: st
 
 
 def ids_of(owner: str, messages: Iterable[int | Message]) -> list[int]:
-    """Return the ids of messages, given as such or as ids.
+    """Return the ids of messages that are given as messages or ids.
 
     Raises:
-        InvalidArgumentError: one is no id.
+        InvalidArgumentError: one is not an id.
     """
     ids = [each.id if isinstance(each, Message) else each for each in messages]
     for id_ in ids:
@@ -101,7 +102,7 @@ def check_seconds(owner: str, field: str, value: float, least: float, most: floa
     """Return an argument in seconds.
 
     Raises:
-        InvalidArgumentError: it is no number, or out of range.
+        InvalidArgumentError: it is not a number, or out of range.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not least <= value <= most:
@@ -112,17 +113,17 @@ def check_seconds(owner: str, field: str, value: float, least: float, most: floa
 
 
 def wait_seconds(owner: str, timeout: float | None) -> float:
-    """Return the argument ``timeout``; None is for ever."""
+    """Return the argument ``timeout``; None means for ever."""
     if timeout is None:
         return LONGEST_WAIT
     return check_seconds(owner, "timeout", timeout, 0, LONGEST_WAIT)
 
 
 def check_tag(owner: str, field: str, name: str) -> str:
-    """Check what becomes the hash tag of keys, such as a mailbox's owner.
+    """Check a name that becomes the hash tag of keys, such as a mailbox's owner.
 
     Raises:
-        InvalidArgumentError: it is no name, or has braces.
+        InvalidArgumentError: it is not a name, or has braces.
     """
     check_name(name)
     if "{" in name or "}" in name:
@@ -136,7 +137,7 @@ def check_prefix(name: str) -> str:
     """Check the prefix of keys that have a hash tag of their own.
 
     Raises:
-        InvalidArgumentError: it is no name, or has braces.
+        InvalidArgumentError: it is not a name, or has braces.
     """
     check_name(name)
     if b"{" in key_bytes(name) or b"}" in key_bytes(name):

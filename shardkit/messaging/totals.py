@@ -1,4 +1,4 @@
-"""Totals of records: counted in the process, added once for each source, whoever dies when.
+"""Totals of records: counted in the process, added exactly once for each source.
 
 ::
 
@@ -9,10 +9,9 @@
 
 Totals are grouped, for example by day; a group's keys share a hash tag, so they are on one server.
 A source, such as a file, is divided into pages of increments in a fixed order. The script that adds
-a page also records that it did, so a flush that was killed between any two steps is repeated and
-goes on where it was: nothing is added twice, nothing is left out. That takes counts that are the
-same each time; the digest of all of them is recorded with the first page, and a repeat with other
-counts is refused.
+a page also records it, so a repeated flush continues after a crash at any step: nothing is added
+twice, nothing is left out. This requires the same counts each time. Their digest is recorded with
+the first page, and a repeat with other counts is refused.
 
 After Redis in Action, section 6.6.1, whose totals overwrite those of the file before.
 """
@@ -51,16 +50,16 @@ K = TypeVar("K", bound=Hashable)
 
 MOST_SHOWN = 10_000
 _AT_ONCE = 1000
-_MOST_KNOWN = 100_000  # addresses whose city is looked up once
+_MOST_KNOWN = 100_000  # addresses whose cities are cached
 
 
 class Total(NamedTuple):
-    """What a key of a tally counts for.
+    """A total that a record is counted in.
 
     Attributes:
-        group: what is added together, and lives on one server, such as a day.
-        kind: what is counted, such as ``country``.
-        member: which one of them.
+        group: totals that are added together and live on one server, such as a day.
+        kind: the kind of total, such as ``country``.
+        member: the member of the kind, such as ``Germany``.
     """
 
     group: str
@@ -80,14 +79,14 @@ class RecordTally(Generic[K]):
         tally = RecordTally(by_status, lambda key: [Total(key[0], "status", key[1])])
 
     Args:
-        key: returns what a record is counted by; None to skip it. Called for each record.
-        totals: returns what a key counts for. Called for each key, not for each record.
+        key: returns the key that a record is counted by; None to skip it. Called for each record.
+        totals: returns the totals of a key. Called once for each key.
 
     Attributes:
         counts: the number of records of each key.
         skipped: the number of records without a key.
 
-    Not thread-safe: make one for each source.
+    Not thread-safe: create one for each source.
     """
 
     def __init__(
@@ -103,8 +102,8 @@ class RecordTally(Generic[K]):
         counts: dict[K | None, int] = self.counts  # type: ignore[assignment]  # None is removed
         get, key = counts.get, self._key
         for record in records:
-            found = key(record)
-            counts[found] = get(found, 0) + 1
+            by = key(record)
+            counts[by] = get(by, 0) + 1
         self.skipped += counts.pop(None, 0)
 
     def totals(self) -> dict[str, dict[tuple[str, str], int]]:
@@ -124,7 +123,7 @@ def by_place(
 
     Args:
         cities: finds the cities: ``ip.local()``.
-        parse: returns the day and the address of a line; None to skip it.
+        parse: returns the day and the address of a line; None to skip the line.
     """
     find, known = cities.find, dict[Address, City | None]()
 
@@ -162,8 +161,8 @@ class Totals(Structure[Face]):
     """Totals by group, kind and member. Made by ``kit.totals``.
 
     Args:
-        driver: what runs its operations.
-        component: where they live; a group lives on the shard of its name.
+        driver: runs its operations.
+        component: the component; a group lives on the shard of its name.
         name: the prefix of their keys.
     """
 
@@ -179,19 +178,19 @@ class Totals(Structure[Face]):
     def flush(
         self, source: str, tally: RecordTally[Any], *, aggregator: str = ""
     ) -> Operation[bool]:
-        """Add the counts of a source, unless that was done before.
+        """Add the counts of a source, once.
 
         Args:
-            source: what was counted, such as the name of a file, or of a part of one.
+            source: the name of what was counted, such as a file or a part of one.
             tally: all of its counts.
-            aggregator: who counts; sources are added once for each.
+            aggregator: the name of the counting program; each adds a source once.
 
         Returns:
             Whether anything was added.
 
         Raises:
-            ParameterMismatchError: other counts of this source were added, or begun.
-            ShardErrors: a server failed. Call it again, until it returns.
+            ParameterMismatchError: other counts of this source were added, or started.
+            ShardErrors: a server failed. Call it again until it returns.
 
         Cost: one exchange for 1,000 totals of each group, all groups at once.
         """
@@ -222,7 +221,7 @@ class Totals(Structure[Face]):
         Args:
             group: the group, such as a day.
             kind: the kind, such as ``country``.
-            limit: how many, 1 to 10,000.
+            limit: the most members, 1 to 10,000.
 
         Cost: one exchange, O(log n + limit).
         """
@@ -244,7 +243,7 @@ class Totals(Structure[Face]):
 
     @stream
     def all(self, group: str, kind: str) -> Stream[tuple[str, int]]:
-        """Give out all members and their totals, in no order.
+        """Iterate over all members and their totals, in no order.
 
         Cost: one exchange for 1,000.
         """
@@ -257,39 +256,39 @@ class Totals(Structure[Face]):
 
     @operation
     def sources(self, group: str) -> Operation[dict[tuple[str, str], bool]]:
-        """Return which sources were added to a group, by aggregator and source, and if wholly.
+        """Return a group's sources, by aggregator and source: whether they were added completely.
 
         Cost: one exchange, O(n).
         """
         key = self._key(group, "done")
         [flat] = yield [self._at(key, "HGETALL", key)]
-        found = {}
-        for field, said in zip(flat[::2], flat[1::2], strict=True):
-            if field[:1] != b"[":  # the format, and what a later release adds
+        sources = {}
+        for field, progress in zip(flat[::2], flat[1::2], strict=True):
+            if field[:1] != b"[":  # the format, and fields of later releases
                 continue
             try:
                 aggregator, source = json.loads(field)
-                count, of, _ = said.split(b" ")
-                found[str(aggregator), str(source)] = int(count) == int(of)
+                count, of, _ = progress.split(b" ")
+                sources[str(aggregator), str(source)] = int(count) == int(of)
             except ValueError:
-                wrong = f"{shown(field)}={shown(said)}"
-                raise damage(self.component, key, wrong, "pages added of a source") from None
-        return found
+                wrong = f"{shown(field)}={shown(progress)}"
+                raise damage(self.component, key, wrong, "the added pages of a source") from None
+        return sources
 
     @operation
     def expire(self, group: str, seconds: int, *kinds: str) -> Operation[bool]:
-        """Make a group's totals of some kinds expire, and what is known of its sources.
+        """Make a group's totals of some kinds expire, and the record of its sources.
 
-        A source that is added again later is counted again. Cost: one exchange.
+        After that, a source that is added again is counted again. Cost: one exchange.
         """
         after = duration(self.name, seconds)
         keys = [self._key(group, "done"), *(self._of(group, kind) for kind in kinds)]
         return any((yield [self._at(key, "EXPIRE", key, after, idempotent=True) for key in keys]))
 
-    # ---- what the operations share
+    # ---- shared
 
-    def _key(self, group: str, what: str) -> str:
-        return f"{self.name}:{{{check_tag(self.name, 'group', group)}}}:{what}"
+    def _key(self, group: str, suffix: str) -> str:
+        return f"{self.name}:{{{check_tag(self.name, 'group', group)}}}:{suffix}"
 
     def _of(self, group: str, kind: str) -> str:
         return self._key(group, f"of:{kind}")
@@ -301,9 +300,9 @@ class Totals(Structure[Face]):
         return int(total)
 
     def _pairs(self, key: str, flat: list[bytes]) -> list[tuple[str, int]]:
-        found = zip(flat[::2], flat[1::2], strict=True)
+        pairs = zip(flat[::2], flat[1::2], strict=True)
         try:
-            return [(member.decode(), self._total(key, member, score)) for member, score in found]
+            return [(member.decode(), self._total(key, member, score)) for member, score in pairs]
         except UnicodeDecodeError as error:
             raise damage(self.component, key, shown(error.object), "text") from None
 
@@ -315,7 +314,7 @@ class Totals(Structure[Face]):
 
 
 class _TotalsPlan:
-    """The pages in which the totals of a group are added, the same for the same totals."""
+    """The pages of a group's totals: always the same for the same totals."""
 
     def __init__(self, totals: Mapping[tuple[str, str], int]) -> None:
         ordered = sorted(totals.items())

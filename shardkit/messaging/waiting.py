@@ -1,15 +1,15 @@
-"""How a mailbox, a chat or a channel of files is waited for, without polling.
+"""Waiting for a mailbox, a chat or a channel of files without polling.
 
 ::
 
     attempt ── nothing there: the script registers "<channel> <waiter>" ── wait ── attempt
                                           │                                 ▲
-        send ── the script takes one waiter off, and publishes on its channel
+        send ── the script removes one waiter, and publishes on its channel
 
-All who wait in a process, for whatever mailboxes of a server, share one connection; see
-`shardkit.network.links.wakeups`. What they wait for is stored, so a wake-up is only a hint: a
-caller that receives none looks again after ten seconds, and at once if that connection is lost.
-Where nobody can be woken, because the user has no right to the channel, waiters poll.
+All waiters of a process on one server share a connection; see `shardkit.network.links.wakeups`.
+Messages are stored, so a wake-up is only a hint: a caller that receives none tries again after ten
+seconds, and immediately if the connection is lost. Waiters poll if their user has no permission for
+the channel.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from shardkit.operations.operation import Operation
 
 T = TypeVar("T")
 
-LOOKS_AGAIN = 10.0
+RETRY_AFTER = 10.0
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.1
 
@@ -46,38 +46,36 @@ def wait_for(
     timeout: float,
     monotonic: Callable[[], float],
 ) -> Operation[T]:
-    """Attempt something until it gives what is true, or the time is over.
+    """Repeat an attempt until its result is true or the timeout ends; return the last result.
 
     Args:
-        component: where it lives.
+        component: the component.
         key: decides the shard.
-        waiters: the key of those who wait, on the same shard.
-        attempt: its steps. Takes the text to register as waiting if nothing is there, or nothing;
-            returns what was found, and the seconds until it is worth looking again.
-        timeout: the most seconds; 0 for one attempt.
+        waiters: the key of the registered waiters, on the same shard.
+        attempt: returns steps; its argument is the text to register as waiting if there is nothing,
+            or empty. The steps return the result, and the seconds until the next attempt makes
+            sense.
+        timeout: in seconds; 0 for one attempt.
         monotonic: returns local seconds that never go back.
-
-    Returns:
-        What the last attempt found.
     """
-    found, again = yield from attempt("")
-    if found or timeout <= 0:
-        return found
+    result, again = yield from attempt("")
+    if result or timeout <= 0:
+        return result
     until = monotonic() + timeout
     waiter, channel, pause = secrets.token_hex(8), "", _FIRST_PAUSE
     try:
         channel = yield Subscribe(component, key)
         while True:
             waiting = f"{channel} {waiter}" if channel else ""
-            found, again = yield from attempt(waiting)
-            if found:
-                return found
+            result, again = yield from attempt(waiting)
+            if result:
+                return result
             left = until - monotonic()
             abandon = _forget(component, waiters, waiting)
             if left <= 0:
                 yield [abandon]
-                return found
-            longest = min(left, again, LOOKS_AGAIN if channel else pause)
+                return result
+            longest = min(left, again, RETRY_AFTER if channel else pause)
             pause = min(_LONGEST_PAUSE, 1.5 * pause)
             yield AwaitWakeup(component, key, waiter, max(0.001, longest), abandon)
             channel = yield Subscribe(component, key, True, abandon)
@@ -87,7 +85,7 @@ def wait_for(
 
 
 def seconds_until(microseconds: Argument) -> float:
-    """Return what a script said to be left, in seconds; infinity for nothing."""
+    """Return a time that a script replied, in seconds; infinity for an empty one."""
     return float(microseconds) / 1e6 if microseconds else math.inf
 
 

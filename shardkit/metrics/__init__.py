@@ -1,4 +1,4 @@
-"""What applications tell about themselves: logs, counts, statistics, times, and maintenance."""
+"""Logs, counters, statistics, access times and the maintenance flag."""
 
 from typing import TYPE_CHECKING
 

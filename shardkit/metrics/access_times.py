@@ -1,4 +1,4 @@
-"""How long blocks of code take: statistics by context, and the slowest of them.
+"""Times of blocks of code: statistics by context, and the slowest contexts.
 
 ::
 
@@ -32,13 +32,10 @@ class AccessTimes(Structure[Face]):
     """Times of blocks of code, by context. Made by ``kit.access_times``.
 
     Args:
-        statistics: where they are kept, as values of the type AccessTime.
+        statistics: keeps them, as values of the type AccessTime.
         overall: also record each time under the context "overall".
         logs: where `warn` counts its warnings.
         log: the log's name.
-
-    Attributes:
-        statistics: as given.
     """
 
     def __init__(
@@ -56,17 +53,17 @@ class AccessTimes(Structure[Face]):
         self._log = log
 
     def record(self, context: str, seconds: float) -> None:
-        """Take a time that was measured elsewhere; see `MeasuredValues.record`."""
+        """Record a time that was measured elsewhere; see `MeasuredValues.record`."""
         self.statistics.record(context, KIND, seconds)
         if self._overall:
             self.statistics.record(OVERALL, KIND, seconds)
 
     def timed(self, context: str, *, errors: bool = True) -> TimedBlock:
-        """Return what times a block of code, or a function that it decorates.
+        """Return a context manager and decorator that times a block or a function.
 
         Args:
-            context: what is timed.
-            errors: whether a block that raises is recorded as well.
+            context: the name of the block.
+            errors: also record a block that raises.
         """
         return TimedBlock(self.record, context, errors)
 
@@ -77,7 +74,7 @@ class AccessTimes(Structure[Face]):
 
     @operation
     def flush(self) -> Operation[bool]:
-        """Send now what was timed; return whether nothing waits any more."""
+        """Send recorded times; return whether none are left."""
         return (yield from self.statistics.deferred.flush())
 
     @operation
@@ -96,10 +93,10 @@ class AccessTimes(Structure[Face]):
     def warn(self) -> Operation[list[str]]:
         """Count a warning for each of the slowest contexts whose average is above the overall one.
 
-        For a job of once a minute. The warnings are in the common messages of the log.
+        Call it every minute. The warnings are in the common messages of the log.
 
         Returns:
-            These contexts; none if times are not recorded under the context "overall".
+            These contexts; none unless times are recorded under the context "overall".
 
         Cost: three exchanges.
         """
@@ -108,20 +105,17 @@ class AccessTimes(Structure[Face]):
         if overall is None:
             return []
         ranked = yield from values.slowest(KIND)
-        found = [name for name, average in ranked if average > overall.mean and name != OVERALL]
+        slow = [name for name, average in ranked if average > overall.mean and name != OVERALL]
         if self._logs is not None:
-            for name in found:
+            for name in slow:
                 self._logs.record(self._log, f"{name} is slower than the average", "warning")
-        return found
+        return slow
 
 
 class TimedBlock:
     """Times a block: a context manager, blocking or async, and a decorator of functions.
 
-    Args:
-        record: called with the context and the seconds.
-        context: what is timed.
-        errors: whether a block that raises is recorded as well.
+    Made by `AccessTimes.timed`.
     """
 
     __slots__ = ("_began", "_context", "_errors", "_record")
@@ -154,7 +148,7 @@ class TimedBlock:
         self.__exit__(*exc_info)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Time every call of a function; each call by itself, also at the same time."""
+        """Time every call of a function, even concurrent ones."""
 
         def block() -> TimedBlock:
             return TimedBlock(self._record, self._context, self._errors)

@@ -6,13 +6,13 @@ r"""Counts over time, at several precisions: hits each second, minute, hour and 
                                             60:464853  → ▒ 2a 00 40 01 …    256 slices of a minute
     counters:{counters:17}:known     ZSET   hits       → when something of it can be removed
 
-A counter's slices are packed in chunks of 256. Each chunk has one width for all its counts, 1 to 7
-bytes, and is rewritten wider when a count outgrows it. A month of minutes with up to 255 hits is
+A counter's slices are packed in chunks of 256. All counts of a chunk have one width, 1 to 7 bytes;
+a count that outgrows it has the chunk rewritten. A month of minutes with up to 255 hits is
 43,200 slices in 169 chunks, about 51 KB; as fields of a HASH, as in the book, it is 1.6 MB.
 
-The counters of a name live in one of 64 groups, by the CRC-32 of the name. A group has a hash tag,
-so it is on one shard, and its counters are registered and cleaned in the script that writes them:
-however many processes clean, a chunk is removed once, and nobody visits what is not due.
+A counter lives in one of 64 groups, by the CRC-32 of its name. A group has a hash tag, so it is on
+one shard, and scripts register, write and clean its counters in one step. No matter how many
+processes clean, a chunk is removed once, and cleaning visits only what is due.
 
 After Redis in Action, section 5.2.1.
 """
@@ -20,16 +20,15 @@ After Redis in Action, section 5.2.1.
 from __future__ import annotations
 
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError
-from shardkit.metrics.outbox import Background
+from shardkit.metrics.outbox import Background, RecordingStructure
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Argument, Call, Command, Pause, Transaction, script_call
+from shardkit.operations.commands import Argument, Command, Pause, Transaction, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
@@ -38,14 +37,14 @@ from shardkit.operations.operation import (
     Operation,
     Page,
     Stream,
-    Structure,
     operation,
     pages,
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, check_name
+from shardkit.structures.base.server_clock import ServerClock
 
-# Precisions in seconds, and how many slices of each are kept.
+# Precisions in seconds, and the number of slices kept of each.
 PRECISIONS = (1, 5, 60, 300, 3600, 18000, 86400)
 SAMPLES = 100
 MOST_SAMPLES = 100_000
@@ -60,11 +59,11 @@ CLEANED_AT_ONCE = 100
 
 
 class Cleaned(NamedTuple):
-    """What cleaning has removed.
+    """The result of cleaning.
 
     Attributes:
-        chunks: chunks of 256 slices.
-        counters: counters of which nothing was left.
+        chunks: the number of chunks of 256 slices removed.
+        counters: the number of counters removed, as nothing was left of them.
     """
 
     chunks: int
@@ -78,7 +77,7 @@ def group_of(name: str) -> int:
 
 
 class _Hits:
-    """Counts what a process hits, until its outbox takes it."""
+    """The hits of a process, until its outbox collects them."""
 
     at_once = AT_ONCE
 
@@ -89,39 +88,39 @@ class _Hits:
     def discard(self) -> None:
         self.lock = threading.Lock()
         self.hits: dict[str, int] = {}
-        self.refused = 0
+        self.dropped = 0
 
     def collect(self) -> Mapping[Any, Sequence[Any]]:
         with self.lock:
             hits, self.hits = self.hits, {}
-        when = self._counters._monotonic()
-        found: dict[int, list[Any]] = {}
+        when = self._counters._clock.monotonic()
+        by_group: dict[int, list[Any]] = {}
         for name, count in hits.items():
-            found.setdefault(group_of(name), []).append((name, when, count))
-        return found
+            by_group.setdefault(group_of(name), []).append((name, when, count))
+        return by_group
 
     def request(self, place: int, writer: str, number: str, records: Sequence[Any]) -> Command:
-        now = self._counters._monotonic()
+        now = self._counters._clock.monotonic()
         updates = [(name, max(0.0, now - when), count) for name, when, count in records]
         return self._counters._add(place, updates, writer, number)
 
     def sent(self, replies: Sequence[tuple[Any, Sequence[Any], Any]]) -> list[Transaction]:
-        self.refused += sum(max(0, int(reply)) for _, _, reply in replies)
+        self.dropped += sum(max(0, int(reply)) for _, _, reply in replies)
         return []
 
 
-class TimeSliceCounters(Structure[Face]):
+class TimeSliceCounters(RecordingStructure[Face]):
     """Counts over time by name. Made by ``kit.counters``.
 
     Args:
         driver: runs its operations.
-        background: sends what `hit` counts.
+        background: sends the hits.
         component: where they live.
         name: the prefix of their keys.
-        precisions: the lengths of slices in seconds; as a mapping, each with how many are kept. All
-            processes should say the same: one that keeps less removes what others still keep.
-        samples: how many slices are kept where ``precisions`` does not say it.
-        now: returns the time, in seconds since 1970, instead of the servers; for tests.
+        precisions: the lengths of slices in seconds, or a mapping of these to the numbers of slices
+            kept. All processes should use the same: one that keeps fewer removes slices of others.
+        samples: the number of slices kept of each precision, unless ``precisions`` is a mapping.
+        clock: tells the time.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -135,11 +134,9 @@ class TimeSliceCounters(Structure[Face]):
         name: str = "counters",
         precisions: Mapping[int, int] | Iterable[int] = PRECISIONS,
         samples: int = SAMPLES,
-        now: Callable[[], float] | None = None,
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         check_name(name)
-        super().__init__(driver, component, name)
         given = (
             precisions if isinstance(precisions, Mapping) else dict.fromkeys(precisions, samples)
         )
@@ -149,14 +146,11 @@ class TimeSliceCounters(Structure[Face]):
         if not 0 < len(given) <= 20:
             raise InvalidArgumentError(f"{name}: {len(given)} precisions", "give 1 to 20")
         self.precisions = dict(sorted(given.items()))
+        kept_by_precision = tuple(self.precisions.items())
+        super().__init__(driver, background, component, name, clock, _Hits, kept_by_precision)
         self._kept: list[Argument] = [len(given)]
         for precision, kept in self.precisions.items():
             self._kept += [precision, kept]
-        self._clock = now
-        self._monotonic = monotonic or time.monotonic
-        self._background = background
-        key = ("counters", component, name, tuple(self.precisions.items()), now, monotonic)
-        self._outbox, self._recorder = background.recorder(key, lambda: _Hits(self))
 
     @property
     def deferred(self) -> TimeSliceCounters[Deferred]:
@@ -166,14 +160,14 @@ class TimeSliceCounters(Structure[Face]):
     # ---- counting
 
     def hit(self, name: str, count: int = 1) -> None:
-        """Count in this process, to be sent with all else once a second. Never blocks or awaits.
+        """Count in this process; the kit sends hits once a second. Never blocks or awaits.
 
-        It is counted in the slice in which it is sent, at most an interval late. A process that is
-        killed loses what it counted since the last sending.
+        A hit counts in the slice in which it is sent, at most an interval late. A killed process
+        loses its hits since the last sending.
 
         Args:
             name: the counter.
-            count: how much to add, 1 to 2**53 - 1.
+            count: the number to add, 1 to 2**53 - 1.
 
         Raises:
             InvalidArgumentError: the name is not text, or the count is out of range.
@@ -195,26 +189,12 @@ class TimeSliceCounters(Structure[Face]):
         self._background.start()
 
     @operation
-    def flush(self) -> Operation[bool]:
-        """Send now what `hit` has counted; return whether nothing waits any more.
-
-        It fails for no server: what cannot be sent is kept, within bounds, and sent later.
-        """
-        return bool((yield Call(self._outbox.send)))
-
-    @property
-    def dropped(self) -> int:
-        """How many updates of this process were lost, as servers were away or refused them."""
-        found: int = self._outbox.dropped + self._recorder.refused
-        return found
-
-    @operation
     def add(self, name: str, count: int = 1) -> Operation[None]:
         """Count at once.
 
         Args:
             name: the counter.
-            count: how much to add, 1 to 2**53 - 1.
+            count: the number to add, 1 to 2**53 - 1.
 
         Raises:
             InvalidArgumentError: the name is not text, or the count is out of range, or a slice
@@ -250,15 +230,15 @@ class TimeSliceCounters(Structure[Face]):
 
     @operation
     def get(self, name: str, precision: int) -> Operation[list[tuple[int, int]]]:
-        """Return the newest slices in which something was counted, oldest first.
+        """Return the newest slices with counts, oldest first.
 
         Args:
             name: the counter.
             precision: one of its precisions, in seconds.
 
         Returns:
-            When each slice begins, in seconds since 1970, and its count. As many slices as are
-            kept, by the server's time, without those that are 0.
+            The start of each slice, in seconds since 1970, and its count, by the server's clock.
+            Slices without counts are left out.
 
         Raises:
             InvalidArgumentError: the counters have no such precision.
@@ -277,7 +257,7 @@ class TimeSliceCounters(Structure[Face]):
 
     @operation
     def total(self, names: Iterable[str], precision: int) -> Operation[int]:
-        """Return the sum of several counters over all slices that are kept. Cost: as `sum`."""
+        """Return the sum of several counters over all kept slices. Cost: as `sum`."""
         rows = yield from self._sum(list(dict.fromkeys(names)), precision)
         return sum(count for _, count in rows)
 
@@ -285,7 +265,7 @@ class TimeSliceCounters(Structure[Face]):
     def known(self) -> Stream[str]:
         """Iterate over the names of the counters, in no particular order.
 
-        Those that come or go meanwhile may be missed. Cost: an exchange for about 64,000.
+        It may miss counters that come or go in the meantime. Cost: an exchange for about 64,000.
         """
         cursors: dict[int, Argument] = dict.fromkeys(range(GROUPS), 0)
         seen: set[str] = set()
@@ -296,8 +276,8 @@ class TimeSliceCounters(Structure[Face]):
             ]
             replies = yield batch
             names = Page[str]()
-            for group, (cursor, found) in zip(list(cursors), replies, strict=True):
-                for member in found[::2]:
+            for group, (cursor, members) in zip(list(cursors), replies, strict=True):
+                for member in members[::2]:
                     name = member.decode(errors="replace")
                     if name not in seen:
                         seen.add(name)
@@ -311,55 +291,59 @@ class TimeSliceCounters(Structure[Face]):
 
     @operation
     def clean(self) -> Operation[Cleaned]:
-        """Remove what is older than the slices that are kept, once, as far as it is due.
+        """Remove slices that are no longer kept.
 
-        Any number of processes may do it, and stop at any time. Cost: one exchange if nothing is
-        due, else two more for each 100 counters of a group.
+        Any number of processes may call it, and stop at any time. Cost: one exchange if nothing is
+        due, otherwise two more for each 100 counters of a group.
         """
         chunks = counters = 0
         groups = list(range(GROUPS))
         while groups:
-            due = yield [self._due(group) for group in groups]
-            found = [(group, names) for group, names in zip(groups, due, strict=True) if names]
+            now, call = self._clock.script_seconds(), script("metrics/due_counts")
+            due = yield [
+                script_call(self.component, call, [key], (now, CLEANED_AT_ONCE), idempotent=True)
+                for key in map(self._known, groups)
+            ]
+            due_names = [(group, names) for group, names in zip(groups, due, strict=True) if names]
             batch = []
-            for group, names in found:
+            for group, names in due_names:
                 keys = [
                     self._known(group),
                     *(self._of(group, name.decode(errors="replace")) for name in names),
                 ]
-                args = [self._now(), *self._kept, *names]
+                args = [now, *self._kept, *names]
                 call = script("metrics/clean_counts")
                 batch.append(script_call(self.component, call, keys, args, idempotent=True))
             if batch:
                 for reply in (yield batch):
                     chunks += sum(reply[::2])
                     counters += sum(reply[1::2])
-            groups = [group for group, names in found if len(names) == CLEANED_AT_ONCE]
+            groups = [group for group, names in due_names if len(names) == CLEANED_AT_ONCE]
         return Cleaned(chunks, counters)
 
     @operation
     def keep_clean(
         self, stopped: Callable[[], bool], *, interval: float = 60.0
     ) -> Operation[Cleaned]:
-        """Call `clean` about once a minute until it is to stop; return what was removed in all.
+        """Call `clean` every minute until stopped; return what was removed in all.
 
         Args:
-            stopped: returns whether to stop; asked once a second. ``Event.is_set``.
-            interval: the seconds between two beginnings, at least 1; a pause is at least 1 second.
+            stopped: returns whether to stop; called once a second, such as ``Event.is_set``.
+            interval: the seconds between two starts, at least 1; a pause is at least 1 second.
 
         Raises:
             InvalidArgumentError: the interval is under a second.
-            ShardErrors: a server failed; begin again later.
+            ShardErrors: a server failed; call it again later.
         """
         if not isinstance(interval, int | float) or not interval >= 1:
             raise InvalidArgumentError(f"{self.name}: interval={shown(interval)}", "give 1 or more")
         removed = Cleaned(0, 0)
         while not stopped():
-            began = self._monotonic()
-            found = yield from TimeSliceCounters.clean.steps(self)
-            removed = Cleaned(removed.chunks + found.chunks, removed.counters + found.counters)
+            started = self._clock.monotonic()
+            chunks, counters = yield from TimeSliceCounters.clean.steps(self)
+            removed = Cleaned(removed.chunks + chunks, removed.counters + counters)
             paused = 0
-            while not stopped() and (not paused or self._monotonic() - began < interval):
+            while not stopped() and (not paused or self._clock.monotonic() - started < interval):
                 yield Pause(1.0)
                 paused += 1
         return removed
@@ -376,22 +360,20 @@ class TimeSliceCounters(Structure[Face]):
 
     # ---- what several operations share
 
-    def _due(self, group: int) -> Command:
-        key = self._known(group)
-        call = script("metrics/due_counts")
-        args = [self._now(), CLEANED_AT_ONCE]
-        return script_call(self.component, call, [key], args, idempotent=True)
-
     def _add(
         self, group: int, updates: Sequence[tuple[str, float, int]], writer: str, number: str
     ) -> Command:
-        places: dict[str, int] = {}
+        numbers: dict[str, int] = {}
         rows: list[Argument] = []
         for name, age, count in updates:
-            rows += [places.setdefault(name, len(places) + 1), f"{age:.6f}", count]
+            rows += [numbers.setdefault(name, len(numbers) + 1), f"{age:.6f}", count]
         base = f"{self.name}:{{{self.name}:{group}}}"
-        keys = [f"{base}:sent:{writer}", f"{base}:known", *(f"{base}:of:{name}" for name in places)]
-        args = [self._now(), number, *self._kept, *places, *rows]
+        keys = [
+            f"{base}:sent:{writer}",
+            f"{base}:known",
+            *(f"{base}:of:{name}" for name in numbers),
+        ]
+        args = [self._clock.script_seconds(), number, *self._kept, *numbers, *rows]
         call = script("metrics/count")
         return script_call(self.component, call, keys, args, idempotent=bool(number))
 
@@ -406,7 +388,7 @@ class TimeSliceCounters(Structure[Face]):
         for name in names:
             check_name(name)
             key = self._of(group_of(name), name)
-            args = (self._now(), precision, samples)
+            args = (self._clock.script_seconds(), precision, samples)
             call = script("metrics/read_counts")
             batch.append(script_call(self.component, call, [key], args))
         sums: dict[int, int] = {}
@@ -420,7 +402,7 @@ class TimeSliceCounters(Structure[Face]):
         return [(at * precision, sums[at]) for at in sorted(sums)]
 
     def _counts(self, command: Command, chunk: bytes) -> list[int]:
-        head = int.from_bytes(chunk[:1], "little")  # 0 for none, which is no format
+        head = int.from_bytes(chunk[:1], "little")  # 0 for an empty chunk
         width = head % 16
         if head >> 4 != FORMAT or not 0 < width < 8 or (len(chunk) - 1) % width:
             raise DamagedDataError(
@@ -437,9 +419,6 @@ class TimeSliceCounters(Structure[Face]):
 
     def _of(self, group: int, name: str) -> str:
         return f"{self.name}:{{{self.name}:{group}}}:of:{name}"
-
-    def _now(self) -> Argument:
-        return "" if self._clock is None else f"{self._clock():.6f}"
 
 
 # It checks its arguments itself, in a fifth of the time.

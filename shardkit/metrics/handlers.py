@@ -8,7 +8,7 @@ from typing import Any
 
 from shardkit.metrics.logs import Logs
 
-# What sending itself may log; a handler of the root logger would otherwise feed itself.
+# Sending may log; a handler of the root logger must not feed itself.
 _OWN = ("shardkit.", "redis.")
 
 
@@ -20,8 +20,8 @@ class LogsHandler(logging.Handler):
         logging.getLogger().addHandler(LogsHandler(kit.logs(component="metrics"), "shop"))
 
     The common messages are the records' texts before their arguments are filled in, so that
-    ``log.info("user %s came", name)`` counts as one message. It never raises into the code that
-    logs, and never waits for a server. What shardkit and redis-py log themselves is left out.
+    ``log.info("user %s came", name)`` counts as one message. It never raises into the logging code,
+    and never waits for a server. It ignores messages of shardkit and redis-py.
 
     Args:
         logs: of a blocking or an async kit.
@@ -37,14 +37,14 @@ class LogsHandler(logging.Handler):
         self._name = name
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a record."""
+        """Log a record."""
         if f"{record.name}.".startswith(_OWN):
             return
         try:
             name = self._name or record.name.replace("{", "(").replace("}", ")")
             common = record.msg if isinstance(record.msg, str) else type(record.msg).__name__
             self._logs.record(name, self.format(record), record.levelno, common=common)
-        except Exception:  # as logging's own handlers: reported on stderr, or not at all
+        except Exception:  # as logging's own handlers do
             self.handleError(record)
 
 
@@ -53,8 +53,8 @@ def structlog_processor(
 ) -> Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, Any]]:
     """Return a processor for structlog that also writes each event to a log, in the background.
 
-    The event is the common message, and its values are written behind it. Put it before the
-    renderer: it passes the event on as it is.
+    The event is the common message, followed by its values. Put the processor before the renderer:
+    it does not change events.
 
     Args:
         logs: of a blocking or an async kit.
@@ -71,7 +71,7 @@ def structlog_processor(
             severity = "error" if method == "exception" else method
             logs.record(name, " ".join([text, *values]), severity, common=text)
         except Exception:
-            logging.getLogger("shardkit.metrics").debug("an event was not taken", exc_info=True)
+            logging.getLogger("shardkit.metrics").debug("cannot log an event", exc_info=True)
         return event
 
     return processor

@@ -1,15 +1,15 @@
-r"""Logs on the servers: each severity's last messages, and how often each occurred in its hour.
+"""Logs on the servers: the last messages of each severity, and counts of messages by hour.
 
 ::
 
     logs:{shop}:recent:error    LIST   "1732280461.250000 refused", newest first, 100 of them
     logs:{shop}:common:error    ZSET   message → count, of the current hour
-    logs:{shop}:last:error      ZSET   the same of the hour before it in which something was logged
-    logs:{shop}:state           HASH   which hours these are, and how many were ever added
+    logs:{shop}:last:error      ZSET   the same for the previous hour with messages
+    logs:{shop}:state           HASH   the hours, and the total numbers of messages
 
 A log is on the shard of its name, and each request is one script: it adds the messages, rotates the
-hours by the server's clock, and trims. A message that comes late is counted in its own hour, as
-long as that is kept. The counts of an hour are removed two days after the last message.
+hours by the server's clock, and trims. A late message counts in its own hour,
+if that is still kept. The counts of an hour are removed two days after the last message.
 
 After Redis in Action, section 5.1.
 """
@@ -18,15 +18,14 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.metrics.outbox import Background
+from shardkit.metrics.outbox import Background, RecordingStructure
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Argument, Call, Command, Pause, Transaction, script_call
+from shardkit.operations.commands import Argument, Command, Pause, Transaction, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
@@ -35,24 +34,24 @@ from shardkit.operations.operation import (
     Operation,
     Page,
     Stream,
-    Structure,
     operation,
     stream,
 )
 from shardkit.queues.keys import check_prefix
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
+from shardkit.structures.base.server_clock import ServerClock
 
 SEVERITIES = ("debug", "info", "warning", "error", "critical")
 LIMIT = 100
 MOST_LIMIT = 10_000
-# Different messages that an hour counts by themselves; all others are counted together.
+# Different messages of an hour with their own counts; the others are counted together.
 MOST_MESSAGES = 10_000
 OTHERS = "(others)"
 LONGEST_MESSAGE = 8192
 # A script of 500 messages takes a server about 5 milliseconds.
 AT_ONCE = 500
-MOST_HOUR = 253_402_300_799  # that a datetime can say
+MOST_HOUR = 253_402_300_799  # of a datetime
 POLL = 0.5
 
 _NUMBERS = {logging.getLevelName(name.upper()): name for name in SEVERITIES}
@@ -63,7 +62,7 @@ class LogEntry(NamedTuple):
     """A recent message.
 
     Attributes:
-        time: when it was logged, by the server's clock; None for what is not an entry of ours.
+        time: when it was logged, by the server's clock; None if the stored text has none.
         severity: debug, info, warning, error or critical.
         message: its text.
     """
@@ -74,10 +73,10 @@ class LogEntry(NamedTuple):
 
 
 class CommonMessages(NamedTuple):
-    """How often messages occurred in an hour.
+    """The counts of messages in an hour.
 
     Attributes:
-        hour: when the hour began, in UTC; it may be long ago if little is logged.
+        hour: the start of the hour, in UTC; long ago if little is logged.
         counts: messages and their counts, the most frequent first. "(others)" are those beyond the
             first 10,000 different ones.
     """
@@ -90,8 +89,8 @@ def severity_name(severity: str | int) -> str:
     """Return the name of a severity.
 
     Args:
-        severity: a name, in any case; or a level of `logging`. A level between two of the five
-            counts as the lower one, one below DEBUG as debug.
+        severity: a name in upper or lower case, or a level of `logging`. A level between two of
+            the five counts as the lower one, one below DEBUG as debug.
 
     Raises:
         InvalidArgumentError: it is neither.
@@ -108,7 +107,7 @@ def severity_name(severity: str | int) -> str:
 
 
 class _Messages:
-    """Keeps what a process logs until its outbox takes it."""
+    """The messages of a process, until its outbox collects them."""
 
     at_once = AT_ONCE
     most = 100_000
@@ -123,7 +122,7 @@ class _Messages:
         self.dropped = 0
 
     def add(self, name: str, severity: int, message: str, common: str) -> None:
-        when = self._logs._monotonic()
+        when = self._logs._clock.monotonic()
         with self.lock:
             if len(self.messages) < self.most:
                 self.messages.append((name, severity, when, message, common))
@@ -133,13 +132,13 @@ class _Messages:
     def collect(self) -> Mapping[Any, Sequence[Any]]:
         with self.lock:
             messages, self.messages = self.messages, []
-        found: dict[str, list[Any]] = {}
+        by_log: dict[str, list[Any]] = {}
         for name, *message in messages:
-            found.setdefault(name, []).append(message)
-        return found
+            by_log.setdefault(name, []).append(message)
+        return by_log
 
     def request(self, place: str, writer: str, number: str, records: Sequence[Any]) -> Command:
-        now = self._logs._monotonic()
+        now = self._logs._clock.monotonic()
         rows = [(level, max(0.0, now - when), text, same) for level, when, text, same in records]
         return self._logs._write(place, rows, writer, number)
 
@@ -147,16 +146,16 @@ class _Messages:
         return []
 
 
-class Logs(Structure[Face]):
+class Logs(RecordingStructure[Face]):
     """Logs by name, each on the shard of its name. Made by ``kit.logs``.
 
     Args:
         driver: runs its operations.
-        background: sends what `record` takes.
+        background: sends what `record` records.
         component: where they live.
         name: the prefix of their keys.
-        limit: how many recent messages of each severity are kept.
-        now: returns the time, in seconds since 1970, instead of the servers; for tests.
+        limit: the number of recent messages kept of each severity.
+        clock: tells the time.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -169,17 +168,11 @@ class Logs(Structure[Face]):
         component: str,
         name: str = "logs",
         limit: int = LIMIT,
-        now: Callable[[], float] | None = None,
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
-        super().__init__(driver, component, check_prefix(name))
-        check_integer(name, "limit", limit, 1, MOST_LIMIT)
+        check_integer(check_prefix(name), "limit", limit, 1, MOST_LIMIT)
+        super().__init__(driver, background, component, name, clock, _Messages, limit)
         self.limit = limit
-        self._clock = now
-        self._monotonic = monotonic or time.monotonic
-        self._background = background
-        key = ("logs", component, name, limit, now, monotonic)
-        self._outbox, self._recorder = background.recorder(key, lambda: _Messages(self))
 
     @property
     def deferred(self) -> Logs[Deferred]:
@@ -191,17 +184,16 @@ class Logs(Structure[Face]):
     def record(
         self, name: str, message: str, severity: str | int = "info", *, common: str | None = None
     ) -> None:
-        """Log in the background, with all else once a second. Never blocks, awaits, or fails.
+        """Log in the background: the kit sends once a second. Never blocks, awaits, or fails.
 
-        Only the arguments are checked. What cannot be sent is kept, up to 100,000 messages, and
-        counted in ``dropped`` beyond that. A process that is killed loses what it logged since the
-        last sending.
+        Only the arguments are checked. Messages that cannot be sent are kept, up to 100,000;
+        ``dropped`` counts the others. A killed process loses its messages since the last sending.
 
         Args:
             name: the log.
-            message: the text; beyond 8,192 characters it is cut.
+            message: the text, cut after 8,192 characters.
             severity: a name, or a level of `logging`; see `severity_name`.
-            common: what it counts as among the common messages; by default its text. Leave out
+            common: the text to count among the common messages; by default the message. Leave out
                 numbers and names, so that the same event is the same message.
 
         Raises:
@@ -213,17 +205,6 @@ class Logs(Structure[Face]):
         self._check(name)
         self._recorder.add(name, row[0], row[2], row[3])
         self._background.start()
-
-    @operation
-    def flush(self) -> Operation[bool]:
-        """Send now what `record` has taken; return whether nothing waits any more."""
-        return bool((yield Call(self._outbox.send)))
-
-    @property
-    def dropped(self) -> int:
-        """How many messages of this process were lost, as servers were away or refused them."""
-        found: int = self._outbox.dropped + self._recorder.dropped
-        return found
 
     @operation
     def log(
@@ -249,8 +230,8 @@ class Logs(Structure[Face]):
         """Return the last messages of a severity, newest first. Cost: one exchange, O(limit)."""
         key = self._key(name, "recent", severity)
         check_integer(self.name, "limit", limit, 1, MOST_LIMIT)
-        [found] = yield [self._at(key, "LRANGE", key, 0, limit - 1)]
-        return [_entry(severity_name(severity), stored) for stored in found]
+        [messages] = yield [self._at(key, "LRANGE", key, 0, limit - 1)]
+        return [_entry(severity_name(severity), stored) for stored in messages]
 
     @operation
     def common(
@@ -261,17 +242,20 @@ class Logs(Structure[Face]):
         Args:
             name: the log.
             severity: the severity.
-            period: "current" for the latest hour in which something was logged, "last" for the one
-                before it.
-            limit: how many.
+            period: "current" for the latest hour with messages, "last" for the one before it.
+            limit: the most messages.
 
         Raises:
             InvalidArgumentError: an argument is not valid.
-            DamagedDataError: the hour or a count cannot be.
+            DamagedDataError: the hour or a count is damaged.
 
         Cost: one exchange, O(log n + limit).
         """
-        kind, field = _period(self.name, period)
+        if period not in ("current", "last"):
+            raise InvalidArgumentError(
+                f"{self.name}: period={shown(period)}", "give current or last"
+            )
+        kind, field = ("common", "hour") if period == "current" else ("last", "last")
         level = SEVERITIES.index(severity_name(severity))
         check_integer(self.name, "limit", limit, 1, MOST_MESSAGES + 1)
         key, state = self._key(name, kind, severity), self._key(name, "state")
@@ -282,14 +266,14 @@ class Logs(Structure[Face]):
         [[hour, rows]] = yield [Transaction(self.component, key, reads)]
         if not rows:
             return None
-        began = stored_integer(self.component, state, f"{level}:{field}", hour, 0, MOST_HOUR)
+        start = stored_integer(self.component, state, f"{level}:{field}", hour, 0, MOST_HOUR)
         counts = []
         for message, score in zip(rows[::2], rows[1::2], strict=True):
             count = float(score)
             if not 1 <= count <= MOST_STORED:
                 raise damage(self.component, key, f"{shown(message)} {count:g} times", "a count")
             counts.append((message.decode(errors="replace"), int(count)))
-        return CommonMessages(datetime.fromtimestamp(began, UTC), counts)
+        return CommonMessages(datetime.fromtimestamp(start, UTC), counts)
 
     @stream
     def follow(
@@ -302,14 +286,14 @@ class Logs(Structure[Face]):
     ) -> Stream[LogEntry]:
         """Iterate over messages as they are logged, for ever.
 
-        Of a severity that gets more than its recent messages between two readings, half a second
-        apart, only these are seen.
+        It reads every half second. Messages are missed if a severity gets more than ``limit`` of
+        the logs between two readings.
 
         Args:
             name: the log.
             severity: the least severity.
-            limit: how many of the last messages to begin with, of each severity.
-            stopped: returns whether to end; asked at each reading.
+            limit: the number of last messages to start with, of each severity.
+            stopped: returns whether to end; called at each reading.
 
         Cost: one exchange in half a second.
         """
@@ -320,17 +304,16 @@ class Logs(Structure[Face]):
         seen: dict[int, int] = {}
         while True:
             fields = [f"{level}:added" for level in levels]
-            # Once anything is known, only what is new is read.
-            reads = [self._at(state, "HMGET", state, *fields)]
-            [[found]] = yield [Transaction(self.component, state, tuple(reads))]
+            read = self._at(state, "HMGET", state, *fields)
+            [[totals]] = yield [Transaction(self.component, state, (read,))]
             added = {
                 level: stored_integer(self.component, state, field, n) if n is not None else 0
-                for level, field, n in zip(levels, fields, found, strict=True)
+                for level, field, n in zip(levels, fields, totals, strict=True)
             }
             wanted = {}
             for level, count in added.items():
                 new = count - seen.get(level, max(0, count - limit))
-                if new < 0:  # the log was removed, and begun anew
+                if new < 0:  # the log was removed since
                     new = count
                 if new:
                     wanted[level] = new
@@ -339,7 +322,7 @@ class Logs(Structure[Face]):
                 batch = []
                 for level in wanted:
                     key = self._key(name, "recent", SEVERITIES[level])
-                    # Those that were added since the count was read come with the next reading.
+                    # Messages added since the count was read come with the next reading.
                     both = (
                         self._at(state, "HGET", state, f"{level}:added"),
                         self._at(key, "LRANGE", key, 0, MOST_LIMIT),
@@ -376,7 +359,7 @@ class Logs(Structure[Face]):
     def _write(
         self, name: str, rows: Sequence[tuple[int, float, str, str]], writer: str, number: str
     ) -> Command:
-        args: list[Argument] = [self._now(), number, self.limit, MOST_MESSAGES]
+        args: list[Argument] = [self._clock.script_seconds(), number, self.limit, MOST_MESSAGES]
         for level, age, text, same in rows:
             args += [level, f"{age:.6f}", text, same]
         keys = [f"{self.name}:{{{name}}}:sent:{writer}", *self._keys(name)]
@@ -401,9 +384,6 @@ class Logs(Structure[Face]):
                 "leave out braces: its name is the keys' hash tag",
             )
 
-    def _now(self) -> Argument:
-        return "" if self._clock is None else f"{self._clock():.6f}"
-
 
 def _text(message: object) -> str:
     text = message if isinstance(message, str) else str(message)
@@ -416,9 +396,3 @@ def _entry(severity: str, stored: bytes) -> LogEntry:
         return LogEntry(datetime.fromtimestamp(float(when), UTC), severity, message)
     except (ValueError, OverflowError, OSError):
         return LogEntry(None, severity, stored.decode(errors="replace"))
-
-
-def _period(owner: str, period: str) -> tuple[str, str]:
-    if period not in ("current", "last"):
-        raise InvalidArgumentError(f"{owner}: period={shown(period)}", "give current or last")
-    return ("common", "hour") if period == "current" else ("last", "last")

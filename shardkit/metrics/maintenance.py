@@ -1,4 +1,4 @@
-"""The maintenance flag: switches parts of an application to a page that says to come back later.
+"""The maintenance flag, for an application or its parts.
 
 ::
 
@@ -6,16 +6,14 @@
     is-under-maintenance:shop        STRING   yes           one part
     {is-under-maintenance:shop}:why  HASH     format 1 · reason "a new till"
 
-It is on exactly if the STRING is ``yes``. With an end, the servers remove it by their own clock. A
-process reads it once a second at most, also while the server is away: then it keeps what it knew.
+It is on if the STRING is ``yes``. The server removes a flag with an end. A process reads the flag
+at most once a second; while the server is away, the last value stays in use.
 
 After Redis in Action, section 5.4.1.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import NamedTuple
 
 from shardkit.errors import InvalidArgumentError, ShardErrors
@@ -24,6 +22,7 @@ from shardkit.operations.commands import Transaction
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
 from shardkit.queues.keys import check_prefix
 from shardkit.structures.base.arguments import check_name
+from shardkit.structures.base.server_clock import ServerClock
 
 YES = b"yes"
 FRESH = 1.0
@@ -31,11 +30,11 @@ LONGEST = 366 * 86400.0
 
 
 class MaintenanceState(NamedTuple):
-    """Why something is under maintenance.
+    """The reason for maintenance, and its end.
 
     Attributes:
         reason: as given; may be empty.
-        remaining: the seconds until it ends, as of the reading; None if that is not known.
+        remaining: the seconds until it ends, as of the reading; None without an end.
     """
 
     reason: str
@@ -49,7 +48,7 @@ class Maintenance(Structure[Face]):
         driver: runs its operations.
         component: where it lives.
         name: its key, and the prefix of those of the parts.
-        monotonic: local seconds that never go back; for tests.
+        clock: tells the time.
     """
 
     def __init__(
@@ -57,10 +56,10 @@ class Maintenance(Structure[Face]):
         driver: Driver,
         component: str,
         name: str = "is-under-maintenance",
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         super().__init__(driver, component, check_prefix(name))
-        self._monotonic = monotonic or time.monotonic
+        self._clock = clock or ServerClock()
         self._known: dict[str, tuple[float, MaintenanceState | None]] = {}
 
     @property
@@ -75,10 +74,9 @@ class Maintenance(Structure[Face]):
         """Turn maintenance on.
 
         Args:
-            part: which part of the application; by default all of it.
-            reason: why, for users.
-            seconds: after how long it ends, 0.001 seconds to a year; None for when it is turned
-                off.
+            part: the part of the application; by default all of it.
+            reason: the reason, for users.
+            seconds: the seconds until it ends, 0.001 to a year; None until it is turned off.
 
         Raises:
             InvalidArgumentError: an argument is not valid.
@@ -106,38 +104,38 @@ class Maintenance(Structure[Face]):
         """Turn maintenance off; return whether it was on. Cost: one exchange."""
         flag, why = self._keys(part)
         commands = (self._at(flag, "GET", flag), self._at(flag, "DEL", flag, why))
-        [[found, _]] = yield [Transaction(self.component, flag, commands)]
+        [[value, _]] = yield [Transaction(self.component, flag, commands)]
         self._known.clear()
-        return bool(found == YES)
+        return bool(value == YES)
 
     @operation
     def check(self, part: str = "") -> Operation[bool]:
-        """Return whether all, or this part of it, is under maintenance.
+        """Return whether the application, or this part, is under maintenance.
 
-        Cost: one exchange a second at most; while the server is away it is what was known.
+        Cost: at most one exchange a second. While the server is away, the last value counts.
         """
         return (yield from self._state(part)) is not None
 
     @operation
     def state(self, part: str = "") -> Operation[MaintenanceState | None]:
-        """Return why all, or this part of it, is under maintenance; None if it is not.
+        """Return the reason and the end of maintenance; None if it is off.
 
         Cost: as `check`.
         """
         return (yield from self._state(part))
 
     def _state(self, part: str) -> Operation[MaintenanceState | None]:
-        now = self._monotonic()
+        now = self._clock.monotonic()
         read, known = self._known.get(part, (now - FRESH, None))
         if now - read < FRESH:
             return known
         if len(self._known) >= 1000:
             self._known.clear()
-        # Noted before reading: what fails is not tried again at once.
+        # Before reading, so that a failure is not retried at once.
         self._known[part] = (now, known)
-        places = [self._keys("")] + ([self._keys(part)] if part else [])
+        keys = [self._keys("")] + ([self._keys(part)] if part else [])
         batch = []
-        for flag, why in places:
+        for flag, why in keys:
             reads = (
                 self._at(flag, "GET", flag),
                 self._at(flag, "PTTL", flag),
@@ -148,13 +146,13 @@ class Maintenance(Structure[Face]):
             replies = yield batch
         except ShardErrors:
             return known
-        found = None
+        state = None
         for value, left, reason in replies:
-            if value == YES and found is None:
+            if value == YES and state is None:
                 text = (reason or b"").decode(errors="replace")
-                found = MaintenanceState(text, left / 1000 if left >= 0 else None)
-        self._known[part] = (now, found)
-        return found
+                state = MaintenanceState(text, left / 1000 if left >= 0 else None)
+        self._known[part] = (now, state)
+        return state
 
     def _keys(self, part: str) -> tuple[str, str]:
         """Return the keys of a flag and of its reason, which live together."""

@@ -1,18 +1,18 @@
-"""Sending in the background what a process records: batched, and each request executed once.
+"""Background sending of what a process records: batched, and each request executed once.
 
 ::
 
     hit() ──► buffer ─── once an interval ──► backlog of each place ──► request 7 ──► server
     (no I/O)             (one thread)         (bounded)                 until it answers
 
-A place is what one script can write: a log, or a group of counters. Each place has at most one
-request on its way. A request has the writer's random name and a number, which counts up; the script
-stores the number next to the data and ignores a request that it has executed. So a request whose
-reply was lost is sent again, and nothing is counted twice.
+A place is what one script can write: a log, or a group of counters. It has at most one request in
+flight. A request has the writer's random name and a sequence number; the script stores the number
+next to the data and ignores a request that it has executed. So a request whose reply was lost is
+sent again, and nothing is counted twice.
 
-What is lost: with the process, what it recorded since the last interval. While a server is away,
-what exceeds `MOST_WAITING`, and what could not be sent for `LONGEST_RETRY` seconds; both are in
-``dropped``. Nothing is raised into the code that records.
+A killed process loses what it recorded since the last interval. While a server is away, records
+beyond `MOST_WAITING`, and those that could not be sent for `LONGEST_RETRY` seconds, are lost and
+counted in ``dropped``. Recording raises no errors of servers.
 """
 
 from __future__ import annotations
@@ -20,48 +20,49 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 from shardkit.errors import ShardFailure
-from shardkit.operations.commands import Command, Partial, Replies, Transaction, damage_in
+from shardkit.operations.commands import Call, Command, Partial, Replies, Transaction, damage_in
 from shardkit.operations.forks import renewed_in_children
-from shardkit.operations.operation import Driver, Operation
+from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
+from shardkit.structures.base.server_clock import ServerClock
 
 logger = logging.getLogger("shardkit.metrics")
 
 INTERVAL = 1.0
-# Records that wait while servers are away, of one outbox.
+# Records that wait in one outbox while servers are away.
 MOST_WAITING = 100_000
-# Servers remember requests for an hour; a reply that was lost before that is not asked for again.
+# Seconds for which a request is repeated; servers keep its number for an hour.
 LONGEST_RETRY = 3000.0
-# Rounds of one call of send(): more than the fullest backlog takes.
+# Rounds of one call of send(), enough for a full backlog.
 _MOST_ROUNDS = 1000
 
 
 class Recorder(Protocol):
-    """What fills an outbox, and builds its requests."""
+    """Fills an outbox, and builds its requests."""
 
+    dropped: int  # the records that it lost
     at_once: int  # the most records of a request
 
     def collect(self) -> Mapping[Hashable, Sequence[Any]]:
-        """Take what was recorded since the last call: records by place."""
+        """Return the records since the last call, by place."""
 
     def discard(self) -> None:
-        """Forget what was recorded: a forked child has its parent's."""
+        """Drop all records: a forked child has those of its parent."""
 
     def request(self, place: Any, writer: str, number: str, records: Sequence[Any]) -> Command:
-        """Build the request that writes records: idempotent, by its writer and number."""
+        """Return the request that writes records; its writer and number make it idempotent."""
 
     def sent(self, replies: Sequence[tuple[Any, Sequence[Any], Any]]) -> list[Transaction]:
-        """Take note of replies (place, records, reply); return what is to be written after them."""
+        """Process replies (place, records, reply); return what to write after them."""
 
 
 class _Backlog:
-    """The records of one place, and its request that is on its way."""
+    """The records of one place, and its request in flight."""
 
     __slots__ = ("number", "request", "since", "waiting")
 
@@ -73,28 +74,21 @@ class _Backlog:
 
 
 class Outbox:
-    """Sends what a recorder has recorded. Thread-safe.
-
-    Args:
-        driver: a blocking driver.
-        recorder: what was recorded, and how it is written.
-        monotonic: local seconds that never go back.
+    """Sends the records of a recorder with a blocking driver. Thread-safe.
 
     Attributes:
-        dropped: how many records were lost, because servers were away or refused them.
+        dropped: the number of records lost because servers were away or refused them.
     """
 
-    def __init__(
-        self, driver: Driver, recorder: Recorder, monotonic: Callable[[], float] | None = None
-    ) -> None:
+    def __init__(self, driver: Driver, recorder: Recorder, monotonic: Callable[[], float]) -> None:
         self._driver = driver
         self._recorder = recorder
-        self._monotonic = monotonic or time.monotonic
+        self._monotonic = monotonic
         self._warned = -1e9
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything, as a forked child has to: its parent sends it."""
+        """Drop everything in a forked child: its parent sends it."""
         self._lock = threading.Lock()
         self._backlogs: dict[Hashable, _Backlog] = {}
         self._waiting = 0
@@ -103,36 +97,27 @@ class Outbox:
         self._recorder.discard()
 
     def send(self) -> bool:
-        """Send all that was recorded; return whether nothing waits any more.
-
-        Raises nothing but what ends the process. Cost: usually one exchange.
-        """
+        """Send all records without raising; return whether none are left. Usually one exchange."""
         try:
             return bool(self._driver.run(self.steps()))
-        except Exception as error:  # no such component, a closed kit: everything waits
+        except Exception as error:  # an unknown component, a closed kit: everything waits
             self._warn(error)
             return False
 
     def steps(self) -> Operation[bool]:
         """The steps of `send`."""
-        # Held between exchanges: the requests of a place keep their order. Deadlines bound them.
+        # Held between exchanges, so that requests keep their order; deadlines bound the time.
         with self._lock:
-            self._collect()
+            for place, records in self._recorder.collect().items():
+                room = max(0, MOST_WAITING - self._waiting)
+                self.dropped += max(0, len(records) - room)
+                if records := records[:room]:
+                    self._backlogs.setdefault(place, _Backlog()).waiting.extend(records)
+                    self._waiting += len(records)
             for _ in range(_MOST_ROUNDS):
                 if not (yield from self._round()):
                     break
             return self._waiting == 0
-
-    def _collect(self) -> None:
-        for place, records in self._recorder.collect().items():
-            room = MOST_WAITING - self._waiting
-            if room < len(records):
-                self.dropped += len(records) - max(0, room)
-                records = records[: max(0, room)]
-                if not records:
-                    continue
-            self._backlogs.setdefault(place, _Backlog()).waiting.extend(records)
-            self._waiting += len(records)
 
     def _round(self) -> Operation[bool]:
         """Send one request to each place; return whether all were answered and some wait."""
@@ -165,18 +150,14 @@ class Outbox:
                 backlog.request = []
             else:
                 self._warn(reply)
-                if damage_in(reply) is not None:  # no later attempt would succeed
+                if damage_in(reply) is not None:  # retries would fail, too
                     self._drop(backlog)
-        yield from self._after(answered)
-        return not replies.failed and any(each.waiting for each in self._backlogs.values())
-
-    def _after(self, answered: Sequence[tuple[Any, Sequence[Any], Any]]) -> Operation[None]:
         further = self._recorder.sent(answered)
         if further:
-            replies: Replies = yield Partial(further)
-            for reply in replies:
+            for reply in (yield Partial(further)):
                 if isinstance(reply, ShardFailure):  # the next request writes it again
                     self._warn(reply)
+        return not replies.failed and any(each.waiting for each in self._backlogs.values())
 
     def _drop(self, backlog: _Backlog) -> None:
         self.dropped += len(backlog.request)
@@ -184,7 +165,7 @@ class Outbox:
         backlog.request = []
 
     def _warn(self, error: BaseException) -> None:
-        """Log a failure, at most once a minute: the handler of this very log may be the sender."""
+        """Log a failure, at most once a minute, since this log may itself be sent here."""
         now = self._monotonic()
         if now - self._warned >= 60:
             self._warned = now
@@ -192,12 +173,7 @@ class Outbox:
 
 
 class Background:
-    """The outboxes of a kit, and the thread that empties them once an interval.
-
-    Args:
-        driver: a blocking driver.
-        interval: seconds.
-    """
+    """The outboxes of a kit, and the thread that empties them every ``interval`` seconds."""
 
     def __init__(self, driver: Driver, interval: float = INTERVAL) -> None:
         self.driver = driver
@@ -208,7 +184,7 @@ class Background:
         renewed_in_children(self)
 
     def after_fork(self) -> None:
-        """Begin anew in a forked child: no thread, and nothing recorded."""
+        """Start over in a forked child, without a thread or records."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -217,19 +193,21 @@ class Background:
 
     @property
     def used(self) -> bool:
-        """Whether anything can be waiting."""
+        """Whether records may be waiting."""
         return bool(self._outboxes) and not self._closed
 
-    def recorder(self, key: Hashable, make: Callable[[], Any]) -> tuple[Outbox, Any]:
-        """Return the outbox and the recorder of a key; made with ``make`` the first time."""
+    def recorder(
+        self, key: Hashable, make: Callable[[], Any], monotonic: Callable[[], float]
+    ) -> tuple[Outbox, Any]:
+        """Return the outbox and the recorder of a key; the first call makes them."""
         with self._lock:
             if key not in self._outboxes:
-                made = make()
-                self._outboxes[key] = Outbox(self.driver, made), made
+                recorder = make()
+                self._outboxes[key] = Outbox(self.driver, recorder, monotonic), recorder
             return self._outboxes[key]
 
     def start(self) -> None:
-        """Start the thread, if it does not run. Cost when it does: 40 nanoseconds."""
+        """Start the thread if it is not running. Costs 40 nanoseconds when it is."""
         if self._thread is None and not self._closed:
             with self._lock:
                 if self._thread is None:
@@ -240,15 +218,15 @@ class Background:
                     self._thread.start()
 
     def send(self) -> None:
-        """Empty all outboxes now, as far as their servers answer."""
+        """Empty all outboxes now, where their servers answer."""
         for outbox, _ in list(self._outboxes.values()):
             try:
                 outbox.send()
-            except Exception:  # a mistake of ours must not end the thread
-                logger.exception("metrics could not be sent")
+            except Exception:  # a bug must not end the thread
+                logger.exception("cannot send metrics")
 
     def close(self) -> None:
-        """Send what is left, once, and stop the thread."""
+        """Make one attempt to send what is left, and stop the thread."""
         if not self._closed:
             self._closed = True
             self._stop.set()
@@ -258,8 +236,48 @@ class Background:
 
 def _run(background: weakref.ref[Background], stop: threading.Event, interval: float) -> None:
     while not stop.wait(interval):
-        found = background()
-        if found is None:
+        sender = background()
+        if sender is None:
             return
-        found.send()
-        del found
+        sender.send()
+        del sender
+
+
+class RecordingStructure(Structure[Face]):
+    """A structure that also records in the process, for the kit to send in the background."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        background: Background,
+        component: str,
+        name: str,
+        clock: ServerClock | None,
+        make_recorder: Callable[[Any], Recorder],
+        *parameters: Hashable,
+    ) -> None:
+        super().__init__(driver, component, name)
+        self._clock = clock or ServerClock()
+        self._background = background
+        key = (make_recorder, component, name, *parameters, self._clock)
+        self._outbox, self._recorder = background.recorder(
+            key, lambda: make_recorder(self), self._clock.monotonic
+        )
+
+    @operation
+    def flush(self) -> Operation[bool]:
+        """Send what this process has recorded; return whether nothing is left.
+
+        Raises no errors of servers: records that cannot be sent are kept, within bounds.
+        """
+        return bool((yield Call(self._outbox.send)))
+
+    @property
+    def dropped(self) -> int:
+        """The number of records that this process lost because servers were away or refused them.
+
+        A record is a message, the hits of one counter in one interval, or the sum of one context's
+        values in one interval. Of contexts beyond 10,000 in an interval each value counts.
+        """
+        lost: int = self._outbox.dropped + self._recorder.dropped
+        return lost

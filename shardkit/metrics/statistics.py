@@ -1,4 +1,4 @@
-r"""Statistics of measured values by hour: least, greatest, count, sums, deviation and quantiles.
+r"""Statistics of measured values by hour: minimum, maximum, count, sums, deviation, quantiles.
 
 ::
 
@@ -7,11 +7,11 @@ r"""Statistics of measured values by hour: least, greatest, count, sums, deviati
                                                   p-312 → 117 · p-311 → 240 · …
 
 The quantiles are DDSketch's (Masson et al., 2019; the library ``ddsketch``): each bucket counts the
-values within 1% of one another, and is a field. Merging processes, shards and hours is adding
-counts, which a server does by itself; a t-digest would have to be read, merged and written back.
-Buckets of latencies from a microsecond to a minute are at most 900.
+values within 1% of one another, and is a field. Merging processes, shards and hours means adding
+counts, which a server does by itself; a t-digest must be read, merged and written back. Latencies
+from a microsecond to a minute take at most 900 buckets.
 
-Values are collected in the process, and summed up before they are sent; see `metrics.outbox`.
+The process collects values, and sums them up before they are sent; see `metrics.outbox`.
 After Redis in Action, sections 5.2.2 and 5.2.3.
 """
 
@@ -19,21 +19,21 @@ from __future__ import annotations
 
 import math
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
 from shardkit.metrics.counters import group_of
-from shardkit.metrics.outbox import Background
+from shardkit.metrics.outbox import Background, RecordingStructure
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Argument, Call, Command, Transaction, script_call
+from shardkit.operations.commands import Argument, Command, Transaction, script_call
 from shardkit.operations.lua import script
-from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
+from shardkit.operations.operation import Deferred, Driver, Face, Operation, operation
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.damage import damage
+from shardkit.structures.base.server_clock import ServerClock
 
 ACCURACY = 0.01
 FORMAT = 1
@@ -44,7 +44,7 @@ SLOWEST_KEPT = 172800
 _SUMMED_AT = 10_000
 # Contexts that a process collects in an interval.
 _MOST_CONTEXTS = 10_000
-# Beyond these a value is in the last bucket; its sum is exact.
+# Values beyond these are in the last bucket; sums are exact.
 _LEAST, _GREATEST = 1e-12, 1e15
 _GAMMA_LOG = math.log((1 + ACCURACY) / (1 - ACCURACY))  # as DDSketch's LogarithmicMapping
 _MOST_VALUE = 1e150  # its square is a number
@@ -57,11 +57,11 @@ class Statistics:
     """Statistics of a period.
 
     Attributes:
-        hour: when the hour began, in UTC; of merged ones, the latest.
-        count: how many values.
+        hour: the start of the hour, in UTC; of merged ones, the latest.
+        count: the number of values.
         sum: their sum.
         sumsq: the sum of their squares.
-        min: the least.
+        min: the smallest.
         max: the greatest.
         buckets: DDSketch's buckets, by field.
     """
@@ -106,9 +106,9 @@ class Statistics:
         return float(min(self.max, max(self.min, sketch.get_quantile_value(fraction))))
 
 
-def merged(found: Iterable[Statistics]) -> Statistics | None:
-    """Return the statistics of all these values together; None of nothing."""
-    several = list(found)
+def merged(statistics: Iterable[Statistics]) -> Statistics | None:
+    """Return statistics merged into one; None without any."""
+    several = list(statistics)
     if not several:
         return None
     buckets: dict[str, int] = {}
@@ -127,7 +127,7 @@ def merged(found: Iterable[Statistics]) -> Statistics | None:
 
 
 def _bucket(value: float) -> str:
-    """Return the field of the bucket of a value."""
+    """Return the field of a value's bucket."""
     size = abs(value)
     if size < _LEAST:
         return "zero"
@@ -136,7 +136,7 @@ def _bucket(value: float) -> str:
 
 
 class _Sum:
-    """Values of a context, summed up."""
+    """The sum of a context's values."""
 
     __slots__ = ("buckets", "count", "max", "min", "sum", "sumsq")
 
@@ -166,7 +166,7 @@ class _Sum:
 
 
 class _Measured:
-    """Keeps what a process measures, until its outbox takes it."""
+    """The values of a process, until its outbox collects them."""
 
     at_once = AT_ONCE
 
@@ -198,17 +198,17 @@ class _Measured:
         with self.lock:
             values, self.values = self.values, {}
             sums, self.sums = self.sums, {}
-        when = self._statistics._monotonic()
-        found: dict[int, list[Any]] = {}
+        when = self._statistics._clock.monotonic()
+        by_group: dict[int, list[Any]] = {}
         for key, some in values.items():
             total = sums.get(key) or _Sum()
             if some:
                 total.add(some)
-            found.setdefault(group_of("/".join(key)), []).append((key, when, total))
-        return found
+            by_group.setdefault(group_of("/".join(key)), []).append((key, when, total))
+        return by_group
 
     def request(self, place: int, writer: str, number: str, records: Sequence[Any]) -> Command:
-        now = self._statistics._monotonic()
+        now = self._statistics._clock.monotonic()
         rows = [(key, max(0.0, now - when), total) for key, when, total in records]
         return self._statistics._observe(place, rows, writer, number)
 
@@ -222,15 +222,15 @@ class _Measured:
         return self._statistics._rank(rows)
 
 
-class MeasuredValues(Structure[Face]):
+class MeasuredValues(RecordingStructure[Face]):
     """Statistics by context and type, of the current hour and the last. Made by ``kit.statistics``.
 
     Args:
         driver: runs its operations.
-        background: sends what `record` takes.
+        background: sends what `record` records.
         component: where they live.
         name: the prefix of their keys.
-        now: returns the time, in seconds since 1970, instead of the servers; for tests.
+        clock: tells the time.
     """
 
     def __init__(
@@ -239,16 +239,10 @@ class MeasuredValues(Structure[Face]):
         background: Background,
         component: str,
         name: str = "stats",
-        now: Callable[[], float] | None = None,
-        monotonic: Callable[[], float] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         check_name(name)
-        super().__init__(driver, component, name)
-        self._clock = now
-        self._monotonic = monotonic or time.monotonic
-        self._background = background
-        key = ("statistics", component, name, now, monotonic)
-        self._outbox, self._recorder = background.recorder(key, lambda: _Measured(self))
+        super().__init__(driver, background, component, name, clock, _Measured)
 
     @property
     def deferred(self) -> MeasuredValues[Deferred]:
@@ -256,12 +250,12 @@ class MeasuredValues(Structure[Face]):
         return self._deferred()  # type: ignore[return-value]
 
     def record(self, context: str, kind: str, value: float) -> None:
-        """Take a value, to be sent with all else once a second. Never blocks or awaits.
+        """Record a value; the kit sends them once a second. Never blocks or awaits.
 
         Args:
             context: where it was measured, such as a page.
             kind: what was measured, such as "latency"; without slashes and braces.
-            value: a finite number, of up to 1e150.
+            value: a finite number up to 1e150.
 
         Raises:
             InvalidArgumentError: an argument is not valid.
@@ -273,21 +267,6 @@ class MeasuredValues(Structure[Face]):
         self._background.start()
 
     @operation
-    def flush(self) -> Operation[bool]:
-        """Send now what `record` has taken; return whether nothing waits any more."""
-        return bool((yield Call(self._outbox.send)))
-
-    @property
-    def dropped(self) -> int:
-        """How many sums of this process were lost, as servers were away or refused them.
-
-        A sum has the values of one context in one interval; of new contexts beyond 10,000 in an
-        interval each value counts.
-        """
-        found: int = self._outbox.dropped + self._recorder.dropped
-        return found
-
-    @operation
     def update(
         self, context: str, kind: str, value: float
     ) -> Operation[tuple[int, float, float] | None]:
@@ -295,7 +274,7 @@ class MeasuredValues(Structure[Face]):
 
         Returns:
             The count, the sum and the sum of squares of its hour; None if the server's clock was
-            set back by more than the two hours that are kept.
+            set back by more than two hours.
 
         Raises:
             InvalidArgumentError: an argument is not valid.
@@ -328,45 +307,41 @@ class MeasuredValues(Structure[Face]):
 
         Cost: one exchange, O(buckets).
         """
-        [found] = yield from self._read([context], kind, period)
-        return found
+        [statistics] = yield from self._read([context], kind, period)
+        return statistics
 
     @operation
     def merge(
         self, contexts: Iterable[str], kind: str, period: str = "current"
     ) -> Operation[Statistics | None]:
-        """Return the statistics of several contexts together; see `get`.
+        """Return the merged statistics of several contexts; see `get`.
 
         Cost: one exchange with all shards concerned.
         """
-        found = yield from self._read(list(dict.fromkeys(contexts)), kind, period)
-        return merged(each for each in found if each is not None)
+        several = yield from self._read(list(dict.fromkeys(contexts)), kind, period)
+        return merged(each for each in several if each is not None)
 
     @operation
     def slowest(
         self, kind: str, period: str = "current", limit: int = MOST_SLOWEST
     ) -> Operation[list[tuple[str, float]]]:
-        """Return the contexts with the greatest averages of an hour, the greatest first.
+        """Return the contexts with the greatest averages of an hour, in descending order.
 
         Args:
             kind: the type of value.
             period: "current" for this hour, "last" for the one before it, by the server's clock.
-            limit: how many, up to 100.
+            limit: the most contexts, up to 100.
 
         Raises:
             InvalidArgumentError: an argument is not valid.
 
-        Cost: two exchanges.
+        Cost: one exchange, and another one a minute for the time.
         """
         _check_period(self.name, period)
         check_integer(self.name, "limit", limit, 1, MOST_SLOWEST)
         home = f"{self.name}:slowest:{{{kind}}}"
-        if self._clock is None:
-            [now] = yield [self._at(home, "TIME")]
-            seconds = int(now[0])
-        else:
-            seconds = int(self._clock())
-        hour = seconds // 3600 * 3600 - 3600 * PERIODS.index(period)
+        seconds = yield from self._clock.seconds(self.component, home)
+        hour = int(seconds) // 3600 * 3600 - 3600 * PERIODS.index(period)
         key = f"{home}:{hour}"
         read = ("ZREVRANGE", key, 0, limit - 1, "WITHSCORES")
         [rows] = yield [self._at(key, *read)]
@@ -439,7 +414,7 @@ class MeasuredValues(Structure[Face]):
         number: str,
     ) -> Command:
         places: dict[tuple[str, str], int] = {}
-        args: list[Argument] = [self._now(), number]
+        args: list[Argument] = [self._clock.script_seconds(), number]
         for key, age, total in rows:
             args += [places.setdefault(key, len(places) + 1), f"{age:.6f}", *total.row()]
         keys = [f"{self.name}:{{{self.name}:{group}}}:sent:{writer}"]
@@ -484,9 +459,6 @@ class MeasuredValues(Structure[Face]):
             raise InvalidArgumentError(
                 f"{self.name}: value={shown(value)}", f"give a number of up to {_MOST_VALUE:g}"
             )
-
-    def _now(self) -> Argument:
-        return "" if self._clock is None else f"{self._clock():.6f}"
 
 
 def _check_period(owner: str, period: str) -> None:

@@ -1,10 +1,10 @@
-"""Health of a kit's shards, and a tiny endpoint for probes.
+"""The health of a kit's shards, and an endpoint for probes.
 
 ::
 
-    kit.health().ok                             # await kit.health() of an async kit
-    app = shardkit.network.health.asgi(kit)             # or wsgi(kit)
-        GET …/live   200 while the process runs and the kit is open
+    kit.health().ok                             # on an async kit: (await kit.health()).ok
+    app = shardkit.network.health.asgi(kit)     # or wsgi(kit)
+        GET …/live   200 while the kit is open
         GET …/ready  200 if every shard is reachable, 503 otherwise; both with JSON
 """
 
@@ -14,9 +14,9 @@ import asyncio
 import inspect
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -28,6 +28,7 @@ from shardkit.network.survey import ServerFacts
 from shardkit.operations.commands import Shard
 from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.server_errors import meaning
+from shardkit.operations.steps import arun_steps, run_steps
 
 __all__ = ["Health", "ShardHealth", "asgi", "wsgi"]
 
@@ -37,20 +38,20 @@ _THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class ShardHealth:
-    """The health of one shard's server; of a cluster that of all its masters together.
+    """The health of one shard's server; for a cluster, of all its masters together.
 
     Attributes:
         shard: ``unique:7``.
         address: the server, ``a.internal:6379/1``.
-        reachable: whether it answered in time.
-        error: why it did not answer.
-        latency: the duration of a PING, in seconds.
+        reachable: whether the server answered in time.
+        error: why the server did not answer.
+        latency: how long a PING took, in seconds.
         role: ``master``, ``replica`` or ``cluster``.
-        replication_lag: the bytes that this replica, or the slowest replica of this master, lags;
-            None if there is none, or its link is down.
-        memory: the bytes that it uses.
-        max_memory: its limit; 0 for none.
-        breaker: ``closed``, ``open`` or ``off``.
+        replication_lag: bytes by which the slowest replica lags its master, or this server if it is
+            a replica; None without replicas, or if the link is down.
+        memory: bytes in use.
+        max_memory: the limit in bytes; 0 for none.
+        breaker: the circuit breaker: ``closed``, ``open`` or ``off``.
     """
 
     shard: str
@@ -70,7 +71,7 @@ class Health:
     """The health of a kit.
 
     Attributes:
-        shards: each shard's.
+        shards: the health of each shard.
         ages: by component, the seconds since its entries were read.
         broken: by component, why it cannot be used.
     """
@@ -85,63 +86,69 @@ class Health:
         return not self.broken and all(shard.reachable for shard in self.shards)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data, for JSON."""
+        """Return the health as plain data, for JSON."""
         return {"ok": self.ok, **asdict(self)}
 
 
 def health_of(kit: Any, seconds: float) -> Health:
-    """Ask every server of a blocking kit, in threads."""
+    """Return the health of a blocking kit; asks the servers in threads, each for ``seconds``."""
     components, broken = _components(kit.components(), kit.topology.component)
-    distinct = _distinct(components)
+    targets = _targets(components)
 
-    def ask(where: tuple[Component, Shard]) -> ShardHealth:
-        component, shard = where
-        client: Any = None
-        try:
-            with DeadlineBlock(seconds):
-                client = kit.clients.get(component, shard.number, raw=False)
-                started = time.perf_counter()
-                client.ping(**_nodes(client))
-                latency = time.perf_counter() - started
-                return _healthy(component, shard, client, latency, client.info(**_nodes(client)))
-        except (RedisError, OSError, ShardKitError) as error:
-            return _failed(component, shard, client, error)
+    def probe(target: tuple[Component, Shard]) -> ShardHealth:
+        return run_steps(_probe(kit.clients.get, *target, seconds), lambda answer: answer)
 
-    with ThreadPoolExecutor(min(_THREADS, len(distinct) or 1), "shardkit-health") as threads:
-        asked = list(threads.map(ask, distinct))
-    return _health(kit, components, broken, asked)
+    with ThreadPoolExecutor(min(_THREADS, len(targets) or 1), "shardkit-health") as threads:
+        results = list(threads.map(probe, targets))
+    return _health(kit, components, broken, zip(targets, results, strict=True))
 
 
 async def ahealth_of(kit: Any, seconds: float) -> Health:
-    """Ask every server of an async kit."""
+    """Return the health of an async kit; asks the servers in tasks, each for ``seconds``."""
     names = await kit.components()
     outcomes = await kit.topology.aload(names)
 
     def component_of(name: str) -> Component:
-        component: Component | Exception = outcomes[name]
-        if isinstance(component, Exception):
-            raise component
+        outcome: Any = outcomes[name]
+        if isinstance(outcome, Exception):
+            raise outcome
+        component: Component = outcome
         return component
 
+    async def provide(answer: Any) -> Any:
+        return await answer
+
     components, broken = _components(names, component_of)
-    distinct = _distinct(components)
+    targets = _targets(components)
+    probes = [_probe(kit.clients.aget, *target, seconds) for target in targets]
+    results = await asyncio.gather(*(arun_steps(probe, provide) for probe in probes))
+    return _health(kit, components, broken, zip(targets, results, strict=True))
 
-    async def ask(where: tuple[Component, Shard]) -> ShardHealth:
-        component, shard = where
-        client: Any = None
-        try:
-            with DeadlineBlock(seconds):
-                client = kit.clients.aget(component, shard.number, raw=False)
-                started = time.perf_counter()
-                await client.ping(**_nodes(client))
-                latency = time.perf_counter() - started
-                info = await client.info(**_nodes(client))
-                return _healthy(component, shard, client, latency, info)
-        except (RedisError, OSError, ShardKitError) as error:
-            return _failed(component, shard, client, error)
 
-    asked = await asyncio.gather(*map(ask, distinct))
-    return _health(kit, components, broken, asked)
+def _probe(
+    get: Callable[..., Any], component: Component, shard: Shard, seconds: float
+) -> Generator[Any, Any, ShardHealth]:
+    """Ask one server; yields what redis-py's methods return, and is sent their values."""
+    client: Any = None
+    try:
+        with DeadlineBlock(seconds):
+            client = get(component, shard.number, raw=False)
+            # A cluster's client asks its masters.
+            nodes = {"target_nodes": client.PRIMARIES} if hasattr(client, "PRIMARIES") else {}
+            started = time.perf_counter()
+            yield client.ping(**nodes)
+            latency = time.perf_counter() - started
+            info = yield client.info(**nodes)
+            return _reachable(component, shard, client, latency, info)
+    except (RedisError, OSError, ShardKitError) as error:
+        known = meaning(error)
+        return ShardHealth(
+            str(shard),
+            component.entry_of(shard).address,
+            reachable=False,
+            error=known.text if known else str(error),
+            breaker=_breaker(client),
+        )
 
 
 def _components(
@@ -158,61 +165,51 @@ def _components(
     return components, broken
 
 
-def _distinct(components: Iterable[Component]) -> list[tuple[Component, Shard]]:
-    """Return the shards to ask: of those at one address the first."""
-    first: dict[str, tuple[Component, Shard]] = {}
+def _targets(components: Iterable[Component]) -> list[tuple[Component, Shard]]:
+    """Return one shard for each address."""
+    targets: dict[str, tuple[Component, Shard]] = {}
     for component in components:
         for shard, entry in component.entries():
-            first.setdefault(entry.address, (component, shard))
-    return list(first.values())
+            targets.setdefault(entry.address, (component, shard))
+    return list(targets.values())
 
 
 def _health(
     kit: Any,
     components: Iterable[Component],
     broken: Mapping[str, str],
-    asked: Iterable[ShardHealth],
+    results: Iterable[tuple[tuple[Component, Shard], ShardHealth]],
 ) -> Health:
-    by_address = {each.address: each for each in asked}
+    by_address = {component.entry_of(shard).address: each for (component, shard), each in results}
     shards, ages = [], {}
     for component in components:
         ages[component.name] = kit.topology.age(component.name)
         for shard, entry in component.entries():
-            shards.append(replace(by_address[entry.address], shard=str(shard)))
+            fields = asdict(by_address[entry.address])
+            shards.append(ShardHealth(**{**fields, "shard": str(shard)}))
     return Health(tuple(shards), ages, broken)
 
 
-def _nodes(client: Any) -> dict[str, Any]:
-    """Return the nodes that a cluster's client asks: its masters."""
-    return {"target_nodes": client.PRIMARIES} if hasattr(client, "PRIMARIES") else {}
-
-
-def _healthy(
+def _reachable(
     component: Component, shard: Shard, client: Any, latency: float, info: Mapping[str, Any]
 ) -> ShardHealth:
-    is_cluster = bool(info) and all(
+    whole = bool(info) and all(
         isinstance(each, Mapping) and "role" in each for each in info.values()
     )
-    nodes = [ServerFacts(info=each) for each in (info.values() if is_cluster else [info])]
+    nodes = [ServerFacts(info=each) for each in (info.values() if whole else [info])]
+    role = str(info.get("role", "")).replace("slave", "replica")
     lags = [lag for node in nodes if (lag := node.replication_lag) is not None]
     return ShardHealth(
         str(shard),
         component.entry_of(shard).address,
         reachable=True,
         latency=latency,
-        role="cluster" if is_cluster else str(info.get("role", "")).replace("slave", "replica"),
+        role="cluster" if whole else role,
         replication_lag=max(lags, default=None),
         memory=sum(node.info.get("used_memory", 0) for node in nodes),
         max_memory=sum(node.info.get("maxmemory", 0) for node in nodes),
         breaker=_breaker(client),
     )
-
-
-def _failed(component: Component, shard: Shard, client: Any, error: Exception) -> ShardHealth:
-    known = meaning(error)
-    address = component.entry_of(shard).address
-    text = known.text if known else str(error)
-    return ShardHealth(str(shard), address, reachable=False, error=text, breaker=_breaker(client))
 
 
 def _breaker(client: Any) -> str:
@@ -229,8 +226,8 @@ def asgi(kit: Any, timeout: float = TIMEOUT) -> Callable[..., Awaitable[None]]:
     """Return an ASGI application that answers probes: ``/live`` and ``/ready``.
 
     Args:
-        kit: a kit of either face.
-        timeout: how long to wait for a server, in seconds.
+        kit: a blocking or an async kit.
+        timeout: seconds to wait for a server.
     """
 
     async def app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
@@ -241,17 +238,16 @@ def asgi(kit: Any, timeout: float = TIMEOUT) -> Callable[..., Awaitable[None]]:
             return
         if scope["type"] != "http":
             return
-
         if scope["path"].rstrip("/").endswith("/live"):
             status, body = _live(kit)
-        else:
+        elif inspect.iscoroutinefunction(kit.health):
             try:
-                if inspect.iscoroutinefunction(kit.health):
-                    status, body = _ready(await kit.health(timeout))
-                else:
-                    status, body = _ready(await asyncio.to_thread(kit.health, timeout))
+                health: Health = await kit.health(timeout)
+                status, body = (200 if health.ok else 503), health.as_dict()
             except ShardKitError as error:
                 status, body = 503, {"ok": False, "error": str(error)}
+        else:
+            status, body = await asyncio.to_thread(_ready, kit, timeout)
         headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": json.dumps(body).encode()})
@@ -260,16 +256,11 @@ def asgi(kit: Any, timeout: float = TIMEOUT) -> Callable[..., Awaitable[None]]:
 
 
 def wsgi(kit: Any, timeout: float = TIMEOUT) -> Callable[..., list[bytes]]:
-    """Return a WSGI application that answers probes; see `asgi`. The kit is a blocking one."""
+    """Return a WSGI application that answers probes for a blocking kit; see `asgi`."""
 
     def app(environ: Mapping[str, Any], start_response: Any) -> list[bytes]:
-        if environ.get("PATH_INFO", "").rstrip("/").endswith("/live"):
-            status, body = _live(kit)
-        else:
-            try:
-                status, body = _ready(kit.health(timeout))
-            except ShardKitError as error:
-                status, body = 503, {"ok": False, "error": str(error)}
+        is_live = environ.get("PATH_INFO", "").rstrip("/").endswith("/live")
+        status, body = _live(kit) if is_live else _ready(kit, timeout)
         line = {200: "200 OK", 503: "503 Service Unavailable"}[status]
         headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store")]
         start_response(line, headers)
@@ -282,5 +273,9 @@ def _live(kit: Any) -> tuple[int, dict[str, Any]]:
     return (503 if kit.topology.closed else 200), {"ok": not kit.topology.closed}
 
 
-def _ready(health: Health) -> tuple[int, dict[str, Any]]:
+def _ready(kit: Any, timeout: float) -> tuple[int, dict[str, Any]]:
+    try:
+        health: Health = kit.health(timeout)
+    except ShardKitError as error:
+        return 503, {"ok": False, "error": str(error)}
     return (200 if health.ok else 503), health.as_dict()

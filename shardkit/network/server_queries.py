@@ -1,8 +1,6 @@
 """Queries many servers in parallel, so that a dead one does not delay the others.
 
-Every query has its own thread and a deadline. Threads are needed because socket timeouts do not
-apply to a name server that does not answer; they are daemons, so that none of them keeps the
-program from ending.
+Each query has a daemon thread, because socket timeouts do not apply to a silent name server.
 """
 
 from __future__ import annotations
@@ -25,22 +23,16 @@ T = TypeVar("T")
 # What redis-py raises if a server cannot be used; RedisClusterException is not a RedisError.
 ServerErrors = (RedisError, RedisClusterException, OSError)
 
-TIMEOUT = 1.0  # seconds for one answer of a server
-_STEPS = 4  # a query waits for at most a name, Sentinels, a connection and INFO
+TIMEOUT = 1.0  # seconds for one exchange
+_STEPS = 4  # a query waits at most for a name, Sentinels, a connection and INFO
 
 
 def query_all(
     queries: Mapping[K, Callable[[], T]], timeout: float = TIMEOUT
 ) -> dict[K, T | Exception]:
-    """Run all queries in parallel.
+    """Run all queries in parallel; return by key what each returned or raised.
 
-    Args:
-        queries: functions by any key.
-        timeout: seconds for one exchange; a query may take four of them.
-
-    Returns:
-        By the same keys, in their order, what each query returned or raised; a TimeoutError for
-        those that took too long.
+    A query may take four times the ``timeout``, in seconds; then it gets a TimeoutError.
     """
     answers: queue.SimpleQueue[tuple[K, T | Exception]] = queue.SimpleQueue()
 
@@ -53,28 +45,22 @@ def query_all(
     for key, query in queries.items():
         threading.Thread(target=run, args=(key, query), daemon=True).start()
     late = redis.TimeoutError("no answer in time")
-    found: dict[K, T | Exception] = dict.fromkeys(queries, late)
+    results: dict[K, T | Exception] = dict.fromkeys(queries, late)
     deadline = time.monotonic() + _STEPS * timeout
     try:
         for _ in queries:
             key, answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
-            found[key] = answer
+            results[key] = answer
     except queue.Empty:
         pass
-    return found
+    return results
 
 
 @contextmanager
 def client_of(
     fields: Mapping[str, Any], timeout: float = TIMEOUT, connector: Connector | None = None
 ) -> Iterator[Any]:
-    """Give a redis-py client with a timeout, and close it afterwards.
-
-    Args:
-        fields: an entry's fields, references resolved.
-        timeout: seconds.
-        connector: creates the client; None for the usual one.
-    """
+    """Give a redis-py client for an entry's resolved fields, with a timeout in seconds."""
     limits = {
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,

@@ -8,11 +8,10 @@
       └─► InvalidArgumentError: scores: cursor=('anna', 'x'): give a tuple (int, str or bytes; a
           number) or None
 
-Every `operation` and `stream` checks its arguments so, before it runs, and so does every other
-public method of a structure, of the kit's catalogue, and of what `check_calls` is called for. Of
-mappings and of iterables only the kind is checked here: their values are checked where they are
-encoded, and so are ranges. A check is compiled once for a method; of an argument of the usual type
-it takes one look-up of its class.
+Every `operation` and `stream` checks its arguments before it runs, and so does every other public
+method of a structure, of the kit's catalogue, and of a class passed to `check_calls`. Only the kind
+of a mapping or iterable is checked here; values and ranges are checked where they are encoded. A
+check is compiled once for a method; an argument of the usual type costs one look-up of its class.
 """
 
 from __future__ import annotations
@@ -54,19 +53,12 @@ def shown(value: object) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What an annotation accepts.
-
-    Attributes:
-        accepts: whether a value is of it.
-        wanted: what to give, for messages.
-        classes: classes whose values need no call of ``accepts``.
-        integers: whether integers of 64 bits need none either.
-    """
+    """The values that an annotation accepts."""
 
     accepts: Callable[[Any], bool]
-    wanted: str
-    classes: frozenset[type] = frozenset()
-    integers: bool = False
+    wanted: str  # for messages
+    classes: frozenset[type] = frozenset()  # whose values need no call of ``accepts``
+    integers: bool = False  # whether integers of 64 bits need none either
 
 
 def _is_text(value: object) -> bool:
@@ -198,29 +190,22 @@ def _instance(base: type) -> Kind:
 
 
 def annotations_of(function: Any) -> dict[str, Any]:
-    """Return the annotations of a function or class, evaluated.
-
-    One whose names are imported for type checkers only is left out.
-    """
+    """Return the evaluated annotations of a function or class, as far as their names exist."""
     try:
         return typing.get_type_hints(function)
     except NameError:
-        found = {}
+        known = {}
         module = inspect.getmodule(function)
         for name, text in function.__annotations__.items():
             try:
-                found[name] = eval(text, vars(module)) if isinstance(text, str) else text
-            except NameError:
+                known[name] = eval(text, vars(module)) if isinstance(text, str) else text
+            except NameError:  # imported for type checkers only
                 continue
-        return found
+        return known
 
 
 def argument_check(function: Callable[..., Any]) -> Callable[[Any, Any, Any], None]:
-    """Return what checks the arguments of a call: of its owner, ``args`` and ``kwargs``.
-
-    Args:
-        function: a method; its first parameter is the owner, whose ``name`` messages say.
-    """
+    """Return a function that checks the owner, ``args`` and ``kwargs`` of a method's call."""
     hints = annotations_of(function)
     positional: list[tuple[frozenset[type], Kind | None, str]] = []
     named: dict[str, Kind] = {}
@@ -273,7 +258,7 @@ def argument_check(function: Callable[..., Any]) -> Callable[[Any, Any, Any], No
 def _accepts(kind: Kind, value: object) -> bool:
     try:
         return kind.accepts(value)
-    except Exception:  # of the value's own methods: what cannot be compared is not accepted
+    except Exception:  # of the value's own methods
         return False
 
 
@@ -285,14 +270,10 @@ def refused(owner: Any, name: str, value: object, kind: Kind) -> InvalidArgument
 
 
 def refusal(error: InvalidArgumentError, call: Callable[[], object]) -> Exception:
-    """Return the error for a refused argument: the method's own, if it names the value.
+    """Return the error for a refused argument: the method's own if that names the value.
 
-    It says more, such as the range.
-
-    Args:
-        error: what the check of the annotation says.
-        call: what runs the method up to its first batch; until then, methods only check what they
-            are given.
+    The method's error says more, such as the range. ``call`` runs the method up to its first batch,
+    before which methods only check their arguments.
     """
     value = error.message.partition("=")[2]
     try:
@@ -313,18 +294,9 @@ def accepts(annotation: Any, value: object) -> bool:
 def rows_of(
     owner: str, name: str, rows: Iterable[Any], what: str, least: int, most: int
 ) -> Iterator[Any]:
-    """Yield the tuples of an argument, as they are read, each checked for its length.
+    """Yield the rows of an argument, each checked to be a tuple or list of a valid length.
 
-    Args:
-        owner: whose argument it is, for messages.
-        name: the argument's name.
-        rows: tuples or lists.
-        what: what each of them is, for messages: ``(field, value)``.
-        least: how many values one has at least.
-        most: how many at most.
-
-    Raises:
-        InvalidArgumentError: one is neither, or of another length.
+    ``what`` describes a row in messages: ``(field, value)``.
     """
     for row in rows:
         if not isinstance(row, tuple | list) or not least <= len(row) <= most:
@@ -333,11 +305,9 @@ def rows_of(
 
 
 def check_calls(owner: type, *also: str) -> None:
-    """Have the public methods of a class check their arguments: those that are plain functions.
+    """Have the public methods of a class, and those in ``also``, check their arguments.
 
-    Args:
-        owner: the class. Operations check theirs themselves.
-        also: other methods to check, such as ``__init__``.
+    Operations check theirs themselves.
     """
     for name, method in list(vars(owner).items()):
         if isinstance(method, types.FunctionType) and (name[0] != "_" or name in also):
@@ -350,7 +320,7 @@ def _checked(function: Callable[P, T]) -> Callable[P, T]:
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         nonlocal check
-        if check is None:  # at first use, when all modules are there
+        if check is None:  # at first use, when all modules are loaded
             check = argument_check(function)
         try:
             check(args[0], args[1:], kwargs)

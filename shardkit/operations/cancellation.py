@@ -1,8 +1,8 @@
-"""Batches that remove values, and undoing them when the task that sent them is cancelled.
+"""Undoes batches that remove values when their task is cancelled.
 
 Cancelling a task whose LPOP is in flight does not stop the server: the value is popped, and no one
-receives the reply. So such a batch is completed all the same, and what it removed is put back
-before the cancellation goes on::
+receives the reply. So such a batch is still completed, and the values are put back before the
+cancellation continues::
 
     task ── LPOP ──►  server            the value leaves the list
          ✗ cancelled
@@ -10,8 +10,8 @@ before the cancellation goes on::
          ── LPUSH "job 7" ──►           and put back where it was
          CancelledError
 
-What ends a process, or breaks its connection, in that moment still loses the value, as it would
-with a plain LPOP.
+If the process ends or its connection breaks at that moment, the value is lost, as with a plain
+LPOP.
 """
 
 from __future__ import annotations
@@ -27,12 +27,7 @@ from shardkit.operations.operation import Driver, Operation
 
 
 class UndoableBatch(list[Command]):
-    """A batch whose replies hold what it took away.
-
-    Args:
-        commands: the batch.
-        undo: gives, from the replies, the commands that undo it, or the steps.
-    """
+    """A batch that removes values; ``undo`` makes commands or steps from the replies."""
 
     def __init__(
         self,
@@ -44,9 +39,9 @@ class UndoableBatch(list[Command]):
 
 
 def undo_on_cancel(driver: Driver) -> Driver:
-    """Return a driver that puts back what is taken for a task that was cancelled meanwhile.
+    """Return a driver that undoes an `UndoableBatch` when its task is cancelled.
 
-    A blocking driver is returned as it is: its calls cannot be cancelled.
+    A blocking driver is returned unchanged, because its calls cannot be cancelled.
     """
     return _UndoingDriver(driver.link) if isinstance(driver, AwaitingDriver) else driver
 
@@ -64,7 +59,7 @@ class _UndoingDriver(AwaitingDriver):
         try:
             return await asyncio.shield(exchange)
         except asyncio.CancelledError:
-            with suppress(Exception):  # what failed there is not what this task ends of
+            with suppress(Exception):
                 # A task of its own, so that a second cancellation does not end it.
                 await asyncio.shield(asyncio.ensure_future(self._undo(step, exchange)))
             raise

@@ -1,13 +1,13 @@
-"""What is sent to which shard, and what came back: plain data, no I/O.
+"""Commands, batches and replies as plain data, without I/O.
 
 An operation yields a batch, a list of commands and transactions for any shards, and gets the
 replies in the same order. A command names its component and the key that decides the shard; the
-link looks up where that is now. So an operation is pure, and one batch never mixes two versions
-of a shard map.
+link looks up the server. So an operation is pure, and one batch never mixes two versions of a shard
+map.
 
-Commands of a batch for one shard are executed in the order of the batch, unless some have to be
-sent again: because the server had forgotten their script, or a slot of a cluster was on the move.
-What must keep an order goes into one transaction, one script, or into batches of its own.
+A shard executes its commands in the order of the batch, except those that must be sent again after
+NOSCRIPT or because a slot moved. If the order matters, use one transaction, one script, or several
+batches.
 
 ::
 
@@ -47,18 +47,17 @@ class Shard(NamedTuple):
 class Home(NamedTuple):
     """A component's unsharded entry if it has one, otherwise the shard of the key.
 
-    What belongs to a whole structure, such as a counter, lives there.
+    Data of a whole structure, such as a counter, lives there.
     """
 
     component: str
 
 
 class ShardOf(NamedTuple):
-    """The shard ``number`` of a component with so many ``shards``; without shards, its entry.
+    """The shard ``number`` of a component with ``shards`` shards; without shards, its entry.
 
-    For data in as many numbered parts as there are shards, part n on shard n. The keys of part n
-    have the tag ``{name:n}``, so that they are together on a cluster too. Where the component has
-    another number of shards, `ShardCountError`.
+    For data with part n on shard n. The keys of part n have the tag ``{name:n}``, so that they are
+    together on a cluster too. `ShardCountError` if the component has another number of shards.
     """
 
     component: str
@@ -71,7 +70,7 @@ To: TypeAlias = str | Shard | Home | ShardOf
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A Lua script. Sent by its SHA-1; a server that lacks it is given the text, once."""
+    """A Lua script. It is sent by its SHA-1; a server that lacks it gets the text once."""
 
     name: str
     text: str
@@ -91,13 +90,12 @@ class Command(NamedTuple):
     Attributes:
         to: a component, whose shard the key decides (its entry, if it is unsharded), or a Shard,
             a Home or a ShardOf.
-        key: the key that is placed; also what a cluster routes by.
+        key: the key that is placed, and by which a cluster routes.
         args: the command's name and arguments, as they are sent.
         script: the script that ``args`` runs by its SHA-1.
-        idempotent: may be sent again, once, when the connection broke before the answer came. So
-            may whatever only reads.
-        block: how long the server may wait before it answers, in seconds (0 for ever). Such a
-            command has a connection of its own and is never fused with others.
+        idempotent: whether it may be sent again, once, after a lost connection. Reads always may.
+        block: the seconds that the server may wait before it answers (0 for ever). Such a command
+            uses a connection of its own.
     """
 
     to: To
@@ -119,7 +117,7 @@ class Command(NamedTuple):
 class Transaction(NamedTuple):
     """Commands for one shard between MULTI and EXEC; the reply is the list of their replies.
 
-    ``to`` and ``key`` place the whole group; its commands' own are not looked at.
+    ``to`` and ``key`` place the whole group; those of its commands are ignored.
     """
 
     to: To
@@ -128,39 +126,37 @@ class Transaction(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """The name in messages."""
         return "MULTI"
 
 
 class Partial(list["Command | Transaction"]):
-    """A batch whose failures come back as values, so that the operation can use what succeeded."""
+    """A batch whose failures are values, so that the operation can use the other replies."""
 
 
 class Coalesced(list["Command | Transaction"]):
     """A batch in which neighbours may be joined: GETs to MGET, SETs to MSET, HGETs to HMGET.
 
-    So are DEL, EXISTS, TOUCH and UNLINK of one key each: the first reply is the count of all that
-    were joined, the others are 0. For keys that the caller owns: a GET of a key of another type
-    answers None in place of WRONGTYPE. Everything else is as with a list; see
-    `shardkit.network.links.coalescing`. Uniform commands are better given as `Columns`, which can
-    be coalesced too.
+    So are DEL, EXISTS, TOUCH and UNLINK of one key each: the first reply is the count of all joined
+    ones, the others are 0. A GET of a key of another type answers None instead of WRONGTYPE, so use
+    this for keys of your own. See `shardkit.network.links.coalescing`. For uniform commands prefer
+    `Columns`, which can be coalesced too.
     """
 
 
 class Columns(Sequence["Command | Transaction"]):
     """A batch of uniform commands, given by column.
 
-    The same as a list of them for whoever yields it, in half of the time: none is built unless it
-    is looked at::
+    Equivalent to a list of commands, in half of the time, because none is built unless accessed::
 
         Columns("users", "SET", ["user:1", "user:2"], [b"Ada", b"Bo"])
         [Command("users", "user:1", ("SET", "user:1", b"Ada")),
          Command("users", "user:2", ("SET", "user:2", b"Bo"))]
 
     Args:
-        to: where to; see `Command`.
-        name: the name of them all.
-        keys: the key of each: what it is placed by, and its first argument.
+        to: the target; see `Command`.
+        name: the name of all commands.
+        keys: the key of each, which places it and is its first argument.
         more: for each further argument, the values of all commands.
         idempotent: whether each may be sent again; see `Command`.
         coalesced: whether neighbours may be joined; see `Coalesced`.
@@ -193,7 +189,7 @@ class Columns(Sequence["Command | Transaction"]):
     def each(
         cls, to: To, name: str, keys: Sequence[Key], *args: Argument, idempotent: bool = False
     ) -> Columns:
-        """Return the same command for every key: with the same further arguments."""
+        """Return the same command, with the same further arguments, for every key."""
         return cls(to, name, keys, *([arg] * len(keys) for arg in args), idempotent=idempotent)
 
     @property
@@ -225,14 +221,10 @@ class Columns(Sequence["Command | Transaction"]):
 
 
 class PlainCommands(Sequence["Command | Transaction"]):
-    """A batch of commands for one component, given as tuples; none is built unless it is looked at.
+    """A batch of commands for one component, given as tuples; none is built unless accessed.
 
     For commands of several kinds, without scripts, that neither block nor are marked idempotent.
-
-    Args:
-        to: where to; see `Command`.
-        keys: the key that each is placed by.
-        rows: the name and arguments of each.
+    ``rows`` has the name and arguments of each.
     """
 
     __slots__ = ("keys", "rows", "to")
@@ -259,13 +251,13 @@ class PlainCommands(Sequence["Command | Transaction"]):
 
 
 class Pause(NamedTuple):
-    """Yielded instead of a batch: wait so many seconds."""
+    """Yielded instead of a batch: wait ``seconds`` seconds."""
 
     seconds: float
 
 
 class Locate(NamedTuple):
-    """Yielded instead of a batch: ask where keys live, without an exchange with their shards.
+    """Yielded instead of a batch: ask where keys live, without an exchange.
 
     The answer has for each target its shard and, on a cluster, its slot (None elsewhere). Keys
     with equal answers can be used together in one script or command.
@@ -282,8 +274,8 @@ class Subscribe(NamedTuple):
 
     Attributes:
         to, key: where the key lives; see `Command`.
-        connect: whether to connect for it, if that was not done yet.
-        abandon: what is sent if this is cancelled or interrupted.
+        connect: whether to connect if there is no subscription yet.
+        abandon: the command to send if this is cancelled or interrupted.
     """
 
     to: To
@@ -295,14 +287,14 @@ class Subscribe(NamedTuple):
 class AwaitWakeup(NamedTuple):
     """Yielded instead of a batch, after `Subscribe`: wait until a script wakes a waiter.
 
-    The answer is what the script said; None if the time is over, or the wake-up may be lost. Where
-    nobody can be woken, it comes after at most 0.1 seconds.
+    The answer is the script's text; None if the wait timed out or the wake-up may be lost. Without
+    a subscription, it comes after at most 0.1 seconds.
 
     Attributes:
         to, key: where the key lives.
-        waiter: the waiter, as the script names it.
-        seconds: the most to wait.
-        abandon: what is sent if the wait is cancelled or interrupted.
+        waiter: the waiter's name in the script.
+        seconds: the longest wait.
+        abandon: the command to send if the wait is cancelled or interrupted.
     """
 
     to: To
@@ -313,10 +305,7 @@ class AwaitWakeup(NamedTuple):
 
 
 class Abandon(NamedTuple):
-    """Yielded instead of a batch: send what undoes a wait that failed, even after the deadline.
-
-    Whether it succeeds is not told.
-    """
+    """Yielded instead of a batch: try to undo a wait, even after the deadline."""
 
     command: Command
 
@@ -324,9 +313,9 @@ class Abandon(NamedTuple):
 class Call(NamedTuple):
     """Yielded instead of a batch: call a function that blocks, such as one that reads a disk.
 
-    The answer is what it returns; what it raises is raised at the ``yield``. On the awaiting face
-    it runs in a thread of the event loop's pool, so it must be thread-safe; a task that is
-    cancelled does not wait for it, and it still runs to its end.
+    The answer is the function's value; its error is raised at the ``yield``. On the awaiting face
+    it runs in a thread of the event loop's pool, so it must be thread-safe. It runs to its end even
+    if the task is cancelled.
     """
 
     function: Callable[..., Any]
@@ -342,13 +331,9 @@ def coalesced(batch: Batch) -> bool:
 
 
 class Replies(list[Reply]):
-    """The replies to a batch, in its order.
+    """The replies to a batch, in its order."""
 
-    Attributes:
-        failed: whether at least one is a ShardFailure.
-    """
-
-    failed = False  # of the class, so that a list of replies is made without a step of Python
+    failed = False  # whether one is a ShardFailure; of the class, which makes lists faster
 
 
 def script_call(
@@ -361,42 +346,39 @@ def script_call(
 ) -> Command:
     """Return the command that runs a script on the server of its first key.
 
-    All keys must live on one server (on a cluster: in one slot); the caller sees to that by a
-    hash tag or by Locate.
+    All keys must live on one server (on a cluster: in one slot); ensure that with a hash tag or
+    `Locate`.
     """
     sent = ("EVALSHA", script.sha, len(keys), *keys, *args)
     return Command(to, keys[0], sent, script, idempotent)
 
 
 def raise_failures(replies: Replies, *, own: bool = True) -> None:
-    """Raise one group with a failure for each shard and kind of error; nothing if none failed.
+    """Raise one group with a failure for each shard and kind of error, if any request failed.
 
-    Args:
-        replies: the replies to a batch.
-        own: whether the keys are the library's own, so that one of another type is damage; not
-            where an application gives the commands.
+    With ``own``, the keys are the library's, so that a key of another type is damaged.
 
     Raises:
-        DamagedDataError: a key holds what nobody of ours has written there; the other failures are
+        DamagedDataError: a key has a value that shardkit has not written; the other failures are
             its cause.
         NewerFormatError: a later release has written it.
         ShardErrors: something failed.
     """
-    found: dict[tuple[object, ...], ShardFailure] = {}
+    failures: dict[tuple[object, ...], ShardFailure] = {}
     for reply in replies:
         for failure in reply if isinstance(reply, list) else (reply,):
             if isinstance(failure, ShardFailure):
                 error = type(failure.error or failure)
                 kind = (failure.shard, type(failure), error, failure.maybe_executed)
-                found.setdefault(kind, failure)
-    if found:
-        shards = sorted({failure.shard for failure in found.values()})
+                failures.setdefault(kind, failure)
+    if failures:
+        shards = sorted({failure.shard for failure in failures.values()})
         errors = ShardErrors(
             f"{len(shards)} shard{'s' * (len(shards) > 1)} failed ({few(shards, ', ')})",
-            list(found.values()),
+            list(failures.values()),
         )
         if own:
-            for failure in found.values():
+            for failure in failures.values():
                 damage = damage_in(failure) or _newer_in(failure)
                 if damage is not None:
                     raise damage from errors
@@ -404,9 +386,9 @@ def raise_failures(replies: Replies, *, own: bool = True) -> None:
 
 
 def damage_in(failure: ShardFailure) -> DamagedDataError | None:
-    """Return the damage that a server's refusal tells of, if it does.
+    """Return the damage that a server's refusal reports, if it does.
 
-    Scripts name the key, what they found and what they expected as JSON; see
+    Scripts report the key, what they found and what they expected as JSON; see
     ``structures/base/lua/damage.lua``. Of WRONGTYPE only the command's own key is known.
     """
     kind, _, rest = str(failure.error).partition(" ")
@@ -422,7 +404,7 @@ def damage_in(failure: ShardFailure) -> DamagedDataError | None:
 
 
 def _newer_in(failure: ShardFailure) -> NewerFormatError | None:
-    """Return what a script says of a format that it cannot read, if it does."""
+    """Return the error of a script that cannot read a newer format, if that is the failure."""
     kind, _, rest = str(failure.error).partition(" ")
     if kind != "NEWER":
         return None
@@ -434,7 +416,7 @@ def _newer_in(failure: ShardFailure) -> NewerFormatError | None:
 
 
 _OF_STRINGS = ("APPEND", "BIT", "DECR", "GET", "INCR", "MGET", "MSET", "PF", "SET", "STRLEN")
-_TYPES = {  # by the first letter of all others; of those with a G, GEOADD and its like are left
+_TYPES = {  # of all other commands, by their first letter; G is GEOADD and its like
     "G": "a ZSET",
     "H": "a HASH",
     "L": "a LIST",

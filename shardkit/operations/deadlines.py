@@ -9,9 +9,9 @@
     deadline: 0.5 in an entry          of each call by itself, counted from where it begins
     connect(…, deadline=0.5)           the same for entries that do not say it
 
-A deadline is an absolute time, kept in a context variable: threads do not share it, tasks that are
-started inside a block have it too. Where several apply, the earliest does. The idea is that of
-gRPC's deadlines: https://grpc.io/docs/guides/deadlines/
+A deadline is an absolute time in a context variable: threads do not share it; tasks started inside
+a block inherit it. Of several, the earliest counts. The idea is that of gRPC's deadlines:
+https://grpc.io/docs/guides/deadlines/
 """
 
 from __future__ import annotations
@@ -24,25 +24,19 @@ from typing import Any, Self
 
 from redis.exceptions import TimeoutError  # noqa: A004 - redis-py's own
 
-# A server that was silent for so long may be taken for one that does not answer.
-LONG_ENOUGH = 0.1
+LONG_ENOUGH = 0.1  # seconds of silence after which a server counts as not answering
 
 
 class Deadline:
-    """A time by which something must be done.
-
-    Attributes:
-        at: when, as `time.monotonic` tells it; infinite if only single servers have one.
-        seconds: how long that was when it began, for messages.
-        begun: when the call began, from which the deadlines of entries count; None in a block of
-            several calls, of which each begins anew.
-    """
+    """A time by which something must be done."""
 
     __slots__ = ("at", "begun", "seconds")
 
     def __init__(self, at: float, seconds: float, begun: float | None = None) -> None:
-        self.at = at
-        self.seconds = seconds
+        self.at = at  # by `time.monotonic`; infinite if only entries have a deadline
+        self.seconds = seconds  # its whole length, for messages
+        # The start of the call, from which the deadlines of entries count; None in a block of
+        # several calls.
         self.begun = begun
 
     def left(self) -> float:
@@ -50,7 +44,7 @@ class Deadline:
         return self.at - time.monotonic()
 
     def shorten(self, timeout: float | None) -> float | None:
-        """Return a timeout that does not last beyond it; 0 if it has passed."""
+        """Return a timeout shortened to the deadline; 0 if it has passed."""
         if self.at == math.inf:
             return timeout
         left = max(0.0, self.left())
@@ -62,7 +56,7 @@ class Deadline:
             raise self.passed()
 
     def passed(self, waited: float = 0.0) -> DeadlineExceeded:
-        """Return the error for who has waited for so long, in vain."""
+        """Return the error for a caller whose wait timed out, after ``waited`` seconds."""
         return DeadlineExceeded(f"the deadline of {self.seconds:g} s has passed", waited)
 
     def __repr__(self) -> str:
@@ -70,11 +64,7 @@ class Deadline:
 
 
 class DeadlineExceeded(TimeoutError):
-    """A deadline has passed; redis-py's TimeoutError for those who catch that.
-
-    Attributes:
-        waited: for how long the server was waited for, in seconds.
-    """
+    """A deadline has passed, after ``waited`` seconds of waiting for the server."""
 
     def __init__(self, message: str, waited: float = 0.0) -> None:
         super().__init__(message)
@@ -82,10 +72,7 @@ class DeadlineExceeded(TimeoutError):
 
 
 class DeadlineBlock:
-    """What is called inside ``with`` or ``async with`` is done by its end; see `ShardKit.deadline`.
-
-    It can be used once at a time.
-    """
+    """A block, not reentrant, whose calls must end within ``seconds``; see `ShardKit.deadline`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -107,7 +94,7 @@ class DeadlineBlock:
 
 
 class within:  # noqa: N801 - a context manager
-    """Have what is called inside keep to a deadline, if there is one."""
+    """Apply a deadline, or none, to the calls inside."""
 
     __slots__ = ("_deadline", "_token")
 
@@ -123,11 +110,9 @@ class within:  # noqa: N801 - a context manager
 
 
 def earliest(seconds: float | None, *, anew: bool = False) -> Deadline | None:
-    """Return the deadline of now, or that of a call of so many seconds if that is earlier.
+    """Return the current deadline, or the one in ``seconds`` if that is earlier.
 
-    Args:
-        seconds: how long the call may take; None for any time.
-        anew: count from now, although a call has begun before.
+    The seconds count from the start of the call; with ``anew``, from now.
     """
     outer = current.get()
     if seconds is None:
@@ -140,7 +125,7 @@ def earliest(seconds: float | None, *, anew: bool = False) -> Deadline | None:
 
 
 def begin() -> Deadline:
-    """Return the deadline of a call that begins now: what there is, counted for its entries."""
+    """Return the current deadline for a call that starts now."""
     outer = current.get()
     now = time.monotonic()
     if outer is None:
@@ -149,18 +134,18 @@ def begin() -> Deadline:
 
 
 def has_begun() -> bool:
-    """Whether a call is under way, from whose beginning the deadlines of entries count."""
+    """Whether a call is in progress, from whose start the deadlines of entries count."""
     outer = current.get()
     return outer is not None and outer.begun is not None
 
 
 def call() -> AbstractContextManager[object]:
-    """Return the context of one call: in it, the deadlines of entries count from now."""
+    """Return the context of one call, in which the deadlines of entries count from now."""
     return within(begin()) if in_use.by_entries and not has_begun() else nullcontext()
 
 
 def extend(seconds: float) -> None:
-    """Have a call wait because it was asked to: the deadlines of entries do not count that."""
+    """Exclude a requested wait from the deadlines of entries."""
     outer = current.get()
     if outer is not None and outer.begun is not None:
         outer.begun += seconds
@@ -169,16 +154,12 @@ def extend(seconds: float) -> None:
 def _reset(token: Token[Any]) -> None:
     try:
         current.reset(token)
-    except ValueError:  # a generator's block that is left in another context than it was entered in
+    except ValueError:  # a generator's block that ends in another context
         current.set(None)
 
 
 class _InUse:
-    """Whether any entry or kit of this process has a deadline; else calls need not note the time.
-
-    Attributes:
-        by_entries: set for good by the first one.
-    """
+    """Whether any entry or kit of this process has had a deadline, so that calls note the time."""
 
     by_entries = False
 

@@ -1,20 +1,19 @@
 """Drivers run operations: they pass each batch to a link and the replies back to the steps.
 
-A failure in a batch is raised inside the steps, at their ``yield``, as one ShardErrors that names
-every failed shard; a ``Partial`` batch gets its failures as values instead.
+A failure in a batch is raised at the ``yield``, as one ShardErrors that names every failed shard; a
+``Partial`` batch gets its failures as values instead.
 
 ``together`` runs many operations in lock step: all their first batches go out as one exchange,
-then all their second ones, and so on. Where each of 10,000 operations takes two exchanges, the
-whole takes two.
+then all their second ones, and so on. 10,000 operations of two exchanges each take two in all.
 
-A ``Call`` is a function that the driver calls between exchanges: at once on the blocking face, in a
-thread on the awaiting one. What it raises is raised inside the steps too.
+A ``Call`` is a function that the driver calls between exchanges: directly on the blocking face, in
+a thread on the awaiting one. Its errors are raised at the ``yield``.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from shardkit.errors import DamagedDataError, ShardErrors, ShardFailure, ShardKitError
@@ -36,12 +35,40 @@ from shardkit.operations.commands import (
     raise_failures,
 )
 from shardkit.operations.deadlines import begin, extend, has_begun, in_use, within
+from shardkit.operations.deadlines import call as call_context
 from shardkit.operations.operation import Awaiting, Blocking, Operation, Page, Stream
 
 T = TypeVar("T")
 
 
-class BlockingDriver:
+class _Driver:
+    """What both drivers share."""
+
+    link: Any
+    _send: Callable[[Any], Any]
+
+    def _run_step(self, step: Any) -> Any:
+        """Carry out a step; on the awaiting face, return an awaitable."""
+        if isinstance(step, Locate):
+            return self.link.locate(step)
+        if isinstance(step, Pause):
+            extend(step.seconds)
+            return self.link.pause(step.seconds)
+        if isinstance(step, Subscribe):
+            return self.link.subscribe(step)
+        if isinstance(step, AwaitWakeup):
+            return self.link.await_wakeup(step)
+        if isinstance(step, Abandon):
+            return self.link.abandon(step.command)
+        if isinstance(step, Call | _Calls):
+            return self._call(step)
+        return self._send(step)
+
+    def _call(self, step: Call | _Calls) -> Any:
+        raise NotImplementedError
+
+
+class BlockingDriver(_Driver):
     """Runs steps over a blocking link."""
 
     def __init__(self, link: Blocking) -> None:
@@ -83,7 +110,7 @@ class BlockingDriver:
             raise
 
     def iterate(self, steps: Stream[T]) -> Generator[T, None, None]:
-        """Run a stream: give out its values one by one."""
+        """Run a stream: yield its values one by one."""
         try:
             step: Any = next(steps)
             while True:
@@ -104,16 +131,12 @@ class BlockingDriver:
     def together(self, *operations: Operation[T]) -> list[T]:
         """Run operations in lock step and return their values, in order.
 
-        Args:
-            operations: steps that were not started, as a deferred face gives them.
+        The operations are unstarted steps, as a deferred face returns them.
 
         Raises:
-            BaseExceptionGroup: the errors of those that failed; all others have run to their end.
+            BaseExceptionGroup: the errors of operations that failed; all others have completed.
         """
-        if in_use.by_entries and not has_begun():
-            with within(begin()):
-                return self.together(*operations)
-        with observed("together"):
+        with call_context(), observed("together"):
             lock_step = _LockStep(operations)
             while (step := lock_step.next_step()) is not None:
                 try:
@@ -127,31 +150,16 @@ class BlockingDriver:
             return lock_step.values()
 
     def _locate(self, error: DamagedDataError) -> None:
-        """Say in the error which shard it is."""
+        """Add the shard to an error."""
         if error.place and not error.shard:
             [(shard, _)] = self.link.locate(Locate([(error.place, error.key)]))
             error.shard = str(shard)
 
-    def _run_step(self, step: Any) -> Any:
-        if isinstance(step, Locate):
-            return self.link.locate(step)
-        if isinstance(step, Pause):
-            extend(step.seconds)
-            return self.link.pause(step.seconds)
-        if isinstance(step, Subscribe):
-            return self.link.subscribe(step)
-        if isinstance(step, AwaitWakeup):
-            return self.link.await_wakeup(step)
-        if isinstance(step, Abandon):
-            return self.link.abandon(step.command)
-        if isinstance(step, Call):
-            return _call(step)
-        if isinstance(step, _Calls):
-            return [_call(call) for call in step]
-        return self._send(step)
+    def _call(self, step: Call | _Calls) -> Any:
+        return [_call(call) for call in step] if isinstance(step, _Calls) else _call(step)
 
 
-class AwaitingDriver:
+class AwaitingDriver(_Driver):
     """Runs steps over an awaiting link."""
 
     def __init__(self, link: Awaiting) -> None:
@@ -197,7 +205,7 @@ class AwaitingDriver:
             raise
 
     async def iterate(self, steps: Stream[T]) -> AsyncGenerator[T, None]:
-        """Run a stream: give out its values one by one."""
+        """Run a stream: yield its values one by one."""
         try:
             step: Any = next(steps)
             while True:
@@ -218,10 +226,7 @@ class AwaitingDriver:
 
     async def together(self, *operations: Operation[T]) -> list[T]:
         """Run operations in lock step; see `BlockingDriver.together`."""
-        if in_use.by_entries and not has_begun():
-            with within(begin()):
-                return await self.together(*operations)
-        with observed("together"):
+        with call_context(), observed("together"):
             lock_step = _LockStep(operations)
             while (step := lock_step.next_step()) is not None:
                 try:
@@ -235,31 +240,15 @@ class AwaitingDriver:
             return lock_step.values()
 
     async def _locate(self, error: DamagedDataError) -> None:
-        """Say in the error which shard it is."""
+        """Add the shard to an error."""
         if error.place and not error.shard:
             [(shard, _)] = await self.link.locate(Locate([(error.place, error.key)]))
             error.shard = str(shard)
 
-    def _run_step(self, step: Any) -> Coroutine[Any, Any, Any]:
-        if isinstance(step, Locate):
-            return self.link.locate(step)
-        if isinstance(step, Pause):
-            extend(step.seconds)
-            return self.link.pause(step.seconds)
-        if isinstance(step, Subscribe):
-            return self.link.subscribe(step)
-        if isinstance(step, AwaitWakeup):
-            return self.link.await_wakeup(step)
-        if isinstance(step, Abandon):
-            return self.link.abandon(step.command)
-        if isinstance(step, Call):
-            return asyncio.to_thread(_call, step)
+    async def _call(self, step: Call | _Calls) -> Any:
         if isinstance(step, _Calls):
-            return self._call_all(step)
-        return self._send(step)
-
-    async def _call_all(self, calls: _Calls) -> list[Any]:
-        return await asyncio.gather(*(asyncio.to_thread(_call, call) for call in calls))
+            return await asyncio.gather(*(asyncio.to_thread(_call, call) for call in step))
+        return await asyncio.to_thread(_call, step)
 
 
 def name_of(steps: object) -> str:
@@ -272,7 +261,7 @@ class _Calls(list[Call]):
 
 
 class _CallFailure(NamedTuple):
-    """The answer to a call whose function raised this."""
+    """The answer to a call whose function raised an error."""
 
     error: Exception
 
@@ -299,8 +288,8 @@ def _answer(steps: Generator[Any, Any, Any], step: Any, answer: Any) -> Any:
 class _LockStep:
     """Operations in lock step: joins the batches that they yield, and splits the replies. Pure.
 
-    A turn takes every operation one step further: first what can be joined, as one exchange; then
-    one pause for all that want one; then all calls; then each other step by itself.
+    A turn advances every operation by one step: first all batches as one exchange, then one pause
+    for all, then all calls, then each other step alone.
     """
 
     def __init__(self, operations: Sequence[Operation[Any]]) -> None:
@@ -308,7 +297,7 @@ class _LockStep:
         self._results: list[Any] = [None] * len(operations)
         self._errors: list[Exception] = []
         self._steps: dict[int, Any] = {}
-        # What is left of this turn, and what the link is doing now.
+        # The operations left in this turn, and those of the current step.
         self._waiting: list[list[int]] = []
         self._current: list[int] = []
         for n in range(len(operations)):
@@ -336,7 +325,7 @@ class _LockStep:
         return Coalesced(requests) if all(map(coalesced, steps)) else requests
 
     def answer(self, answer: Any) -> None:
-        """Give what the link answered to the operations concerned."""
+        """Give the link's answer to the operations concerned."""
         start = 0
         single = len(self._current) == 1
         for turn, n in enumerate(self._current):
@@ -351,10 +340,7 @@ class _LockStep:
             self._advance(n, _answer, self._operations[n], step, part)
 
     def retry_alone(self, error: ShardKitError) -> None:
-        """Handle a step that was rejected before anything was sent.
-
-        If several were joined, retry each alone, so that only the faulty one fails.
-        """
+        """Retry joined steps alone that were rejected unsent, so that only the faulty one fails."""
         if len(self._current) > 1:
             self._waiting = [[n] for n in self._current] + self._waiting
             return
@@ -363,7 +349,7 @@ class _LockStep:
         self._advance(n, self._operations[n].throw, error)
 
     def damage(self) -> list[DamagedDataError]:
-        """Return the errors that say what is damaged."""
+        """Return the errors about damaged data."""
         return [error for error in self._errors if isinstance(error, DamagedDataError)]
 
     def values(self) -> list[Any]:
@@ -387,7 +373,7 @@ _JOINABLE = ("batch", "pause", "call")
 
 
 def _kind(step: Any) -> str:
-    """Return with what a step can be joined; nothing for one that stays alone."""
+    """Return the kind of steps with which a step can be joined; empty for none."""
     if isinstance(step, Pause):
         return "pause"
     if isinstance(step, Call):

@@ -1,8 +1,7 @@
-"""What a forked child renews: locks, and whatever belongs to the threads and loops of its parent.
+"""Renews locks, background threads and connections in a forked child.
 
-A thread of the parent may hold a lock when another one forks. The child has a copy of the lock, but
-not of the thread, so that nobody would ever release it there. So with background threads, and with
-connections, which the parent goes on using.
+If a thread of the parent holds a lock during the fork, nobody releases the child's copy. Background
+threads do not exist in the child, and the parent still uses its connections.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from typing import Protocol
 
 
 class Renewable(Protocol):
-    """Has state that a forked child must not share."""
+    """An object whose state a forked child must not share."""
 
     def after_fork(self) -> None:
-        """Renew it; called in the child, which has one thread."""
+        """Renew the state, in the child, which has one thread."""
 
 
 _parts: weakref.WeakSet[Renewable] = weakref.WeakSet()
 
 
 def renewed_in_children(part: Renewable) -> None:
-    """Have ``after_fork`` of something called in each forked child, in no particular order."""
+    """Have ``part.after_fork`` called in each forked child, in no particular order."""
     _parts.add(part)
 
 
@@ -38,7 +37,7 @@ class ForkSafeLock:
         renewed_in_children(self)
 
     def after_fork(self) -> None:
-        """Make it free, whoever holds it."""
+        """Replace the lock with a free one."""
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:
@@ -49,7 +48,7 @@ class ForkSafeLock:
 
 
 class _Process:
-    """This process's id: to ask the system for it costs a quarter of a short command."""
+    """This process's id: asking the system for it costs a quarter of a short command."""
 
     pid = os.getpid()
 
@@ -58,8 +57,8 @@ process = _Process()
 
 
 def renew() -> None:
-    """Do what a forked child does first."""
-    process.pid = os.getpid()  # before the rest: by it connections know that they are the parent's
+    """Renew everything in a forked child."""
+    process.pid = os.getpid()  # first, because connections compare it with their own
     for part in list(_parts):
         part.after_fork()
 

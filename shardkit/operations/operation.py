@@ -1,6 +1,6 @@
 """Operations: methods written once as pure steps, run blocking, awaiting, or composed.
 
-A step generator yields batches and is sent their replies; it does no I/O of its own::
+A step generator yields batches and is sent their replies, without I/O of its own::
 
     class Members(Structure[Face]):
         @operation
@@ -8,7 +8,7 @@ A step generator yields batches and is sent their replies; it does no I/O of its
             [added] = yield [self._at(member, "SADD", self.name, member)]
             return bool(added)
 
-What a call of the method gives depends on the face that the structure was made with:
+The result of a call depends on the face of the structure:
 
 =========== =========================== ====================================================
 face        ``members.add("a")``        made by
@@ -18,12 +18,11 @@ Awaiting    a coroutine                 an async kit
 Deferred    the steps, not yet started  ``structure.deferred``; for ``yield from`` and ``together``
 =========== =========================== ====================================================
 
-A `stream` is an operation that gives many values: between its batches it yields pages of them, and
-it is an iterator, an async iterator, or the steps.
+A `stream` is an operation with many values: between its batches it yields pages of them. Its calls
+return an iterator, an async iterator, or the steps.
 
-The types follow the face by overloads of ``__get__``, so that mypy and pyright know each face
-exactly. At run time a method has its steps' name, text and signature, with what a call on its face
-returns: ``help(members.add)`` shows what the source says.
+Overloads of ``__get__`` give mypy and pyright the exact types of each face. At run time a method
+has the name, docstring and signature of its steps, with the return type of its face.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ Operation: TypeAlias = Generator[Step, Any, T]
 
 
 class Page(list[T]):
-    """Values that a stream gives out, in order."""
+    """Values that a stream yields, in order."""
 
 
 Stream: TypeAlias = Generator[Step | Page[T], Any, None]
@@ -192,12 +191,7 @@ class Structure(Generic[Face]):
 
 
 class _Method:
-    """What `operation` and `stream` share: for each kind of driver a function, made at first use.
-
-    Attributes:
-        steps: the generator function itself, for an override that builds on what it overrides:
-            ``yield from Base.method.steps(self, …)``.
-    """
+    """What `operation` and `stream` share: a function for each kind of driver."""
 
     _entry_point: str  # the driver's method that runs the steps
 
@@ -207,10 +201,7 @@ class _Method:
         functools.update_wrapper(self, steps)  # type: ignore[arg-type]  # it is called when bound
 
     def __get__(self, obj: Any, owner: Any = None) -> Any:
-        """Bind to a structure: a method that runs the steps as the face wants.
-
-        Of the class it is a function, to be called with a structure of any face.
-        """
+        """Bind to a structure, or return a function for a structure of any face."""
         kind = _NoDriver if obj is None else type(obj._driver)
         try:
             function = self._functions[kind]
@@ -221,7 +212,7 @@ class _Method:
     def _function_for(self, driver: type) -> Any:
         """Return a function that runs the steps, with the name, text and signature of the method.
 
-        On the awaiting face asyncio takes it for a coroutine function, as it returns a coroutine.
+        For asyncio, that of the awaiting face is a coroutine function.
         """
         steps = self.steps
         check = argument_check(steps)
@@ -259,7 +250,7 @@ class _Method:
 
     @staticmethod
     def _returned(annotation: Any, awaits: bool) -> Any:
-        """Return what a call gives, as the steps' annotation says it."""
+        """Return the annotation of a call's result, given that of the steps."""
         if not isinstance(annotation, str):  # without ``from __future__ import annotations``
             return get_args(annotation)[-1] if get_args(annotation) else annotation
         found = re.fullmatch(
@@ -275,7 +266,7 @@ class _Method:
 
 
 class _NoDriver:
-    """Stands for the driver when a method is looked up in the class."""
+    """Takes the place of the driver when a method is looked up in the class."""
 
 
 def _mark_coroutine_function(function: Any) -> None:
@@ -352,7 +343,7 @@ def pages(values: Iterable[T], size: int) -> Iterator[list[T]]:
         each = iter(values)
     except TypeError:
         raise InvalidArgumentError(
-            f"{type(values).__name__} where several values are taken", "give a list of them"
+            f"{type(values).__name__} where several values are expected", "pass a list of them"
         ) from None
     while page := list(islice(each, size)):
         yield page

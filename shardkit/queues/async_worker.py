@@ -1,4 +1,4 @@
-"""A worker on an event loop: like `shardkit.queues.worker`, with asyncio's tasks for threads.
+"""A worker on an event loop: like `shardkit.queues.worker`, with asyncio tasks for threads.
 
 ::
 
@@ -51,7 +51,7 @@ class AsyncWorker(BaseWorker[Awaiting]):
         self.aborted = False
 
     def stop(self) -> None:
-        """Stop after the running tasks; take no more. To be called on the event loop."""
+        """Take no more tasks, and stop after the running ones. Call it on the event loop."""
         self._stopping.set()
         for take in self._waiting:
             take.cancel()
@@ -65,8 +65,7 @@ class AsyncWorker(BaseWorker[Awaiting]):
     ) -> WorkerSummary:
         """Run tasks until stopped; see `Worker.run`.
 
-        If the task that awaits this is cancelled, or at a second signal, running tasks are
-        cancelled and given back.
+        Cancelling it, or a second signal, cancels and requeues running tasks.
         """
         self._reset()
         with self._signals() if signals else nullcontext():
@@ -78,14 +77,14 @@ class AsyncWorker(BaseWorker[Awaiting]):
             if on_progress is not None:
                 beside.append(asyncio.ensure_future(self._report_progress(on_progress)))
             try:
-                found = await asyncio.gather(*slots, return_exceptions=True)
+                outcomes = await asyncio.gather(*slots, return_exceptions=True)
             finally:
                 for each in (*slots, *beside):
                     each.cancel()
                 await asyncio.gather(*slots, *beside, return_exceptions=True)
         if on_progress is not None:
             on_progress(self.summary, len(self._running))
-        for error in found:
+        for error in outcomes:
             if isinstance(error, Exception):
                 raise error
         return self.summary
@@ -108,7 +107,7 @@ class AsyncWorker(BaseWorker[Awaiting]):
                 elif burst:
                     if not self._running:
                         return
-                    await self._pause(IDLE_IN_BURST)  # what runs may queue more
+                    await self._pause(IDLE_IN_BURST)  # running tasks may queue more
         except Exception:  # run() raises it
             self.stop()
             raise
@@ -130,7 +129,7 @@ class AsyncWorker(BaseWorker[Awaiting]):
             if not take.cancelled() and take.exception() is None:
                 task = take.result()
                 if task is not None:
-                    await asyncio.shield(asyncio.ensure_future(self._give_back(task)))
+                    await asyncio.shield(asyncio.ensure_future(self._requeue(task)))
             raise
         finally:
             self._waiting.discard(take)
@@ -138,7 +137,7 @@ class AsyncWorker(BaseWorker[Awaiting]):
 
     async def _handle(self, slot: int, task: Task) -> None:
         if self._stopping.is_set():
-            if await self._report(task, "was given back", lambda: self.tasks.release(task)):
+            if await self._report(task, "was requeued", lambda: self.tasks.release(task)):
                 self._released(task)
             return
         self._running[slot] = task
@@ -149,23 +148,23 @@ class AsyncWorker(BaseWorker[Awaiting]):
                 if inspect.iscoroutinefunction(callback):
                     await callback(*task.args)
                 else:
-                    found = await asyncio.to_thread(callback, *task.args)
-                    if inspect.isawaitable(found):
-                        await found
+                    result = await asyncio.to_thread(callback, *task.args)
+                    if inspect.isawaitable(result):
+                        await result
             except asyncio.CancelledError:
                 if not _is_cancelled():  # the function cancelled itself
                     await self._fail(task, asyncio.CancelledError("it cancelled itself"))
                     return
-                await asyncio.shield(asyncio.ensure_future(self._give_back(task)))
+                await asyncio.shield(asyncio.ensure_future(self._requeue(task)))
                 raise
             except NewerFormatError as error:
                 self._left_to_others(task, error)
                 delay = self.tasks.unknown_delay
                 await self._report(
-                    task, "was put back", lambda: self.tasks.release(task, delay=delay)
+                    task, "was requeued", lambda: self.tasks.release(task, delay=delay)
                 )
                 return
-            except BaseException as error:  # also SystemExit: only the task ends, not the worker
+            except BaseException as error:  # even SystemExit must not end the worker
                 await self._fail(task, error)
                 return
             done = await self._report(task, "is done", lambda: self.tasks._acknowledge(task))
@@ -178,12 +177,12 @@ class AsyncWorker(BaseWorker[Awaiting]):
         reason = failure_reason(error)
         await self._report(task, "failed", lambda: self.tasks.fail(task, reason))
 
-    async def _give_back(self, task: Task) -> None:
+    async def _requeue(self, task: Task) -> None:
         try:
             if await self.tasks.release(task):
                 self._released(task)
         except SERVER_ERRORS as error:
-            self._could_not_report(task, "was given back", error)
+            self._could_not_report(task, "was requeued", error)
 
     async def _report(
         self, task: Task, what: str, report: Callable[[], Coroutine[Any, Any, Reported]]

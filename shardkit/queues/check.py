@@ -13,12 +13,12 @@ from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confir
 from shardkit.structures.base.damage import damage
 
 _AT_ONCE = 1000
-_LONGEST_SEARCH = 10_000  # of an LPOS; a longer list of waiting tasks may hide a lost one
-_RESTORES = "restore(queue) queues it again"
+_LONGEST_SEARCH = 10_000  # of an LPOS; a longer LIST is not searched
+_RESTORES = "restore(queue) requeues it"
 
 
 def check_queue(component: str, keys: QueueKeys) -> Stream[Damage]:
-    """Check a queue, which others may use meanwhile."""
+    """Check a queue while others use it."""
     typed = yield from confirmed(partial(_check_types, component, keys))
     yield typed
     if typed:
@@ -28,12 +28,12 @@ def check_queue(component: str, keys: QueueKeys) -> Stream[Damage]:
         scan = ("HSCAN", keys.tasks, cursor, "COUNT", _AT_ONCE)
         [(cursor, flat)] = yield [Command(component, keys.tasks, scan)]
         yield (yield from confirmed(partial(_check_nowhere, component, keys, flat[::2])))
-    for place in (keys.delayed, keys.taken, keys.dead):
+    for key in (keys.delayed, keys.taken, keys.dead):
         cursor = 0
         while cursor != b"0":
-            scan = ("ZSCAN", place, cursor, "COUNT", _AT_ONCE)
-            [(cursor, flat)] = yield [Command(component, place, scan)]
-            yield (yield from confirmed(partial(_check_tasks, component, keys, place, flat[::2])))
+            scan = ("ZSCAN", key, cursor, "COUNT", _AT_ONCE)
+            [(cursor, flat)] = yield [Command(component, key, scan)]
+            yield (yield from confirmed(partial(_check_tasks, component, keys, key, flat[::2])))
 
 
 def _check_types(component: str, keys: QueueKeys) -> Operation[Suspicions]:
@@ -47,7 +47,7 @@ def _check_types(component: str, keys: QueueKeys) -> Operation[Suspicions]:
 
 
 def _check_nowhere(component: str, keys: QueueKeys, ids: list[bytes]) -> Operation[Suspicions]:
-    """Check that each task is somewhere, or was taken off meanwhile."""
+    """Check that each task is waiting, delayed, leased or dead, or was removed since."""
     reads: list[Command] = []
     for id_ in ids:
         sent: list[tuple[Any, ...]] = [("ZSCORE", p, id_) for p in (keys.taken, keys.delayed)]
@@ -55,12 +55,12 @@ def _check_nowhere(component: str, keys: QueueKeys, ids: list[bytes]) -> Operati
         sent.append(("LPOS", keys.waiting, id_, "MAXLEN", _LONGEST_SEARCH))
         reads += [Command(component, args[1], args) for args in sent]
     replies = iter((yield [*reads, Command(component, keys.waiting, ("LLEN", keys.waiting))]))
-    found = [(id_, *(next(replies) for _ in range(5))) for id_ in ids]
+    rows = [(id_, *(next(replies) for _ in range(5))) for id_ in ids]
     if next(replies) > _LONGEST_SEARCH:
         return []
     lost = [
         id_
-        for id_, taken, delayed, dead, exists, waits in found
+        for id_, taken, delayed, dead, exists, waits in rows
         if exists and (taken, delayed, dead, waits) == (None,) * 4
     ]
     expected = "one that waits, is delayed, taken or dead"
@@ -71,15 +71,15 @@ def _check_nowhere(component: str, keys: QueueKeys, ids: list[bytes]) -> Operati
 
 
 def _check_tasks(
-    component: str, keys: QueueKeys, place: str, ids: list[bytes]
+    component: str, keys: QueueKeys, key: str, ids: list[bytes]
 ) -> Operation[Suspicions]:
-    """Check that what is in a place is a task."""
+    """Check that each id in a ZSET has a task."""
     if not ids:
         return []
     [tasks] = yield [Command(component, keys.tasks, ("HMGET", keys.tasks, *ids))]
-    [scores] = yield [Command(component, place, ("ZMSCORE", place, *ids))]
+    [scores] = yield [Command(component, key, ("ZMSCORE", key, *ids))]
     return [
-        Suspicion(damage(component, place, f"{shown(id_)} without a task", "tasks"))
+        Suspicion(damage(component, key, f"{shown(id_)} without a task", "tasks"))
         for id_, task, score in zip(ids, tasks, scores, strict=True)
         if task is None and score is not None
     ]

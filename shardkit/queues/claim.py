@@ -1,17 +1,16 @@
-"""How a task is taken from the first of several queues that has one, and how to wait for one.
+"""Taking a task from the first of several queues that has one, and waiting for one.
 
-Queues that live together, on one server or in one slot of a cluster, are read by one script. Where
-they live apart, one exchange reaches all their servers: it takes a task from the first group of
-queues, and asks the others how many they have. So priorities cost a second exchange only if the
-first queues are empty, and nothing is taken that is not worked on.
+One script reads queues that live together, on one server or in one slot of a cluster. Where they
+live apart, one exchange reaches all their servers: it takes a task from the first group of queues,
+and counts the tasks of the others. So priorities cost a second exchange only if the first queues
+are empty, and no task is taken without being returned.
 
-Waiting. Queues that live together have signals, LISTs that can be blocked on: queueing a task
-pushes a token, which only wakes a waiter, and whoever takes one of several tasks pushes it again
-for the next waiter. A lost token costs a second: nobody blocks for longer, or beyond the time at
-which the next task is due. An idle server ends blocks ten times a second only, so for the last 0.1
-seconds before something is due queues are polled instead. Queues that live apart cannot be blocked
-on together, so they are polled always, after 10 milliseconds, then less and less often, up to every
-100, or when something is due::
+Queues that live together have signals, LISTs to block on. Queueing a task pushes a token, which
+only wakes a waiter; a worker that takes one of several tasks pushes it again for the next waiter. A
+lost token costs a second, since nobody blocks for longer, or past the time at which the next task
+is due. An idle server ends blocks only ten times a second, so in the last 0.1 seconds before
+something is due queues are polled instead. Queues that live apart cannot be blocked on together.
+They are polled after 10 milliseconds, then less often, up to every 100, or when something is due::
 
     together     take ── BLPOP signals, at most 1 s, or until something is nearly due ── take ── …
     apart        take + count ── 10 ms ── take + count ── 15 ms ── … ── 100 ms ── take + count ── …
@@ -21,7 +20,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from shardkit.errors import ShardFailure
@@ -43,24 +42,16 @@ LONGEST_BLOCK = 1.0  # seconds
 SHORTEST_PAUSE = 0.001
 FIRST_PAUSE = 0.01
 LONGEST_PAUSE = 0.1
-# How much later than it was told to an idle server may end a block.
+# Seconds by which an idle server may end a block late.
 LATENESS = 0.1
 
 
 class _ClaimBatch(UndoableBatch, Partial):
-    """Takes from some servers; the failure of one does not affect the others."""
+    """Takes tasks; the failure of one server does not affect the others."""
 
 
 class Claim:
-    """Takes one task, waiting for it if need be.
-
-    Args:
-        component: where the queues live.
-        queues: the queues, in order of priority.
-        commands: builds their commands.
-        lease: the seconds that a task is leased.
-        new_id: returns an id for a task that has none.
-    """
+    """Takes one task from queues, which are in order of priority."""
 
     def __init__(
         self,
@@ -68,14 +59,12 @@ class Claim:
         queues: Sequence[QueueKeys],
         commands: QueueCommands,
         lease: float,
-        new_id: Callable[[], str],
     ) -> None:
         self._component = component
         self._queues = queues
         self._commands = commands
         self._lease = lease
-        self._new_id = new_id
-        self._places: list[Any] = [None] * len(queues)
+        self._servers: list[Any] = [None] * len(queues)
         self._claim = ""  # of the latest batch
         # By the clocks of the queues' servers: the time of the first attempt, by queue; the seconds
         # since then; and the seconds until something is due.
@@ -85,10 +74,10 @@ class Claim:
         self._failures = Replies()
 
     def take(self, timeout: float) -> Operation[ClaimedTask | None]:
-        """Take a task, waiting up to so many seconds if there is none."""
+        """Take a task, waiting at most `timeout` seconds."""
         if len(self._queues) > 1:
             targets = [(self._component, keys.waiting) for keys in self._queues]
-            self._places = yield Locate(targets)
+            self._servers = yield Locate(targets)
         together = self._end_of(0) == len(self._queues)
         waited, pause = 0.0, FIRST_PAUSE
         while True:
@@ -97,12 +86,12 @@ class Claim:
                 return taken
             left = timeout - max(waited, self._passed)
             if self._due <= 0:
-                continue  # one script looks at a hundred entries; there are more
+                continue  # one script moves a hundred due tasks; there are more
             if len(self._failures) == len(self._queues) or (left <= 0 and self._failures):
                 raise_failures(self._failures)
             if left <= 0:
                 return None
-            # A block that ends at a due time would end too late, but a pause ends in time.
+            # A block that ends at a due time ends too late; a pause ends in time.
             soon = self._due <= LATENESS + SHORTEST_PAUSE
             if together and not soon:
                 seconds = max(SHORTEST_PAUSE, min(left, LONGEST_BLOCK, self._due - LATENESS))
@@ -127,7 +116,14 @@ class Claim:
         taken = self._handle_take(0, end, reply)
         if taken is not None or self._due <= 0:
             return taken
-        waiting = [self._handle_move(n, reply) for n, reply in enumerate(replies, end)]
+        waiting = []
+        for n, reply in enumerate(replies, end):
+            if isinstance(reply, ShardFailure):
+                self._failures.append(reply)
+                waiting.append(0)
+            else:
+                waiting.append(reply[1])
+                self._record_times(n, *reply[2:])
         for n, count in enumerate(waiting, end):
             if count and n >= end:
                 end = self._end_of(n)
@@ -138,16 +134,15 @@ class Claim:
         return None
 
     def _end_of(self, first: int) -> int:
-        """Return the end of the run of queues that live where the first one does."""
-        place = self._places[first]
+        """Return the end of the run of queues on the first one's server."""
         end = first + 1
-        while end < len(self._queues) and self._places[end] == place:
+        while end < len(self._queues) and self._servers[end] == self._servers[first]:
             end += 1
         return end
 
     def _batch(self, first: int, end: int, waits: bool, more: list[Command]) -> _ClaimBatch:
-        """Return a batch that takes from some queues, and gives back if it is cancelled."""
-        # A claim that is random is never another's, whatever becomes of the task meanwhile.
+        """Return a batch that takes a task, and requeues it if cancelled."""
+        # A random claim is never another's, no matter what happens to the task.
         claim = self._claim = secrets.token_hex(8)
 
         def undo(replies: Replies) -> list[Command]:
@@ -155,10 +150,10 @@ class Claim:
             if taken is None:
                 return []
             keys, id_, _, attempts, _ = taken
-            return [self._commands.give_back(keys.queue, id_, attempts, claim, counts=False)]
+            return [self._commands.requeue(keys.queue, id_, attempts, claim, counts=False)]
 
         queues = self._queues[first:end]
-        take = self._commands.take(queues, self._lease, self._new_id(), claim, waits=waits)
+        take = self._commands.take(queues, self._lease, claim, waits=waits)
         return _ClaimBatch([take, *more], undo)
 
     def _parse_take(self, first: int, reply: Reply, claim: str) -> ClaimedTask | None:
@@ -173,14 +168,6 @@ class Claim:
             return None
         self._record_times(first, reply[1], reply[2])
         return self._parse_take(first, reply, self._claim)
-
-    def _handle_move(self, n: int, reply: Reply) -> int:
-        if isinstance(reply, ShardFailure):
-            self._failures.append(reply)
-            return 0
-        _, waiting, now, due = reply
-        self._record_times(n, now, due)
-        return int(waiting)
 
     def _record_times(self, n: int, now: bytes, due: bytes) -> None:
         seconds = float(now)

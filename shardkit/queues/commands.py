@@ -1,8 +1,8 @@
-"""The commands of task queues: each is one script, with the keys of its queues and the time."""
+"""The commands of task queues: scripts with the keys of queues and the time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from shardkit.operations.commands import Argument, Command, script_call
 from shardkit.operations.lua import script
 from shardkit.queues.keys import QueueKeys, queue_keys
 from shardkit.structures.base.arguments import check_name
+from shardkit.structures.base.server_clock import ServerClock
 
 MOVED_AT_ONCE = 100
 
@@ -31,7 +32,7 @@ class QueueCounts(NamedTuple):
 
 
 class QueueRates(NamedTuple):
-    """What became of a queue's tasks lately, a second.
+    """The recent rates of a queue, a second.
 
     Attributes:
         enqueued: tasks that were queued, or pushed by another program and taken.
@@ -45,15 +46,7 @@ class QueueRates(NamedTuple):
 
 
 class ClaimedTask(NamedTuple):
-    """A task as the script that took it returned it.
-
-    Attributes:
-        keys: the keys of its queue.
-        id: its id.
-        stored: the task as it is stored.
-        attempts: how often it was taken.
-        claim: identifies this claim of it.
-    """
+    """A task as returned by the script that took it, with the keys of its queue."""
 
     keys: QueueKeys
     id: bytes
@@ -63,62 +56,44 @@ class ClaimedTask(NamedTuple):
 
 
 class Acknowledged(Enum):
-    """What came of an acknowledgement, as its script replies."""
+    """The outcome of an acknowledgement, as its script replies."""
 
     YES = 1
-    CLAIM_LOST = 0  # taken again, given back or queued again since
+    CLAIM_LOST = 0  # taken again or requeued since
     GONE = -1
 
 
 class QueueCommands:
-    """Builds the commands of task queues.
+    """Builds the commands of task queues."""
 
-    Args:
-        component: where they live.
-        name: the prefix of their keys.
-        attempts: how often a task is taken before it is dead.
-        now: returns the time, in seconds since 1970; None for the servers' clocks.
-    """
-
-    def __init__(
-        self, component: str, name: str, attempts: int, now: Callable[[], float] | None
-    ) -> None:
+    def __init__(self, component: str, name: str, attempts: int, clock: ServerClock) -> None:
         self._component = component
         self._name = name
         self._attempts = attempts
-        self._clock = now
+        self._clock = clock
 
     def keys(self, queue: str) -> QueueKeys:
-        """Return the keys of a queue.
-
-        Raises:
-            InvalidArgumentError: its name is not valid.
-        """
+        """Return the keys of a queue."""
         check_name(queue)
         return queue_keys(self._name, queue)
 
     def put(self, queue: str, rows: Sequence[Argument]) -> Command:
-        """Return the command that queues tasks, given as id, delay, task, …."""
-        return self._call("put", self.keys(queue), self._now(), *rows)
+        """Return the command that queues tasks; rows are id, delay, task, …."""
+        return self._call("put", self.keys(queue), self._clock.script_seconds(), *rows)
 
     def take(
-        self, queues: Sequence[QueueKeys], lease: float, new_id: str, claim: str, *, waits: bool
+        self, queues: Sequence[QueueKeys], lease: float, claim: str, *, waits: bool
     ) -> Command:
         """Return the command that takes a task from the first of these queues that has one.
 
-        Args:
-            queues: queues that live together.
-            lease: the seconds that the task is leased.
-            new_id: an id for a task that was pushed without one.
-            claim: text that no other call uses.
-            waits: whether the caller waits for tasks.
+        The queues live together, and no other call uses the claim.
         """
         keys = [key for queue in queues for key in queue.all]
         args = (
-            self._now(),
+            self._clock.script_seconds(),
             f"{lease:.6f}",
             self._attempts,
-            new_id,
+            self._clock.new_id(),  # for a task that was pushed without one
             int(waits),
             MOVED_AT_ONCE,
             claim,
@@ -126,19 +101,19 @@ class QueueCommands:
         return script_call(self._component, script("queues/take"), keys, args)
 
     def move(self, keys: QueueKeys, limit: int) -> Command:
-        """Return the command that moves due tasks and ended leases to the waiting tasks."""
-        return self._call("move", keys, self._now(), self._attempts, limit)
+        """Return the command that requeues due tasks and ended leases."""
+        return self._call("move", keys, self._clock.script_seconds(), self._attempts, limit)
 
     def acknowledge(self, queue: str, id_: bytes, attempts: int, claim: str) -> Command:
         """Return the command that removes a task that is done."""
         return self._call("acknowledge", self.keys(queue), id_, attempts, claim)
 
     def extend(self, queue: str, id_: bytes, attempts: int, claim: str, lease: float) -> Command:
-        """Return the command that leases a task for so many seconds from now."""
-        args = (self._now(), id_, attempts, claim, f"{lease:.6f}")
+        """Return the command that extends a lease."""
+        args = (self._clock.script_seconds(), id_, attempts, claim, f"{lease:.6f}")
         return self._call("extend", self.keys(queue), *args)
 
-    def give_back(
+    def requeue(
         self,
         queue: str,
         id_: bytes,
@@ -149,48 +124,36 @@ class QueueCommands:
         counts: bool = True,
         dead: str | None = None,
     ) -> Command:
-        """Return the command that gives a task back: not idempotent.
+        """Return the command that requeues a leased task, which is not idempotent.
 
-        Args:
-            queue: its queue.
-            id_: its id.
-            attempts: how often it was taken.
-            claim: the claim.
-            delay: the seconds until it is due; 0 to wait as the first.
-            counts: whether this was an attempt.
-            dead: why it is dead, if it is.
+        Without a delay it becomes the first of its queue. ``counts`` says whether this was an
+        attempt, and ``dead`` why the task is dead, if it is.
         """
-        args: list[Argument] = [self._now(), id_, attempts, claim]
+        args: list[Argument] = [self._clock.script_seconds(), id_, attempts, claim]
         args += [f"{delay:.6f}", 0 if counts else 1]
         if dead is not None:
             args.append(dead.encode(errors="replace"))
         return script_call(self._component, script("queues/return"), self.keys(queue).all, args)
 
     def cancel(self, queue: str, id_: str) -> Command:
-        """Return the command that removes a task that was not taken yet."""
+        """Return the command that removes a task that was not taken."""
         return self._call("cancel", self.keys(queue), id_)
 
     def revive(self, queue: str, *ids: bytes) -> Command:
-        """Return the command that makes dead tasks wait again: these, or the first 1,000."""
+        """Return the command that requeues dead tasks: these, or the first 1,000."""
         return self._call("revive", self.keys(queue), *ids)
 
     def restore(self, queue: str, cursor: Argument, limit: int) -> Command:
-        """Return the command that queues lost tasks again, of about so many."""
+        """Return the command that requeues lost tasks among about ``limit``."""
         return self._call("restore", self.keys(queue), cursor, limit)
 
     def counts(self, keys: QueueKeys) -> tuple[Command, ...]:
         """Return the commands that count the tasks of each kind, in the order of QueueCounts."""
-        return (
-            Command(self._component, keys.waiting, ("LLEN", keys.waiting)),
-            *(
-                Command(self._component, key, ("ZCARD", key))
-                for key in (keys.delayed, keys.taken, keys.dead)
-            ),
+        names = {"LLEN": (keys.waiting,), "ZCARD": (keys.delayed, keys.taken, keys.dead)}
+        return tuple(
+            Command(self._component, key, (name, key)) for name, of in names.items() for key in of
         )
 
     def _call(self, name: str, keys: QueueKeys, *args: Argument) -> Command:
         call = script(f"queues/{name}")
         return script_call(self._component, call, keys.all, args, idempotent=True)
-
-    def _now(self) -> Argument:
-        return "" if self._clock is None else f"{self._clock():.6f}"

@@ -13,28 +13,21 @@ PARTS = ("delayed", "taken", "tasks", "attempts", "dead", "reasons", "signal", "
 
 
 class QueueKeys:
-    """The keys of a queue, in the order in which scripts take them.
-
-    Args:
-        prefix: the prefix of the keys of all queues.
-        queue: the queue's name.
+    """The keys of a queue.
 
     Attributes:
         queue: the queue's name.
-        all: every key.
+        all: all keys, in the order of scripts' KEYS.
         waiting: the ids of waiting tasks, a LIST.
         delayed: the ids of tasks that are not due yet, a ZSET.
         taken: the ids of leased tasks, a ZSET.
         tasks: all tasks by id, a HASH.
-        attempts: how often each was taken, a HASH.
+        attempts: the number of attempts of each, a HASH.
         dead: the ids of dead letters, a ZSET.
         reasons: why they are dead, a HASH.
-        signal: workers that wait block on it, a LIST.
+        signal: waiting workers block on it, a LIST.
         claims: the latest claim of each task, a HASH.
-        rates: how many tasks came, were done and failed in each of the latest minutes, a HASH.
-
-    Raises:
-        InvalidArgumentError: the queue's name is not valid.
+        rates: numbers of tasks queued, finished and failed by minute, a HASH.
     """
 
     def __init__(self, prefix: str, queue: str) -> None:
@@ -62,11 +55,7 @@ class QueueKeys:
 
 @lru_cache(maxsize=1024)
 def queue_keys(prefix: str, queue: str) -> QueueKeys:
-    """Return the keys of a queue, cached.
-
-    Raises:
-        InvalidArgumentError: the queue's name is not valid.
-    """
+    """Return the keys of a queue, cached."""
     return QueueKeys(prefix, queue)
 
 
@@ -80,6 +69,6 @@ def check_prefix(name: str) -> str:
     check_name(name)
     if b"{" in key_bytes(name):
         raise InvalidArgumentError(
-            f"name={shown(name)} of queues has a tag", "leave it out: each queue is its own"
+            f"name={shown(name)} of queues has a hash tag", "leave it out: queues have their own"
         )
     return name

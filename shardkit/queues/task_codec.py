@@ -9,9 +9,9 @@ A program that pushes onto a queue's LIST without shardkit may leave out the id 
 
     RPUSH queues:{email} '["send_receipt", [7, "ann@example.org"]]'
 
-Releases differ. Elements after the fourth, and fields of the fifth, which is a mapping, are ignored
-by who does not know them. If a later release writes what must not be ignored, it says so there, as
-``{"format": 2}``, or writes a mapping with such a field; this release leaves such a task to others.
+Later releases may add elements after the fourth, and fields to the fifth, a mapping; this release
+ignores those. A change that must not be ignored is marked there with ``{"format": 2}``, or the task
+is a mapping with such a field; this release leaves such a task to other workers.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ class Task(NamedTuple):
         id: its id.
         queue: the queue that it was taken from.
         name: the function to call.
-        args: its arguments, as JSON has them: text, numbers, booleans, None, lists and
-            dictionaries.
+        args: its arguments: text, numbers, booleans, None, lists and dictionaries.
         attempts: how often it was taken, including this time. If more than 1, it may have run
-            before, wholly or in part.
-        claim: identifies this claim of it: random text, which no other claim has.
+            before, at least in part.
+        claim: the random id of this claim.
     """
 
     id: str
@@ -73,7 +72,7 @@ class DeadTask(NamedTuple):
     Attributes:
         id: its id, for `TaskQueues.revive`.
         queue: its queue.
-        name: the function it was to call; None if what was pushed is not a task.
+        name: the function to call; None if it is not a task.
         args: its arguments.
         attempts: how often it was taken.
         reason: why it is dead.
@@ -95,8 +94,7 @@ def encode_task(owner: str, id_: str, queue: str, name: str, args: Sequence[Any]
     """Return the stored form of a task.
 
     Raises:
-        InvalidArgumentError: a part of it is not valid, or JSON cannot represent an argument, such
-            as a connection.
+        InvalidArgumentError: a part is not valid, or JSON cannot represent an argument.
     """
     if not isinstance(id_, str) or not 0 < len(id_) <= LONGEST_ID:
         raise InvalidArgumentError(
@@ -121,13 +119,13 @@ def encode_task(owner: str, id_: str, queue: str, name: str, args: Sequence[Any]
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgumentError(
             f"{owner}: task {shown(name)} cannot be represented in JSON: {error}",
-            "give text, finite numbers, booleans, None, lists and dictionaries; for anything "
-            "else its id",
+            "use text, finite numbers, booleans, None, lists and dictionaries; for other "
+            "objects, their ids",
         ) from None
     if len(sent) > LONGEST_TASK:
         raise InvalidArgumentError(
             f"{owner}: task {shown(name)} takes {len(sent):,} bytes",
-            f"at most {LONGEST_TASK:,}: store the data elsewhere, and give its key",
+            f"at most {LONGEST_TASK:,}: store the data elsewhere, and pass its key",
         )
     return sent
 
@@ -137,21 +135,21 @@ def decode_task(stored: bytes) -> tuple[str, tuple[Any, ...]]:
 
     Raises:
         ValueError: it is not a task; the message says why.
-        NewerFormatError: it is one of a later release.
+        NewerFormatError: a later release wrote it.
     """
     try:
-        found = json.loads(stored)
+        task = json.loads(stored)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from None
-    options = found[4] if isinstance(found, list) and len(found) > 4 else found
+    options = task[4] if isinstance(task, list) and len(task) > 4 else task
     version = options.get("format", FORMAT) if isinstance(options, dict) else FORMAT
     if isinstance(version, int) and version > FORMAT:
         raise NewerFormatError(
-            f"a task has format {version}, this release reads {FORMAT}", "upgrade this program"
+            f"a task has format {version}; this release reads {FORMAT}", "upgrade this program"
         )
-    if not isinstance(found, list) or len(found) in (0, 1, 3):
+    if not isinstance(task, list) or len(task) in (0, 1, 3):
         raise ValueError("neither [id, queue, name, args] nor [name, args]")
-    name, args = found if len(found) == 2 else found[2:4]
+    name, args = task if len(task) == 2 else task[2:4]
     if not isinstance(name, str) or not name:
         raise ValueError(f"its name is {shown(name)}, which is not text")
     if not isinstance(args, list):
@@ -162,11 +160,10 @@ def decode_task(stored: bytes) -> tuple[str, tuple[Any, ...]]:
 def queued_at(stored: bytes) -> float | None:
     """Return when a stored task was queued, in seconds since 1970, by its server's clock.
 
-    None for one that another program pushed, or an earlier release.
+    None if another program or an earlier release pushed it.
     """
     try:
-        found = json.loads(stored)
-        at = found[4]["at"]
+        at = json.loads(stored)[4]["at"]
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
     is_time = isinstance(at, int | float) and not isinstance(at, bool) and math.isfinite(at)

@@ -1,4 +1,4 @@
-r"""Task queues: tasks that wait, that are delayed, that a worker has leased, and that are dead.
+r"""Task queues: waiting, delayed, leased and dead tasks.
 
 ::
 
@@ -11,16 +11,16 @@ r"""Task queues: tasks that wait, that are delayed, that a worker has leased, an
                  ▲──────────────── moved back ───────┘    no attempts left; or not a task at all
 
 All keys of a queue have its hash tag, ``queues:{email}``, ``queues:{email}:delayed`` and so on, so
-they live on one server and each arrow is one script: whatever crashes, a task is in exactly one
-place. A task that is taken is leased. If the lease ends before the task is acknowledged, the task
-is moved back and taken again: so every task runs at least once, and twice if a worker could not
-report that it had finished. Make tasks such that this is harmless.
+they live on one server and each arrow is one script. No matter what crashes, a task is in exactly
+one of these. Taking a task leases it. If the lease ends before the task is acknowledged, the task
+is requeued. So every task runs at least once, and twice if a worker could not report that it had
+finished: make tasks harmless to repeat.
 
-Taking also moves what is due, delayed tasks and ended leases, so there is no poller that could die.
-All times are the server's.
+Taking also requeues due tasks and ended leases, so no separate poller is needed. All times are the
+server's.
 
-Each claim of a task is identified by random text. A worker that is late, after its lease ended and
-the task was taken again, has an old claim, and can no longer acknowledge, extend or fail the task.
+Each claim of a task has a random id. A late worker, whose lease ended and whose task was taken
+again, holds an old claim, and can no longer acknowledge, extend or fail the task.
 
 After Redis in Action, sections 6.4.1 and 6.4.2, whose workers lose what they popped when they die.
 """
@@ -29,8 +29,7 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
@@ -64,6 +63,7 @@ from shardkit.queues.task_codec import (
 )
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Damage
+from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.sorted_set.merged_ranges import range_over
 
 logger = logging.getLogger("shardkit.queues")
@@ -92,10 +92,9 @@ class TaskQueues(Structure[Face]):
         component: where they live.
         name: the prefix of their keys.
         attempts: how often a task is taken before it is dead, 1 to 1,000.
-        retry_delay: the seconds until a failed task is tried again, doubled each further time.
+        retry_delay: the seconds until a failed task is retried, doubled for each further retry.
         longest_retry_delay: the most seconds of such a delay.
-        now: returns the time, in seconds since 1970, instead of the servers; for tests.
-        new_id: returns ids for tasks; by default 16 random hexadecimal digits.
+        clock: tells the time and makes ids.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -109,16 +108,15 @@ class TaskQueues(Structure[Face]):
         attempts: int = ATTEMPTS,
         retry_delay: float = RETRY_DELAY,
         longest_retry_delay: float = LONGEST_RETRY_DELAY,
-        now: Callable[[], float] | None = None,
-        new_id: Callable[[], str] | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         super().__init__(undo_on_cancel(driver), component, check_prefix(name))
         check_integer(name, "attempts", attempts, 1, 1000)
         self.attempts = attempts
         self._retry_delay = self._seconds("retry_delay", retry_delay)
         self._longest_retry_delay = self._seconds("longest_retry_delay", longest_retry_delay)
-        self._commands = QueueCommands(component, name, attempts, now)
-        self._new_id = new_id or (lambda: secrets.token_hex(8))
+        self._clock = clock or ServerClock()
+        self._commands = QueueCommands(component, name, attempts, self._clock)
         self._turns = [0]  # rotations of queues with one priority; shared by all faces
 
     @property
@@ -128,10 +126,7 @@ class TaskQueues(Structure[Face]):
 
     @property
     def unknown_delay(self) -> float:
-        """The seconds for which a task of a later release is left to other workers.
-
-        Ten times ``retry_delay``.
-        """
+        """The seconds for which a task of a later release is delayed: ten times ``retry_delay``."""
         return min(10 * self._retry_delay, max(self._retry_delay, self._longest_retry_delay))
 
     # ---- for producers
@@ -144,7 +139,7 @@ class TaskQueues(Structure[Face]):
         args: Sequence[Any] = (),
         *,
         delay: float = 0,
-        id: str | None = None,  # noqa: A002 - what it is called everywhere
+        id: str | None = None,  # noqa: A002 - its usual name
     ) -> Operation[str]:
         """Queue a task.
 
@@ -153,19 +148,19 @@ class TaskQueues(Structure[Face]):
             name: the function that the worker calls.
             args: its arguments: what JSON can represent.
             delay: the seconds until it is due, by the server's clock; 0 or less for at once.
-            id: the task's id, by default a random one. While a task with the id waits, is delayed
-                or is leased, another one is not queued, and the first stays as it is.
+            id: the task's id, by default a random one. While a task with this id waits, is delayed
+                or leased, the call changes nothing.
 
         Returns:
             The task's id.
 
         Raises:
-            InvalidArgumentError: an argument is out of range, or not for JSON.
-            ShardErrors: the server failed. The task may have been queued: ``ids`` of the error has
-                its id, with which it can be queued again, and is not queued twice.
+            InvalidArgumentError: an argument is out of range, or JSON cannot represent it.
+            ShardErrors: the server failed. The task may have been queued. Queue it again with its
+                id, from the error's ``ids``, so that it is not queued twice.
 
         Cost: one exchange, O(1), for a delayed task O(log n). If the connection breaks it is sent
-        once more, which is harmless unless the task was done in between.
+        again, which is harmless unless the task was done in between.
         """
         [queued] = yield from self._enqueue(queue, [NewTask(name, args, delay, id)])
         return queued
@@ -182,10 +177,10 @@ class TaskQueues(Structure[Face]):
             The tasks' ids.
 
         Raises:
-            InvalidArgumentError: a task is not valid; earlier pages were queued by then, and
-                ``ids`` of the error has their ids.
-            ShardErrors: the server failed; ``ids`` has these ids and those of the page that failed,
-                which may have been queued.
+            InvalidArgumentError: a task is not valid. The error's ``ids`` are those of the earlier
+                pages, which were queued.
+            ShardErrors: the server failed. ``ids`` also has those of the failed page, which may
+                have been queued.
         """
         ids: list[str] = []
         for page in pages(
@@ -200,11 +195,11 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def cancel(self, queue: str, id: str) -> Operation[bool]:  # noqa: A002
-        """Remove a task that waits or is delayed; return whether there was one.
+        """Remove a waiting or delayed task; return whether there was one.
 
-        A leased task is not removed, nor one that was pushed without an id.
+        It does not remove a leased task, or one that was pushed without an id.
 
-        Cost: one exchange, O(log n) for a delayed task, O(n) for one that waits behind n others.
+        Cost: one exchange, O(log n) for a delayed task, O(n) for one behind n waiting ones.
         """
         [cancelled] = yield [self._commands.cancel(queue, id)]
         return bool(cancelled)
@@ -215,29 +210,29 @@ class TaskQueues(Structure[Face]):
     def take(
         self, queues: QueueOrder | str, *, lease: float = LEASE, timeout: float | None = None
     ) -> Operation[Task | None]:
-        """Take the next task from the first queue that has one, and wait if none has.
+        """Take the next task from the first queue that has one; wait if none has.
 
         Args:
-            queues: the queues in order of priority, at most 100. Those in a tuple have the same
-                priority: they take turns in coming first.
-            lease: the seconds after which others may take the task, if it is not acknowledged.
-            timeout: the most seconds to wait; 0 not to wait, None to wait for ever.
+            queues: the queues in order of priority, at most 100. Queues in a tuple have the same
+                priority, and take turns in coming first.
+            lease: the seconds after which others may take the task unless it is acknowledged.
+            timeout: the most seconds to wait; 0 not to wait, None for ever.
 
         Returns:
-            The task; None if there was none in time.
+            The task; None if the wait timed out.
 
         Raises:
             InvalidArgumentError: an argument is out of range.
             ShardErrors: all servers failed, or some failed and the others had no task in time.
 
-        Cancelling an async call gives back a task that it did not return. If the connection breaks
-        or the process dies, the task is moved back when its lease ends.
+        Cancelling an async call requeues a task that it did not return. If the connection breaks
+        or the process dies, the task is requeued when its lease ends.
 
-        Anything in a queue that is not a task becomes a dead letter, and the next one is taken. A
-        task that a later release wrote in a form that this one cannot read is put back.
+        Anything in a queue that is not a task becomes a dead letter. A task that a later release
+        wrote in an unknown format is requeued with a delay.
 
-        Cost: one exchange if a queue that lives where the first one does has a task, otherwise two.
-        See `shardkit.queues.claim` for the cost of waiting.
+        Cost: one exchange if a queue on the first one's server has a task, otherwise two. See
+        `shardkit.queues.claim` for the cost of waiting.
         """
         seconds = math.inf if timeout is None else self._seconds("timeout", timeout, 0.0)
         claim = Claim(
@@ -245,7 +240,6 @@ class TaskQueues(Structure[Face]):
             self._order(queues),
             self._commands,
             self._seconds("lease", lease),
-            self._new_id,
         )
         while True:
             taken = yield from claim.take(seconds)
@@ -256,11 +250,11 @@ class TaskQueues(Structure[Face]):
                 name, args = decode_task(stored)
             except ValueError as error:
                 reason = str(error)[:LONGEST_REASON]
-                call = self._commands.give_back
+                call = self._commands.requeue
                 yield [call(keys.queue, id_, attempts, claimed, dead=reason)]
             except NewerFormatError as error:
-                logger.warning("task %s %s is put back: %s", keys.queue, _id_text(id_), error)
-                call, delay = self._commands.give_back, self.unknown_delay
+                logger.warning("task %s %s: requeued: %s", keys.queue, _id_text(id_), error)
+                call, delay = self._commands.requeue, self.unknown_delay
                 yield [call(keys.queue, id_, attempts, claimed, delay=delay, counts=False)]
             else:
                 return Task(_id_text(id_), keys.queue, name, args, attempts, claimed)
@@ -270,9 +264,9 @@ class TaskQueues(Structure[Face]):
         """Report that a task is done, which removes it.
 
         Returns:
-            True, also after its lease ended if nobody has taken it since. False if somebody has:
-            then it runs twice. Also False if it is not there: it was purged, acknowledged already,
-            or its queue has moved to another server meanwhile.
+            True, even after its lease ended if no other worker has taken it since. False if one
+            has, so that the task runs twice; and if the task is gone: it was purged, already
+            acknowledged, or its queue moved to another server.
 
         Cost: one exchange, O(log n).
         """
@@ -280,15 +274,15 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def _acknowledge(self, task: Task) -> Operation[Acknowledged]:
-        """Do what `acknowledge` does; workers are told why it did not count."""
+        """Acknowledge a task; return why it did not count, for workers."""
         return (yield from self._try_acknowledge(task))
 
     @operation
     def extend(self, task: Task, lease: float = LEASE) -> Operation[bool]:
-        """Lease a task for so many seconds from now.
+        """Extend a task's lease to `lease` seconds from now.
 
         Returns:
-            False if its lease has ended and the task was moved back: then others may take it.
+            False if its lease had ended and the task was requeued: others may take it.
 
         Cost: one exchange, O(log n).
         """
@@ -300,28 +294,28 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def release(self, task: Task, *, delay: float = 0) -> Operation[bool]:
-        """Give back a task that was not begun: this does not count as an attempt.
+        """Requeue a task that was not started, without counting an attempt.
 
         Args:
             task: the task.
-            delay: the seconds until it is due; by default it waits as the first of its queue.
+            delay: the seconds until it is due; by default it becomes the first of its queue.
 
         Returns:
             False if its lease has ended.
 
         Cost: one exchange, O(log n).
         """
-        return (yield from self._give_back(task, self._delay(delay), counts=False))
+        return (yield from self._requeue(task, self._delay(delay), counts=False))
 
     @operation
     def fail(self, task: Task, reason: str = "", *, delay: float | None = None) -> Operation[bool]:
-        """Report that a task failed: it is tried again later, or is dead.
+        """Report that a task failed: it is retried later, or is dead.
 
         Args:
             task: the task.
             reason: why, for the dead letters; the first 1,000 characters are stored.
-            delay: the seconds until it is tried again; by default ``retry_delay``, twice that after
-                the second attempt, and so on. After the last of ``attempts`` it is dead.
+            delay: the seconds until the retry; by default ``retry_delay``, twice that after the
+                second attempt, and so on. After the last of ``attempts`` it is dead.
 
         Returns:
             False if its lease has ended.
@@ -334,17 +328,17 @@ class TaskQueues(Structure[Face]):
         if delay is None:
             doubled = self._retry_delay * 2.0 ** min(task.attempts - 1, 60)
             delay = min(doubled, self._longest_retry_delay)
-        return (yield from self._give_back(task, self._delay(delay), dead=dead))
+        return (yield from self._requeue(task, self._delay(delay), dead=dead))
 
     @operation
     def move_due(self, queue: str, *, limit: int = TASKS_AT_ONCE) -> Operation[int]:
-        """Move due tasks, and tasks whose lease has ended, to the waiting ones.
+        """Requeue due tasks, and tasks whose lease has ended.
 
-        `take` does this too, 100 at a time. Any number of pollers may run.
+        `take` does this too, 100 at a time. Any number of clients may call it.
 
         Args:
             queue: the queue.
-            limit: the most tasks of each kind, 1 to 1,000. The oldest come first.
+            limit: the most tasks of each kind, 1 to 1,000, oldest first.
 
         Returns:
             The number of tasks moved. A task without attempts left becomes a dead letter.
@@ -359,27 +353,26 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def next_due(self, queue: str) -> Operation[float | None]:
-        """Return when the next delayed task is due, in seconds since 1970; None if there is none.
+        """Return when the next delayed task is due, in seconds since 1970; None without one.
 
         Cost: one exchange, O(log n).
         """
         key = self._keys(queue).delayed
-        [found] = yield [self._at(key, "ZRANGE", key, 0, 0, "WITHSCORES")]
-        return float(found[1]) if found else None
+        [first] = yield [self._at(key, "ZRANGE", key, 0, 0, "WITHSCORES")]
+        return float(first[1]) if first else None
 
     @operation
     def length(self, queue: str) -> Operation[int]:
         """Return the number of waiting tasks. Cost: one exchange, O(1)."""
         key = self._keys(queue).waiting
-        [found] = yield [self._at(key, "LLEN", key)]
-        return int(found)
+        [length] = yield [self._at(key, "LLEN", key)]
+        return int(length)
 
     @operation
     def oldest(self, queue: str) -> Operation[float | None]:
-        """Return for how many seconds the first waiting task has been queued.
+        """Return the age of the first waiting task in seconds, by the server's clock.
 
-        None if none waits, or if the first was pushed by another program or an earlier release. By
-        the server's clock.
+        None if none waits, or if another program or an earlier release pushed the first one.
 
         Cost: two exchanges, O(1).
         """
@@ -396,10 +389,10 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def overdue(self, queue: str) -> Operation[float | None]:
-        """Return by how many seconds the task is overdue that a worker should have moved first.
+        """Return by how many seconds the most overdue task is late, by the server's clock.
 
-        That is a delayed task that is due, or a leased one whose lease has ended: any worker that
-        takes from the queue makes it wait. None if nothing is overdue. By the server's clock.
+        That is a delayed task that is due, or a leased one whose lease has ended. Any worker that
+        takes from the queue requeues it. None if nothing is overdue.
 
         Cost: one exchange, O(log n).
         """
@@ -415,13 +408,13 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def rates(self, queue: str, minutes: int = 5) -> Operation[QueueRates]:
-        """Return how many tasks were queued and finished and how many attempts failed, a second.
+        """Return the numbers of tasks queued and finished and of failed attempts, a second.
 
         Args:
             queue: the queue.
-            minutes: over how many minutes, 1 to 15, and what has passed of the present one.
+            minutes: the minutes to average over, 1 to 15, besides the current one.
 
-        Tasks that workers of a release without rates took or finished are not counted.
+        Workers of releases without rates do not count.
 
         Raises:
             InvalidArgumentError: the queue's name or the minutes are not valid.
@@ -447,8 +440,8 @@ class TaskQueues(Structure[Face]):
     def counts(self, queue: str) -> Operation[QueueCounts]:
         """Return the number of tasks of each kind at one moment. Cost: one exchange, O(1)."""
         keys = self._keys(queue)
-        [found] = yield [Transaction(self.component, keys.waiting, self._commands.counts(keys))]
-        return QueueCounts(*found)
+        [counts] = yield [Transaction(self.component, keys.waiting, self._commands.counts(keys))]
+        return QueueCounts(*counts)
 
     @stream
     def dead(self, queue: str) -> Stream[DeadTask]:
@@ -459,8 +452,8 @@ class TaskQueues(Structure[Face]):
         keys = self._keys(queue)
         cursor: tuple[Key, float] | None = None
         while True:
-            place = [(self.component, keys.dead)]
-            rows = yield from range_over(place, "-inf", "+inf", DEAD_A_PAGE, cursor)
+            targets = [(self.component, keys.dead)]
+            rows = yield from range_over(targets, "-inf", "+inf", DEAD_A_PAGE, cursor)
             if rows:
                 yield (yield from self._dead_letters(keys, rows))
                 cursor = rows[-1]
@@ -469,7 +462,7 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def revive(self, queue: str, id: str) -> Operation[bool]:  # noqa: A002
-        """Make a dead task wait again, with all its attempts; return whether there was one.
+        """Requeue a dead task with all its attempts; return whether there was one.
 
         Cost: one exchange, O(log n).
         """
@@ -478,7 +471,7 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def revive_all(self, queue: str) -> Operation[int]:
-        """Make all dead tasks wait again; return how many. Cost: one exchange for each 1,000."""
+        """Requeue all dead tasks; return how many. Cost: one exchange for each 1,000."""
         key = self._keys(queue).dead
         [left] = yield [self._at(key, "ZCARD", key)]
         revived = 0
@@ -491,17 +484,16 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def restore(self, queue: str) -> Operation[int]:
-        """Queue again what a lost key has stranded: tasks that nobody would ever take.
+        """Requeue tasks that were stranded by a lost key.
 
-        For damage: a server, or somebody, has removed a key of the queue, such as the LIST of
-        waiting tasks. `enqueue` does the same for the id that it is given. Tasks that workers have
-        at the moment, if the key of leased tasks was lost, run twice.
+        Call it when a key of the queue was removed, such as the LIST of waiting tasks. `enqueue`
+        does the same for its id. If the key of leased tasks was lost, running tasks run twice.
 
         Returns:
             The number of tasks queued, in no particular order.
 
-        Cost: an exchange for about 100 tasks; each task that is neither leased, delayed nor dead is
-        looked for among those that wait, up to half a million.
+        Cost: one exchange for about 100 tasks. Each task that is neither leased, delayed nor dead
+        is searched for among up to half a million waiting ones.
         """
         cursor: Argument = 0
         restored = 0
@@ -513,10 +505,10 @@ class TaskQueues(Structure[Face]):
 
     @stream
     def check(self, queue: str) -> Stream[Damage]:
-        """Read all tasks of a queue, and give out what is damaged; changes nothing.
+        """Read all tasks of a queue and return damage, without changing anything.
 
-        A key of another type; a task that is nowhere: neither waiting, delayed, taken nor dead,
-        which `restore` queues again; an id of one of these places without a task.
+        Damage is a key of another type; a task that is neither waiting, delayed, leased nor dead,
+        which `restore` requeues; or an id in one of these keys without a task.
 
         Args:
             queue: the queue.
@@ -525,7 +517,7 @@ class TaskQueues(Structure[Face]):
             InvalidArgumentError: the queue's name is not valid.
             ShardErrors: its server failed.
 
-        Cost: an exchange for 1,000 tasks, twice.
+        Cost: two exchanges for 1,000 tasks.
         """
         yield from check_queue(self.component, self._keys(queue))
 
@@ -533,7 +525,7 @@ class TaskQueues(Structure[Face]):
     def purge(self, queue: str) -> Operation[QueueCounts]:
         """Remove everything in a queue, including dead letters and leased tasks.
 
-        A worker that has one of these gets False when it acknowledges it.
+        Workers that run one of these get False from `acknowledge`.
 
         Returns:
             The number of tasks removed.
@@ -543,8 +535,8 @@ class TaskQueues(Structure[Face]):
         keys = self._keys(queue)
         unlink = self._at(keys.waiting, "UNLINK", *keys.all)
         commands = (*self._commands.counts(keys), unlink)
-        [found] = yield [Transaction(self.component, keys.waiting, commands)]
-        return QueueCounts(*found[:-1])
+        [counts] = yield [Transaction(self.component, keys.waiting, commands)]
+        return QueueCounts(*counts[:-1])
 
     # ---- what several operations share
 
@@ -553,7 +545,7 @@ class TaskQueues(Structure[Face]):
         ids = []
         for task in tasks:
             name, args, delay, given = NewTask(*task)
-            id_ = self._new_id() if given is None else given
+            id_ = self._clock.new_id() if given is None else given
             stored = encode_task(self.name, id_, queue, name, args)
             rows += [id_, f"{self._delay(delay):.6f}", stored]
             ids.append(id_)
@@ -564,7 +556,7 @@ class TaskQueues(Structure[Face]):
         except ShardKitError as error:
             error.ids = tuple(ids)
             named = ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
-            error.remedy = f"what was to be queued may be: queue it again with its id ({named})"
+            error.remedy = f"the tasks may be queued: queue them again with their ids ({named})"
             raise
         return ids
 
@@ -573,11 +565,11 @@ class TaskQueues(Structure[Face]):
         [reply] = yield [self._commands.acknowledge(task.queue, id_, task.attempts, task.claim)]
         return Acknowledged(reply)
 
-    def _give_back(
+    def _requeue(
         self, task: Task, delay: float, *, counts: bool = True, dead: str | None = None
     ) -> Operation[bool]:
         id_ = _id_bytes(task.id)
-        command = self._commands.give_back(
+        command = self._commands.requeue(
             task.queue, id_, task.attempts, task.claim, delay=delay, counts=counts, dead=dead
         )
         [done] = yield [command]
@@ -593,7 +585,7 @@ class TaskQueues(Structure[Face]):
         [found] = yield [Transaction(self.component, keys.dead, reads)]
         letters: Page[DeadTask] = Page()
         for (id_, at), stored, reason, attempts in zip(rows, *found, strict=True):
-            if stored is None or reason is None:  # revived meanwhile
+            if stored is None or reason is None:  # revived since
                 continue
             name: str | None = None
             args: tuple[Any, ...] = ()
@@ -620,12 +612,12 @@ class TaskQueues(Structure[Face]):
                 order += each[turn:] + each[:turn]
             else:
                 order.append(each)  # type: ignore[arg-type]  # an empty tuple is refused as a name
-        found = [self._keys(queue) for queue in order]
+        keys = [self._keys(queue) for queue in order]
         if not 0 < len(order) <= MOST_QUEUES or len(set(order)) < len(order):
             raise InvalidArgumentError(
-                f"{self.name}: queues={shown(queues)}", f"name 1 to {MOST_QUEUES}, each once"
+                f"{self.name}: queues={shown(queues)}", f"give 1 to {MOST_QUEUES}, each once"
             )
-        return found
+        return keys
 
     def _delay(self, delay: float) -> float:
         past = isinstance(delay, int | float) and delay <= 0

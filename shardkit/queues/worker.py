@@ -10,14 +10,14 @@
 
     worker.run()                    # or: shardkit worker mymodule:worker
 
-Each thread takes a task, calls its function, acknowledges it, and takes the next. One more thread
-renews the leases of running tasks. SIGTERM and SIGINT stop the worker: running tasks are finished,
-and tasks taken at that moment are given back. A second signal does not wait: running tasks are
-given back at once and run by another worker, though perhaps for the second time.
+Each thread takes a task, calls its function, acknowledges it, and takes the next. Another thread
+renews the leases of running tasks. SIGTERM and SIGINT stop the worker: it finishes running tasks,
+and requeues tasks taken at that moment. At a second signal it requeues running tasks without
+waiting, so they may run twice.
 
-A function that raises does not stop a worker: the task is tried again later, and is dead after its
-attempts. A task whose function is missing is put back for a while, and is never dead: the next
-version of the program may have a function that this one lacks.
+A function that raises does not stop a worker: the task is retried later, and is dead after its
+attempts. A task without a registered function is requeued with a delay, and never dies: the next
+version of the program may have that function.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Worker(BaseWorker[Blocking]):
         self.aborted = False
 
     def stop(self) -> None:
-        """Stop after the running tasks; take no more. Returns at once."""
+        """Take no more tasks, and stop after the running ones. Returns at once."""
         self._stopping.set()
 
     def run(
@@ -72,15 +72,15 @@ class Worker(BaseWorker[Blocking]):
         """Run tasks until stopped, by `stop` or, in the main thread, by a signal.
 
         Args:
-            burst: end when no task waits, is due or runs; raise if five attempts in a row to take
-                one fail, instead of waiting for the servers to come back.
-            signals: stop at SIGTERM and SIGINT. False inside a program that handles them itself,
-                such as a web server, which then calls `stop`.
+            burst: return when no task is waiting, due or running; raise if five attempts in a row
+                to take one fail, instead of waiting for the servers to come back.
+            signals: stop at SIGTERM and SIGINT. Pass False in a program that handles them itself,
+                such as a web server, and calls `stop`.
             on_progress: called about five times a second with the summary so far and the number of
                 running tasks.
 
         Returns:
-            What was done.
+            The summary of its work.
 
         Raises:
             ClosedError: the kit was closed.
@@ -130,14 +130,14 @@ class Worker(BaseWorker[Blocking]):
                 elif burst:
                     if not self._running:
                         return
-                    self._stopping.wait(IDLE_IN_BURST)  # what runs may queue more
+                    self._stopping.wait(IDLE_IN_BURST)  # running tasks may queue more
         except BaseException as error:  # run() raises it
             self._fatal = error
             self._stopping.set()
 
     def _handle(self, task: Task) -> None:
         if self._stopping.is_set():
-            if self._report(task, "was given back", lambda: self.tasks.release(task)):
+            if self._report(task, "was requeued", lambda: self.tasks.release(task)):
                 self._released(task)
             return
         thread = threading.get_ident()
@@ -147,19 +147,19 @@ class Worker(BaseWorker[Blocking]):
         error: BaseException | None = None
         try:
             self._callback_of(task)(*task.args)
-        except BaseException as raised:  # also SystemExit: only the task ends, not the worker
+        except BaseException as raised:  # even SystemExit must not end the worker
             error = raised
         seconds = time.monotonic() - started
         with self._lock:
             if self._running.pop(thread, None) is None:
-                return  # it was given back meanwhile
+                return  # it was requeued
         if error is None:
             done = self._report(task, "is done", lambda: self.tasks._acknowledge(task))
             self._succeeded(task, seconds, done)
         elif isinstance(error, NewerFormatError):
             self._left_to_others(task, error)
             delay = self.tasks.unknown_delay
-            self._report(task, "was put back", lambda: self.tasks.release(task, delay=delay))
+            self._report(task, "was requeued", lambda: self.tasks.release(task, delay=delay))
         else:
             reason = failure_reason(error)
             self._failed(task, error)
@@ -192,7 +192,7 @@ class Worker(BaseWorker[Blocking]):
                     self._could_not_report(task, "still runs", error)
 
     def _release_running(self) -> None:
-        """Give back running tasks without waiting for them."""
+        """Requeue running tasks without waiting for them."""
         with self._lock:
             abandoned = list(self._running.values())
             self._running.clear()
@@ -201,7 +201,7 @@ class Worker(BaseWorker[Blocking]):
                 if self.tasks.release(task):
                     self._released(task)
             except SERVER_ERRORS as error:
-                self._could_not_report(task, "was given back", error)
+                self._could_not_report(task, "was requeued", error)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What blocking and async workers share: callbacks by name, counts, and the log."""
+"""The common part of blocking and async workers: callbacks by name, counts, and the log."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ logger = logging.getLogger("shardkit.queues")
 
 Called = TypeVar("Called", bound=Callable[..., Any])
 
-# Seconds of waiting for a task before a worker checks whether to stop.
+# Seconds to wait for a task before checking whether to stop.
 TAKE_TIMEOUT = 1.0
-# Seconds until a server that failed is tried again, doubled each time.
+# Seconds until the retry after a failed server, doubled each time.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 # Attempts to report the outcome of a task.
 TRIES = 5
 MOST_CONCURRENCY = 10_000
 LEAST_LEASE = 1.0
-# Seconds between calls of on_progress, and of a burst's wait for what running tasks may queue.
+# Seconds between calls of on_progress, and of waiting for tasks that running tasks may queue.
 PROGRESS_INTERVAL = 0.2
 IDLE_IN_BURST = 0.02
 
-# What an unreachable server raises.
+# Errors of an unreachable server.
 SERVER_ERRORS = (ShardKitError, RedisError, OSError)
 
 
 @dataclass
 class WorkerSummary:
-    """What a worker did.
+    """The work of a worker.
 
     Attributes:
         done: tasks whose callback returned.
         failed: tasks whose callback raised.
-        released: tasks given back: the worker stopped, or cannot do them.
-        overtaken: tasks whose lease ended while they ran, and that another worker took.
+        released: requeued tasks: the worker stopped, or lacks their function.
+        overtaken: tasks that another worker took, because their lease ended while they ran.
         errors: calls that failed because a server was unreachable.
     """
 
@@ -62,12 +62,12 @@ class WorkerSummary:
     errors: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        """Return it for JSON."""
+        """Return a dictionary for JSON."""
         return asdict(self)
 
 
 class BaseWorker(Generic[Face]):
-    """What blocking and async workers share.
+    """The common part of blocking and async workers.
 
     Args:
         tasks: the queues, as ``kit.queues`` of a blocking or an async kit returns them.
@@ -79,11 +79,9 @@ class BaseWorker(Generic[Face]):
             process dies, others take the task after that time.
 
     Attributes:
-        queues: the queues it serves, in order of priority.
-        concurrency: the most tasks that run at a time.
-        lease: the seconds that a task is leased.
-        summary: what it has done so far.
-        aborted: whether it was told twice to stop, and gave back running tasks.
+        queues, concurrency, lease: see above.
+        summary: its work so far.
+        aborted: whether it was told twice to stop, and requeued running tasks.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -101,7 +99,7 @@ class BaseWorker(Generic[Face]):
         self.tasks = tasks
         self.queues: QueueOrder = [queues] if isinstance(queues, str) else list(queues)
         if not 0 < len(self.queues) <= MOST_QUEUES:
-            raise InvalidArgumentError(f"worker: queues={shown(queues)}", "name 1 to 100 queues")
+            raise InvalidArgumentError(f"worker: queues={shown(queues)}", "give 1 to 100 queues")
         check_integer("worker", "concurrency", concurrency, 1, MOST_CONCURRENCY)
         if not isinstance(lease, int | float) or isinstance(lease, bool) or lease < LEAST_LEASE:
             raise InvalidArgumentError(f"worker: lease={shown(lease)}", "give seconds, at least 1")
@@ -123,7 +121,7 @@ class BaseWorker(Generic[Face]):
         """Register the function that tasks with a name call.
 
         Raises:
-            InvalidArgumentError: it is not a function, or the name has one already.
+            InvalidArgumentError: it is not a function, or the name is taken.
         """
         if not isinstance(name, str) or not name or not callable(callback):
             raise InvalidArgumentError(
@@ -131,7 +129,8 @@ class BaseWorker(Generic[Face]):
             )
         if name in self._callbacks:
             raise InvalidArgumentError(
-                f"worker: callback {shown(name)} is there already", "name each function once"
+                f"worker: callback {shown(name)} is already registered",
+                "use another name",
             )
         self._callbacks[name] = callback
 
@@ -165,11 +164,11 @@ class BaseWorker(Generic[Face]):
         logger.info("%s done in %.3f s", _describe(task), seconds)
         if acknowledged is Acknowledged.CLAIM_LOST:
             self.summary.overtaken += 1
-            logger.warning("%s outlived its lease: another worker runs it too", _describe(task))
+            logger.warning("%s: its lease ended, and another worker runs it too", _describe(task))
         elif acknowledged is Acknowledged.GONE:
             logger.warning(
-                "%s was done, but is not in its queue any more: it was acknowledged already, or "
-                "the queue was purged, or is on another server now",
+                "%s is done, but no longer in its queue: it was already acknowledged, or the queue "
+                "was purged or moved to another server",
                 _describe(task),
             )
 
@@ -179,7 +178,7 @@ class BaseWorker(Generic[Face]):
 
     def _released(self, task: Task) -> None:
         self.summary.released += 1
-        logger.info("%s was given back", _describe(task))
+        logger.info("%s was requeued", _describe(task))
 
     def _left_to_others(self, task: Task, error: NewerFormatError) -> None:
         self.summary.released += 1
@@ -195,30 +194,30 @@ class BaseWorker(Generic[Face]):
         logger.error("%s: could not report that it %s: %s", _describe(task), what, error)
 
     def _pause_after(self, error: Exception, failures: int, *, burst: bool) -> float:
-        """Return how long to wait after so many failures to take a task; or raise the last one."""
+        """Return the seconds to wait after failures to take a task, or raise the last error."""
         if is_fatal(error) or (burst and failures == TRIES):
             raise error
         pause = min(FIRST_PAUSE * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE)
         self.summary.errors += 1
-        logger.warning("cannot take tasks; trying again in %.1f s: %s", pause, error)
+        logger.warning("cannot take tasks; next attempt in %.1f s: %s", pause, error)
         return pause
 
 
 def failure_reason(error: BaseException) -> str:
     """Return why a task failed, for its dead letter.
 
-    The error is a callback's: its ``__str__`` may raise anything, or return a book.
+    The error is a callback's: its ``__str__`` may raise, or return a long text.
     """
     name = type(error).__name__
     try:
         reason = f"{name}: {error}"[:LONGEST_REASON]
         return reason.encode(errors="replace").decode()  # lone surrogates are no text
-    except BaseException as raised:  # also SystemExit: only the task ends, not the worker
-        return f"{name}, whose text cannot be had: __str__ raises {type(raised).__name__}"
+    except BaseException as raised:  # even SystemExit must not end the worker
+        return f"{name}, without its text: __str__ raises {type(raised).__name__}"
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Return whether a worker has to end: its kit was closed, or its arguments are wrong."""
+    """Return whether a worker must end: its kit was closed, or its arguments are wrong."""
     return isinstance(error, ClosedError | InvalidArgumentError)
 
 

@@ -1,4 +1,4 @@
-"""Which arguments of a command are keys, so that a pipeline over many shards can route it.
+"""Find the keys among a command's arguments, so that a pipeline over many shards can route it.
 
 ::
 
@@ -10,10 +10,9 @@
     ("OBJECT", "ENCODING", "user:7")                     -> (2,)
     ("PING",)                                            -> ()      no key decides the shard
 
-The rules are data: ``command_keys.json``, next to this file, has the minimum number of words of
-each command, and a rule. tools/command_keys.py generates it from servers' descriptions of their
-commands (COMMAND), and from a short list of commands that these cannot describe. The parts of
-a rule:
+``command_keys.json``, next to this file, has the minimum number of words of each command, and a
+rule. tools/command_keys.py generates it from servers' own descriptions (COMMAND), and from a short
+list of commands that these cannot describe. The parts of a rule:
 
 =========== ====================================================================================
 ``2``       argument 2, as servers count (the name is argument 0, a sub-command argument 1)
@@ -26,10 +25,8 @@ a rule:
 ``stralgo`` STRALGO: two arguments after KEYS
 =========== ====================================================================================
 
-``reads`` are the commands that change nothing, which replicas may answer.
-
-Patterns, as in SORT's BY and GET or SCAN's MATCH, are not keys. The channel of SPUBLISH is one, as
-it decides the shard.
+``reads`` lists the commands that change nothing, which replicas may answer. Patterns, as in SORT's
+BY and GET or SCAN's MATCH, are not keys. SPUBLISH's channel is a key: it decides the shard.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TypeAlias
 
-from shardkit.errors import RoutingError
+from shardkit.errors import RoutingError, counted
 from shardkit.operations.commands import Argument
 
 Positions: TypeAlias = tuple[int, ...]
@@ -52,30 +49,22 @@ _Finder: TypeAlias = Callable[[_Args], Positions]
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """The rule of a command in one spelling.
+    """The rule of a command in one spelling."""
 
-    Attributes:
-        name: in capitals, with its sub-command.
-        least: the minimum number of elements.
-        keys: the positions of its keys, or the function that finds them.
-        joined: the number of spaces in its first element: 1 for ``"OBJECT ENCODING"``.
-    """
-
-    name: str
-    least: int
+    name: str  # in capitals, with its sub-command
+    least: int  # the minimum number of elements
     keys: Positions | _Finder
-    joined: int = 0
+    joined: int = 0  # the number of spaces in its first element: 1 for "OBJECT ENCODING"
 
 
 _spelled: dict[Argument, _Rule] = {}
 """Rules by a command's first element as callers spell it, if it needs no second one."""
 
-_SPELLINGS = 4096
-"""At most so many spellings are remembered."""
+_SPELLINGS = 4096  # cached at most
 
 
 def key_positions(args: Sequence[Argument]) -> tuple[int, ...]:
-    """Return which elements of a command are keys.
+    """Return the positions of a command's keys.
 
     Args:
         args: a command as for redis-py's ``execute_command``. The name may be text or bytes in
@@ -87,7 +76,7 @@ def key_positions(args: Sequence[Argument]) -> tuple[int, ...]:
         to 1 if options are searched, 2 if a sub-command is given separately.
 
     Raises:
-        RoutingError: the command is unknown, or lacks arguments that are needed to find its keys.
+        RoutingError: the command is unknown, or lacks arguments that decide its keys.
     """
     rule = (_spelled.get(args[0]) if args else None) or _rule(args)
     if len(args) < rule.least:
@@ -97,10 +86,7 @@ def key_positions(args: Sequence[Argument]) -> tuple[int, ...]:
 
 
 def blocking_seconds(args: Sequence[Argument]) -> float | None:
-    """Return how long the server may wait before it answers a command.
-
-    Args:
-        args: a command, as for `key_positions`.
+    """Return how long the server may wait before it answers a command (as for `key_positions`).
 
     Returns:
         Seconds; 0.0 means for ever, None that the command does not block.
@@ -117,15 +103,21 @@ def blocking_seconds(args: Sequence[Argument]) -> float | None:
         raise _too_few(rule, args)
     find, unit = timeout
     at = find if isinstance(find, int) else find(args)
-    return None if at is None else _seconds(rule.name, args[at]) * unit
+    if at is None:
+        return None
+    try:
+        value = float(args[at])
+    except (TypeError, ValueError, OverflowError):
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise RoutingError(f"{rule.name} with an invalid timeout", "give seconds, or 0 for ever")
+    return value * unit
 
 
 def has_plain_form(name: object, length: int) -> bool:
-    """Whether a command's only key is its first argument, and it does not block.
+    """Return whether a command's only key is its first argument, and it does not block.
 
-    Args:
-        name: its name, as it is sent.
-        length: its number of elements, the name included.
+    ``length`` is its number of elements, the name included.
     """
     if type(name) is not str:
         return False
@@ -142,23 +134,20 @@ def has_plain_form(name: object, length: int) -> bool:
 
 
 def reads_only(args: Sequence[Argument]) -> bool:
-    """Whether a command changes nothing and does not block, so that a replica may answer it.
+    """Return whether a command changes nothing and does not block, so that a replica may answer it.
 
-    Scripts, commands with cursors, which belong to one server, and unknown ones do not count.
-
-    Args:
-        args: a command, as for `key_positions`.
+    False for scripts, for commands with cursors, which belong to one server, and for unknown ones.
     """
     try:
         rule = (_spelled.get(args[0]) if args else None) or _rule(args)
-        return rule.name in _reads() and blocking_seconds(args) is None
+        return rule.name in _data()[1] and blocking_seconds(args) is None
     except RoutingError:
         return False
 
 
 def reads_by_name(name: str) -> bool:
-    """Whether commands of a name change nothing; see `reads_only`."""
-    return name.upper() in _reads()
+    """Return whether commands of a name change nothing; see `reads_only`."""
+    return name.upper() in _data()[1]
 
 
 def command_name(args: Sequence[Argument]) -> str:
@@ -170,38 +159,32 @@ def command_name(args: Sequence[Argument]) -> str:
     return ((_spelled.get(args[0]) if args else None) or _rule(args)).name
 
 
-# Looking a command up
+# Rules by command
 
 
 @cache
-def _table() -> dict[str, tuple[int, str]]:
-    """Read the data: each command's minimum number of words, and its rule."""
-    source = files("shardkit.routing").joinpath("command_keys.json").read_text("utf-8")
-    commands: dict[str, tuple[int, str]] = json.loads(source)["commands"]
-    return commands
-
-
-@cache
-def _reads() -> frozenset[str]:
-    source = files("shardkit.routing").joinpath("command_keys.json").read_text("utf-8")
-    return frozenset(json.loads(source)["reads"])
+def _data() -> tuple[dict[str, tuple[int, str]], frozenset[str]]:
+    """Return each command's minimum number of words and rule, and the commands that read."""
+    text = files("shardkit.routing").joinpath("command_keys.json").read_text("utf-8")
+    data = json.loads(text)
+    return data["commands"], frozenset(data["reads"])
 
 
 @cache
 def _containers() -> frozenset[str]:
-    """The first words of all commands that have sub-commands."""
-    return frozenset(name.partition(" ")[0] for name in _table() if " " in name)
+    """Return the first words of all commands that have sub-commands."""
+    return frozenset(name.partition(" ")[0] for name in _data()[0] if " " in name)
 
 
 def _rule(args: _Args) -> _Rule:
-    """Find the rule of a command whose spelling is new."""
+    """Return the rule of a command whose spelling is new."""
     words = _word(args[0]).split() if args else []
     if not words:
-        raise RoutingError("a command without a name", "its first element is a word such as 'GET'")
+        raise RoutingError("a command without a name", "give a word such as 'GET' first")
     first, joined = words[0], len(words) - 1
     second = words[1] if joined else _word(args[1]) if len(args) > 1 else ""
     name = _full_name(first, second)
-    least, text = _table()[name]
+    least, text = _data()[0][name]
     if joined > name.count(" ") and text:
         raise RoutingError(f"{name} in one string with its arguments", "give them one by one")
     rule = _Rule(name, max(1, least - joined), _compile(name, text, joined), joined)
@@ -211,8 +194,8 @@ def _rule(args: _Args) -> _Rule:
 
 
 def _full_name(first: str, second: str) -> str:
-    """The name of a command in the table, given its first two words."""
-    table = _table()
+    """Return the name of a command in the table, given its first two words."""
+    table = _data()[0]
     if first in _containers():
         full = f"{first} {second}"
         if full in table:
@@ -221,20 +204,19 @@ def _full_name(first: str, second: str) -> str:
             known = [name.partition(" ")[2] for name in table if name.startswith(first + " ")]
             raise RoutingError(
                 f"{first} with{' an unknown' if second else 'out a'} sub-command",
-                f"it has {', '.join(known)}",
+                f"use one of {', '.join(known)}",
             )
     # COMMAND is also a command by itself; the table has only those sub-commands of DEBUG with keys
     if first in table:
         return first
     raise RoutingError(
-        f"no command is known as {first[:40]!r}",
-        "check its spelling; send a command of a module or a newer server by the client of one "
-        "shard",
+        f"command {first[:40]!r} is unknown",
+        "check its spelling, or use a shard's own client for commands of modules and newer servers",
     )
 
 
 def _word(arg: Argument) -> str:
-    """An argument as a word of a command: ASCII text in capitals; empty for anything else."""
+    """Return an argument as a word of a command: ASCII text in capitals; empty for all others."""
     if isinstance(arg, bytes):
         arg = arg.decode("ascii", "replace")
     return arg.upper() if isinstance(arg, str) and arg.isascii() else ""
@@ -243,10 +225,7 @@ def _word(arg: Argument) -> str:
 def _too_few(rule: _Rule, args: _Args) -> RoutingError:
     words = rule.name.count(" ") + 1 - rule.joined
     given, needed = max(0, len(args) - words), rule.least - words
-    return RoutingError(
-        f"{rule.name} with {given} argument{'' if given == 1 else 's'}",
-        f"it needs {needed} or more",
-    )
+    return RoutingError(f"{rule.name} with {counted(given, 'argument')}", f"give at least {needed}")
 
 
 # Rules
@@ -255,10 +234,7 @@ def _too_few(rule: _Rule, args: _Args) -> RoutingError:
 def _compile(name: str, rule: str, joined: int) -> Positions | _Finder:
     """Turn a rule into positions, or into the function that finds them.
 
-    Args:
-        name: the command, for messages.
-        rule: as in the table above.
-        joined: how far positions are shifted to the left, as the first element has more words.
+    Positions are shifted to the left by ``joined``, as the first element has more words.
     """
     parts = rule.split()
     if all(part.isdigit() for part in parts):
@@ -293,7 +269,7 @@ def _range(name: str, first: int, last: int, step: int) -> _Finder:
         if (end - first) % step:
             raise RoutingError(
                 f"{name} with an incomplete last group of arguments",
-                f"each key belongs to a group of {step} arguments",
+                f"give groups of {step}, one for each key",
             )
         return tuple(range(first, end, step))
 
@@ -301,53 +277,44 @@ def _range(name: str, first: int, last: int, step: int) -> _Finder:
 
 
 def _numbered(name: str, at: int, step: int, none: bool) -> _Finder:
+    remedy = f"give the number of keys as argument {at}"
+
     def find(args: _Args) -> Positions:
-        count, first = _count(args[at]), at + 1
+        given, first = args[at], at + 1
+        digits = str(given) if isinstance(given, int) else _word(given)
+        count = int(digits) if digits.isdigit() and len(digits) < 10 else None
         if count is None or not (count or none):
-            raise RoutingError(
-                f"{name} with a number of keys that is no {'' if none else 'positive '}integer",
-                f"argument {at} is how many keys follow",
-            )
+            kind = "integer" if none else "positive integer"
+            raise RoutingError(f"{name} with a number of keys that is no {kind}", remedy)
         if count * step > len(args) - first:
-            raise RoutingError(
-                f"{name} with fewer keys than it says",
-                f"argument {at} is how many keys follow",
-            )
+            raise RoutingError(f"{name} with fewer keys than it says", remedy)
         return tuple(range(first, first + count * step, step))
 
     return find
 
 
-def _count(arg: Argument) -> int | None:
-    """A number of keys, read as a server reads it; None if it is invalid."""
-    if isinstance(arg, int):
-        return arg if arg >= 0 else None
-    digits = _word(arg)
-    return int(digits) if digits.isdigit() and len(digits) < 10 else None
-
-
 def _stored(name: str, start: int) -> _Finder:
-    """Options of SORT and GEORADIUS, of which only the last STORE counts."""
+    """Find the key after the last STORE among the options of SORT and GEORADIUS."""
     followed = {"BY": 1, "GET": 1, "LIMIT": 2, "COUNT": 1, "STORE": 1, "STOREDIST": 1}
 
     def find(args: _Args) -> Positions:
-        found, at = 0, start
+        target, at = 0, start
         while at < len(args):
             word = _word(args[at])
             if word in ("STORE", "STOREDIST"):
-                found = at + 1
+                target = at + 1
             at += 1 + followed.get(word, 0)
-        if found >= len(args):
+        if target >= len(args):
             raise RoutingError(f"{name} ends with STORE", "give the key to store the result at")
-        return (found,) if found else ()
+        return (target,) if target else ()
 
     return find
 
 
 def _stream_options(args: _Args) -> tuple[int, int | None]:
-    """The positions of STREAMS, and of the timeout of BLOCK, in XREAD and XREADGROUP.
+    """Return the positions of STREAMS, and of BLOCK's timeout, in XREAD and XREADGROUP.
 
-    Options are read one by one, as servers do: a group or a stream may be called STREAMS.
+    Servers read the options one by one, too: a group or a stream may be called STREAMS.
     """
     followed = {"BLOCK": 1, "CLAIM": 1, "COUNT": 1, "GROUP": 2, "MAXCOUNT": 1, "MAXSIZE": 1}
     block, at = None, 1
@@ -362,7 +329,7 @@ def _stream_options(args: _Args) -> tuple[int, int | None]:
         at += 1 + followed.get(word, 0)
     raise RoutingError(
         f"{_word(args[0])} without STREAMS where its options end",
-        "give options first, then STREAMS, the keys and as many ids",
+        "give the options first, then STREAMS, the keys, and an id for each",
     )
 
 
@@ -372,7 +339,7 @@ def _streams(args: _Args) -> Positions:
     if odd or not count:
         raise RoutingError(
             f"{_word(args[0])} with unequal numbers of keys and ids",
-            "after STREAMS come the keys, then one id for each",
+            "give the keys after STREAMS, then an id for each",
         )
     return tuple(range(first, first + count))
 
@@ -408,7 +375,7 @@ _SPECIAL: dict[str, _Finder] = {"migrate": _migrate, "stralgo": _stralgo, "strea
 
 
 def _series_block(args: _Args) -> int | None:
-    """The position of the timeout of TS.READ's BLOCK."""
+    """Return the position of the timeout of TS.READ's BLOCK."""
     return next((at + 1 for at in range(3, len(args) - 1) if _word(args[at]) == "BLOCK"), None)
 
 
@@ -432,14 +399,4 @@ _TIMEOUTS: dict[str, tuple[int | Callable[[_Args], int | None], float]] = {
     "XREAD": (_stream_block, 0.001),
     "XREADGROUP": (_stream_block, 0.001),
 }
-"""Where each blocking command has its timeout, and its unit in seconds."""
-
-
-def _seconds(name: str, arg: Argument) -> float:
-    try:
-        value = float(arg)
-    except (TypeError, ValueError, OverflowError):
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise RoutingError(f"{name} with an invalid timeout", "give 0 or more; 0 is for ever")
-    return value
+"""The position of each blocking command's timeout, and its unit in seconds."""

@@ -34,13 +34,11 @@ def key_bytes(key: Key) -> bytes:
         raise _too_long(int(key)) from None
     if isinstance(key, bytes | bytearray | memoryview):
         return bytes(key)
-    raise InvalidKeyError(
-        f"key {key!r} is a {type(key).__name__}", "a key is a str, bytes or an int"
-    )
+    raise InvalidKeyError(f"key {key!r} is a {type(key).__name__}", "give a str, bytes or an int")
 
 
 def hash_tag(key: bytes) -> bytes:
-    """Return the part of the key that is hashed: its tag, or all of it."""
+    """Return the hashed part of a key: its tag, or all of it."""
     start = key.find(b"{")
     if start >= 0:
         end = key.find(b"}", start + 1)
@@ -60,18 +58,18 @@ def hashed_parts(keys: Sequence[Key]) -> list[bytes]:
     kinds = set(map(type, keys))
     try:
         if kinds == {str}:
-            found = list(map(str.encode, keys))  # type: ignore[arg-type]
+            encoded = list(map(str.encode, keys))  # type: ignore[arg-type]
         elif kinds == {bytes}:
-            found = list(keys)  # type: ignore[arg-type]
+            encoded = list(keys)  # type: ignore[arg-type]
         elif kinds == {int}:
-            found = list(map(b"%d".__mod__, keys))
+            encoded = list(map(b"%d".__mod__, keys))
         else:
-            found = list(map(key_bytes, keys))
-    except ValueError:  # find out which one, and why
-        found = list(map(key_bytes, keys))
-    if b"{" in b"".join(found):
-        return list(map(hash_tag, found))
-    return found
+            encoded = list(map(key_bytes, keys))
+    except ValueError:  # key_bytes raises the error that names the key
+        encoded = list(map(key_bytes, keys))
+    if b"{" in b"".join(encoded):
+        return list(map(hash_tag, encoded))
+    return encoded
 
 
 def text(value: Key) -> str:

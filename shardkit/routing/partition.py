@@ -1,8 +1,8 @@
 """Partition: maps a member or field to a part of its structure.
 
 A structure of about ``total`` members has parts of at most about ``part_size``, so that each part
-keeps its compact encoding. There are twice as many parts as needed: they are half full on average,
-and few grow larger than planned.
+keeps its compact encoding. Twice as many parts as needed are half full on average, and few grow
+larger than planned.
 
 =================== ==========================================================================
 name                part of a member
@@ -64,25 +64,16 @@ def partition(name: str, total: int, part_size: int) -> Partition:
 
         def part(member: Key) -> int:
             data = key_bytes(member)
-            if data.isdigit() and len(data) <= 4300:  # the digits that Python converts at most
+            if data.isdigit() and len(data) <= 4300:  # Python's limit for int()
                 return int(data) // part_size
             return crc32(data) % count
 
         return part
-    raise InvalidArgumentError(f"partition={name!r}", f"there are {', '.join(NAMES)}")
+    raise InvalidArgumentError(f"partition={name!r}", f"give one of {', '.join(NAMES)}")
 
 
 def partition_of_all(name: str, total: int, part_size: int) -> PartitionAll:
-    """Return the function that maps many members, as they are sent, each as `partition` does.
-
-    Args:
-        name: a name from the table above.
-        total: about how many members the structure will have.
-        part_size: how many members a part should have at most.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range.
-    """
+    """Return the function that maps many members, as they are sent, each as `partition` does."""
     part_of, count = partition(name, total, part_size), part_count(total, part_size)
     if name == "crc32":
         return lambda members: [number % count for number in map(crc32, members)]

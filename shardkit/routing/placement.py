@@ -69,34 +69,29 @@ def placement(name: str, count: int) -> Place:
         ConfigError: there is no such placement, or count is less than 1.
     """
     if type(count) is not int or count < 1:
-        raise ConfigError(f"placement {name!r} over {count!r} shards", "a component has 1 or more")
+        raise ConfigError(f"placement {name!r}: count={count!r}", "give 1 or more shards")
     if name == "crc32":
         return _crc32(count)
     if name == "slot":
-        return _slot(count)
+        if count > SLOTS:
+            raise ConfigError(f"placement 'slot': count={count}", f"give at most {SLOTS} shards")
+        owner = _owners(count)
+        return lambda key: owner[slot_of(key)]
     if name == "rendezvous":
         return _rendezvous(count)
     if name == "redis-in-action":
-        return _redis_in_action(count)
+        return lambda key: crc32(b"x" + key_bytes(key)) % count
     if name.startswith("crc:"):
         return _named_crc(name, count)
     raise ConfigError(
-        f"no placement is called {name!r}",
-        "there are crc32, slot, crc:<name>, rendezvous and redis-in-action",
+        f"placement {name!r} is unknown",
+        "use crc32, slot, crc:<name>, rendezvous or redis-in-action",
     )
 
 
 @lru_cache(maxsize=1024, typed=True)
 def placement_of_all(name: str, count: int) -> PlaceAll:
-    """Return the function that places many keys at once, each as `placement` does.
-
-    Args:
-        name: a name from the table above.
-        count: how many shards there are, at least 1.
-
-    Raises:
-        ConfigError: there is no such placement, or count is less than 1.
-    """
+    """Return the function that places many keys at once, each as `placement` does."""
     place = placement(name, count)
     if name == "crc32":
         return lambda keys: [number % count for number in map(crc32, hashed_parts(keys))]
@@ -120,11 +115,8 @@ def slot_of(key: Key) -> int:
 def slot_ranges(count: int) -> list[range]:
     """Return each shard's slots: from ``i * 16384 / count``, rounded to the nearest slot.
 
-    ``redis-cli --cluster create`` assigns the same ranges to its masters; but it adds in single
-    precision, so that from 78 masters on, some bounds differ by a slot.
-
-    Args:
-        count: how many shards there are, 1 to 16384.
+    ``redis-cli --cluster create`` assigns the same ranges to its masters, but adds in single
+    precision: from 78 masters on, some bounds differ by a slot. ``count`` is 1 to 16384.
     """
     bounds = [(2 * SLOTS * i + count) // (2 * count) for i in range(count)] + [SLOTS]
     return [range(bounds[i], bounds[i + 1]) for i in range(count)]
@@ -144,27 +136,9 @@ def _crc32(count: int) -> Place:
     return place
 
 
-def _slot(count: int) -> Place:
-    if count > SLOTS:
-        raise ConfigError(f"placement 'slot' over {count} shards", f"it has {SLOTS} slots")
-    owner = _owners(count)
-
-    def place(key: Key) -> int:
-        return owner[slot_of(key)]
-
-    return place
-
-
 def _owners(count: int) -> tuple[int, ...]:
     """Return each slot's shard."""
     return tuple(shard for shard, slots in enumerate(slot_ranges(count)) for _ in slots)
-
-
-def _redis_in_action(count: int) -> Place:
-    def place(key: Key) -> int:
-        return crc32(b"x" + key_bytes(key)) % count
-
-    return place
 
 
 def _named_crc(name: str, count: int) -> Place:
@@ -172,14 +146,10 @@ def _named_crc(name: str, count: int) -> Place:
     if name.removeprefix("crc:") not in CRCS:
         raise ConfigError(
             f"placement {name!r}: crcmod predefines no such CRC",
-            "docs/placement.md lists them, such as crc:crc-64",
+            "use one from docs/placement.md, such as crc:crc-64",
         )
     crc: Callable[[bytes], int] = mkPredefinedCrcFun(name.removeprefix("crc:"))
-
-    def place(key: Key) -> int:
-        return crc(hash_tag(key_bytes(key))) % count
-
-    return place
+    return lambda key: crc(hash_tag(key_bytes(key))) % count
 
 
 def _rendezvous(count: int) -> Place:

@@ -55,7 +55,7 @@ def check_parts(
     Cost: an exchange for some 1,000 words of documents, for 20,000 postings, for 64 documents and
     for 64 keys of the lexicon. What one part's words take in memory is a byte each.
     """
-    parts.parameters.looked = False
+    parts.parameters.data_ruled_out = False
     yield (yield from check_parameters(parts.parameters))
     for part in parts.primary:
         state = part.call("search/words", ())

@@ -1,4 +1,4 @@
-"""Compiling a query for the servers: its tree and order as the script ``search/query`` takes them.
+"""Compile a query for the servers: its tree and order as arguments of ``search/query``.
 
 ::
 
@@ -6,8 +6,7 @@
                                                 tree     and  word 1, phrase 2 3
                                                               not  word 4 in field 1
 
-Words are numbered, as each part of the index has its own ids for them. A prefix becomes any of the
-words that have it.
+Words are numbered, as each part of the index has its own ids. A prefix becomes any of its words.
 """
 
 from __future__ import annotations
@@ -41,21 +40,13 @@ _ORDER_KINDS: Final = {"number": "number", "date": "number", "text": "text"}
 
 @dataclass(frozen=True)
 class SortOrder:
-    """The order of hits.
+    """The order of hits."""
 
-    Attributes:
-        name: text that tells orders apart.
-        spec: the order as the script takes it.
-        reverse: whether it is descending.
-        scores: whether it needs relevance.
-        text: whether it compares text, not numbers.
-    """
-
-    name: str
-    spec: list[Any]
-    reverse: bool
-    scores: bool
-    text: bool
+    name: str  # distinguishes orders
+    spec: list[Any]  # for the script
+    reverse: bool  # whether it is descending
+    scores: bool  # whether it needs relevance
+    text: bool  # whether it compares text, not numbers
 
 
 def sort_order(
@@ -78,11 +69,11 @@ def sort_order(
     if ascending:
         raise InvalidArgumentError(
             f"{schema.name}: sort={shown(sort)}, ascending=True",
-            "an attribute's order is ascending, descending with a '-' before its name",
+            "leave ascending out: without a '-' before its name, an attribute's order is ascending",
         )
     if name not in schema.attributes:
         raise InvalidArgumentError(
-            f"{schema.name}: sort={shown(sort)}: there is no such attribute",
+            f"{schema.name}: sort={shown(sort)} is not an attribute",
             f"sort by {', '.join((RELEVANCE, *schema.attributes))}, with '-' for descending",
         )
     kind = _ORDER_KINDS[schema.attributes[name]]
@@ -125,12 +116,7 @@ def _weighted(
 
 @dataclass
 class QueryPlan:
-    """A query as the script takes it.
-
-    Attributes:
-        words: the words and values to look up, numbered from 1 on.
-        tree: how they are combined.
-    """
+    """A query for the script: its words and values, numbered from 1 on, and their tree."""
 
     schema: Schema
     expansions: Mapping[str, Iterable[str]]
@@ -141,7 +127,7 @@ class QueryPlan:
         return self.words.setdefault(word, len(self.words) + 1)
 
     def node(self, node: Node) -> list[Any]:
-        """Return a node of an analyzed tree as the script takes it."""
+        """Return a node of an analyzed tree for the script."""
         schema = self.schema
         match node:
             case Word(text, name):
@@ -189,28 +175,23 @@ def compile_query(schema: Schema, tree: Node, expansions: Mapping[str, Iterable[
 
 def scored_words(tree: Node) -> list[str]:
     """Return the words of an analyzed tree that are scored, once each, without prefixes."""
-    found: dict[str, None] = {}
+    words: list[str] = []
     for node in wanted(tree):
         if isinstance(node, Word):
-            found[node.text] = None
+            words.append(node.text)
         elif isinstance(node, Phrase):
-            found.update(dict.fromkeys(node.words))
-    return list(found)
+            words += node.words
+    return list(dict.fromkeys(words))
 
 
 def prefixes_of(tree: Node) -> list[str]:
     """Return the prefixes in an analyzed tree, unwanted ones too, once each."""
-    found: dict[str, None] = {}
-
-    def visit(node: Node) -> None:
-        match node:
-            case Prefix(text):
-                found[text] = None
-            case Not(part):
-                visit(part)
-            case AllOf(parts) | AnyOf(parts):
-                for part in parts:
-                    visit(part)
-
-    visit(tree)
-    return list(found)
+    match tree:
+        case Prefix(text):
+            return [text]
+        case Not(part):
+            return prefixes_of(part)
+        case AllOf(parts) | AnyOf(parts):
+            return list(dict.fromkeys(text for part in parts for text in prefixes_of(part)))
+        case _:
+            return []

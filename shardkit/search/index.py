@@ -45,10 +45,9 @@ on a machine whose two cores were busy.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from secrets import token_hex
 from typing import Any, Final, Unpack
 
 from shardkit.errors import InvalidArgumentError
@@ -132,8 +131,7 @@ class SearchIndex(Structure[Face]):
         read_from: components with as many shards that are its replicas: searches go there.
         statistics_ttl: for how many seconds the counts of words, by which relevance is weighted,
             are used; 0 to read them for every search.
-        clock: tells the time.
-        new_id: makes the ids of cached results.
+        clock: tells the time and makes the ids of cached results.
 
     Attributes:
         schema: as given.
@@ -150,7 +148,6 @@ class SearchIndex(Structure[Face]):
         read_from: Sequence[str] = (),
         statistics_ttl: float = STATISTICS_TTL,
         clock: ServerClock | None = None,
-        new_id: Callable[[], str] = lambda: token_hex(8),
     ) -> None:
         is_number = isinstance(statistics_ttl, int | float) and not isinstance(statistics_ttl, bool)
         if not is_number or not statistics_ttl >= 0:
@@ -160,8 +157,9 @@ class SearchIndex(Structure[Face]):
         self._parts = IndexParts(component, schema, schema.parameters, read_from)
         super().__init__(driver, component, schema.name)
         self.schema = schema
-        self._statistics = TermStatistics(statistics_ttl, (clock or ServerClock()).monotonic)
-        self._searcher = Searcher(self._parts, self._statistics, new_id)
+        clock = clock or ServerClock()
+        self._statistics = TermStatistics(statistics_ttl, clock.monotonic)
+        self._searcher = Searcher(self._parts, self._statistics, clock.new_id)
 
     @property
     def deferred(self) -> SearchIndex[Deferred]:

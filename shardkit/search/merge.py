@@ -1,4 +1,4 @@
-"""Merging what the parts of an index return, so that the result is that of one index."""
+"""Merge the replies of an index's parts to the result of a single index."""
 
 from __future__ import annotations
 
@@ -13,17 +13,11 @@ from shardkit.search.model.results import OrderValue
 
 
 class PartHit(NamedTuple):
-    """A hit as a part returns it.
-
-    Attributes:
-        value: what it is ordered by.
-        id: the document's id.
-        attributes, text: as they are stored; None if they were not requested.
-    """
+    """A hit as a part returns it."""
 
     value: OrderValue
     id: str
-    attributes: bytes | None
+    attributes: bytes | None  # as stored; None if they were not requested
     text: bytes | None
 
 
@@ -31,12 +25,9 @@ _by_value_and_id = itemgetter(0, 1)
 
 
 def read_hits(reply: Sequence[bytes], *, text_order: bool, details: bool) -> list[PartHit]:
-    """Return the hits in a script's reply.
+    """Return the hits in a script's reply: ids and values, and (``details``) attributes and text.
 
-    Args:
-        reply: for each hit its id and value, and (``details``) its attributes and text.
-        text_order: whether values are text.
-        details: whether the reply has attributes and text.
+    With ``text_order`` values are text.
     """
     width = 4 if details else 2
     return [
@@ -53,7 +44,7 @@ def read_hits(reply: Sequence[bytes], *, text_order: bool, details: bool) -> lis
 def merge_hits(parts: Iterable[list[PartHit]], *, reverse: bool) -> list[PartHit]:
     """Return the hits of all parts, ordered by value and id, both in the same direction.
 
-    Python compares text by code points, which is the order of its bytes in UTF-8, as in Lua.
+    Python orders text by code points, as Lua orders UTF-8 by bytes.
     """
     hits = [hit for part in parts for hit in part]
     hits.sort(key=_by_value_and_id, reverse=reverse)
@@ -63,12 +54,9 @@ def merge_hits(parts: Iterable[list[PartHit]], *, reverse: bool) -> list[PartHit
 def merge_facet(
     replies: Iterable[Reply], *, text: bool, limit: int
 ) -> list[tuple[OrderValue, int]]:
-    """Return how many documents have each value, the most frequent first, then by value.
+    """Return the ``limit`` most frequent values with their counts, then by value.
 
-    Args:
-        replies: of each part, values and their counts in turn.
-        text: whether values are text; a document may then have several.
-        limit: how many values to return.
+    Each reply has values and counts in turn. With ``text``, a document can have several values.
     """
     counts: Counter[Any] = Counter()
     for reply in replies:

@@ -1,4 +1,4 @@
-"""A search request: a query with its order, its page, and what is wanted of each hit."""
+"""A search request: a query with its order, its page, and the details of hits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_LIMIT: Final = 10_000
 MAX_OFFSET: Final = 1_000_000
 MAX_FACET_LIMIT: Final = 10_000
 CACHE_SECONDS: Final = 300
-INLINE: Final = 200  # up to so many hits, attributes come with them, not in another exchange
+INLINE: Final = 200  # hits at most that come with their attributes; more need another exchange
 
 
 class ResultOptions(TypedDict, total=False):
@@ -57,31 +57,11 @@ class SearchOptions(ResultOptions, total=False):
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """A search request, checked.
+    """A search request, checked; `SearchIndex.search` describes the options."""
 
-    Attributes:
-        tree: the query, analyzed.
-        order: how hits are ordered.
-        digest: tells queries and orders apart.
-        limit, offset: which page is wanted.
-        page_before: the cursor of the page before, in place of ``offset``.
-        cached: the cached result that it is a page of.
-        cache: for how many seconds servers keep the result; 0 for not at all.
-        attributes: which attributes each hit has.
-        snippets: the options of snippets; None for none.
-        facets: the attributes whose values are counted.
-        facet_limit: how many values of each facet are wanted.
-        partial: whether the results of some parts are better than none.
-        session: the session that searches.
-        most: how many hits each part returns; behind a cursor one more than the page, which tells
-            whether there is a next page.
-        details: whether hits have attributes or snippets.
-        inline: whether these come with the hits, not in another exchange.
-    """
-
-    tree: Node
+    tree: Node  # analyzed
     order: SortOrder
-    digest: str
+    digest: str  # of the query and the order
     limit: int
     offset: int
     page_before: SearchCursor | None
@@ -93,9 +73,9 @@ class SearchRequest:
     facet_limit: int
     partial: bool
     session: str | None
-    most: int
-    details: bool
-    inline: bool
+    most: int  # hits from each part; with a cursor one more, to know whether a page follows
+    details: bool  # whether hits have attributes or snippets
+    inline: bool  # whether these come with the hits, not in another exchange
 
 
 def query_tree(schema: Schema, query: str | Node) -> Node:
@@ -151,7 +131,7 @@ def search_request(
     cached = None if result is None else read_cached_result(name, result)
     if page_before is not None and (offset or cached is not None):
         raise InvalidArgumentError(
-            f"{name}: cursor= with offset= or result=", "a cursor says where the page begins"
+            f"{name}: cursor= with offset= or result=", "give the cursor alone"
         )
     for what, token in (("cursor", page_before), ("result", cached)):
         if token is not None and token.query != digest:
@@ -192,7 +172,7 @@ def _attributes_in(schema: Schema, what: str, names: object) -> list[str]:
     for name in names:
         if name not in schema.attributes:
             raise InvalidArgumentError(
-                f"{schema.name}: {what}: there is no attribute {shown(name)}",
-                f"the attributes are: {', '.join(schema.attributes) or 'none'}",
+                f"{schema.name}: {what}: attribute {shown(name)} is unknown",
+                f"use one of {', '.join(schema.attributes) or 'no attribute'}",
             )
     return list(names)

@@ -1,4 +1,4 @@
-"""Reading the stored parameters of an index, for tools that did not create it.
+"""Read the stored parameters of an index, for tools that did not create it.
 
 ::
 
@@ -27,10 +27,7 @@ from shardkit.structures.base.parameters import meta_key
 def stored_parameters(component: str, name: str, shards: int) -> Operation[dict[str, str] | None]:
     """Return the stored parameters of an index; None if it does not exist. Cost: one exchange.
 
-    Args:
-        component: where it lives.
-        name: the index's name.
-        shards: how many shards the component has; any number if it is not sharded.
+    ``shards`` is the component's number of shards; any number if it is not sharded.
     """
     key, first = meta_key(name), ShardOf(component, 0, shards)
     [flat] = yield [Command(first, key, ("HGETALL", key))]
@@ -39,11 +36,7 @@ def stored_parameters(component: str, name: str, shards: int) -> Operation[dict[
 
 
 def parameters_of(name: str, stored: Mapping[str, str]) -> tuple[int, SchemaParameters]:
-    """Return how many parts an index has, and its other parameters.
-
-    Args:
-        name: the index's name, for messages.
-        stored: what `stored_parameters` returned.
+    """Return an index's number of parts and its other parameters, from its stored ones.
 
     Raises:
         ParameterMismatchError: it is no index, or another version or analyzer created it.
@@ -75,11 +68,7 @@ def _pairs(text: str) -> list[tuple[str, str]]:
 
 
 def analyzer_of(name: str, fingerprint: str) -> Analyzer:
-    """Return the analyzer with a fingerprint.
-
-    Args:
-        name: the index's name, for messages.
-        fingerprint: as it is stored.
+    """Return the analyzer with a stored fingerprint.
 
     Raises:
         ParameterMismatchError: it is an application's own.
@@ -87,9 +76,9 @@ def analyzer_of(name: str, fingerprint: str) -> Analyzer:
     stemmer = fingerprint.rpartition(" ")[2]
     for tokenizer in (Unicode(), English()):
         for stop_words in (ENGLISH, frozenset[str]()):
-            found = Analyzer(tokenizer, stop_words, None if stemmer == "-" else stemmer)
-            if found.fingerprint == fingerprint:
-                return found
+            analyzer = Analyzer(tokenizer, stop_words, None if stemmer == "-" else stemmer)
+            if analyzer.fingerprint == fingerprint:
+                return analyzer
     raise ParameterMismatchError(
         f"{meta_key(name)}: {name!r} has an analyzer of its own: {fingerprint!r}",
         "open it in Python, with that analyzer",

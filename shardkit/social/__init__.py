@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from shardkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from shardkit.social.base.models import (
+    from shardkit.social.models import (
         BlockResult,
         FollowResult,
         MuteResult,
@@ -18,23 +18,19 @@ if TYPE_CHECKING:
         User,
         UserList,
     )
-    from shardkit.social.content.cache import CachedStatuses
-    from shardkit.social.content.postgresql_store import PostgreSQLStatusStore
-    from shardkit.social.content.sqlite_store import SQLiteStatusStore
-    from shardkit.social.content.status_store import StatusCursor, StatusStore
     from shardkit.social.network import SocialNetwork
+    from shardkit.social.sql_stores import PostgreSQLStatusStore, SQLiteStatusStore
+    from shardkit.social.status_cache import CachedStatuses, StatusCursor, StatusStore
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "shardkit.social.base.models": (
+            "shardkit.social.models": (
                 "BlockResult FollowResult MuteResult ReconcileResult Relation RelationPage "
                 "Status TimelineCursor TimelinePage User UserList"
             ),
-            "shardkit.social.content.cache": "CachedStatuses",
-            "shardkit.social.content.postgresql_store": "PostgreSQLStatusStore",
-            "shardkit.social.content.sqlite_store": "SQLiteStatusStore",
-            "shardkit.social.content.status_store": "StatusCursor StatusStore",
+            "shardkit.social.sql_stores": "PostgreSQLStatusStore SQLiteStatusStore",
+            "shardkit.social.status_cache": "CachedStatuses StatusCursor StatusStore",
             "shardkit.social.network": "SocialNetwork",
         },
     )

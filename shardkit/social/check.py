@@ -1,8 +1,8 @@
-"""Checks a network, which others may use meanwhile: see `shardkit.structures.base.check`.
+"""Checks a network while it is in use: see `shardkit.structures.base.check`.
 
-Users are found by their logins, a part after the other; with each user its lists, counters,
-relations and timelines. What a note in ``pending`` explains is not damage: ``repair()`` finishes
-it.
+Users are listed by their logins, part by part; with each user its lists, counters, relations and
+timelines are checked. A difference that a note in ``pending`` explains is not damage: ``repair()``
+finishes the change.
 """
 
 from __future__ import annotations
@@ -15,10 +15,18 @@ from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, To
 from shardkit.operations.operation import Operation, Stream, pages
-from shardkit.social.base.keys import FOLLOWING, LARGEST_ID, LIST, USER, KeyLayout, RelationKind
-from shardkit.social.base.models import is_id, list_of, login_key, read_record, user_of
-from shardkit.social.content.statuses import Statuses
-from shardkit.social.relations.counters import field_of
+from shardkit.social.keys import (
+    FOLLOWING,
+    LARGEST_ID,
+    LIST,
+    USER,
+    KeyLayout,
+    RelationKind,
+    is_id,
+)
+from shardkit.social.models import list_of, login_key, read_record, user_of
+from shardkit.social.relations import PART_FIELDS, counters_of
+from shardkit.social.statuses import Statuses
 from shardkit.structures.base.check import (
     KEYS_CHECKED,
     Damage,
@@ -33,18 +41,12 @@ from shardkit.structures.base.damage import damage, is_whole, stored_integer
 
 _AT_ONCE = 1000
 _RECONCILE = "rebuild() reconciles the account"
-_UNUSED = "none is needed: ids go on at numbers that nobody has"
+_UNUSED = "none is needed: ids continue at unused numbers"
 
 
 @dataclass(frozen=True)
 class NetworkCheck:
-    """Checks a network.
-
-    Args:
-        layout: its keys.
-        statuses: finds authors.
-        profile_limit: how many entries a profile keeps.
-    """
+    """Checks a network."""
 
     layout: KeyLayout
     statuses: Statuses
@@ -74,12 +76,12 @@ class NetworkCheck:
         key = layout.of_part("logins", part)
         [held] = yield from contents(layout.users, "HASH", [key], [])
         users = list(self._ids(part, held))
-        found = [(USER, uid) for uid in users]
+        accounts = [(USER, uid) for uid in users]
         for some in pages(users, KEYS_CHECKED):
             keys = [layout.owned("lists", uid) for uid in some]
             lists = yield from contents(layout.users, "ZSET", keys, [])
-            found += [(LIST, int(each)) for of in lists for each, _ in of if is_id(each)]
-        return found
+            accounts += [(LIST, int(each)) for of in lists for each, _ in of if is_id(each)]
+        return accounts
 
     def _ids(self, part: int, logins: Iterable[tuple[bytes, bytes]]) -> Iterator[int]:
         for _, text in logins:
@@ -117,7 +119,7 @@ class NetworkCheck:
             [time] = yield from read_or_note([Command(to, clock, ("GET", clock))], notes)
             if time is not None and not (time.isdigit() and len(time) < 17):
                 error = damage(to, clock, shown(time), "microseconds")
-                notes.append(Suspicion(error, "delete the key: the clock goes on by the server's"))
+                notes.append(Suspicion(error, "delete the key: the server's time replaces it"))
         return notes
 
     def _check_logins(
@@ -143,13 +145,12 @@ class NetworkCheck:
                 notes.append(Suspicion(error, _RECONCILE))
                 continue
             if user is None:
-                gone = damage(
-                    layout.users, its, "nothing", f"the user with the login {shown(login)}"
-                )
+                expected = f"the user with the login {shown(login)}"
+                gone = damage(layout.users, its, "nothing", expected)
                 notes.append(Suspicion(gone, "HDEL the login: the user is gone", "the user"))
             elif not _is_login(layout.name, user.login, login):
-                found = f"the login {shown(user.login)}"
-                notes.append(Suspicion(damage(layout.users, its, found, shown(login))))
+                other = f"the login {shown(user.login)}"
+                notes.append(Suspicion(damage(layout.users, its, other, shown(login))))
         return notes
 
     # ---- accounts
@@ -160,7 +161,7 @@ class NetworkCheck:
         yield (yield from confirmed(partial(self._check_counters, kind, id_)))
         yield (yield from confirmed(partial(self._check_timelines, kind, id_)))
         for part in range(layout.relation_shards):
-            for name in _counted(kind):
+            for name in counters_of(kind):
                 yield (yield from confirmed(partial(self._check_mirror, kind, name, part, id_)))
         if kind is LIST:
             return
@@ -190,24 +191,24 @@ class NetworkCheck:
             if flat is None:
                 continue
             try:
-                found = read_record(layout.users, key, list_of, flat)
+                stored = read_record(layout.users, key, list_of, flat)
             except DamagedDataError as error:
                 notes.append(Suspicion(error, _RECONCILE))
                 continue
-            if found is None or found.owner != owner:
-                what = "nothing" if found is None else f"a list of {found.owner}"
-                notes.append(Suspicion(damage(layout.users, key, what, f"a list of {owner}")))
+            if stored is None or stored.owner != owner:
+                seen = "nothing" if stored is None else f"a list of {stored.owner}"
+                notes.append(Suspicion(damage(layout.users, key, seen, f"a list of {owner}")))
         return notes
 
     def _check_counters(self, kind: RelationKind, id_: int) -> Operation[Suspicions]:
         """Check an account's counters against its relations, unless notes explain a difference."""
         layout, notes = self.layout, Suspicions()
-        key, names, shards = layout.owned(kind.account, id_), _counted(kind), layout.relation_shards
-        places = [(name, part) for name in names for part in range(shards)]
-        fields = [f"{field_of(name)}{part}" for name, part in places]
+        key, names = layout.owned(kind.account, id_), counters_of(kind)
+        places = [(name, part) for name in names for part in range(layout.relation_shards)]
+        fields = [f"{PART_FIELDS[name]}{part}" for name, part in places]
         [counted] = yield from read_or_note([layout.at_user(key, "HMGET", key, *fields)], [])
         totals = yield from read_or_note([layout.at_user(key, "HMGET", key, *names)], [])
-        if counted is None or totals[0] == [None] * len(names):  # said where its record is read
+        if counted is None or totals[0] == [None] * len(names):  # reported where its record is read
             return notes
         reads = []
         for name, part in places:
@@ -247,8 +248,8 @@ class NetworkCheck:
         other = kind.incoming if name == FOLLOWING else FOLLOWING
         for member, version in held:
             if not is_whole(version):
-                what = f"{shown(member)} at {version:g}"
-                notes.append(Suspicion(damage(to, key, what, "versions")))
+                entry = f"{shown(member)} at {version:g}"
+                notes.append(Suspicion(damage(to, key, entry, "versions")))
                 break
         for some in pages((member for member, _ in held), _AT_ONCE):
             ids = [int(member) for member in some if is_id(member)]
@@ -257,10 +258,10 @@ class NetworkCheck:
                 notes.append(Suspicion(damage(to, key, shown(strange), "ids of accounts")))
             keys = [layout.relation(other, part, each) for each in ids]
             reads = [Command(to, its, ("ZSCORE", its, id_)) for its in keys]
-            found = yield from read_or_note(reads, [])
-            for each, its, version in zip(ids, keys, found, strict=True):
+            versions = yield from read_or_note(reads, [])
+            for each, its, version in zip(ids, keys, versions, strict=True):
                 if version is None:
-                    error = damage(to, its, f"no relation with {id_}", f"that of {key}")
+                    error = damage(to, its, f"no relation with {id_}", f"the relation in {key}")
                     repair = f"unfollow and follow again: {each} and {id_}"
                     notes.append(Suspicion(error, repair))
         return notes
@@ -274,8 +275,8 @@ class NetworkCheck:
         for key, entries in zip(keys, held, strict=True):
             for member, score in entries:
                 if not is_id(member) or not is_whole(score):
-                    found = f"{shown(member)} at {score:g}"
-                    notes.append(Suspicion(damage(layout.timelines, key, found, "ids and times")))
+                    entry = f"{shown(member)} at {score:g}"
+                    notes.append(Suspicion(damage(layout.timelines, key, entry, "ids and times")))
                     break
         if kind is USER:
             yield from lengths(layout.users, "SET", [layout.owned("muted", id_)], notes)
@@ -300,8 +301,8 @@ class NetworkCheck:
             return notes
         for status, author in zip(statuses, authors, strict=True):
             if author not in (uid, None):
-                found = f"status {status} of {author}"
-                notes.append(Suspicion(damage(layout.timelines, profile, found, "its own")))
+                other = f"status {status} of {author}"
+                notes.append(Suspicion(damage(layout.timelines, profile, other, f"those of {uid}")))
                 break
         posts, its = counts[1] or b"0", authors.count(uid)
         few = posts.isdigit() and max(int(posts), len(entries)) < self.profile_limit
@@ -309,10 +310,6 @@ class NetworkCheck:
             error = damage(layout.users, user, f"posts={int(posts)}", f"{its}, as in the profile")
             notes.append(Suspicion(error, _RECONCILE))
         return notes
-
-
-def _counted(kind: RelationKind) -> list[str]:
-    return [FOLLOWING] if kind is LIST else [USER.incoming, FOLLOWING, LIST.incoming]
 
 
 def _is_login(owner: str, login: str, compared: bytes) -> bool:

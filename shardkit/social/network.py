@@ -11,24 +11,20 @@
 
 This class checks arguments and calls the services, one for each topic:
 
-=========================== =====================================================================
-`base.keys`                 where keys live, and what ids encode
-`base.models`               what is returned, and how it is stored
-`users`, `lists`            created with one script each
-`content.statuses`          created and deleted with one script each
-`content.timelines`         writing to many timelines, reading pages
-`content.cache`             recent statuses in Redis, all of them on disk
-`relations.relations`       who follows whom: one script, and its consequences
-`relations.counters`        counters that stay exact through crashes and races
-`relations.delivery_mode`   pushing to few followers, reading from authors who have very many
-`follows`, `blocks`         rules for following, blocking, muting
-`delivery.posts`            from a new status to its readers
-`delivery.fan_out`          jobs for all followers of an account, in passes
-`delivery.resumable_jobs`   fan-outs and backfills that continue as tasks on a queue
-`delivery.backfill`         filling a timeline that lost many entries
-`repair`                    finishing what a crash interrupted
-`check`                     finding what is damaged
-=========================== =====================================================================
+================ ================================================================================
+`keys`           keys, and what ids encode
+`models`         what is returned, and how it is stored
+`users`          users and lists
+`statuses`       created and deleted with one script each
+`status_cache`   recent statuses in Redis, all of them on disk: `sql_stores`
+`timelines`      writing to many timelines, reading pages
+`relations`      who follows whom, exact counters, and whether posts are pushed or fetched
+`follows`        rules for following, blocking, muting
+`fan_out`        jobs for all followers of an account, in passes
+`delivery`       posts, tasks that continue fan-outs, filling of timelines that lost many entries
+`repair`         finishing what a crash interrupted
+`check`          finding what is damaged
+================ ================================================================================
 
 After Redis in Action, chapter 8 and section 10.3.
 """
@@ -51,8 +47,12 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.queues.task_queues import TaskQueues
-from shardkit.social.base.keys import FOLLOWING, KINDS, LIST, USER, KeyLayout
-from shardkit.social.base.models import (
+from shardkit.social.check import NetworkCheck
+from shardkit.social.delivery import Backfill, Posts, ResumableJobs
+from shardkit.social.fan_out import FanOut
+from shardkit.social.follows import BlocksAndMutes, Follows
+from shardkit.social.keys import FOLLOWING, KINDS, LIST, USER, KeyLayout
+from shardkit.social.models import (
     BlockResult,
     Extra,
     FollowResult,
@@ -67,22 +67,12 @@ from shardkit.social.base.models import (
     UserList,
     stored_ids,
 )
-from shardkit.social.blocks import BlocksAndMutes
-from shardkit.social.check import NetworkCheck
-from shardkit.social.content.cache import WEEK, CachedStatuses
-from shardkit.social.content.status_store import StatusStore
-from shardkit.social.content.statuses import Statuses
-from shardkit.social.content.timelines import Timelines
-from shardkit.social.delivery.backfill import Backfill
-from shardkit.social.delivery.fan_out import FanOut
-from shardkit.social.delivery.posts import Posts
-from shardkit.social.delivery.resumable_jobs import ResumableJobs
-from shardkit.social.follows import Follows
-from shardkit.social.lists import Lists
-from shardkit.social.relations.counters import Counters, check_fan_out_limit
-from shardkit.social.relations.relations import Relations
+from shardkit.social.relations import Counters, Relations
 from shardkit.social.repair import PendingRepair, Reconciler
-from shardkit.social.users import Users
+from shardkit.social.status_cache import WEEK, CachedStatuses, StatusStore
+from shardkit.social.statuses import Statuses
+from shardkit.social.timelines import Timelines
+from shardkit.social.users import Lists, Users
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.parameters import Metadata, open_all
@@ -110,8 +100,8 @@ class SocialNetwork(Structure[Face]):
         users: the component for users and their statuses.
         timelines: the component for timelines, by key.
         followers: the component for relations, by pair of ids.
-        parts: the number of parts that users are divided into; far more than there will ever be
-            servers.
+        parts: the number of parts that users are divided into; far more than the servers that
+            there will ever be.
         relation_shards: the number of shards of the component for relations; over one server or a
             cluster, the number of parts that relations are divided into.
         home_limit: entries that a home or list timeline keeps.
@@ -121,11 +111,11 @@ class SocialNetwork(Structure[Face]):
         pass_size: followers that one pass of a fan-out reads.
         fan_out_limit: above this many followers, readers fetch an account's posts instead of
             having them pushed; 0 to push always.
-        queues: where passes after the first go as tasks; without it, calls do all passes
+        queues: where passes after the first are queued as tasks; without it, calls do all passes
             themselves.
         queue: the queue's name; by default the network's.
-        store: keeps all statuses on disk, so that Redis holds the recent ones only; see
-            `shardkit.social.StatusStore`. Without it, Redis holds them all.
+        store: stores all statuses on disk, so that Redis holds the recent ones only; see
+            `shardkit.social.StatusStore`. Without it, Redis holds all of them.
         status_ttl: with a store, the seconds after which Redis drops a status.
         status_limit: with a store, the most statuses that Redis holds; by default any number.
 
@@ -159,7 +149,7 @@ class SocialNetwork(Structure[Face]):
         check_integer(name, "profile_limit", profile_limit, home_limit, 10**6)
         check_integer(name, "following_limit", following_limit, 1, 10**5)
         check_integer(name, "pass_size", pass_size, 1, DEEPEST)
-        check_fan_out_limit(name, fan_out_limit)
+        counters = Counters(layout, fan_out_limit)
         super().__init__(driver, users, name)
         self.layout = layout
         parameters = {"kind": "social", "parts": parts, "relation_shards": relation_shards}
@@ -182,7 +172,6 @@ class SocialNetwork(Structure[Face]):
         self._lists = Lists(layout, following_limit)
         self._statuses = Statuses(layout, cache)
         self._timelines = Timelines(layout, self._statuses, home_limit, profile_limit)
-        counters = Counters(layout, fan_out_limit)
         self._relations = Relations(layout, counters, self._timelines)
         fan_out = FanOut(layout, self._statuses, self._timelines, self._relations, pass_size)
         backfill = Backfill(layout, self._timelines, self._relations)
@@ -243,9 +232,9 @@ class SocialNetwork(Structure[Face]):
 
         Args:
             login: unique; compared without regard to case, in any script.
-            name: the name to show.
+            name: the displayed name.
             idempotency_key: text that identifies this call, such as a UUID. If a call failed and
-                may have created the user, another one with its key returns the user's id.
+                may have created the user, another call with the same key returns the user's id.
             extras: further fields, text or numbers.
 
         Returns:
@@ -303,9 +292,9 @@ class SocialNetwork(Structure[Face]):
         Args:
             uid: the author.
             message: the text.
-            idempotency_key: text that identifies this call, such as a UUID. For a day another call
-                of the same user with the same key posts nothing more, but finishes what the first
-                one left half done, and returns its status's id.
+            idempotency_key: text that identifies this call, such as a UUID. For a day, another call
+                of the same user with the same key posts nothing more. It finishes what the first
+                call left half done, and returns its status's id.
             extras: further fields, text or numbers.
 
         Returns:
@@ -315,10 +304,10 @@ class SocialNetwork(Structure[Face]):
             InvalidArgumentError: an argument is out of range, or an extra has the name of a field
                 that the network sets. Nothing was written.
             ShardErrors: a shard failed. If the status was stored by then, ``ids`` of the error has
-                its id, and `repair` delivers it. Without ``ids`` it may have been stored: to call
-                again is safe with an ``idempotency_key`` only.
+                its id, and `repair` delivers it. Without ``ids`` it may have been stored: call
+                again only with the same ``idempotency_key``.
 
-        Cost: five exchanges for up to ``pass_size`` followers, further passes are tasks; three for
+        Cost: five exchanges for up to ``pass_size`` followers; further passes are tasks. Three for
         an account whose posts are fetched.
         """
         yield from self._open(create=True)
@@ -333,7 +322,7 @@ class SocialNetwork(Structure[Face]):
         """Delete a status of a user.
 
         Returns:
-            False if it does not exist, is another user's, or was deleted already.
+            False if it does not exist, is another user's, or is already deleted.
 
         Cost: five exchanges for up to ``pass_size`` followers; further passes are tasks. Three for
         a status that readers fetch.
@@ -345,8 +334,8 @@ class SocialNetwork(Structure[Face]):
     def get_status(self, status: int | str) -> Operation[Status | None]:
         """Return a status; None if there is none. Cost: one exchange."""
         yield from self._open()
-        [found] = yield from self._statuses.get(self._ids(status=status))
-        return found
+        [result] = yield from self._statuses.get(self._ids(status=status))
+        return result
 
     @operation
     def get_statuses(self, statuses: Sequence[int | str]) -> Operation[list[Status | None]]:
@@ -368,14 +357,14 @@ class SocialNetwork(Structure[Face]):
         *,
         cursor: TimelineCursor | None = None,
     ) -> Operation[TimelinePage]:
-        """Return a page of a home timeline: the posts of those whom the user follows.
+        """Return a page of a home timeline: the posts of the accounts that the user follows.
 
         Args:
             uid: the user.
             page: the page's number, from 1. Later pages cost more: they read all entries before.
             limit: the most statuses to return, up to 1,000.
-            cursor: the ``cursor`` of the page before, instead of a number: costs the same however
-                far back, and new posts do not shift the pages.
+            cursor: the previous page's ``cursor``, instead of a number. Then every page costs the
+                same, and new posts do not shift the pages.
 
         Returns:
             Statuses, newest first, ``limit`` of them unless the timeline ends. Deleted statuses and
@@ -429,12 +418,12 @@ class SocialNetwork(Structure[Face]):
         """Have a user follow another, whose newest posts enter the home timeline.
 
         Returns:
-            What happened; true if it began now. Concurrent calls may exceed ``following_limit`` by
-            their number.
+            The result, true if the user did not follow before. Concurrent calls may exceed
+            ``following_limit`` by their number.
 
         Raises:
             InvalidArgumentError: both are the same user.
-            ShardErrors: a shard failed; `repair` finishes what was half done by then.
+            ShardErrors: a shard failed; `repair` finishes a half-done change.
 
         Cost: five exchanges.
         """
@@ -448,9 +437,8 @@ class SocialNetwork(Structure[Face]):
         Returns:
             False if the user did not follow.
 
-        Cost: seven exchanges. If the home timeline then holds less than its limit, it is filled
-        from the profiles of those still followed: four more for each 50; after the first 50 as
-        tasks.
+        Cost: seven exchanges. A home timeline with fewer entries than its limit is then filled from
+        the profiles of followed users: four exchanges for each 50, after the first 50 as tasks.
         """
         yield from self._open(create=True)
         return (yield from self._follows.unfollow(USER, *self._ids(uid=uid, other=other)))
@@ -467,12 +455,12 @@ class SocialNetwork(Structure[Face]):
     def followers(
         self, uid: int | str, limit: int = 100, *, cursor: Relation | None = None
     ) -> Operation[RelationPage]:
-        """Return a page of those who follow a user, latest first.
+        """Return a page of a user's followers, latest first.
 
         Args:
             uid: the user.
             limit: the most to return, up to 10,000.
-            cursor: the ``cursor`` of the page before.
+            cursor: the previous page's ``cursor``.
 
         Cost: one exchange with all shards of the relations, sometimes two.
         """
@@ -482,22 +470,22 @@ class SocialNetwork(Structure[Face]):
     def following(
         self, uid: int | str, limit: int = 100, *, cursor: Relation | None = None
     ) -> Operation[RelationPage]:
-        """Return a page of those whom a user or a list follows, latest first; see `followers`."""
+        """Return a page of the users that a user or a list follows; see `followers`."""
         return (yield from self._related(FOLLOWING, uid, limit, cursor))
 
     # ---- blocks and mutes
 
     @operation
     def block(self, uid: int | str, other: int | str) -> Operation[BlockResult]:
-        """Block a user: neither follows the other any more, nor can.
+        """Block a user: neither of the two follows the other any more, nor can.
 
         Returns:
-            What happened; true if the block is new.
+            The result, true if the block is new.
 
         Raises:
             InvalidArgumentError: both are the same user.
 
-        Cost: two exchanges, and five for each of the two who followed the other.
+        Cost: two exchanges, and five for each of the two that followed the other.
         """
         yield from self._open(create=True)
         return (yield from self._blocks.block(*self._ids(uid=uid, other=other)))
@@ -516,10 +504,10 @@ class SocialNetwork(Structure[Face]):
 
     @operation
     def mute(self, uid: int | str, other: int | str) -> Operation[MuteResult]:
-        """Leave a user's posts out of the pages of one's home timeline.
+        """Leave another user's posts out of the pages of a user's home timeline.
 
         Returns:
-            What happened; true if the mute is new.
+            The result, true if the mute is new.
 
         Raises:
             InvalidArgumentError: both are the same user.
@@ -546,11 +534,11 @@ class SocialNetwork(Structure[Face]):
         Args:
             uid: the user.
             name: the list's name.
-            idempotency_key: text that identifies this call: for a day another one with the same key
-                creates nothing more, and returns the id.
+            idempotency_key: text that identifies this call: for a day, another call with the same
+                key creates nothing more, and returns the id.
 
         Returns:
-            Its id; None if there is no such user, or it has ``following_limit`` lists.
+            The list's id; None if there is no such user, or it has ``following_limit`` lists.
 
         Cost: one exchange.
         """
@@ -561,8 +549,8 @@ class SocialNetwork(Structure[Face]):
     def get_list(self, list_id: int | str) -> Operation[UserList | None]:
         """Return a list; None if there is none. Cost: one exchange."""
         yield from self._open()
-        [found] = yield from self._lists.get(self._ids(list_id=list_id))
-        return found
+        [result] = yield from self._lists.get(self._ids(list_id=list_id))
+        return result
 
     @operation
     def lists(self, uid: int | str) -> Operation[list[UserList]]:
@@ -578,7 +566,7 @@ class SocialNetwork(Structure[Face]):
 
     @operation
     def unfollow_from_list(self, list_id: int | str, uid: int | str) -> Operation[bool]:
-        """Take a user off a list; see `unfollow`."""
+        """Remove a user from a list; see `unfollow`."""
         yield from self._open(create=True)
         return (yield from self._follows.unfollow(LIST, *self._ids(list_id=list_id, uid=uid)))
 
@@ -592,7 +580,7 @@ class SocialNetwork(Structure[Face]):
             job: the job's fields, as the task has them.
 
         Raises:
-            NewerFormatError: a later release has queued this, for something else.
+            NewerFormatError: a later release queued this, in a form that this one cannot read.
         """
         yield from self._open(create=True)
         yield from self._jobs.resume(job)
@@ -607,10 +595,10 @@ class SocialNetwork(Structure[Face]):
             kind: ``user`` or ``list``.
             owner: the user or list.
             places: the progress so far; empty to begin.
-            further: what a later release may add; ignored.
+            further: ignored; later releases may add arguments.
 
         Raises:
-            NewerFormatError: a later release has queued this, for something else.
+            NewerFormatError: a later release queued this, in a form that this one cannot read.
 
         Cost: four exchanges.
         """
@@ -620,7 +608,7 @@ class SocialNetwork(Structure[Face]):
 
     @operation
     def pending(self, older_than: float = OLDER_THAN) -> Operation[list[str]]:
-        """Return the notes of changes that began at least so many seconds ago and have not ended.
+        """Return the notes of unfinished changes that began at least ``older_than`` seconds ago.
 
         Cost: two exchanges, with a script for each part: 1,040 by default.
         """
@@ -630,12 +618,12 @@ class SocialNetwork(Structure[Face]):
 
     @operation
     def repair(self, older_than: float = OLDER_THAN) -> Operation[int]:
-        """Finish changes that a process that died or a shard that failed has left half done.
+        """Finish changes that a dead process or a failed shard left half done.
 
         Call it from time to time, from one process or several.
 
         Args:
-            older_than: leave alone what began less than so many seconds ago.
+            older_than: ignore changes that began less than this number of seconds ago.
 
         Returns:
             The number of posts, deletions, relations and changes of delivery that were finished.
@@ -653,12 +641,11 @@ class SocialNetwork(Structure[Face]):
     def reconcile(self, uid: int | str) -> Operation[ReconcileResult | None]:
         """Make a user's counters and home timeline agree with the relations and the profile.
 
-        For damage that `repair` cannot know of, such as data that a server lost. The network may
-        be in use meanwhile. Posts are counted in the profile, if they are fewer than
-        ``profile_limit``.
+        For damage without a note for `repair`, such as data that a server lost. The network may be
+        in use. Posts are counted in the profile if they are fewer than ``profile_limit``.
 
         Returns:
-            What was corrected; None if there is no such user.
+            The corrections; None if there is no such user.
 
         Cost: about twenty exchanges, four more for each 50 followed users, and six for each
         account whose posts were missing or superfluous.
@@ -668,17 +655,17 @@ class SocialNetwork(Structure[Face]):
 
     @operation
     def reconcile_list(self, list_id: int | str) -> Operation[ReconcileResult | None]:
-        """Do the same for a list; see `reconcile`."""
+        """Make a list's counter and timeline agree with its relations; see `reconcile`."""
         yield from self._open(create=True)
         return (yield from self._reconciler.account(LIST, self.layout.id("list_id", list_id)))
 
     @stream
     def check(self) -> Stream[Damage]:
-        """Read the whole network, and give out what is damaged; changes nothing.
+        """Read the whole network, and return its damage; changes nothing.
 
-        Parameters, logins and users, lists, the counters of accounts against their relations, both
-        halves of each relation, profiles and home timelines. What `repair` finishes is no damage;
-        nor is what a timeline has too many or too few: reading and posting leave that out.
+        Checks parameters, logins and users, lists, counters against relations, both halves of each
+        relation, profiles and home timelines. Unfinished changes that `repair` finishes are not
+        damage, nor are missing or superfluous entries of timelines.
 
         Raises:
             ParameterMismatchError: the network exists with other parameters.
@@ -687,16 +674,16 @@ class SocialNetwork(Structure[Face]):
         Cost: about five exchanges for 64 parts, ten and three for each part of the relations for
         each user or list, one for 1,000 relations or entries.
         """
-        self.meta.looked = False
+        self.meta.data_ruled_out = False
         yield (yield from check_parameters(self.meta))
         yield from self._check.all()
 
     @operation
     def rebuild(self) -> Operation[int]:
-        """Store lost parameters, and `reconcile` every user and list; leave those it cannot read.
+        """Store lost parameters, and `reconcile` every user and list that can be read.
 
         Returns:
-            For how many accounts something was corrected.
+            The number of corrected accounts.
 
         Raises:
             ParameterMismatchError: the network exists with other parameters.
@@ -743,5 +730,5 @@ class SocialNetwork(Structure[Face]):
         if cursor is not None and (page != 1 or not isinstance(cursor, TimelineCursor)):
             raise InvalidArgumentError(
                 f"{self.name}: page={page}, cursor={shown(cursor)}",
-                "give a page's number, or the cursor of the page before",
+                "give a page's number, or the previous page's cursor",
             )

@@ -1,12 +1,11 @@
 """Repairs what an interrupted process left half done, and what a server lost.
 
 Every change that spans servers first records a note, in the script that begins it, and removes the
-note when it is done (the ZSET ``pending``, one in each part of the users and of the relations).
-`PendingRepair` finds notes older than some age and repeats what they stand for; every step may be
-repeated.
+note at the end (the ZSET ``pending``, one in each part of the users and of the relations).
+`PendingRepair` repeats the changes whose notes are older than some age; every step may be repeated.
 
-`Reconciler` checks one account: it recounts its relations and makes its timeline agree with whom it
-follows. It is for damage without a note: data that a server lost, or that was changed by hand.
+`Reconciler` checks one account: it recounts its relations and makes its timeline agree with them.
+It is for damage without a note: data that a server lost, or that was changed by hand.
 """
 
 from __future__ import annotations
@@ -21,57 +20,37 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import Argument, Command, To, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
-from shardkit.social.base.keys import FOLLOWING, KINDS, LIST, USER, KeyLayout, RelationKind
-from shardkit.social.base.models import MICRO, ReconcileResult, stored_ids
-from shardkit.social.content.statuses import Statuses
-from shardkit.social.content.timelines import Timelines
-from shardkit.social.delivery.backfill import Backfill
-from shardkit.social.delivery.fan_out_job import DELETE, DONE, POST
-from shardkit.social.delivery.posts import Posts
-from shardkit.social.delivery.resumable_jobs import ResumableJobs
+from shardkit.social.delivery import Backfill, Posts, ResumableJobs
+from shardkit.social.fan_out import DELETE, DONE, POST
 from shardkit.social.follows import Follows
-from shardkit.social.relations.counters import Counters
-from shardkit.social.relations.delivery_mode import READERS_FETCH
-from shardkit.social.relations.relations import Relations
+from shardkit.social.keys import FOLLOWING, KINDS, LIST, USER, KeyLayout, RelationKind
+from shardkit.social.models import MICRO, ReconcileResult, stored_ids
+from shardkit.social.relations import READERS_FETCH, Counters, Relations, counters_of, remove_note
+from shardkit.social.statuses import Statuses
+from shardkit.social.timelines import Timelines
 
 logger = logging.getLogger("shardkit.social")
 
 AT_ONCE = 1000
-# After so many changes by others meanwhile, posts are not recounted.
+# After this many concurrent changes by others, posts are not recounted.
 ROUNDS = 10
-
-
-# How many ids a note has after its kind. A later release may add further fields behind them, which
-# are ignored, and further kinds, which are left to it.
+# The number of ids in a note after its kind. A later release may add further fields behind them,
+# which are ignored, and further kinds, which are left to it.
 _IDS_OF_NOTES: dict[str, int] = {**dict.fromkeys(KINDS, 2), "cross": 1, POST: 2, DELETE: 2}
 
 
 class PendingNote(NamedTuple):
-    """A note of a change that has not ended.
-
-    Attributes:
-        text: the note.
-        to: the component or shard where it is.
-        key: the ZSET that has it.
-        version: its score.
-    """
+    """A note of an unfinished change."""
 
     text: str
-    to: To
-    key: str
-    version: bytes
+    to: To  # the component or shard that has it
+    key: str  # of its ZSET
+    version: bytes  # its score
 
 
 @dataclass(frozen=True)
 class PendingRepair:
-    """Finishes changes that left a note.
-
-    Args:
-        layout: the network's keys.
-        posts: finishes posts and deletions.
-        follows: finishes changes of relations.
-        jobs: finishes changes between pushing and fetching.
-    """
+    """Finishes changes that left a note."""
 
     layout: KeyLayout
     posts: Posts
@@ -79,7 +58,7 @@ class PendingRepair:
     jobs: ResumableJobs
 
     def notes(self, older_than: float, *, claim: bool) -> Operation[list[PendingNote]]:
-        """Return the notes older than so many seconds; ``claim`` makes them new for others."""
+        """Return the notes older than an age in seconds; ``claim`` makes them new for others."""
         layout = self.layout
         if not math.isfinite(older_than):
             raise InvalidArgumentError(
@@ -93,21 +72,26 @@ class PendingRepair:
             for part in range(layout.relation_shards)
         ]
         arguments: list[Argument] = [int(older_than * MICRO), AT_ONCE, int(claim), *_IDS_OF_NOTES]
-        stale, found = script("social/stale"), []
+        stale, notes = script("social/stale_notes"), []
         for page in pages(places, AT_ONCE):
             replies = yield [script_call(to, stale, [key], arguments) for to, key in page]
             for (to, key), flat in zip(page, replies, strict=True):
                 for text, version in zip(flat[::2], flat[1::2], strict=True):
-                    found.append(PendingNote(text.decode(errors="replace"), to, key, version))
-        return found
+                    notes.append(PendingNote(text.decode(errors="replace"), to, key, version))
+        return notes
 
     def finish(self, note: PendingNote) -> Operation[bool]:
-        """Repeat what a note stands for; return False if only a later release knows that."""
-        name, (action, *numbers) = self.layout.name, note.text.split(":")
+        """Repeat a note's change; return False if only a later release knows its kind."""
+        action, *numbers = note.text.split(":")
         wanted = _IDS_OF_NOTES.get(action, 0)
         ids = [int(number) for number in numbers[:wanted] if number.isdigit()]
         if not wanted or len(ids) < wanted:
-            logger.warning("%s: %s of %s is left to a later release", name, note.text, note.key)
+            logger.warning(
+                "%s: note %s in %s is left to a later release",
+                self.layout.name,
+                note.text,
+                note.key,
+            )
             return False
         if action in KINDS:
             yield from self.follows.check(KINDS[action], ids[0], ids[1])
@@ -115,26 +99,14 @@ class PendingRepair:
             yield from self.jobs.change_mode(ids[0])
         else:
             yield from self.posts.resume(action, ids[0], ids[1], note.text)
-        if len(numbers) > wanted:  # what was done goes by a note without further fields
-            settle = script("social/relations/settle")
-            yield [script_call(note.to, settle, [note.key], (note.text, note.version))]
+        if len(numbers) > wanted:  # the change itself removes the note without further fields
+            yield [remove_note(note.to, note.key, note.text, note.version)]
         return True
 
 
 @dataclass(frozen=True)
 class Reconciler:
-    """Makes the counters and the timeline of an account agree with its relations.
-
-    Args:
-        layout: the network's keys.
-        counters: its counters.
-        statuses: the statuses in its timeline.
-        timelines: its timeline.
-        relations: whom it follows.
-        follows: corrects what disagrees.
-        backfill: adds missing posts.
-        jobs: finishes changes between pushing and fetching.
-    """
+    """Makes the counters and the timeline of an account agree with its relations."""
 
     layout: KeyLayout
     counters: Counters
@@ -175,24 +147,18 @@ class Reconciler:
     def _recount(self, kind: RelationKind, id_: int) -> Operation[dict[str, int]]:
         """Set the counters of relations to what the parts hold; return how much each changed."""
         layout, counters = self.layout, self.counters
-        names = [FOLLOWING] if kind is LIST else [USER.incoming, FOLLOWING, LIST.incoming]
-        cards = script("social/cards")
-        replies = yield [
-            script_call(
-                layout.relations(part),
-                cards,
-                [
-                    layout.of_relations("clock", part),
-                    *(layout.relation(name, part, id_) for name in names),
-                ],
-            )
-            for part in range(layout.relation_shards)
-        ]
+        names, count_relations = counters_of(kind), script("social/count_relations")
+        batch = []
+        for part in range(layout.relation_shards):
+            keys = [layout.relation(name, part, id_) for name in names]
+            keys.insert(0, layout.of_relations("clock", part))
+            batch.append(script_call(layout.relations(part), count_relations, keys))
+        replies = yield batch
         recounted = yield [
             counters.recount(kind, name, id_, [(reply[0], reply[n]) for reply in replies])
             for n, name in enumerate(names, 1)
         ]
-        # The counters are right now: should the account's posts be pushed, or fetched?
+        # The counters are right now, so this decides whether posts are pushed or fetched.
         version, count = replies[0][:2]
         [reply] = yield [counters.record(kind, names[0], id_, 0, version, count)]
         counter = counters.state_of(reply)
@@ -206,15 +172,12 @@ class Reconciler:
     def _recount_posts(self, uid: int) -> Operation[int]:
         """Set the counter of posts to the number in the profile; return how much it changed.
 
-        A profile that is, or was, as long as it may be does not have all posts: then nothing is
-        known. A post that is on its way is counted by its note.
+        A profile that is or was as long as its limit does not have all posts, so it changes
+        nothing. A post that is on its way is counted by its note.
         """
         layout, timelines = self.layout, self.timelines
-        user, pending, profile = (
-            layout.owned("user", uid),
-            layout.near("pending", uid),
-            layout.profile(uid),
-        )
+        user, pending = layout.owned("user", uid), layout.near("pending", uid)
+        profile = layout.profile(uid)
         end = f":{uid}".encode()
         for _ in range(ROUNDS):
             [posts, trimmed], notes = yield [
@@ -253,11 +216,10 @@ class Reconciler:
         authors = yield from self.statuses.authors(statuses)
         gone = [status for status, uid in zip(statuses, authors, strict=True) if uid is None]
         yield from timelines.remove([key], gone)
-        found = {uid for uid in authors if uid is not None} | set(
-            stored_ids(layout.timelines, pulled, marked)
-        )
+        shown = {uid for uid in authors if uid is not None}
+        shown.update(stored_ids(layout.timelines, pulled, marked))
         strangers: list[int] = []
-        for page in pages(sorted(found - {id_}), AT_ONCE):
+        for page in pages(sorted(shown - {id_}), AT_ONCE):
             followed = yield from self.relations.exist(kind, [(id_, uid) for uid in page])
             strangers += [uid for uid, follows in zip(page, followed, strict=True) if not follows]
         return len(gone), strangers
@@ -265,8 +227,7 @@ class Reconciler:
     def _correct_marks(self, kind: RelationKind, id_: int) -> Operation[list[int]]:
         """Return followed accounts whose posts should be fetched and are not.
 
-        Accounts whose posts are pushed and fetched as well, because a mark arrived late, are
-        unmarked.
+        Unmark accounts whose posts are both pushed and fetched, because a mark arrived late.
         """
         layout = self.layout
         missing: list[int] = []

@@ -1,7 +1,10 @@
-"""Users: created with their login in one script, found by id or by login.
+"""Users, and their lists of accounts.
 
 A login determines the part of its user, so one script reserves the login and writes the user. No
-login is ever left without its user.
+login is ever without its user.
+
+A list resembles a user: its id comes from the same sequence, it follows accounts, and their posts
+are written to its timeline. It lives in the part of its owner.
 """
 
 from __future__ import annotations
@@ -9,16 +12,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from zlib import crc32
 
+from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
-from shardkit.social.base.keys import KeyLayout
-from shardkit.social.base.models import (
+from shardkit.social.keys import IDEMPOTENCY_TTL, KeyLayout
+from shardkit.social.models import (
     USER_FIELDS,
     Extra,
     User,
+    UserList,
     check_text,
     flat_extras,
+    list_of,
     login_key,
     read_records,
     stored_ids,
@@ -26,14 +32,11 @@ from shardkit.social.base.models import (
 )
 
 AT_ONCE = 1000
+LONGEST_NAME = 200  # of a list
 
 
 class Users:
-    """A network's users.
-
-    Args:
-        layout: the network's keys.
-    """
+    """A network's users."""
 
     def __init__(self, layout: KeyLayout) -> None:
         self._layout = layout
@@ -48,17 +51,16 @@ class Users:
         fields = ["login", login, "name", name, *flat_extras(layout.name, extras, USER_FIELDS)]
         keys = [layout.of_part("logins", part), layout.of_part("ids", part)]
         once = layout.check_idempotency_key(idempotency_key)
-        arguments = (layout.record_suffix(part), part, layout.parts, compared, once, *fields)
-        call = script_call(layout.users, script("social/create_user"), keys, arguments)
-        [uid] = yield [call]
+        arguments = (*layout.new_record(part), compared, once, *fields)
+        [uid] = yield [script_call(layout.users, script("social/create_user"), keys, arguments)]
         return None if uid is None else stored_ids(layout.users, keys[0], [uid])[0]
 
     def get(self, uids: Sequence[int]) -> Operation[list[User | None]]:
         """Return users by id; see `SocialNetwork.get_users`."""
-        found: list[User | None] = []
+        users: list[User | None] = []
         for page in pages(uids, AT_ONCE):
-            found += yield from read_records(self._layout, "user", page, user_of)
-        return found
+            users += yield from read_records(self._layout, "user", page, user_of)
+        return users
 
     def id_of(self, login: str) -> Operation[int | None]:
         """Return the id of the user with a login; None if there is none."""
@@ -70,3 +72,36 @@ class Users:
     def _login(self, login: str) -> tuple[str, int]:
         compared = login_key(self._layout.name, login)
         return compared, crc32(compared.encode()) % self._layout.parts
+
+
+class Lists:
+    """A network's lists, at most ``limit`` for each user."""
+
+    def __init__(self, layout: KeyLayout, limit: int) -> None:
+        self._layout = layout
+        self._limit = limit
+
+    def create(self, uid: int, name: str, idempotency_key: str | None) -> Operation[int | None]:
+        """Create a list; see `SocialNetwork.create_list`."""
+        layout = self._layout
+        if not check_text(layout.name, "name", name) or len(name) > LONGEST_NAME:
+            raise InvalidArgumentError(
+                f"{layout.name}: a list's name of {len(name):,} characters",
+                f"give 1 to {LONGEST_NAME}",
+            )
+        keys = [layout.owned("user", uid), layout.near("ids", uid), layout.owned("lists", uid)]
+        keys += layout.once("list", uid, idempotency_key)
+        arguments = (*layout.new_record(uid), self._limit, uid, name, IDEMPOTENCY_TTL)
+        [list_id] = yield [script_call(layout.users, script("social/create_list"), keys, arguments)]
+        return int(list_id) if list_id else None
+
+    def get(self, lists: Sequence[int]) -> Operation[list[UserList | None]]:
+        """Return lists by id."""
+        return (yield from read_records(self._layout, "list", lists, list_of))
+
+    def of(self, uid: int) -> Operation[list[UserList]]:
+        """Return a user's lists, oldest first."""
+        key = self._layout.owned("lists", uid)
+        [ids] = yield [self._layout.at_user(key, "ZRANGE", key, 0, -1)]
+        lists = yield from self.get(stored_ids(self._layout.users, key, ids))
+        return [each for each in lists if each is not None]

@@ -1,16 +1,16 @@
-"""Brings what is stored into the newest form of this release, once all processes have it.
+"""Bring stored data into the newest form of this release, once all processes run it.
 
 ::
 
-    :meta     shard_size=512              ─►  part_size=512          as it is called today
+    :meta     shard_size=512              ─►  part_size=512          today's name
     :meta     (no format, or an older)    ─►  format=N               if this release has a newer one
     groups    (of no parameters)          ─►  of=1f0c88b3            only these parameters may write
     lists, parts of indexes               ─►  format=N
 
-The parameters come first: every process reads them again at the latest a second after it read them
-last, before it writes (`shardkit.structures.base.parameters.LEASE`), and one of an earlier release
-then refuses. Scripts that have a state to read look at it there, so that they refuse at once. Until
-an upgrade, every release writes the form that it finds.
+The parameters come first. A process reads them again before a write, at most a second after it last
+read them (`shardkit.structures.base.parameters.LEASE`), and an earlier release then refuses.
+Scripts that read a state check the format there, so they refuse at once. Until an upgrade, every
+release writes the form that it reads.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _INDEXES = ("search", "ads", "jobs")
 
 @dataclass(frozen=True)
 class Upgrade:
-    """A structure that is not in the newest form, or was not.
+    """A structure that is, or was, not in the newest form.
 
     Attributes:
         component: where it is.
         structure: its name.
         kind: its kind.
-        changes: what changes, in words.
+        changes: the changes, in words.
     """
 
     component: str
@@ -63,16 +63,8 @@ def upgrade_component(
     *,
     dry_run: bool = False,
 ) -> list[Upgrade]:
-    """Bring the structures of a component into the newest form; see `ShardKit.upgrade`.
-
-    Args:
-        component: the component.
-        client: returns the client of a component's shard.
-        driver: runs steps.
-        structures: their names; none for all.
-        dry_run: change nothing.
-    """
-    found: list[tuple[Any, str, dict[str, str]]] = []
+    """Bring the structures of a component into the newest form; see `ShardKit.upgrade`."""
+    outdated: list[tuple[Any, str, dict[str, str]]] = []
     for shard in component.all_shards():
         shard_client = client(component.name, shard.number)
         for key in shard_client.scan_iter(match=f"*{_SUFFIX}", count=_SCAN, _type="HASH"):
@@ -83,9 +75,9 @@ def upgrade_component(
             stored = _text_of(shard_client.hgetall(key))
             if "kind" in stored:
                 _format_of(component.name, text, stored)
-                found.append((shard_client, name, stored))
+                outdated.append((shard_client, name, stored))
     done = []
-    for shard_client, name, stored in sorted(found, key=lambda each: each[1]):
+    for shard_client, name, stored in sorted(outdated, key=lambda each: each[1]):
         changes = _upgrade_parameters(shard_client, name, stored, dry_run)
         if any(change.startswith("format") for change in changes) and not dry_run:
             time.sleep(2 * parameters.LEASE)

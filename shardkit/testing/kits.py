@@ -74,11 +74,7 @@ def _flush(client: redis.Redis) -> None:
 
 
 class _LoopTrackingConnector(Connector):
-    """A connector that records the event loops of its async clients.
-
-    Args:
-        inner: creates the clients.
-    """
+    """A connector that records the event loops of its async clients."""
 
     def __init__(self, inner: Connector) -> None:
         self._inner = inner

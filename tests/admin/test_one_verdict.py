@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from click.testing import CliRunner
 
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.admin.growth import start_shard_move
+from shardkit.admin.growth import Move, start_move
 from shardkit.admin.growth.fence import fence_value
 from shardkit.cli.app import app
 from shardkit.config.entry import Entry
@@ -92,7 +93,7 @@ def test_a_shard_that_a_killed_mover_closed_is_named_with_the_command_that_conti
     with config.client() as client:
         push(client, described)
         with pytest.raises(_Killed):
-            start_shard_move(client, ["users:1"], target.address, progress=killed)
+            start_move(client, ["users:1"], target.address, progress=killed)
         client.hset("config:growth:fences", "127.0.0.1:7", json.dumps({"master": "127.0.0.1:8"}))
     code, checked = run("check", "-c", url)
     assert code == 1
@@ -124,8 +125,9 @@ def test_moves_under_way_are_warnings_and_unreadable_ones_problems(
     with config.client() as client, source.client(db=3) as data:
         push(client, ShardMap.parse(json.dumps({"components": {"one": {"entry": shard}}})))
         data.set("config:fence", fence_value("id", "attempt", target.address))
-        move = {"format": 1, "source": source.address, "target": target.address}
-        client.set(f"config:growth:move:{source.address}", json.dumps(move))
+        move = Move(source.address, "replication", source.address, target.address, [])
+        text = json.dumps({"format": 1, **asdict(move)})
+        client.set(f"config:growth:move:{source.address}", text)
         client.set("config:growth:lease", "host/1/token")
         code, checked = run("check", "one", "-c", url)
         assert code == 0
@@ -133,7 +135,7 @@ def test_moves_under_way_are_warnings_and_unreadable_ones_problems(
         client.set(f"config:growth:move:{source.address}", "no JSON")
         code, checked = run("check", "one", "-c", url)
         assert code == 1
-        assert "holds no move" in checked["findings"][0]["problem"]
+        assert "does not describe a move" in checked["findings"][0]["problem"]
         client.delete(f"config:growth:move:{source.address}", "config:growth:lease")
         data.delete("config:fence")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from faces import Face
+from faces import Face, clocked
 
 from shardkit import DamagedDataError, ShardKit
 
@@ -42,7 +42,7 @@ JOBS: dict[str, tuple[Any, str]] = {
 
 
 def some_ads(face: Face) -> Any:
-    ads = face.kit.ads(component="one", new_id=iter(map(str, range(999))).__next__)
+    ads = clocked(face.kit, new_id=iter(map(str, range(999))).__next__).ads(component="one")
     face.run(ads.index("shoes", ["Berlin"], "running shoes", "cpc", 0.5))
     face.run(ads.index("wine", ["Berlin", "Rome"], "red wine", "cpm", 0.1))
     for _ in range(3):

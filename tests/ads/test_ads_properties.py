@@ -10,6 +10,7 @@ from ads_model import ModelAds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shardkit import ServerClock
 from shardkit.ads.ads import Ads
 from shardkit.errors import InvalidArgumentError
 from shardkit.kit.kit import ShardKit
@@ -46,7 +47,7 @@ class Both:
                 f"ads{shards}",
                 shards,
                 averages_ttl=0,
-                new_id=lambda: f"t{next(numbers)}",
+                clock=ServerClock(new_id=lambda: f"t{next(numbers)}"),
                 chunk=8,
             )
             for component, shards in (("one", 1), ("one", 3), ("few", 4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -288,3 +289,4 @@ def test_the_url_of_an_unsharded_entry_needs_no_count(
     config.set("config:redis:apart", town.shard_map.components["unique"].shards[0].to_json())
     result = cli("url", "apart", "-o", "/dev/null", "-c", town_url)
     assert (result.code, result.err) == (0, "wrote /dev/null\n")
+    assert os.stat("/dev/null").st_mode & 0o777 == 0o666, "only files are made private"

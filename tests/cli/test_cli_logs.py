@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from cli_helpers import Result
+from faces import clocked
 
 import shardkit
 
@@ -15,7 +16,8 @@ AT = ("--component", "unique")
 
 def test_a_log_is_shown_oldest_first_from_a_severity_on(cli: Cli, town_map: Path) -> None:
     with shardkit.connect(town_map) as kit:
-        logs = kit.logs(component="unique", now=iter([1.5e9, 1.5e9 + 1, 1.5e9 + 2]).__next__)
+        times = iter([1.5e9, 1.5e9 + 1, 1.5e9 + 2])
+        logs = clocked(kit, now=times.__next__).logs(component="unique")
         logs.log("shop", "first [bold]ü", "error")
         logs.log("shop", "second")
         logs.log("shop", "hidden", "debug")

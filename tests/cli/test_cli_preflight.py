@@ -249,7 +249,7 @@ def test_only_what_was_forced_by_name_is_pushed_in_spite_of_it(
 def test_a_misspelt_component_is_not_added(cli: Cli, servers: LocalServers, pushed: Path) -> None:
     pushed.write_text(pushed.read_text().replace("sessions:", "sesions:"))
     refused = cli("config", "push", pushed).error()
-    assert "component 'sesions' would be added; did you mean 'sessions'" in refused
+    assert "component 'sesions' is new but resembles 'sessions'" in refused
     assert cli("config", "push", pushed, "--force", "sesions").lines[-1] == "pushed: 1 added"
 
 

@@ -289,7 +289,7 @@ def test_it_works_on_a_cluster(cluster_map: ShardMap) -> None:
 def test_a_check_of_a_group_names_what_is_damaged_and_rebuild_mends_it(
     face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parameters, "_LOOKED_AFTER", 0)
+    monkeypatch.setattr(parameters, "_READ_AFTER", 0)
     book = face.kit.address_book(component="few", parts=3, fold=fold)
     names = [f"Élf {n}" for n in range(30)]
     assert face.run(book.join_many("elves", names)) == 30

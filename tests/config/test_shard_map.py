@@ -392,7 +392,7 @@ def test_no_list_of_shards_is_too_long_to_be_refused() -> None:
         ("components: {a: {entry: {hots: b}}}", "components.a.entry: hots is not a field"),
         ("components: {a: {entries: {}}}", "components.a.entries is not known"),
         ("components: {a: {entry: {}, placement: slot}}", "placement needs shards"),
-        ("components: {a: {shards: [{}], placement: md5}}", "no placement is called 'md5'"),
+        ("components: {a: {shards: [{}], placement: md5}}", "placement 'md5' is unknown"),
         ("components: {a: {shards: [{}], placement: }}", "names null as placement"),
         ("components: {a: {shards: [{}], placement: [x]}}", "names a list as placement"),
         ("components: {a b: {entry: {}}}", '"a b" is not a component\'s name'),
@@ -577,7 +577,7 @@ def test_a_file_is_named_in_what_is_wrong_with_it(tmp_path: Path) -> None:
         ),
         (
             "{u: {shards: &s {count: 2, over: [{host: a}]}}, v: {shards: *s}}",
-            "u, v share a:6379/0 and 1 more databases",
+            "u, v share a:6379/0 and 1 more database:",
         ),
         (
             "{u: {shards: {count: 16, over: [{host: a}]}, placement: 'crc:crc-64'}}",

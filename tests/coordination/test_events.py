@@ -109,7 +109,7 @@ def test_a_leader_that_is_killed_is_followed_in_a_later_term(
     later = election.campaign()
     assert later is not None
     later.guard("many").claim("data")
-    with pytest.raises(StaleTokenError, match="give up what was being done under the lock, or"):
+    with pytest.raises(StaleTokenError, match="give up the work under the lock, or"):
         leadership.guard("many").execute(("SET", "data", 1))
 
 

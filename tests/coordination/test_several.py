@@ -38,7 +38,7 @@ def test_several_locks_are_acquired_all_or_none(face: Face) -> None:
     several.check()
     assert run(face.kit.lock("b", component="many").acquire(wait=0)) is None
     assert run(several.release()) is True
-    with pytest.raises(NotHolderError, match=r"a\+b\+c are not held; acquire them first"):
+    with pytest.raises(NotHolderError, match=r"a\+b\+c: not held; acquire them first"):
         run(several.release())
 
 
@@ -68,7 +68,7 @@ def test_several_locks_are_told_when_one_is_lost(kit: ShardKit) -> None:
         kit.lock("a", component="many").break_holds("test")
     with (
         kit.lock("a", component="many"),
-        pytest.raises(LockTimeoutError, match="a were not to be had in 0 s"),
+        pytest.raises(LockTimeoutError, match="a: timed out after 0 s"),
     ):
         kit.multi_lock(["a"], component="many", wait=0).__enter__()
     for names in ([], ["a", "a"]):
@@ -176,7 +176,7 @@ async def test_a_block_has_a_lock_of_a_majority_or_is_told_that_it_was_not_to_be
     with shardkit.connect(map_of(three)) as kit:
         async with await shardkit.aconnect(map_of(three)) as akit:
             lock = akit.quorum_lock("w", components=places, wait=0)
-            said = r"quorum:\{w\} was not to be had in 0 s; wait longer, or see which servers are"
+            said = r"quorum:\{w\}: timed out after 0 s; wait longer, or check for servers"
             async with lock as held:
                 held.check()
                 with pytest.raises(LockTimeoutError, match=said):
@@ -227,5 +227,5 @@ def test_a_hold_on_a_majority_is_lost_with_it(three: list[LocalServer]) -> None:
         assert lock.release() is False
         with pytest.raises(InvalidArgumentError, match="at least three"):
             kit.quorum_lock("y", components=["q0", "q1"])
-        with pytest.raises(NotHolderError, match=r"quorum:\{y\} is not held; acquire it first"):
+        with pytest.raises(NotHolderError, match=r"quorum:\{y\}: not held; acquire it first"):
             lock.release()

@@ -10,6 +10,8 @@ from random import Random
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from faces import clocked
+
 from shardkit import ShardErrors, ShardKit
 from shardkit.coordination import Leg
 from shardkit.coordination.guard import Guard
@@ -166,6 +168,10 @@ NOW = 1_431_850_000.0  # of structures that take their time from the caller
 def now() -> float:
     """Return the same time always."""
     return NOW
+
+
+def _counting_ids(kit: Any) -> Any:
+    return clocked(kit, new_id=iter(map(str, range(999))).__next__)
 
 
 def _send(structure: Any, *batch: Any) -> Any:
@@ -414,7 +420,7 @@ SUBJECTS: dict[str, Subject] = {
         for precision in ("exact", "60-bit", "compact", "hyperloglog", "bitmap")
     },
     "queue": Subject(
-        lambda kit: kit.queues(component="data", new_id=iter(map(str, range(999))).__next__),
+        lambda kit: _counting_ids(kit).queues(component="data"),
         lambda queues: [
             queues.enqueue("mail", "send", [n], delay=10**9 * (n % 2)) for n in range(10)
         ],
@@ -441,7 +447,7 @@ SUBJECTS: dict[str, Subject] = {
         },
     ),
     "ads": Subject(
-        lambda kit: kit.ads(component="data", new_id=iter(map(str, range(999))).__next__),
+        lambda kit: _counting_ids(kit).ads(component="data"),
         lambda ads: [
             ads.index(f"{n}", ["USA"], f"words of ad {n}", "cpc", n / 10) for n in range(1, 9)
         ],
@@ -704,7 +710,7 @@ SUBJECTS: dict[str, Subject] = {
         unchecked,
     ),
     "logs": Subject(
-        lambda kit: kit.logs(component="data", now=now),
+        lambda kit: clocked(kit, now=now).logs(component="data"),
         lambda logs: [logs.log("shop", f"failure {n % 3}", "error") for n in range(9)],
         {
             "recent": lambda logs: [tuple(each) for each in logs.recent("shop", "error")],
@@ -723,7 +729,7 @@ SUBJECTS: dict[str, Subject] = {
         unchecked,
     ),
     "counters": Subject(
-        lambda kit: kit.counters(component="data", precisions=[1, 60], now=now),
+        lambda kit: clocked(kit, now=now).counters(component="data", precisions=[1, 60]),
         lambda counters: counters.add_many({"hits": 300, "misses": 5}),
         {
             "get": lambda counters: counters.get("hits", 60),
@@ -743,7 +749,7 @@ SUBJECTS: dict[str, Subject] = {
         unchecked,
     ),
     "statistics": Subject(
-        lambda kit: kit.statistics(component="data", now=now),
+        lambda kit: clocked(kit, now=now).statistics(component="data"),
         lambda stats: [stats.update("shop", "latency", value) for value in (0.5, 0.25, 0.5)],
         {
             "get": lambda stats: _described(stats.get("shop", "latency")),

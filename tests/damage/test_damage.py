@@ -184,7 +184,7 @@ def test_a_city_that_a_block_names_and_that_is_lost_is_no_address_without_a_city
     client.delete(*client.scan_iter("*:cities:0"))
     fresh = face.kit.ip_to_city(component="one")
     for look in (lambda: fresh.find("0.0.1.1"), lambda: fresh.find_many(["9.9.9.9", "0.0.1.1"])):
-        with pytest.raises(DamagedDataError, match=r"cities:0.*city 1, which a block names"):
+        with pytest.raises(DamagedDataError, match=r"cities:0.*city 1, which a block refers to"):
             face.run(look())
     assert face.run(fresh.find("9.9.9.9")) is None
 

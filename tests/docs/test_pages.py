@@ -147,12 +147,12 @@ def test_the_examples_of_a_page_show_what_happens(
                 kit.close()
         return shown
 
-    def opens(path: str) -> Any:
-        opened.append(connect(servers.shard_map))
+    def opens(path: str, **options: Any) -> Any:
+        opened.append(connect(servers.shard_map, **options))
         return opened[-1]
 
-    async def aopens(path: str) -> Any:
-        opened.append(await aconnect(servers.shard_map))
+    async def aopens(path: str, **options: Any) -> Any:
+        opened.append(await aconnect(servers.shard_map, **options))
         return opened[-1]
 
     shard_map = ShardMap.load(ROOT / "configs" / "local.yaml")

@@ -10,10 +10,12 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import date
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from uuid import UUID
 from zlib import crc32
@@ -22,7 +24,7 @@ import pytest
 import redis
 
 import shardkit
-from shardkit import ShardKit, ShardMap
+from shardkit import ServerClock, ShardKit, ShardMap
 from shardkit.local import LocalServers
 from shardkit.testing import MemoryServers
 
@@ -50,6 +52,7 @@ SESSIONS = [str(UUID(int=n * 2**100 + n, version=4)) for n in range(1, 41)]
 class Bench(NamedTuple):
     """A kit, its servers, and clients of the server with the book's data."""
 
+    connect: Callable[..., ShardKit]
     servers: LocalServers | MemoryServers
     kit: ShardKit
     book: redis.Redis
@@ -57,7 +60,8 @@ class Bench(NamedTuple):
 
     def run(self, recipe: str, **names: Any) -> dict[str, Any]:
         """Run a recipe of the page; return the names that it defined."""
-        names |= {"kit": self.kit, "book": self.book}
+        opened = SimpleNamespace(connect=self.connect, ServerClock=ServerClock)
+        names |= {"kit": self.kit, "book": self.book, "shardkit": opened}
         exec(compile(RECIPES[recipe], f"docs/redis-in-action.md: {recipe}", "exec"), names)
         return names
 
@@ -80,12 +84,13 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     else:
         servers = connector = MemoryServers(MAP)
     server = servers.server_of("book")
+    connect = partial(shardkit.connect, servers.shard_map, connector=connector)
     with (
-        shardkit.connect(servers.shard_map, connector=connector) as kit,
+        connect() as kit,
         server.client(decode_responses=True) as book,
         server.client() as raw,
     ):
-        yield Bench(servers, kit, book, raw)
+        yield Bench(connect, servers, kit, book, raw)
         for server in servers.servers:
             with server.client() as client:
                 client.flushall()

@@ -38,7 +38,6 @@ from shardkit.admin.growth import (
     fail_over,
     replica_tree,
     start_move,
-    start_shard_move,
     verify_replicas,
 )
 from shardkit.admin.preflight import preflight
@@ -288,7 +287,7 @@ def test_who_moves_shards(server: LocalServer) -> None:
             client.set("key", 1)
         growing = credentials(user(server, *rights("they, and what they note")))
         with server.client(**growing) as config:
-            assert start_shard_move(config, ["a:0"], b.address, kill=True).phase == "done"
+            assert start_move(config, ["a:0"], b.address, kill=True).phase == "done"
         with b.client(db=database) as client:
             assert client.get("key") == b"1"
         with server.client() as config:

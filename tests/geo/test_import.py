@@ -138,7 +138,7 @@ def test_a_second_import_interrupts_the_first(kit: ShardKit) -> None:
         second.import_from(NEW)
         yield from OLD[1:]
 
-    with pytest.raises(StructureError, match="another import has begun"):
+    with pytest.raises(StructureError, match="another import has started"):
         first.import_from(overtaken())
     assert first.find_many(["1.0.0.1", "5.0.0.1"]) == [OSLO, LIMA]
     assert generations(kit, "many") == {str(second.info().number)}  # type: ignore[union-attr]
@@ -181,7 +181,7 @@ def test_what_an_import_writes_after_another_has_begun_is_removed_by_a_third_or_
         third = ip.import_from(NEW).generation
         assert generations(kit, "many") == {str(second), str(third)}
         return
-    with pytest.raises(StructureError, match="another import has begun"):
+    with pytest.raises(StructureError, match="another import has started"):
         to_its_end(kit, late, late.send(answer))
     assert generations(kit, "many") == {str(second)}
 
@@ -197,7 +197,7 @@ def test_an_interrupted_import_writes_no_more_blocks(
         batch = late.send(sent(kit, batch))
     ip.import_from(NEW)
     batches: list[Any] = []
-    with pytest.raises(StructureError, match="another import has begun"):
+    with pytest.raises(StructureError, match="another import has started"):
         to_its_end(kit, late, batch, batches)
     assert batches
     assert not any(map(writes, batches))
@@ -210,7 +210,7 @@ def test_an_import_that_has_written_all_does_not_replace_a_later_one(kit: ShardK
     while not calls(batch, "geo/switch"):
         batch = late.send(sent(kit, batch))
     ip.import_from(NEW)
-    with pytest.raises(StructureError, match="another import has begun"):
+    with pytest.raises(StructureError, match="another import has started"):
         to_its_end(kit, late, batch)
     assert kit.ip_to_city(component="many").find_many(["1.0.0.1", "5.0.0.1"]) == [OSLO, LIMA]
 

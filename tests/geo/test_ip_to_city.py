@@ -152,7 +152,7 @@ def test_cities_may_come_first_and_be_named_by_their_ids(face: Face, ip: Any) ->
     done = face.run(ip.import_from(items))
     assert (done.ranges, done.cities, done.skipped) == (1, 1, 3)
     assert [str(skipped) for skipped in done.first_skipped] == [
-        "line 0: 'nowhere' has no id that a range could name",
+        "line 0: 'nowhere' has no id that a range could refer to",
         "blocks.csv, line 12: no city has the id 8",
         "blocks.csv, line 13: is garbage",
     ]
@@ -212,7 +212,7 @@ def test_a_look_up_is_one_exchange_and_asks_for_the_generation_once_a_second(
     kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(kit._clock, "_fixed", lambda: now[0])
+    monkeypatch.setattr(kit._clock, "fixed", lambda: now[0])
     ip = kit.ip_to_city(component="many")
     ip.import_from(ranges(("1.0.0.0/24", BONN)))
 
@@ -242,7 +242,7 @@ def test_what_there_was_nothing_of_is_found_once_it_is_imported(
     kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(kit._clock, "_fixed", lambda: now[0])
+    monkeypatch.setattr(kit._clock, "fixed", lambda: now[0])
     reader, writer = (kit.ip_to_city(component="many") for _ in range(2))
     writer.import_from(ranges(("1.0.0.0/24", BONN)))
     assert reader.find_many(["2001:db8::1", "9.9.9.9"]) == [None, None]
@@ -260,7 +260,7 @@ def test_a_slow_server_is_not_taken_for_new_data(
     kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = iter(range(10**6))  # every look at the clock is a second later
-    monkeypatch.setattr(kit._clock, "_fixed", lambda: float(next(seconds)))
+    monkeypatch.setattr(kit._clock, "fixed", lambda: float(next(seconds)))
     ip = kit.ip_to_city(component="many")
     ip.import_from(ranges(("1.0.0.0/24", BONN)))
     assert ip.find_many(["1.0.0.1", "1.0.1.1", "9.9.9.9", "::1"]) == [BONN, None, None, None]
@@ -352,7 +352,7 @@ def test_a_removal_elsewhere_is_noticed_and_a_reader_gives_up_after_some_changes
     kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(kit._clock, "_fixed", lambda: now[0])
+    monkeypatch.setattr(kit._clock, "fixed", lambda: now[0])
     reader, writer = (kit.ip_to_city(component="many") for _ in range(2))
     writer.import_from(ranges(("1.0.0.0/24", BONN)))
     steps = reader.deferred.find("1.0.0.1")
@@ -382,7 +382,7 @@ def test_who_was_suspended_while_a_generation_expired_looks_again(
     kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(kit._clock, "_fixed", lambda: now[0])
+    monkeypatch.setattr(kit._clock, "fixed", lambda: now[0])
     reader, writer = (kit.ip_to_city(component="one") for _ in range(2))
     old = writer.import_from(ranges(("1.0.0.0/24", BONN))).generation
     assert reader.find("9.9.9.9") is None

@@ -152,7 +152,7 @@ def test_a_file_without_the_heading_says_what_was_looked_for() -> None:
 
 
 def test_a_reader_that_cannot_say_which_city_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="say id="):
+    with pytest.raises(InvalidArgumentError, match="set id="):
         csv_ranges([])
     with pytest.raises(InvalidArgumentError, match="one character"):
         csv_ranges([], id=2, delimiter="")

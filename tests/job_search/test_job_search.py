@@ -235,7 +235,7 @@ def test_other_parameters_are_refused(kit: ShardKit) -> None:
         kit.job_search(component="one", shards=2, measure="levels").find({"a": 1})
     with pytest.raises(ParameterMismatchError, match="shards is '2', not '1'"):
         kit.job_search(component="one").index("job", ["a"])
-    with pytest.raises(ShardCountError, match="has 4 shards, but this call says 3: it would look"):
+    with pytest.raises(ShardCountError, match="has 4 shards, but this call says 3"):
         kit.job_search(component="few", shards=3).find([])
     with pytest.raises(InvalidArgumentError, match="measure='miles'"):
         kit.job_search(component="one", measure="miles")

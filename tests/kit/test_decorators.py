@@ -289,7 +289,7 @@ def generator(conn: Any, key: str) -> Generator[Any, Any, Any]:
 def test_what_is_no_key_is_refused(kit: ShardKit, key: Any) -> None:
     with pytest.raises(InvalidKeyError, match=f"is a {type(key).__name__}"):
         keyed(kit, lambda conn, key: None)(key)
-    with pytest.raises(InvalidKeyError, match="a key is a str, bytes or an int"):
+    with pytest.raises(InvalidKeyError, match="give a str, bytes or an int"):
         asyncio.run(keyed(kit, coroutine)(key))
 
 

@@ -26,7 +26,7 @@ from shardkit.operations.arguments import annotations_of, kind_of
 from shardkit.operations.operation import _Method
 from shardkit.queues.task_codec import Task
 from shardkit.search.query.tree import AllOf, Not, Phrase, Range, Word
-from shardkit.social.base.models import Relation, TimelineCursor
+from shardkit.social.models import Relation, TimelineCursor
 from shardkit.testing.memory import MemoryServers
 
 MAP = """

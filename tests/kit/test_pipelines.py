@@ -239,7 +239,7 @@ def test_what_has_no_key_is_refused(router: shardkit.KeyShardedConnection) -> No
 
 
 def test_what_is_not_known_or_malformed_is_refused(router: shardkit.KeyShardedConnection) -> None:
-    assert "command 2, no command is known as 'GIT'" in refused(
+    assert "command 2, command 'GIT' is unknown" in refused(
         router, lambda pipe: pipe.execute_command("GIT", "a")
     )
     assert "command 2, DEL with 0 arguments" in refused(router, lambda pipe: pipe.delete())

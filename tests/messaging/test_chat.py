@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import Face, holder, keys_of
+from faces import Face, clocked, holder, keys_of
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
@@ -140,7 +140,7 @@ def test_creating_a_chat_that_exists_changes_nothing(face: Face) -> None:
 
 def test_an_unfinished_join_shows_nobody_anything_and_is_forgotten(kit: ShardKit) -> None:
     clock = Clock()
-    chats = kit.chats(component="many", now=clock)
+    chats = clocked(kit, now=clock).chats(component="many")
     chat = chats.create("anna", [], 1)
     assert chat is not None
     kit.driver.run(chats._write_lists(chat, ["ben"], {}))  # and dies before the second step
@@ -156,7 +156,7 @@ def test_an_unfinished_join_shows_nobody_anything_and_is_forgotten(kit: ShardKit
 
 def test_a_join_that_comes_through_after_it_was_forgotten_begins_again(kit: ShardKit) -> None:
     clock = Clock()
-    chats = kit.chats(component="many", now=clock)
+    chats = clocked(kit, now=clock).chats(component="many")
     chat = chats.create("anna", [], 1)
     assert chat is not None
     slow = chats.deferred.join(chat, "ben")
@@ -175,7 +175,7 @@ def test_a_chat_whose_members_were_forgotten_while_it_was_created_begins_again(
     kit: ShardKit,
 ) -> None:
     clock = Clock()
-    chats = kit.chats(component="many", now=clock)
+    chats = clocked(kit, now=clock).chats(component="many")
     slow = chats.deferred.create("anna", ["ben"], 1, chat="c")
     batch: Any = next(slow)
     batch = slow.send(kit.driver.link.send(batch))  # the lists are written; now it stalls
@@ -261,7 +261,7 @@ async def test_listeners_get_every_message_once_in_order_until_they_leave(
 def test_random_histories_agree_with_a_model(kit: ShardKit) -> None:
     """Sends, fetches, acknowledgements; joins and leaves, some of them killed in the middle."""
     random, clock = Random(30), Clock()
-    chats = kit.chats(component="many", now=clock)
+    chats = clocked(kit, now=clock).chats(component="many")
     users, names = ["u0", "u1", "u2", "u3"], ["c0", "c1", "c2"]
     members: dict[str, dict[str, int]] = {}
     sent: dict[str, list[tuple[int, int]]] = {}
@@ -444,6 +444,6 @@ def test_a_listener_waits_on_when_the_longest_wait_is_over(kit: ShardKit) -> Non
             chats.send(chat, "anna", "late")
         return 4e7 * looks
 
-    chats = Chats(kit.driver, "one", monotonic=passing)
+    chats = clocked(kit, monotonic=passing).chats(component="one")
     chat: Any = chats.create("anna", ["ben"])
     assert next(iter(chats.listen(chat, "ben"))).body == "late"

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import Face, keys_of
+from faces import Face, clocked, keys_of
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
@@ -193,7 +193,7 @@ def test_a_file_that_ends_while_it_is_published_leaves_no_chunks_behind(
         if killed:
             steps.close()
         else:
-            with pytest.raises(FileStalledError, match="given up"):
+            with pytest.raises(FileStalledError, match="gave up"):
                 run_on(kit, steps, step)
         left = keys_of(kit, "many")
         assert not [key for key in left if key.startswith(f"f{exchanges}:{{logs:")]
@@ -205,7 +205,7 @@ def test_a_file_that_ends_while_it_is_published_leaves_no_chunks_behind(
 
 def test_another_publisher_goes_on_when_the_lease_of_a_killed_one_is_over(kit: ShardKit) -> None:
     clock = Clock()
-    files = kit.files(component="many", now=clock)
+    files = clocked(kit, now=clock).files(component="many")
     files.create("logs", ["x"], chunk_size=1000)
     steps = files.deferred.publish("logs", io.BytesIO(TEXT), name="a", lease=2)
     step: Any = next(steps)
@@ -216,13 +216,13 @@ def test_another_publisher_goes_on_when_the_lease_of_a_killed_one_is_over(kit: S
         files.publish("logs", io.BytesIO(TEXT), name="a", timeout=0)
     clock.seconds += 0.2
     assert files.publish("logs", io.BytesIO(TEXT), name="a", timeout=0).size == len(TEXT)
-    with pytest.raises(FileLeaseLostError, match="files: somebody else publishes 'a' now; leave"):
+    with pytest.raises(FileLeaseLostError, match="files: another process publishes 'a' now; leave"):
         run_on(kit, steps, step)
 
 
 def test_a_reader_that_dies_is_replaced_where_its_checkpoint_was(face: Face) -> None:
     clock = Clock()
-    files = face.kit.files(component="few", now=clock)
+    files = clocked(face.kit, now=clock).files(component="few")
     face.run(files.create("logs", ["x"], chunk_size=1000))
     for name, content in (("plain", TEXT), ("members", MEMBERS)):
         publish(face, files, content, name)
@@ -243,7 +243,7 @@ def test_a_reader_that_dies_is_replaced_where_its_checkpoint_was(face: Face) -> 
         assert len(rest) < len(LINES)
         assert LINES[-len(rest) :] == rest
         assert len(rest) >= len(LINES) - reported  # what was given out in the last page comes again
-        with pytest.raises(FileLeaseLostError, match="may have taken it; give a longer lease"):
+        with pytest.raises(FileLeaseLostError, match="may have leased it; set a longer lease"):
             face.run(files.checkpoint(first))
         face.run(files.done(second))
     assert face.run(files.status("logs")).held == 0
@@ -268,7 +268,7 @@ def test_a_file_is_there_until_the_last_of_ten_readers_has_finished_it(kit: Shar
 
 def test_reading_extends_the_lease_once_a_quarter_of_it_has_passed(kit: ShardKit) -> None:
     server, local = Clock(), Clock()
-    files: Files[Any] = Files(kit.driver, "few", now=server, monotonic=local)
+    files: Files[Any] = clocked(kit, now=server, monotonic=local).files(component="few")
     files.create("logs", ["x"], chunk_size=1000)
     files.publish("logs", io.BytesIO(TEXT), name="a")
     file = files.take("logs", "x", lease=40)
@@ -289,13 +289,13 @@ def test_reading_extends_the_lease_once_a_quarter_of_it_has_passed(kit: ShardKit
     assert b"".join(files.read(other)) == TEXT
     files.done(other)
     step = steps.send(kit.driver._run_step(step))  # chunks are gone: whose is the file?
-    with pytest.raises(FileLeaseLostError, match="may have taken it; give a longer lease than"):
+    with pytest.raises(FileLeaseLostError, match="may have leased it; set a longer lease than"):
         steps.send(kit.driver._run_step(step))
 
 
 def test_a_lease_is_a_minute_if_nobody_says_another(kit: ShardKit) -> None:
     server = Clock()
-    files: Files[Any] = Files(kit.driver, "few", now=server)
+    files: Files[Any] = clocked(kit, now=server).files(component="few")
     files.create("logs", ["x"])
     files.publish("logs", io.BytesIO(TEXT), name="a")
     assert files.take("logs", "x") is not None
@@ -383,7 +383,7 @@ def test_a_publisher_stores_no_more_than_there_is_space_for(face: Face, kit: Sha
 def test_a_publisher_that_was_killed_is_resumed_by_another(kit: ShardKit) -> None:
     for killed_after in range(1, 10):
         clock = Clock()
-        files = kit.files(f"f{killed_after}", component="many", now=clock)
+        files = clocked(kit, now=clock).files(f"f{killed_after}", component="many")
         files.create("logs", ["x"], chunk_size=1000)
         content = TEXT[:40_500]
         steps = files.deferred.publish("logs", io.BytesIO(content), name="a")
@@ -395,7 +395,7 @@ def test_a_publisher_that_was_killed_is_resumed_by_another(kit: ShardKit) -> Non
             files.publish("logs", io.BytesIO(content), name="a", timeout=0)
         clock.seconds += 61
         if reader is not None:
-            with pytest.raises(FileStalledError, match="nobody publishes it"):
+            with pytest.raises(FileStalledError, match="has no publisher"):
                 list(files.read(reader))
         assert files.publish("logs", io.BytesIO(content), name="a").size == 40_500
         clock.seconds += 61
@@ -435,7 +435,7 @@ def test_a_file_that_nobody_can_read_is_given_up_after_its_attempts(face: Face) 
 
 def test_a_reader_whose_lease_ends_too_often_holds_nobody_up(kit: ShardKit) -> None:
     clock = Clock()
-    files = kit.files(component="few", attempts=2, now=clock)
+    files = clocked(kit, now=clock).files(component="few", attempts=2)
     files.create("logs", ["x"], chunk_size=1000)
     files.publish("logs", io.BytesIO(TEXT), name="a")
     for _ in range(2):
@@ -535,7 +535,7 @@ async def test_tasks_wait_for_files_and_for_the_end_of_the_channel(akit: AsyncSh
 def test_random_deaths_of_publishers_and_readers_lose_and_repeat_nothing(kit: ShardKit) -> None:
     """Every operation may be killed between any two exchanges; what was acknowledged is exact."""
     chance, clock = Random(32), Clock()
-    files = kit.files(component="few", now=clock, attempts=1000)
+    files = clocked(kit, now=clock).files(component="few", attempts=1000)
     files.create("logs", ["x", "y"], byte_limit=40_000, chunk_size=700)
     contents = {f"f{n:02}": chance.randbytes(chance.randrange(9000)) for n in range(12)}
     done: dict[tuple[str, str], bytes] = {}
@@ -696,7 +696,7 @@ def test_a_reader_of_all_waits_on_when_the_longest_wait_is_over(kit: ShardKit) -
 
     publisher = kit.files(component="one")
     publisher.create("logs", ["x"], chunk_size=1000)
-    files, waits = Files(kit.driver, "one", monotonic=passing), True
+    files, waits = clocked(kit, monotonic=passing).files(component="one"), True
     assert next(iter(files.take_all("logs", "x"))).name == "a"
 
 
@@ -704,7 +704,7 @@ def test_what_is_not_yet_there_is_not_given_out_to_who_has_read_all_before_it(
     kit: ShardKit,
 ) -> None:
     clock = Clock()
-    files = kit.files(component="many", now=clock)
+    files = clocked(kit, now=clock).files(component="many")
     files.create("logs", ["x"], chunk_size=1000)
     steps = files.deferred.publish("logs", io.BytesIO(TEXT), name="a", lease=2)
     step: Any = next(steps)

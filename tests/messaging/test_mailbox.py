@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import Face, holder, keys_of
+from faces import Face, clocked, holder, keys_of
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
@@ -53,7 +53,7 @@ def test_what_is_sent_is_fetched_in_order_and_gone_once_it_is_acknowledged(face:
 
 def test_a_message_whose_reader_died_comes_again_when_its_lease_ends(face: Face) -> None:
     clock = Clock()
-    mail = face.kit.mailboxes(component="few", now=clock)
+    mail = clocked(face.kit, now=clock).mailboxes(component="few")
     face.run(mail.send_many([("anna", "ben", n) for n in range(3)]))
     assert bodies(face.run(mail.fetch("anna", 2, lease=30))) == [0, 1]
     clock.seconds += 29
@@ -183,7 +183,7 @@ async def test_cancelling_a_reader_loses_no_message(akit: AsyncShardKit) -> None
 def test_threads_that_fetch_and_die_deliver_everything_as_a_model_says(kit: ShardKit) -> None:
     """Random sends, fetches, deaths, acknowledgements and releases against a model."""
     random, clock = Random(18), Clock()
-    mail = kit.mailboxes(component="few", limit=30, now=clock)
+    mail = clocked(kit, now=clock).mailboxes(component="few", limit=30)
     waiting: dict[int, int] = {}  # of the model: message by id
     leases: dict[int, float] = {}
     acknowledged: set[int] = set()

@@ -8,12 +8,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from faces import Face, holder, keys_of
+from faces import Face, clocked, holder, keys_of
 
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import DamagedDataError, InvalidArgumentError
-from shardkit.metrics import Cleaned, TimeSliceCounters
+from shardkit.metrics import Cleaned
 from shardkit.metrics.counters import GROUPS, MOST_COUNT, group_of
 from shardkit.metrics.outbox import LONGEST_RETRY, Background
 from shardkit.operations.commands import Replies
@@ -33,7 +33,7 @@ class Time:
 
 def test_counts_are_in_the_slice_of_each_precision_in_ascending_order(face: Face) -> None:
     now = Time(0)  # the time 0 is a time
-    counters = face.kit.counters(component="many", now=now)
+    counters = clocked(face.kit, now=now).counters(component="many")
     face.run(counters.add("hits", 3))
     for now.at in (7.5, 59.0, 61.0):
         face.run(counters.add("hits"))
@@ -50,7 +50,7 @@ def test_counts_are_in_the_slice_of_each_precision_in_ascending_order(face: Face
 
 def test_a_slice_grows_wider_and_keeps_its_neighbours(face: Face) -> None:
     now = Time()
-    counters = face.kit.counters(component="few", precisions=[1], now=now)
+    counters = clocked(face.kit, now=now).counters(component="few", precisions=[1])
     expected = []
     for step, count in enumerate([200, 60_000, 2**24, 2**33, MOST_COUNT - 2**33, 1]):
         now.at = NOON + 3 * step
@@ -83,7 +83,7 @@ def test_hits_are_counted_in_the_process_and_sent_together(face: Face) -> None:
 
 def test_sums_over_counters_and_shards_take_one_exchange(kit: ShardKit) -> None:
     now = Time()
-    counters = kit.counters(component="many", now=now)
+    counters = clocked(kit, now=now).counters(component="many")
     counters.add_many({"a": 1, "b": 20, "c": 300})
     now.at += 60
     counters.add("a", 5)
@@ -97,8 +97,8 @@ def test_sums_over_counters_and_shards_take_one_exchange(kit: ShardKit) -> None:
 
 def test_cleaning_removes_what_is_due_once_and_unregisters_what_is_empty(face: Face) -> None:
     now = Time()
-    counters = face.kit.counters(component="many", precisions={1: 100, 60: 100}, now=now)
-    other = face.kit.counters(component="many", precisions={1: 100, 60: 100}, now=now)
+    counters = clocked(face.kit, now=now).counters(component="many", precisions={1: 100, 60: 100})
+    other = clocked(face.kit, now=now).counters(component="many", precisions={1: 100, 60: 100})
     for n in range(250):
         face.run(counters.add(f"c{n}"))
     assert face.run(counters.clean()) == Cleaned(0, 0)
@@ -116,7 +116,7 @@ def test_cleaning_removes_what_is_due_once_and_unregisters_what_is_empty(face: F
 
 def test_a_registered_counter_without_data_is_unregistered(kit: ShardKit) -> None:
     now = Time()
-    counters = kit.counters(component="few", now=now)
+    counters = clocked(kit, now=now).counters(component="few")
     counters.add("lost")
     key = counters._of(group_of("lost"), "lost")
     holder(kit, "few", key).delete(key)
@@ -127,7 +127,7 @@ def test_a_registered_counter_without_data_is_unregistered(kit: ShardKit) -> Non
 
 def test_cleaning_goes_on_until_it_is_told_to_stop(kit: ShardKit) -> None:
     now, ticks = Time(), Time(0)
-    counters = TimeSliceCounters(kit.driver, kit._background, "few", now=now, monotonic=ticks)
+    counters = clocked(kit, now=now, monotonic=ticks).counters(component="few")
     counters.add("x")
     steps = counters.deferred.keep_clean(lambda: ticks.at >= 130)
     exchanges = pauses = 0
@@ -228,7 +228,7 @@ def test_a_mistake_in_sending_is_logged_and_others_are_sent(
             if component == "one":
                 counters._outbox.send = mistaken
             counters.hit("n")
-    assert "metrics could not be sent" in caplog.text
+    assert "cannot send metrics" in caplog.text
     with shardkit.connect(shard_map) as kit:
         assert kit.counters(component="few", precisions=[60]).total(["n"], 60) == 1
 
@@ -251,7 +251,7 @@ def test_a_forked_child_does_not_send_its_parents_hits(kit: ShardKit) -> None:
 @pytest.mark.parametrize("stored", [b"", b"\x21\x01", b"\x18" + b"\x01" * 8, b"\x12\x01"])
 def test_a_damaged_chunk_is_named_and_left_as_it_is(stored: bytes, kit: ShardKit) -> None:
     now = Time()
-    counters = kit.counters(component="few", precisions=[60], now=now)
+    counters = clocked(kit, now=now).counters(component="few", precisions=[60])
     key, field = counters._of(group_of("x"), "x"), f"60:{NOON // 60 // 256}"
     client = holder(kit, "few", key)
     client.hset(key, field, stored)
@@ -287,7 +287,7 @@ def test_what_cannot_be_counted_is_refused(arguments: Any, said: str, kit: Shard
 
 def test_a_month_of_minutes_takes_a_thirtieth_of_the_hash_of_the_book(kit: ShardKit) -> None:
     now = Time()
-    counters = kit.counters(component="few", precisions={60: 43_200}, now=now)
+    counters = clocked(kit, now=now).counters(component="few", precisions={60: 43_200})
     counted: Counter[int] = Counter()
     rows = []
     for minute in range(43_200):
@@ -346,8 +346,8 @@ def test_a_name_that_a_server_gives_out_twice_is_known_once(kit: ShardKit) -> No
 
 def test_a_request_that_no_server_takes_for_long_is_given_up(kit: ShardKit) -> None:
     ticks = Time(0)
-    counters = TimeSliceCounters(kit.driver, kit._background, "few", monotonic=ticks)
-    counters._outbox._driver, counters._outbox._monotonic = Unreachable(), ticks
+    counters = clocked(kit, monotonic=ticks).counters(component="few")
+    counters._outbox._driver = Unreachable()
     counters.hit("lost")
     for ticks.at in (0, 1, LONGEST_RETRY):
         assert not counters.flush()

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import structlog
-from faces import Face, holder
+from faces import Face, clocked, holder
 
-from shardkit import ShardKit
+from shardkit import ServerClock, ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
 from shardkit.metrics import CommonMessages, Logs, LogsHandler, structlog_processor
 from shardkit.metrics.logs import LogEntry, severity_name
@@ -34,7 +34,7 @@ def at(seconds: float) -> datetime:
 
 def test_the_last_messages_of_a_severity_are_kept_newest_first(face: Face) -> None:
     now = Time(HOUR + 0.25)
-    logs = face.kit.logs(component="many", limit=3, now=now)
+    logs = clocked(face.kit, now=now).logs(component="many", limit=3)
     for n in range(5):
         face.run(logs.log("shop", f"message {n} ü"))
     face.run(logs.log("shop", "bad", logging.ERROR))
@@ -48,7 +48,7 @@ def test_the_last_messages_of_a_severity_are_kept_newest_first(face: Face) -> No
 
 def test_common_messages_are_counted_by_hour_and_rotated(face: Face) -> None:
     now = Time(HOUR + 10)
-    logs = face.kit.logs(component="many", now=now)
+    logs = clocked(face.kit, now=now).logs(component="many")
     assert face.run(logs.common("shop")) is None
     for text in ("a", "b", "a"):
         face.run(logs.log("shop", text))
@@ -72,7 +72,7 @@ def test_common_messages_are_counted_by_hour_and_rotated(face: Face) -> None:
 
 def test_an_hour_whose_counts_were_lost_is_rotated_all_the_same(kit: ShardKit) -> None:
     now = Time(HOUR)
-    logs = kit.logs(component="few", now=now)
+    logs = clocked(kit, now=now).logs(component="few")
     logs.log("x", "a")
     holder(kit, "few", "logs:{x}").delete("logs:{x}:common:info")
     now.at += 3600
@@ -106,7 +106,7 @@ def test_messages_beyond_the_most_are_counted_together(
 
 def test_what_is_recorded_is_sent_once_in_order_with_its_time(kit: ShardKit) -> None:
     now, ticks = Time(HOUR), Time(0)
-    logs = Logs(kit.driver, kit._background, "few", now=now, monotonic=ticks)
+    logs = clocked(kit, now=now, monotonic=ticks).logs(component="few")
     logs.record("x", "first", "WARN")
     ticks.at, now.at = 30.0, HOUR + 30.0
     logs.record("x", "second", "warning", common="text")
@@ -122,7 +122,7 @@ def test_what_is_recorded_is_sent_once_in_order_with_its_time(kit: ShardKit) -> 
 
 def test_a_server_says_how_many_messages_came_too_late_to_be_counted(kit: ShardKit) -> None:
     now = Time(HOUR)
-    logs = kit.logs(component="few", now=now)
+    logs = clocked(kit, now=now).logs(component="few")
     for now.at in (HOUR, HOUR + 3600):
         logs.log("x", "a")
     rows = [(1, age, "late", "late") for age in (0.0, 3600.0, 7200.0, 9000.0)]
@@ -231,7 +231,7 @@ def _render(logger: Any, method: str, event: Any) -> str:
 
 def test_following_shows_each_message_once_in_the_order_of_time(face: Face) -> None:
     now = Time(HOUR)
-    logs = face.kit.logs(component="few", now=now)
+    logs = clocked(face.kit, now=now).logs(component="few")
     readings = iter([False, False, True])
 
     def log(*rows: tuple[str, str]) -> None:
@@ -240,7 +240,7 @@ def test_following_shows_each_message_once_in_the_order_of_time(face: Face) -> N
             face.kit_log(text, severity)  # type: ignore[attr-defined]
 
     steps = logs.deferred.follow("x", "info", limit=1, stopped=lambda: next(readings))
-    with_sync = Logs(_blocking(face), face.kit._background, "few", now=now)
+    with_sync = Logs(_blocking(face), face.kit._background, "few", clock=ServerClock(now=now))
     face.kit_log = lambda text, severity: with_sync.log("x", text, severity)  # type: ignore[attr-defined]
     log(("info", "old"), ("info", "a"), ("error", "b"), ("debug", "hidden"))
     seen: list[str] = []

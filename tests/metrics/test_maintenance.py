@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from faces import Face, holder
+from faces import Face, clocked, holder
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError
-from shardkit.metrics import Maintenance, MaintenanceState
+from shardkit.metrics import MaintenanceState
 
 
 class Time:
@@ -47,7 +47,7 @@ def test_it_is_on_for_yes_and_for_nothing_else(value: str, on: bool, kit: ShardK
 
 def test_it_is_read_once_a_second_at_most_and_kept_while_the_server_is_away(kit: ShardKit) -> None:
     ticks = Time(1000.0)
-    flag = Maintenance(kit.driver, "few", monotonic=ticks)
+    flag = clocked(kit, monotonic=ticks).maintenance(component="few")
     other = kit.maintenance(component="few")
     assert not flag.check()
     other.turn_on()
@@ -80,7 +80,7 @@ def test_it_is_read_once_a_second_at_most_and_kept_while_the_server_is_away(kit:
 
 def test_what_was_read_of_many_parts_is_forgotten_together(kit: ShardKit) -> None:
     ticks = Time(1000.0)
-    flag = Maintenance(kit.driver, "few", monotonic=ticks)
+    flag = clocked(kit, monotonic=ticks).maintenance(component="few")
     kit.maintenance(component="few").turn_on("part 0")
     for n in range(1001):
         assert flag.check(f"part {n}") is (n == 0)

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import Face, holder
+from faces import Face, clocked, holder
 
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
@@ -31,7 +31,7 @@ class Time:
 
 def test_an_update_returns_the_count_and_the_sums_of_its_hour(face: Face) -> None:
     now = Time()
-    values = face.kit.statistics(component="many", now=now)
+    values = clocked(face.kit, now=now).statistics(component="many")
     assert face.run(values.get("page", "latency")) is None
     assert face.run(values.merge(["page", "other"], "latency")) is None
     assert face.run(values.update("page", "latency", 2)) == (1, 2.0, 4.0)
@@ -122,7 +122,7 @@ def test_what_is_not_a_number_is_refused(value: Any, kit: ShardKit) -> None:
 
 def test_the_hundred_slowest_contexts_of_an_hour_are_kept(face: Face) -> None:
     now = Time()
-    times = face.kit.access_times(component="many", now=now)
+    times = clocked(face.kit, now=now).access_times(component="many")
     for n in range(130):
         times.record(f"page {n}", float(n))
     assert face.run(times.flush())
@@ -190,7 +190,7 @@ def test_damaged_statistics_are_named_and_left_as_they_are(kit: ShardKit) -> Non
 
 
 def test_an_infinite_average_is_named(kit: ShardKit) -> None:
-    values = kit.statistics(component="one", now=Time())
+    values = clocked(kit, now=Time()).statistics(component="one")
     key = f"{values.name}:slowest:{{latency}}:{HOUR}"
     kit.client("one").zadd(key, {"a": math.inf, "b": 1})
     with pytest.raises(DamagedDataError, match=re.escape(key)):
@@ -237,7 +237,7 @@ def test_a_process_keeps_only_so_many_contexts_and_sums_of_their_values(
 
 def test_what_is_recorded_too_late_for_its_hour_is_not_among_the_slowest(kit: ShardKit) -> None:
     now = Time()
-    values = kit.statistics(component="few", now=now)
+    values = clocked(kit, now=now).statistics(component="few")
     now.at += 2 * 3600
     values.update("page", "latency", 1)
     now.at -= 3600

@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import Face, faced
+from faces import Face, clocked, faced
 from queue_helpers import Clock, eventually, server_of
 
 from shardkit import AsyncShardKit, ShardKit, ShardMap
@@ -104,8 +104,8 @@ def test_who_takes_the_last_task_has_another_wait_for_what_is_due_soon(
 def test_a_poller_that_moves_something_wakes_who_waits(
     kit: ShardKit, only_tokens_wake: None
 ) -> None:
-    early = kit.queues(component="one", now=Clock(1000))
-    late = kit.queues(component="one", now=Clock(3000))
+    early = clocked(kit, now=Clock(1000)).queues(component="one")
+    late = clocked(kit, now=Clock(3000)).queues(component="one")
     early.enqueue("q", "x", delay=1000)
     with ThreadPoolExecutor() as pool:
         server_of(kit, "one", "q").delete("queues:{q}:signal")
@@ -145,7 +145,7 @@ def steps_of(kit: ShardKit, steps: Any) -> tuple[list[float], Any]:
 
 
 def test_a_wait_is_as_long_as_its_timeout(kit: ShardKit) -> None:
-    tasks = kit.queues(component="many", now=lambda: 1e9).deferred  # a clock that stands still
+    tasks = clocked(kit, now=lambda: 1e9).queues(component="many").deferred
     assert steps_of(kit, tasks.take("q", timeout=0)) == ([], None)
     assert steps_of(kit, tasks.take("q", timeout=0.3)) == ([0.3], None)
     assert steps_of(kit, tasks.take("q", timeout=2.5)) == ([1.0, 1.0, 0.5], None)
@@ -156,7 +156,7 @@ def test_a_wait_is_as_long_as_its_timeout(kit: ShardKit) -> None:
 
 
 def test_a_wait_is_no_longer_than_until_something_is_due(kit: ShardKit) -> None:
-    tasks = kit.queues(component="many", now=lambda: 1e9)
+    tasks = clocked(kit, now=lambda: 1e9).queues(component="many")
     tasks.enqueue("q", "x", delay=0.25)
     waits, _ = steps_of(kit, tasks.deferred.take("q", timeout=0.4))
     assert waits == pytest.approx([0.15, 0.15, 0.1])
@@ -167,7 +167,7 @@ def test_a_task_comes_when_it_is_due_though_servers_end_blocks_late(
     kit: ShardKit, delay: float
 ) -> None:
     clock = Clock()
-    tasks = kit.queues(component="one", now=clock)
+    tasks = clocked(kit, now=clock).queues(component="one")
     tasks.enqueue("q", "x", delay=delay)
     due = clock() + delay
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from faces import clocked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from queue_helpers import Clock, unclaimed
@@ -158,7 +159,7 @@ steps = st.one_of(
 def test_a_queue_does_what_its_model_says(kit: ShardKit, program: list[tuple[Any, ...]]) -> None:
     clock = Clock()
     model = Model(clock)
-    queues = kit.queues(component="one", attempts=ATTEMPTS, now=clock)
+    queues = clocked(kit, now=clock).queues(component="one", attempts=ATTEMPTS)
     queues.purge("q")
     taken: list[Task] = []
     for verb, *args in program:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from faces import Face, faced
+from faces import Face, clocked, faced
 from queue_helpers import Clock, server_of, unclaimed
 
 import shardkit
@@ -69,7 +69,7 @@ def test_queues_of_one_priority_take_turns(face: Face) -> None:
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_delayed_tasks_come_when_they_are_due_oldest_first(face: Face, component: str) -> None:
     clock = Clock()
-    queues, run = face.kit.queues(component=component, now=clock), face.run
+    queues, run = clocked(face.kit, now=clock).queues(component=component), face.run
     run(queues.enqueue("q", "later", delay=20))
     run(queues.enqueue("q", "soon", delay=10))
     run(queues.enqueue("q", "now", delay=-5))
@@ -91,7 +91,7 @@ def test_delayed_tasks_come_when_they_are_due_oldest_first(face: Face, component
 
 def test_delayed_queues_can_come_before_normal_ones(face: Face) -> None:
     clock = Clock()
-    queues, run = face.kit.queues(component="many", now=clock), face.run
+    queues, run = clocked(face.kit, now=clock).queues(component="many"), face.run
     order = delayed_first("high", "low")
     assert order == ["high-delayed", "high", "low-delayed", "low"]
     for name in ("low", "high"):
@@ -105,7 +105,7 @@ def test_delayed_queues_can_come_before_normal_ones(face: Face) -> None:
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_an_id_is_not_queued_twice_as_long_as_its_task_is_there(face: Face, component: str) -> None:
     clock = Clock()
-    queues, run = face.kit.queues(component=component, now=clock, attempts=1), face.run
+    queues, run = clocked(face.kit, now=clock).queues(component=component, attempts=1), face.run
     for delay, moved in ((0, 0), (5, 5)):
         assert run(queues.enqueue("q", "x", [1], id="me", delay=delay)) == "me"
         assert run(queues.enqueue("q", "y", [2], id="me")) == "me"  # waiting, or delayed
@@ -125,7 +125,7 @@ def test_an_id_is_not_queued_twice_as_long_as_its_task_is_there(face: Face, comp
 
 def test_a_task_that_was_not_taken_can_be_cancelled(face: Face, kit: ShardKit) -> None:
     clock = Clock()
-    queues, run = face.kit.queues(component="many", now=clock), face.run
+    queues, run = clocked(face.kit, now=clock).queues(component="many"), face.run
     for n in range(3):
         run(queues.enqueue("q", "x", [n], id=f"w{n}"))
     run(queues.enqueue("q", "x", id="d", delay=9))
@@ -148,7 +148,7 @@ def test_a_task_that_was_not_taken_can_be_cancelled(face: Face, kit: ShardKit) -
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_a_task_whose_lease_ended_is_somebody_elses(face: Face, component: str) -> None:
     clock = Clock()
-    queues, run = face.kit.queues(component=component, now=clock), face.run
+    queues, run = clocked(face.kit, now=clock).queues(component=component), face.run
     run(queues.enqueue("q", "x", id="t"))
     first = run(queues.take("q", lease=10, timeout=0))
     clock.seconds += 9
@@ -170,7 +170,7 @@ def test_a_task_whose_lease_ended_is_somebody_elses(face: Face, component: str) 
 
 def test_who_is_late_but_before_everybody_else_may_still_acknowledge(face: Face) -> None:
     clock = Clock()
-    queues, run = face.kit.queues(component="many", now=clock, attempts=2), face.run
+    queues, run = clocked(face.kit, now=clock).queues(component="many", attempts=2), face.run
     run(queues.enqueue("q", "x"))
     task = run(queues.take("q", lease=1, timeout=0))
     clock.seconds += 2
@@ -190,7 +190,7 @@ def test_who_is_late_but_before_everybody_else_may_still_acknowledge(face: Face)
 
 def test_a_task_that_kills_its_workers_dies(face: Face) -> None:
     clock = Clock()
-    queues, run = face.kit.queues(component="many", now=clock, attempts=3), face.run
+    queues, run = clocked(face.kit, now=clock).queues(component="many", attempts=3), face.run
     run(queues.enqueue("q", "poison", [1], id="p"))
     for attempt in (1, 2, 3):
         assert run(queues.take("q", lease=1, timeout=0)).attempts == attempt
@@ -204,7 +204,9 @@ def test_a_task_that_kills_its_workers_dies(face: Face) -> None:
 
 def test_what_failed_is_tried_again_ever_later_and_then_is_dead(face: Face) -> None:
     clock = Clock()
-    queues = face.kit.queues(component="many", now=clock, retry_delay=2, longest_retry_delay=6)
+    queues = clocked(face.kit, now=clock).queues(
+        component="many", retry_delay=2, longest_retry_delay=6
+    )
     run = face.run
     run(queues.enqueue("q", "x", id="t"))
     waited = []
@@ -229,7 +231,7 @@ def test_what_failed_is_tried_again_ever_later_and_then_is_dead(face: Face) -> N
 
 def test_what_is_given_back_waits_as_the_first_and_counts_no_attempt(face: Face) -> None:
     clock = Clock()
-    queues, run = face.kit.queues(component="many", now=clock), face.run
+    queues, run = clocked(face.kit, now=clock).queues(component="many"), face.run
     run(queues.enqueue_many("q", [NewTask("a"), NewTask("b")]))
     task = run(queues.take("q", timeout=0))
     assert run(queues.release(task)) is True
@@ -258,7 +260,7 @@ def test_the_former_holder_of_a_task_cannot_act_for_the_next_one(
     face: Face, component: str, between: Callable[[Any, Task], list[Any]]
 ) -> None:
     clock = Clock()
-    queues, run = face.kit.queues(component=component, now=clock, attempts=1), face.run
+    queues, run = clocked(face.kit, now=clock).queues(component=component, attempts=1), face.run
     run(queues.enqueue("q", "x", id="t"))
     former = run(queues.take("q", timeout=0))
     for done in between(queues, former):
@@ -283,7 +285,7 @@ def test_what_a_release_without_claims_has_taken_is_not_the_former_holders(
 ) -> None:
     """Its scripts count how often a task was taken, and know no claims."""
     clock = Clock()
-    queues, run = face.kit.queues(component="one", now=clock), face.run
+    queues, run = clocked(face.kit, now=clock).queues(component="one"), face.run
     server = server_of(kit, "one", "q")
     run(queues.enqueue("q", "x", id="t"))
     former = run(queues.take("q", lease=10, timeout=0))
@@ -390,7 +392,7 @@ def test_the_id_of_a_task_that_is_pushed_again_hands_it_out_once(
     face: Face, kit: ShardKit, component: str
 ) -> None:
     clock = Clock()
-    queues, run = face.kit.queues(component=component, now=clock, attempts=1), face.run
+    queues, run = clocked(face.kit, now=clock).queues(component=component, attempts=1), face.run
     server = server_of(kit, component, "q")
     for id_ in ("dead", "taken"):
         run(queues.enqueue("q", "x", id=id_))
@@ -406,7 +408,7 @@ def test_the_id_of_a_task_that_is_pushed_again_hands_it_out_once(
 
 def test_any_number_of_copies_does_not_hide_a_task(face: Face, kit: ShardKit) -> None:
     clock = Clock()
-    queues, run = face.kit.queues(component="many", now=clock), face.run
+    queues, run = clocked(face.kit, now=clock).queues(component="many"), face.run
     server = server_of(kit, "many", "q")
     run(queues.enqueue("q", "x", id="same"))
     run(queues.take("q", timeout=0))
@@ -416,7 +418,7 @@ def test_any_number_of_copies_does_not_hide_a_task(face: Face, kit: ShardKit) ->
     run(queues.enqueue("less urgent", "x"))
     assert run(queues.take(["q", "less urgent"], timeout=0)).name == "real"
     # So do leases that ended with the last attempt.
-    strict = face.kit.queues(component="one", now=clock, attempts=1)
+    strict = clocked(face.kit, now=clock).queues(component="one", attempts=1)
     run(strict.enqueue_many("q", [NewTask("x")] * 350))
     for _ in range(350):
         run(strict.take("q", lease=1, timeout=0))
@@ -430,7 +432,7 @@ def test_any_number_of_copies_does_not_hide_a_task(face: Face, kit: ShardKit) ->
 
 def test_a_count_of_attempts_that_is_no_number_stops_nobody(face: Face, kit: ShardKit) -> None:
     clock = Clock()
-    queues, run = face.kit.queues(component="one", now=clock, attempts=2), face.run
+    queues, run = clocked(face.kit, now=clock).queues(component="one", attempts=2), face.run
     server = server_of(kit, "one", "q")
     run(queues.enqueue_many("q", [NewTask("x", id="a"), NewTask("x", id="b")]))
     for damage in ("nonsense", "1e3", "-5", "9" * 30):
@@ -496,7 +498,7 @@ def test_a_search_among_very_many_that_wait_is_cut_into_slices(face: Face, kit: 
 
 def test_dead_letters_come_page_by_page_and_are_revived_together(face: Face) -> None:
     clock = Clock()
-    queues, run = face.kit.queues(component="many", now=clock, attempts=1), face.run
+    queues, run = clocked(face.kit, now=clock).queues(component="many", attempts=1), face.run
     run(queues.enqueue_many("q", [NewTask("x", [n]) for n in range(250)]))
     for _ in range(250):
         run(queues.fail(run(queues.take("q", timeout=0)), "no"))
@@ -640,7 +642,7 @@ def test_what_is_no_task_goes_to_the_dead_letters_and_stops_nobody(
 
 def test_tasks_of_later_releases_are_done_or_left_to_them(face: Face, kit: ShardKit) -> None:
     clock = Clock()
-    queues, run = face.kit.queues(component="many", now=clock, attempts=1), face.run
+    queues, run = clocked(face.kit, now=clock).queues(component="many", attempts=1), face.run
     server = server_of(kit, "many", "q")
     further = [
         '["a", "q", "x", [1], {"priority": 3}]',
@@ -750,7 +752,7 @@ def test_invalid_arguments_are_refused(face: Face, kit: ShardKit, call: Any, sai
     ("options", "said"),
     [
         ({"name": ""}, "name=''"),
-        ({"name": "{all}"}, "name='{all}' of queues has a tag"),
+        ({"name": "{all}"}, "name='{all}' of queues has a hash tag"),
         ({"attempts": 0}, "attempts=0; give an integer"),
         ({"retry_delay": 0}, "retry_delay=0; give seconds"),
         ({"retry_delay": "1"}, "retry_delay='1'; give seconds"),

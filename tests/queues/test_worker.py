@@ -149,8 +149,8 @@ class Verbose(Exception):
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (Speechless(), "Speechless, whose text cannot be had: __str__ raises SystemExit"),
-        (Verbose(7), "Verbose, whose text cannot be had: __str__ raises TypeError"),
+        (Speechless(), "Speechless, without its text: __str__ raises SystemExit"),
+        (Verbose(7), "Verbose, without its text: __str__ raises TypeError"),
         (Verbose("\ud800"), "Verbose: ?"),
         (Verbose("x" * 5000), "Verbose: " + "x" * 991),
     ],
@@ -386,7 +386,7 @@ def test_a_task_whose_queue_moved_meanwhile_has_not_outlived_its_lease(
             face.run(worker.tasks.enqueue("q", "moves"))
             assert face.run(worker.run(burst=True)) == WorkerSummary(done=1)
     messages = [record.getMessage() for record in caplog.records]
-    assert any("is on another server now" in message for message in messages)
+    assert any("moved to another server" in message for message in messages)
     assert not any("lease" in message for message in messages)
 
 
@@ -436,13 +436,16 @@ def test_a_worker_of_a_closed_kit_ends(shard_map: ShardMap) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda tasks: Worker(tasks, []), r"queues=\[\]; name 1 to 100"),
+        (lambda tasks: Worker(tasks, []), r"queues=\[\]; give 1 to 100"),
         (lambda tasks: Worker(tasks, "q", concurrency=0), "concurrency=0; give an integer"),
         (lambda tasks: Worker(tasks, "q", lease=0.5), "lease=0.5; give seconds"),
         (lambda tasks: Worker(tasks, "q", {"x": None}), "callback 'x'=None"),
         (lambda tasks: Worker(tasks, "q", {"": print}), "callback ''="),
-        (lambda tasks: Worker(tasks, ["a", "a"]).run(burst=True), "name 1 to 100, each once"),
-        (lambda tasks: Worker(tasks, "q", {"x": print}).register("x", print), "'x' is there"),
+        (lambda tasks: Worker(tasks, ["a", "a"]).run(burst=True), "give 1 to 100, each once"),
+        (
+            lambda tasks: Worker(tasks, "q", {"x": print}).register("x", print),
+            "'x' is already registered",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(kit: ShardKit, make: Callable[[Any], Any], said: str) -> None:

@@ -104,7 +104,7 @@ def test_a_worker_goes_on_when_its_server_is_back(
     assert [isinstance(each, ShardErrors) for each in taken] == [True] * 3 + [False]
     said = [record.getMessage() for record in caplog.records if record.name == "shardkit.queues"]
     assert len(said) == 3
-    assert all(each.startswith("cannot take tasks; trying again in 0.0 s: ") for each in said)
+    assert all(each.startswith("cannot take tasks; next attempt in 0.0 s: ") for each in said)
 
 
 def test_a_worker_whose_server_is_away_tries_ever_later(kit: ShardKit) -> None:
@@ -171,7 +171,7 @@ def test_a_task_that_was_taken_while_the_worker_stopped_is_given_back(
     with caplog.at_level(logging.INFO, "shardkit.queues"):
         assert face.run(worker.run()) == WorkerSummary(released=1)
     assert tasks.counts("q") == QueueCounts(1, 0, 0, 0)
-    assert [record.getMessage() for record in caplog.records] == ["task x (q t) was given back"]
+    assert [record.getMessage() for record in caplog.records] == ["task x (q t) was requeued"]
     task = tasks.take("q", timeout=0)
     assert task is not None
     assert task.attempts == 1
@@ -191,7 +191,7 @@ def test_a_task_that_somebody_else_took_while_the_worker_stopped_is_not_given_ba
     hooked(worker, "take", lambda: None, overtake)
     with caplog.at_level(logging.INFO, "shardkit.queues"):
         assert face.run(worker.run()) == WorkerSummary()
-    assert not [record for record in caplog.records if "given back" in record.getMessage()]
+    assert not [record for record in caplog.records if "requeued" in record.getMessage()]
     assert tasks.acknowledge(theirs[0])
 
 
@@ -223,7 +223,7 @@ def test_a_running_task_that_somebody_else_took_is_not_given_back_at_a_second_si
         assert face.run(worker.run()) == WorkerSummary()
     ended.set()
     assert worker.aborted
-    assert not [record for record in caplog.records if "given back" in record.getMessage()]
+    assert not [record for record in caplog.records if "requeued" in record.getMessage()]
     assert tasks.acknowledge(theirs[0])
     if face.runner is None:
         names = {"shardkit-leases", "shardkit-0"}
@@ -271,7 +271,7 @@ def test_at_a_second_signal_running_tasks_are_given_back(
             )
         )
     assert tasks.counts("q") == QueueCounts(2, 0, 0, 0)
-    assert sum("was given back" in record.getMessage() for record in caplog.records) == 2
+    assert sum("was requeued" in record.getMessage() for record in caplog.records) == 2
     assert worker.summary == WorkerSummary(released=2)
     for _ in range(2):
         task = tasks.take("q", timeout=0)
@@ -301,7 +301,7 @@ def test_what_cannot_be_given_back_at_a_second_signal_is_said(
     summary = face.run(worker.run())
     ended.set()
     assert (summary.released, summary.errors) == (0, 1)
-    assert "task kills (q t): could not report that it was given back: " in caplog.text
+    assert "task kills (q t): could not report that it was requeued: " in caplog.text
 
 
 def test_a_lease_that_cannot_be_renewed_is_said_and_others_are_renewed(

@@ -455,31 +455,37 @@ def sent_names(module: Any) -> set[str]:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("", "a command without a name; its first element is a word such as 'GET'"),
-        ("NOSUCH secret", "no command is known as 'NOSUCH'; check its spelling"),
-        ("GET", "GET with 0 arguments; it needs 1 or more"),
-        ("SET secret", "SET with 1 argument; it needs 2 or more"),
-        ("XGROUP", "XGROUP without a sub-command; it has CREATE"),
-        ("XGROUP secret", "XGROUP with an unknown sub-command; it has CREATE"),
-        ("XGROUP CREATE secret", "XGROUP CREATE with 1 argument; it needs 3 or more"),
-        ("'XGROUP CREATE' secret", "XGROUP CREATE with 1 argument; it needs 3 or more"),
-        ("'OBJECT ENCODING'", "OBJECT ENCODING with 0 arguments; it needs 1 or more"),
+        ("", "a command without a name; give a word such as 'GET' first"),
+        ("NOSUCH secret", "command 'NOSUCH' is unknown; check its spelling"),
+        ("GET", "GET with 0 arguments; give at least 1"),
+        ("SET secret", "SET with 1 argument; give at least 2"),
+        ("XGROUP", "XGROUP without a sub-command; use one of CREATE"),
+        ("XGROUP secret", "XGROUP with an unknown sub-command; use one of CREATE"),
+        ("XGROUP CREATE secret", "XGROUP CREATE with 1 argument; give at least 3"),
+        ("'XGROUP CREATE' secret", "XGROUP CREATE with 1 argument; give at least 3"),
+        ("'OBJECT ENCODING'", "OBJECT ENCODING with 0 arguments; give at least 1"),
         ("'GET secret'", "GET in one string with its arguments; give them one by one"),
         ("'OBJECT ENCODING secret' a", "OBJECT ENCODING in one string with its arguments"),
         (
             "MSET a 1 secret",
-            "MSET with an incomplete last group of arguments; each key belongs to a group of 2",
+            "MSET with an incomplete last group of arguments; give groups of 2",
         ),
-        ("JSON.MSET a $ 1 secret $", "each key belongs to a group of 3"),
+        ("JSON.MSET a $ 1 secret $", "give groups of 3"),
         (
             "LMPOP 0 secret LEFT",
-            "LMPOP with a number of keys that is no positive integer; argument 1",
+            "LMPOP with a number of keys that is no positive integer",
         ),
         ("ZINTER secret a", "ZINTER with a number of keys that is no positive integer"),
         ("ZINTER -1 secret", "ZINTER with a number of keys that is no positive integer"),
         ("ZINTER 1.0 secret", "ZINTER with a number of keys that is no positive integer"),
-        ("EVAL secret x", "EVAL with a number of keys that is no integer; argument 2"),
-        ("EVAL secret 2 a", "EVAL with fewer keys than it says; argument 2 is how many"),
+        (
+            "EVAL secret x",
+            "EVAL with a number of keys that is no integer; give the number of keys as argument 2",
+        ),
+        (
+            "EVAL secret 2 a",
+            "EVAL with fewer keys than it says; give the number of keys as argument 2",
+        ),
         ("MSETEX 2 a 1 secret", "MSETEX with fewer keys than it says"),
         ("XREAD STREAMS a b secret", "XREAD with unequal numbers of keys and ids"),
         ("XREAD STREAMS secret $ >", "XREAD with unequal numbers of keys and ids"),
@@ -501,7 +507,7 @@ def test_what_cannot_be_routed_is_an_error_that_shows_no_arguments(call: str, me
 
 @pytest.mark.parametrize("name", [b"", "  ", "G\u00cbT", 7, None])
 def test_what_is_no_name_is_an_error(name: Any) -> None:
-    with pytest.raises(RoutingError, match="a command without a name; its first element is"):
+    with pytest.raises(RoutingError, match="a command without a name; give a word"):
         key_positions((name, "a"))
 
 

@@ -172,7 +172,7 @@ def test_digits_that_python_does_not_read_are_no_id() -> None:
 
 @pytest.mark.parametrize("other", [True, None, 1.0])
 def test_what_is_no_key_is_no_id(other: object) -> None:
-    with pytest.raises(InvalidKeyError, match="a key is a str, bytes or an int"):
+    with pytest.raises(InvalidKeyError, match="give a str, bytes or an int"):
         pair_key(other, 1)  # type: ignore[arg-type]
 
 

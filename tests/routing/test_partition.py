@@ -88,6 +88,6 @@ def test_an_unknown_partition_is_refused_with_the_known_ones() -> None:
 @pytest.mark.parametrize("member", [True, None, 1.5, "\ud800"])
 def test_what_is_no_key_is_no_member(name: str, member: object) -> None:
     with pytest.raises(
-        InvalidKeyError, match=r"a key is a str, bytes or an int|cannot be encoded as UTF-8"
+        InvalidKeyError, match=r"give a str, bytes or an int|cannot be encoded as UTF-8"
     ):
         partition(name, 2000, 50)(member)  # type: ignore[arg-type]

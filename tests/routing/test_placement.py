@@ -220,7 +220,7 @@ def test_everything_lives_on_a_single_shard(name: str) -> None:
 @pytest.mark.parametrize("key", [None, True, 1.5, "\ud800"])
 def test_what_is_no_key_is_not_placed(name: str, key: object) -> None:
     with pytest.raises(
-        InvalidKeyError, match=r"a key is a str, bytes or an int|cannot be encoded as UTF-8"
+        InvalidKeyError, match=r"give a str, bytes or an int|cannot be encoded as UTF-8"
     ):
         placement(name, 4)(key)  # type: ignore[arg-type]
 

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from faces import Face, keys_of
+from faces import Face, clocked, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import (
@@ -24,7 +24,6 @@ from shardkit.search.model.results import SearchCursor, read_cursor
 from shardkit.search.model.term_counts import TermCounts, TermStatistics
 from shardkit.search.query.tree import Range, Word
 from shardkit.search.text.analyzer import Analyzer
-from shardkit.structures.base.server_clock import ServerClock
 
 ATTRIBUTES = {"votes": "number", "day": "date", "lang": "text"}
 
@@ -335,8 +334,7 @@ def test_the_query_runs_again_when_its_cached_result_expired(face: Face, kit: Sh
 
 def test_counts_of_words_are_read_once(face: Face, kit: ShardKit) -> None:
     now = [100.0]
-    face.kit._clock = ServerClock(monotonic=lambda: now[0])
-    index = opened(face)
+    index = opened(Face(clocked(face.kit, monotonic=lambda: now[0]), face.runner))
     face.run(index.index_many([(str(n), f"x y{n}") for n in range(4)]))
 
     def exchanges(query: str, **options: Any) -> int:
@@ -455,9 +453,9 @@ def test_an_index_may_have_eight_fields(face: Face) -> None:
         (("a" * 1025, "x"), "document id"),
         (("\ud800", "x"), "document id"),
         (("a", None), "text=None"),
-        (("a", {"body": "x"}), "no text field 'body'"),
+        (("a", {"body": "x"}), "text field 'body' is unknown"),
         (("a", "\ud800"), "UTF-8"),
-        (("a", "x", {"color": 1}), "no attribute 'color'"),
+        (("a", "x", {"color": 1}), "attribute 'color' is unknown"),
         (("a", "x", {"votes": "many"}), "attribute votes='many'"),
         (("a", "x", {"votes": True}), "attribute votes=True"),
         (("a", "x", {"votes": 10**400}), "attribute votes"),
@@ -487,8 +485,8 @@ def test_requests_that_cannot_be_used_are_refused(kit: ShardKit) -> None:
     cursor = index.search("x", limit=2).cursor
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"query": "body:x"}, "body"),
-        ({"query": Word("x", "body")}, "no text field 'body'"),
-        ({"query": Range("lang", 1)}, "no attribute 'lang' of kind number"),
+        ({"query": Word("x", "body")}, "text field 'body' is unknown"),
+        ({"query": Range("lang", 1)}, "attribute 'lang' of kind number or date is unknown"),
         ({"query": 7}, "query=7; give "),
         ({"sort": "color"}, "sort='color'"),
         ({"sort": {"lang": 1}}, "'lang' is not a number"),
@@ -499,14 +497,14 @@ def test_requests_that_cannot_be_used_are_refused(kit: ShardKit) -> None:
         ({"sort": "votes", "ascending": True}, "ascending"),
         ({"limit": -1}, "limit=-1"),
         ({"offset": -1}, "offset=-1"),
-        ({"attributes": ["color"]}, "no attribute 'color'"),
+        ({"attributes": ["color"]}, "attribute 'color' is unknown"),
         ({"attributes": "votes"}, "give a list"),
         ({"facets": "votes"}, "facets='votes'; give a list of names"),
-        ({"facets": ["color"]}, "no attribute 'color'"),
+        ({"facets": ["color"]}, "attribute 'color' is unknown"),
         ({"cursor": "nonsense"}, "cursor='nonsense'"),
         ({"cursor": read_cursor("s", cursor)._replace(value="x").token()}, "cursor='.*give what"),
         ({"result": cursor}, "result="),
-        ({"cursor": cursor, "offset": 3}, "a cursor says where"),
+        ({"cursor": cursor, "offset": 3}, "give the cursor alone"),
         ({"cursor": cursor, "sort": "votes"}, "another query or order"),
         ({"query": "y1", "cursor": cursor}, "another query or order"),
         ({"session": 7, "cursor": SearchCursor("", 3, 1.0, "", None).token()}, "session=7"),

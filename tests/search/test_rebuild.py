@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from faces import Face
+from faces import Face, clocked
 
 from shardkit import DamagedDataError, ShardKit
 from shardkit.errors import ShardKitError
@@ -294,7 +294,7 @@ def test_of_two_rebuilds_the_one_that_began_first_writes_no_more(face: Face, kit
 
 def test_ads_keep_what_they_earned_when_they_are_rebuilt(face: Face, kit: ShardKit) -> None:
     client = kit.client("one")
-    ads = face.kit.ads(component="one", new_id=iter(map(str, range(999))).__next__)
+    ads = clocked(face.kit, new_id=iter(map(str, range(999))).__next__).ads(component="one")
     for n in range(9):
         face.run(ads.index(f"ad{n}", ["Berlin", f"town {n}"], f"running shoes {n}", "cpc", n + 1))
     face.run(ads.index("wine", ["Rome"], "red wine", "cpm", 0.1))

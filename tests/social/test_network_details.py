@@ -11,9 +11,9 @@ from social_helpers import opened, populate
 from shardkit import ShardMap
 from shardkit.operations.commands import script_call
 from shardkit.operations.lua import script
-from shardkit.social.content.timelines import _prepend
-from shardkit.social.delivery.fan_out_job import MARK, FanOutJob
-from shardkit.social.relations.counters import mode_change_note
+from shardkit.social.fan_out import MARK, FanOutJob
+from shardkit.social.relations import mode_change_note
+from shardkit.social.timelines import _prepend
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_a_note_that_was_renewed_is_not_removed(shard_map: ShardMap) -> None:
         layout = network.layout
         key = layout.of_relations("pending", 0)
         face.kit.client("many", 0).zadd(key, {"user:1:2": 10})
-        settle = script("social/relations/settle")
+        settle = script("social/remove_note")
         for version, settled in ((9, 0), (11, 0), (10, 1), (10, 0)):
             call = script_call(layout.relations(0), settle, [key], ("user:1:2", version))
             assert network._driver.link.send([call]) == [settled]

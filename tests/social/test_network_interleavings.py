@@ -13,7 +13,7 @@ from faces import faced
 from social_helpers import SITUATIONS, Model, Snapshot, compare, opened, prepared, seen, stopping
 
 from shardkit import ShardMap
-from shardkit.social.base.keys import USER
+from shardkit.social.keys import USER
 
 
 def author(model: Model) -> int:

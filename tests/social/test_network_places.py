@@ -16,8 +16,8 @@ from shardkit import ShardMap
 from shardkit.errors import ShardErrors
 from shardkit.local import LocalCluster, LocalServers
 from shardkit.operations.commands import Call
-from shardkit.social.base.keys import USER
-from shardkit.social.content.sqlite_store import SQLiteStatusStore
+from shardkit.social.keys import USER
+from shardkit.social.sql_stores import SQLiteStatusStore
 
 MAP = """
 components:

@@ -13,7 +13,7 @@ from shardkit import ShardKit, ShardMap
 from shardkit.errors import NewerFormatError
 from shardkit.queues import AsyncWorker, QueueCounts, Worker
 from shardkit.social import SQLiteStatusStore
-from shardkit.social.base.keys import USER
+from shardkit.social.keys import USER
 
 
 def worker_of(face: Face, queues: Any, network: Any) -> Any:

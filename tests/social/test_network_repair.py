@@ -13,7 +13,7 @@ from shardkit.errors import DamagedDataError
 from shardkit.operations.commands import Command
 from shardkit.operations.drivers import BlockingDriver
 from shardkit.social import FollowResult, MuteResult, repair
-from shardkit.social.base.keys import USER
+from shardkit.social.keys import USER
 
 
 def record(kit: Any, network: Any, kind: str, id_: int) -> tuple[Any, str]:

@@ -150,7 +150,7 @@ def test_the_error_of_tasks_that_may_be_queued_has_their_ids(
     with pytest.raises(ShardErrors) as failed:
         run(tasks.enqueue_many("q", produce()))
     ids = failed.value.ids
-    assert f"queue it again with its id ({ids[1000]}, " in str(failed.value)
+    assert f"queue them again with their ids ({ids[1000]}, " in str(failed.value)
     assert len({*ids}) == 1500
     server.restart()
     for _ in range(2):

@@ -10,11 +10,10 @@ from social_helpers import compare, drain, opened, populate, seen
 
 from shardkit import ShardMap
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError, ShardCountError
-from shardkit.social import BlockResult, FollowResult, MuteResult, TimelineCursor
-from shardkit.social.base.keys import USER
-from shardkit.social.delivery import backfill
-from shardkit.social.delivery.fan_out_job import MARK, FanOutJob
-from shardkit.social.relations.counters import mode_change_note
+from shardkit.social import BlockResult, FollowResult, MuteResult, TimelineCursor, delivery
+from shardkit.social.fan_out import MARK, FanOutJob
+from shardkit.social.keys import USER
+from shardkit.social.relations import mode_change_note
 
 
 @pytest.fixture
@@ -260,7 +259,7 @@ def test_a_refill_from_more_profiles_than_one_step_reads_goes_on_as_a_task(face:
 def test_without_a_queue_a_refill_from_many_profiles_is_done_in_the_call(
     face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backfill, "PROFILES_AT_ONCE", 3)
+    monkeypatch.setattr(delivery, "PROFILES_AT_ONCE", 3)
     network = opened(face, "one", fan_out_limit=0)
     run, users = face.run, populate(face, network, users=9, lists=0).users
     for uid in users[1:]:

@@ -1,17 +1,24 @@
-"""Sets, hashes and unique visitors on a component that is a cluster: nothing changes for them."""
+"""Structures on a component that is a cluster: nothing changes for them."""
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
-from datetime import date
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
 from faces import Face, faced, sessions
 
+import shardkit
 from shardkit import ShardMap
+from shardkit.errors import CrossShardError
 from shardkit.local import LocalCluster, LocalServer
+
+DAY = date(2015, 5, 17)
+NEXT = DAY + timedelta(days=1)
 
 
 @pytest.fixture(scope="module")
@@ -24,14 +31,12 @@ def cluster_map() -> Iterator[ShardMap]:
         yield ShardMap.parse(json.dumps({"components": components}))
 
 
-@pytest.fixture(params=["blocking"])
+@pytest.fixture(params=["blocking", "awaiting"])
 def on_cluster(request: pytest.FixtureRequest, cluster_map: ShardMap) -> Iterator[Face]:
-    with faced(request.param, cluster_map) as face:
+    with shardkit.connect(cluster_map) as kit:
         for component in ("cluster", "single"):
-            client = (
-                face.run(face.kit.client(component)) if face.runner else face.kit.client(component)
-            )
-            face.run(client.flushall())
+            kit.client(component).flushall()
+    with faced(request.param, cluster_map) as face:
         yield face
 
 
@@ -61,17 +66,6 @@ def test_a_set_over_a_cluster(on_cluster: Face) -> None:
     assert face.run(a.scard()) == 0
 
 
-def test_unique_visitors_over_a_cluster(on_cluster: Face) -> None:
-    face, day = on_cluster, date(2015, 5, 17)
-    visitors = face.kit.unique_visitors(component="cluster", first_day=1000, part_size=50)
-    assert face.run(visitors.visit_many(sessions(700), day)) == 700
-    assert face.run(visitors.visit(sessions(1)[0], day)) is False
-    assert face.run(visitors.visit("f" * 32, day)) is True
-    assert face.run(visitors.count(day)) == face.run(visitors.recount(day)) == 701
-    assert face.run(visitors.remove(day)) is True
-    assert face.run(visitors.count(day)) == 0
-
-
 def test_a_set_that_grows_over_a_cluster(on_cluster: Face) -> None:
     face = on_cluster
     plan: dict[str, Any] = {"part_size": 32, "groups": 8, "members": int}
@@ -96,3 +90,114 @@ def test_a_hash_over_a_cluster(on_cluster: Face) -> None:
     assert len(face.run(cities.hgetall())) == 2000
     assert face.run(cities.hincrby("n", 2**60)) == 2**60
     assert face.run(cities.delete()) is True
+
+
+@pytest.mark.parametrize("on_cluster", ["blocking"], indirect=True)
+def test_locations_over_a_cluster(on_cluster: Face) -> None:
+    users = on_cluster.kit.locations(component="cluster", part_size=64)
+    places = [("USA", "CA"), ("CAN", "ON"), ("DEU", None)]
+    users.set_many((n, places[n % 3]) for n in range(3000))
+    assert users.aggregate() == (
+        {"CAN": 1000, "DEU": 1000, "USA": 1000},
+        {"CAN": {"ON": 1000}, "USA": {"CA": 1000}},
+    )
+    assert users.aggregate(range(0, 3000, 3)).countries == {"USA": 1000}
+    assert users.get(2999) == ("DEU", None)
+    assert users.highest() == 2999
+    assert users.records.increment(2999, "region", 3) == 3
+    assert users.remove(2999) == 1
+    assert users.delete() is True
+    assert users.aggregate() == ({}, {})
+
+
+def test_lists_over_a_cluster(on_cluster: Face) -> None:
+    face = on_cluster
+    lists = [face.kit.list(f"jobs:{n}", component="cluster", part_size=3) for n in range(12)]
+    for jobs in lists:
+        assert face.run(jobs.rpush_many(range(20))) == 20
+        assert face.run(jobs.lpush("a", "b")) == 22
+        assert face.run(jobs.lindex(10)) == "8"
+        assert face.run(jobs.lrange(-2, -1)) == ["18", "19"]
+        assert face.run(jobs.lpop(5)) == ["b", "a", "0", "1", "2"]
+        assert face.run(jobs.ltrim(1, -2)) is True
+        assert face.list(jobs.items(reverse=True)) == [str(n) for n in range(18, 3, -1)]
+        assert face.run(jobs.lpos(10)) == 6
+        assert face.run(jobs.linsert("AFTER", 10, "x")) == 16
+        assert face.run(jobs.lrem(1, "x")) == 1
+        assert face.run(jobs.expire(100)) is True
+    lengths = face.kit.together(*(jobs.deferred.llen() for jobs in lists))
+    assert face.run(lengths) == [15] * 12
+    assert [face.run(jobs.delete()) for jobs in lists] == [True] * 12
+
+
+def test_values_move_within_a_slot_only(on_cluster: Face) -> None:
+    face = on_cluster
+    todo, doing = (face.kit.list(f"{{jobs}}:{n}", component="cluster") for n in ("todo", "doing"))
+    face.run(todo.rpush(1))
+    assert face.run(todo.lmove(doing)) == "1"
+    with pytest.raises(CrossShardError, match="do not live together"):
+        face.run(doing.lmove(face.kit.list("other", component="cluster")))
+    assert face.run(doing.llen()) == 1
+
+
+def test_waiting_over_a_cluster(on_cluster: Face, cluster_map: ShardMap) -> None:
+    jobs = on_cluster.kit.list("jobs", component="cluster", part_size=3)
+    with shardkit.connect(cluster_map) as kit, ThreadPoolExecutor() as pool:
+        other = kit.list("jobs", component="cluster", part_size=3)
+
+        def push() -> None:
+            client = kit.client("cluster")
+            while not any(
+                info["blocked_clients"]
+                for info in client.info("clients", target_nodes="all").values()
+            ):
+                threading.Event().wait(0.002)
+            other.rpush("x")
+
+        pushing = pool.submit(push)
+        assert on_cluster.run(jobs.blpop()) == "x"
+        pushing.result(30)
+        assert on_cluster.run(jobs.brpop(0.01)) is None
+
+
+@pytest.mark.parametrize("precision", ["exact", "60-bit", "compact", "bitmap"])
+def test_visitors_are_counted_over_a_cluster(on_cluster: Face, precision: str) -> None:
+    face = on_cluster
+    given = {"part_size": 50} if precision == "bitmap" else {"part_size": 50, "first_day": 200}
+    visitors: Any = face.kit.unique_visitors(
+        precision, component="cluster", precision=precision, **given
+    )
+    known: list[Any] = [*range(300)] if precision == "bitmap" else sessions(300)
+    assert face.run(visitors.visit_many(known[:200], DAY)) == 200
+    assert face.run(visitors.visit_many(known[150:], NEXT)) == 150
+    assert face.run(visitors.visit(known[0], DAY)) is False
+    assert face.run(visitors.visit(known[0], NEXT)) is True
+    assert face.run(visitors.recount(DAY)) == face.run(visitors.count(DAY)) == 200
+    assert face.run(visitors.count_union([DAY, NEXT])) == 300
+    assert face.run(visitors.count_intersection([DAY, NEXT])) == 51
+    assert len(face.list(visitors.ids(NEXT))) == 151
+    assert face.run(visitors.remove(DAY)) is True
+    assert face.run(visitors.remove(NEXT)) is True
+
+
+@pytest.mark.parametrize("name", ["far", "{near}"])
+def test_hyperloglogs_are_merged_over_a_cluster(on_cluster: Face, name: str) -> None:
+    face = on_cluster
+    visitors: Any = face.kit.unique_visitors(name, component="cluster", precision="hyperloglog")
+    for n in range(4):
+        face.run(visitors.visit_many(sessions(400)[n * 100 :], DAY + timedelta(days=n)))
+    days = [DAY + timedelta(days=n) for n in range(4)]
+    assert face.run(visitors.count_union(days)) == face.run(visitors.count(DAY))
+    for day in days:
+        assert face.run(visitors.remove(day)) is True
+
+
+def test_parts_that_live_together_are_counted_by_the_server(on_cluster: Face) -> None:
+    face = on_cluster
+    visitors: Any = face.kit.unique_visitors("{tag}", component="cluster", first_day=2000)
+    known = sessions(600)
+    assert face.run(visitors.visit_many(known[:400], DAY)) == 400
+    assert face.run(visitors.visit_many(known[300:], NEXT)) == 300
+    assert face.run(visitors.count_union([DAY, NEXT])) == 600
+    assert face.run(visitors.count_intersection([DAY, NEXT])) == 100
+    assert face.run(visitors.remove(DAY)) is face.run(visitors.remove(NEXT)) is True

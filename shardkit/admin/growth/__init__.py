@@ -3,9 +3,9 @@
 from shardkit.admin.growth.attachment import AttachedReplica, attach_replica, detach_replica
 from shardkit.admin.growth.certificate import ServerComparison, compare
 from shardkit.admin.growth.failover import Fence, apply_fences, fail_over, pending_fences
-from shardkit.admin.growth.journal import ServerMove, ShardMove
+from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.move import (
-    MovePlan,
+    MoveOptions,
     abort_move,
     moves,
     plan_move,
@@ -14,18 +14,10 @@ from shardkit.admin.growth.move import (
     start_move,
     verify_move,
 )
+from shardkit.admin.growth.move_plan import MovePlan
 from shardkit.admin.growth.plan import GrowthPlan, GrowthStep, plan_growth
 from shardkit.admin.growth.replica_tree import ReplicaNode, replica_tree
 from shardkit.admin.growth.servers import Takeover
-from shardkit.admin.growth.shard_move import (
-    abort_shard_move,
-    resume_shard_move,
-    reverse_shard_move,
-    shard_moves,
-    start_shard_move,
-    verify_shard_move,
-)
-from shardkit.admin.growth.shard_plan import plan_shard_move
 from shardkit.admin.growth.verify import VerifiedReplica, verify_replica, verify_replicas
 
 __all__ = [
@@ -33,15 +25,14 @@ __all__ = [
     "Fence",
     "GrowthPlan",
     "GrowthStep",
+    "Move",
+    "MoveOptions",
     "MovePlan",
     "ReplicaNode",
     "ServerComparison",
-    "ServerMove",
-    "ShardMove",
     "Takeover",
     "VerifiedReplica",
     "abort_move",
-    "abort_shard_move",
     "apply_fences",
     "attach_replica",
     "compare",
@@ -51,17 +42,11 @@ __all__ = [
     "pending_fences",
     "plan_growth",
     "plan_move",
-    "plan_shard_move",
     "replica_tree",
     "resume_move",
-    "resume_shard_move",
     "reverse_move",
-    "reverse_shard_move",
-    "shard_moves",
     "start_move",
-    "start_shard_move",
     "verify_move",
     "verify_replica",
     "verify_replicas",
-    "verify_shard_move",
 ]

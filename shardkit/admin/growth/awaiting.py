@@ -4,7 +4,7 @@
 
     from shardkit.admin.growth import awaiting
 
-    move = await awaiting.start_shard_move(config, ["timelines:3"], "new.internal:6379")
+    move = await awaiting.start_move(config, ["timelines:3"], "new.internal:6379")
 
 Each works in a thread of its own, with the blocking client of the config server that it is given,
 so the event loop goes on. ``progress`` is called in the event loop. A task that is cancelled does
@@ -66,7 +66,6 @@ def _awaiting(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
 
 
 abort_move = _awaiting(growth.abort_move)
-abort_shard_move = _awaiting(growth.abort_shard_move)
 apply_fences = _awaiting(growth.apply_fences)
 attach_replica = _awaiting(growth.attach_replica)
 detach_replica = _awaiting(growth.detach_replica)
@@ -74,16 +73,10 @@ fail_over = _awaiting(growth.fail_over)
 moves = _awaiting(growth.moves)
 pending_fences = _awaiting(growth.pending_fences)
 plan_move = _awaiting(growth.plan_move)
-plan_shard_move = _awaiting(growth.plan_shard_move)
 replica_tree = _awaiting(growth.replica_tree)
 resume_move = _awaiting(growth.resume_move)
-resume_shard_move = _awaiting(growth.resume_shard_move)
 reverse_move = _awaiting(growth.reverse_move)
-reverse_shard_move = _awaiting(growth.reverse_shard_move)
-shard_moves = _awaiting(growth.shard_moves)
 start_move = _awaiting(growth.start_move)
-start_shard_move = _awaiting(growth.start_shard_move)
 verify_move = _awaiting(growth.verify_move)
 verify_replica = _awaiting(growth.verify_replica)
 verify_replicas = _awaiting(growth.verify_replicas)
-verify_shard_move = _awaiting(growth.verify_shard_move)

@@ -133,10 +133,7 @@ def fail_over(
                 "failover cannot change",
                 "write host and port",
             )
-        shards = tuple(
-            component if number is None else f"{component}:{number}"
-            for component, number, _ in entries_on(components.values(), source, same)
-        )
+        shards = tuple(str(shard) for shard, _ in entries_on(components.values(), source, same))
         message = f"failover of {source}"
         held: float | None
         master = stack.enter_context(connected_to(source, like, where))
@@ -283,8 +280,8 @@ def master_of(components: Mapping[str, Component], name: str) -> tuple[ServerAdd
     if not entries:  # they may have another name of it
         servers = KnownServers(components.values(), server)
         entries = entries_on(components.values(), server, servers.same)
-    for key, at, entry in entries:
-        return address_of(entry) or server, entry, entry_key(key, at)
+    for shard_there, entry in entries:
+        return address_of(entry) or server, entry, entry_key(*shard_there)
     raise InvalidArgumentError(
         f"{name} is neither a shard nor a master that an entry names", "see: shardkit status"
     )
@@ -295,7 +292,7 @@ def replicas_of(
 ) -> list[ServerAddress]:
     """Return the replicas that the entries of a master name."""
     found: dict[ServerAddress, None] = {}
-    for _, _, entry in entries_on(components, master, same):
+    for _, entry in entries_on(components, master, same):
         for replica in entry.replicas:
             server = address_of(replica)
             if server is not None:
@@ -435,8 +432,8 @@ def apply_fences(config: Any, wait: float = 0.0) -> list[Fence]:
         for fence in pending:
             applied = False
             assert servers is not None, "something was pending"
-            for key, at, like in entries_on(components.values(), fence.target, servers.same)[:1]:
-                applied = _apply(config, fence, like, entry_key(key, at))
+            for shard, like in entries_on(components.values(), fence.target, servers.same)[:1]:
+                applied = _apply(config, fence, like, entry_key(*shard))
             if applied:
                 config.hdel(_FENCES_KEY, str(fence.source))
             done[fence.source] = replace(fence, applied=applied)

@@ -24,6 +24,7 @@ from shardkit.config.entry import DEFAULT_PORT, Entry
 from shardkit.config.fields import database_of
 from shardkit.config.url import REFERENCE, read_url
 from shardkit.errors import ConfigError, InvalidArgumentError
+from shardkit.operations.commands import Shard
 
 _URL = re.compile(
     r"(?P<before>rediss?://(?:[^@/?#]*@)?)(?P<server>[^/?#]*)(?P<after>.*)", re.DOTALL
@@ -70,10 +71,10 @@ def address_of(entry: Entry) -> ServerAddress | None:
 
 def entries_on(
     components: Iterable[Component], server: ServerAddress, same: Same
-) -> list[tuple[str, int | None, Entry]]:
-    """Return the entries of which a server is the master: component, shard's number and entry."""
+) -> list[tuple[Shard, Entry]]:
+    """Return the shards of which a server is the master, each with its entry."""
     return [
-        (component.name, shard.number, entry)
+        (shard, entry)
         for component in components
         for shard, entry in component.entries()
         if not entry.is_cluster and same(address_of(entry), server)

@@ -26,14 +26,14 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from functools import cached_property
 from typing import Any
 
 from redis.exceptions import RedisError
 
-from shardkit.admin.growth import journal
 from shardkit.admin.growth.capture import KeyCapture, MissedChangesError, turn_on_notifications
-from shardkit.admin.growth.certificate import ServerComparison, compare, differing, unequal
+from shardkit.admin.growth.certificate import ServerComparison, differing, unequal
 from shardkit.admin.growth.databases import (
     MOST_NAMED,
     clients_of,
@@ -44,7 +44,7 @@ from shardkit.admin.growth.databases import (
     strays,
 )
 from shardkit.admin.growth.entries import LEAVE, push_changed, wait_until_read
-from shardkit.admin.growth.failover import HOLD, replicas_of
+from shardkit.admin.growth.failover import replicas_of
 from shardkit.admin.growth.fence import (
     OWN_KEYS,
     change,
@@ -57,15 +57,12 @@ from shardkit.admin.growth.fence import (
     move_of,
     write_under,
 )
-from shardkit.admin.growth.journal import Lease, ShardMove
-from shardkit.admin.growth.known_servers import KnownServers
-from shardkit.admin.growth.move import COPY, Progress
+from shardkit.admin.growth.mover import Mover
 from shardkit.admin.growth.relocation import ServerAddress, held, moved
 from shardkit.admin.growth.servers import GrowthError, role_of
 from shardkit.admin.growth.shard_copy import DatabaseCopy, Follower
-from shardkit.admin.growth.shard_plan import located, plan_of
 from shardkit.admin.push import attest
-from shardkit.config.component import Component, entry_key
+from shardkit.config.component import entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
 from shardkit.network.connections.greeting import FENCE_KEY
@@ -79,180 +76,32 @@ _UNBLOCK = 0.1  # seconds after which those who wait in a blocking command are w
 _CLOCK = 2  # seconds that servers are wrong at most about when a key was used
 
 
-def start_shard_move(
-    config: Any,
-    shards: Sequence[str],
-    to: str,
-    *,
-    hold: float = HOLD,
-    copy: float = COPY,
-    kill: bool = False,
-    share: float = 1.0,
-    progress: Progress = lambda what: None,
-) -> ShardMove:
-    """Move some shards of a server to another one; return when that is done.
+class ShardMover(Mover):
+    """One attempt at the move of some shards."""
 
-    Args:
-        config: a client of the config server.
-        shards: which, as ``timelines:3``: all on one server, and all that share their databases.
-        to: the server that shall have them, ``host:port``; it may have others.
-        hold: how long writers may be held at a time, in seconds.
-        copy: how long the copy may take, in seconds.
-        kill: whether connections that do not leave within two fifths of the hold are closed.
-        share: for how much of the time the copy and the comparison work; they pause for the rest.
-        progress: is told what is being done.
+    def _login(self) -> tuple[Entry, str]:
+        for component in self._components.values():
+            for shard, entry in component.entries():
+                if str(shard) in self._move.shards:
+                    return entry, entry_key(*shard)
+        raise GrowthError(f"{self._move.name} is no longer a shard", "push its entry again")
 
-    Returns:
-        The move, with its certificate.
-
-    Raises:
-        GrowthError: something stands in its way, or it cannot go on; says what is as it was.
-        InvalidArgumentError: there is no such shard, or they are on several servers.
-    """
-    with journal.lease(config) as lease:
-        components = read_components(config)
-        wanted = set(located(components, shards, KnownServers(components.values()).same)[0])
-        for each in journal.read_all_shards(config):
-            if wanted & set(each.shards) and each.phase not in ("done", "aborted"):
-                raise GrowthError(
-                    f"{each.name} is being moved to {each.target} already ({each.phase})",
-                    f"shardkit move resume {each.name}, or abort it",
-                )
-        plan, databases = plan_of(components, shards, ServerAddress.parse(to), hold)
-        if plan.problems:
-            raise GrowthError("; ".join(plan.problems), "nothing was changed")
-        move = ShardMove(
-            plan.shards[0],
-            secrets.token_hex(8),
-            list(plan.shards),
-            str(plan.source),
-            str(plan.target),
-            databases,
-            keys=sum(plan.keys.values()),
-        )
-        return _Mover(lease, components, move, hold, copy, kill, share, progress).run()
-
-
-def resume_shard_move(
-    config: Any,
-    shard: str,
-    *,
-    hold: float = HOLD,
-    copy: float = COPY,
-    kill: bool = False,
-    share: float = 1.0,
-    progress: Progress = lambda what: None,
-) -> ShardMove:
-    """Carry on with a move that was interrupted; see `start_shard_move`.
-
-    The copy starts again if the move was not decided yet.
-    """
-    with journal.lease(config) as lease:
-        move = journal.read_shards(config, shard)
-        if move.phase == "aborted":
-            raise GrowthError(f"the move of {shard} was aborted", "start it again")
-        return _Mover(lease, read_components(config), move, hold, copy, kill, share, progress).run()
-
-
-def abort_shard_move(config: Any, shard: str) -> ShardMove:
-    """Undo a move that has not been decided: the target is empty again.
-
-    Raises:
-        GrowthError: the target has taken over.
-    """
-    with journal.lease(config) as lease:
-        move = journal.read_shards(config, shard)
-        if move.phase in ("done", "aborted"):
-            raise GrowthError(f"the move of {shard} is {move.phase}", "there is nothing to abort")
-        mover = _Mover(lease, read_components(config), move, HOLD, COPY)
-        return mover.abort()
-
-
-def reverse_shard_move(
-    config: Any,
-    shard: str,
-    *,
-    hold: float = HOLD,
-    copy: float = COPY,
-    kill: bool = False,
-    share: float = 1.0,
-    progress: Progress = lambda what: None,
-) -> ShardMove:
-    """Move shards back to where they were, with the same promises.
-
-    Raises:
-        GrowthError: the move is not done, or something stands in its way.
-    """
-    move = journal.read_shards(config, shard)
-    if move.phase != "done":
-        raise GrowthError(f"the move of {shard} is {move.phase}", "resume it, or abort it")
-    return start_shard_move(
-        config,
-        move.shards,
-        move.source,
-        hold=hold,
-        copy=copy,
-        kill=kill,
-        share=share,
-        progress=progress,
-    )
-
-
-def verify_shard_move(config: Any, shard: str) -> ShardMove:
-    """Look again whether somebody has written at the source since the shards have moved.
-
-    Raises:
-        GrowthError: the move is not done.
-    """
-    move = journal.read_shards(config, shard)
-    if move.phase != "done" or move.certificate is None:
-        raise GrowthError(f"the move of {shard} is {move.phase}", "resume it first")
-    before = replace(move)
-    _note_strays(move, *_described(read_components(config), move))
-    journal.write_verified(config, before, move)
-    return move
-
-
-def shard_moves(config: Any) -> list[ShardMove]:
-    """Return all moves of shards that the journal has."""
-    return journal.read_all_shards(config)
-
-
-class _Mover:
-    """One attempt at a move."""
-
-    def __init__(
-        self,
-        lease: Lease,
-        components: Mapping[str, Component],
-        move: ShardMove,
-        hold: float,
-        copy: float,
-        kill: bool = False,
-        share: float = 1.0,
-        progress: Progress = lambda what: None,
-    ) -> None:
-        self._lease, self._config = lease, lease.config
-        self._components = components
-        self._move = move
-        self._hold, self._copy, self._kill, self._share = hold, copy, kill, share
-        self._progress = progress
-        self._source = ServerAddress.parse(move.source)
-        self._target = ServerAddress.parse(move.target)
-        self._like, self._where = _described(components, move)
-        self._same = KnownServers(components.values(), self._source, self._target).same
-        self._attempt = fence_value(move.id, secrets.token_hex(8), move.target)
+    @cached_property
+    def _attempt(self) -> bytes:
+        """The fence at the target that allows this attempt to write."""
+        return fence_value(self._move.id, secrets.token_hex(8), self._move.target)
 
     def _clients(self, server: ServerAddress) -> AbstractContextManager[dict[int, Any]]:
         return clients_of(server, self._move.databases, self._like, self._where)
 
-    def run(self) -> ShardMove:
+    def run(self) -> None:
+        """Copy, decide, push the entries, and empty the source."""
         move = self._move
+        if move.phase == "done":
+            return
         with ExitStack() as stack:
             old = stack.enter_context(self._clients(self._source))
             new = stack.enter_context(self._clients(self._target))
-            if move.phase == "done":
-                return move
             if move.phase == "begun" and self._is_decided(old):
                 self._reached("fenced")
             capture = None  # of all changes since it was decided
@@ -261,7 +110,6 @@ class _Mover:
             if move.phase == "fenced":
                 self._push(old, new)
             self._clear(old, new, capture)
-        return move
 
     def _decide(
         self, old: Mapping[int, Any], new: Mapping[int, Any], stack: ExitStack
@@ -297,10 +145,6 @@ class _Mover:
     def _is_decided(self, old: Mapping[int, Any]) -> bool:
         """Whether the first of the databases, which is closed last, is closed for good."""
         return is_permanent(old[self._move.databases[0]], self._move.id)
-
-    def _reached(self, phase: str) -> None:
-        self._move.phase = phase
-        self._lease.write(self._move)
 
     # ---- before it is decided
 
@@ -382,13 +226,13 @@ class _Mover:
                     "clients",
                     "resume it with more time: --copy",
                 )
-            self._progress(f"copied {keys:,} of {move.keys:,} keys, {size / 1e6:,.0f} MB")
+            self._progress(f"copied {keys:,} of {move.total:,} keys, {size / 1e6:,.0f} MB")
 
         copy.copy_all(tell)
         move.copied, move.seconds = copy.bytes, round(time.monotonic() - began, 3)
         follower = Follower(copy)
         try:
-            compared = self._compare(old, new)
+            compared = self._compare(old.__getitem__, new.__getitem__, move.databases, OWN_KEYS)
         finally:
             follower.stop()
         capture.require_complete()  # before anybody is held
@@ -405,17 +249,6 @@ class _Mover:
         """Return a server's run, and how many keys it has evicted."""
         client = next(iter(clients.values()))
         return str(client.info("server")["run_id"]), int(client.info("stats")["evicted_keys"])
-
-    def _compare(self, old: Mapping[int, Any], new: Mapping[int, Any]) -> ServerComparison:
-        self._progress("comparing")
-        return compare(
-            old.__getitem__,
-            new.__getitem__,
-            self._move.databases,
-            lambda keys: self._progress(f"comparing: {keys:,} keys"),
-            OWN_KEYS,
-            self._share,
-        )
 
     def _hold_and_decide(
         self,
@@ -537,7 +370,12 @@ class _Mover:
                 "give it enough memory, and resume, which copies again; or abort",
             )
         move = self._move
-        move.certificate = {**asdict(compared), "keys_before": move.keys, "same": True, "stale": []}
+        move.certificate = {
+            **asdict(compared),
+            "keys_before": move.total,
+            "same": True,
+            "stale": [],
+        }
         self._lease.write(move)
 
     # ---- after it is decided
@@ -622,7 +460,7 @@ class _Mover:
         certificate = move.certificate or {}
         certificate["keys_now"] = sum(client.dbsize() for client in new.values())
         move.certificate = certificate | {"held": move.held, "epoch": move.epoch}
-        _note_strays(move, self._like, self._where)
+        self._note_strays()
         self._reached("done")
 
     def _maybe_written(self, old: Any, new: Any, keys: Sequence[bytes]) -> list[bytes]:
@@ -652,7 +490,8 @@ class _Mover:
             ):
                 self._wait_for_readers(client, LEAVE, all_read=True)
 
-    def abort(self) -> ShardMove:
+    def abort(self) -> None:
+        """Open the source, and empty the target."""
         move = self._move
         with self._clients(self._source) as old, self._clients(self._target) as new:
             taken = any(move_of(client.get(FENCE_KEY)) == move.id for client in new.values())
@@ -677,27 +516,24 @@ class _Mover:
                     first = next(iter(old.values()))
                     first.config_set("notify-keyspace-events", move.notifications)
         self._reached("aborted")
-        return move
 
+    def verify(self) -> None:
+        """Search the source for keys that were written since."""
+        self._note_strays()
 
-def _described(components: Mapping[str, Component], move: ShardMove) -> tuple[Entry, str]:
-    """Return an entry whose user both servers know."""
-    for component in components.values():
-        for shard, entry in component.entries():
-            if str(shard) in move.shards:
-                return entry, entry_key(component.name, shard.number)
-    raise GrowthError(f"{move.name} is no shard any more", "push its entry again")
-
-
-def _note_strays(move: ShardMove, like: Entry, where: str) -> None:
-    """Note which keys are at the source though its shards have moved."""
-    stale = []
-    with clients_of(ServerAddress.parse(move.source), move.databases, like, where) as old:
-        for number, client in old.items():
-            if move_of(client.get(FENCE_KEY)) == move.id:
-                stale += [f"{number} {key}" for key in strays(client)]
-    assert move.certificate is not None
-    move.certificate = {**move.certificate, "stale": stale[:MOST_NAMED], "at": time.time()}
+    def _note_strays(self) -> None:
+        """Note which keys are at the source although its shards have moved."""
+        move = self._move
+        stale = []
+        with self._clients(self._source) as old:
+            for number, client in old.items():
+                if move_of(client.get(FENCE_KEY)) == move.id:
+                    stale += [f"{number} {key}" for key in strays(client)]
+        move.certificate = {
+            **(move.certificate or {}),
+            "stale": stale[:MOST_NAMED],
+            "at": time.time(),
+        }
 
 
 def _unlinking(keys: Sequence[bytes]) -> Callable[[Any], object]:

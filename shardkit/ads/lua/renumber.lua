@@ -1,4 +1,4 @@
--- Give the counts of ads that were indexed anew their ads' numbers, and estimate the ads by them.
+-- After ads were indexed again, store their new numbers with their counts, and estimate them.
 -- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
 -- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  and on: the ads' ids

@@ -27,15 +27,10 @@ class CaseLayout:
     """One way to store the entries of a case.
 
     Attributes:
-        name: for tables.
         make: returns the handle for the other functions, given the number of entries: redis-py's
             client, or a structure.
-        load: adds a page of entries.
-        get: reads one entry.
-        put: writes one existing entry.
         whole: reads or aggregates everything, if the case has such an operation.
         probe: a command that looks up fields of its one large key: see `BenchServer.bytes_added`.
-        settings: the server's limits that it needs.
         share: only one in so many of the case's entries is loaded, if all would take too long.
         prepare: called with a sample of the entries before loading; counts as loading.
     """
@@ -54,16 +49,7 @@ class CaseLayout:
 
 @dataclass(frozen=True)
 class Case:
-    """Entries and their layouts; savings are relative to the first layout, the plain one.
-
-    Attributes:
-        name: its name on the command line.
-        title: a short description.
-        entry: what one entry is called.
-        entries: how many there are by default.
-        data: returns so many entries.
-        layouts: the layouts.
-    """
+    """Entries and their layouts; savings are relative to the first layout, the plain one."""
 
     name: str
     title: str

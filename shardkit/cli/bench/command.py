@@ -126,7 +126,6 @@ class _Report:
 
     Args:
         document: where JSON is written: a file; ``-`` for stdout, instead of the tables.
-        plot: where a plot is drawn.
 
     Raises:
         ShardKitError: a plot is wanted, and cannot be drawn.

@@ -52,10 +52,6 @@ class LayoutResult:
     """The figures of a layout.
 
     Attributes:
-        layout: its name.
-        entries: how many were loaded.
-        bytes: their memory.
-        load_seconds: how long loading took.
         get, put: the time to read and to write one entry; None if the case has no such call.
         whole_seconds: how long reading or aggregating everything takes.
     """
@@ -80,13 +76,7 @@ class LayoutResult:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """The figures of a case on one kind of server.
-
-    Attributes:
-        case: the case.
-        software: the server, its version and allocator.
-        layouts: the layouts, the plain one first.
-    """
+    """The figures of a case on one kind of server."""
 
     case: Case
     software: str

@@ -37,8 +37,6 @@ class PackedKind:
     """An operation on one compact key.
 
     Attributes:
-        name: its name on the command line.
-        title: what it does.
         settings: the limits that keep the key compact, under all names that servers use.
         fill: returns the command that adds entries ``start`` to ``stop - 1``.
         work: returns the commands of one operation on a key of the given length.
@@ -102,9 +100,6 @@ class Speed:
     """The speed at one length.
 
     Attributes:
-        length: how many entries the key had.
-        per_second: operations per second.
-        encoding: the key's encoding, by OBJECT ENCODING.
         passes: how many passes were sent in time.
     """
 
@@ -125,14 +120,6 @@ def run(
     """Measure an operation on a key of one length.
 
     Afterwards, also after an error, the server's limits are restored and the key is deleted.
-
-    Args:
-        kind: the operation.
-        server: the server.
-        length: how many entries the key has.
-        passes: how many pipelines to send.
-        per_pass: how many operations each has.
-        seconds: the most time to send them in.
     """
     client: Any = server.client
     try:

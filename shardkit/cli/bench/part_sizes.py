@@ -27,12 +27,9 @@ class PartKind:
     """A type that is stored in parts.
 
     Attributes:
-        name: ``hash``, ``zset`` or ``intset``.
-        settings: the limits that keep parts compact.
         load: returns the command that fills a part with some entries.
         read: returns the command that reads one entry.
         write: returns the command that writes one existing entry.
-        entries: returns so many entries.
     """
 
     name: str
@@ -87,8 +84,6 @@ class Point:
     """The figures of parts of one size.
 
     Attributes:
-        size: how many entries each has.
-        bytes_each: bytes per entry.
         read, write: the server's microseconds to read and to write one entry, in the best round.
     """
 
@@ -100,13 +95,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """The figures of a kind, by the size of its parts.
-
-    Attributes:
-        kind: its name.
-        software: the server.
-        points: by size, smallest first.
-    """
+    """The figures of a kind, by the size of its parts."""
 
     kind: str
     software: str

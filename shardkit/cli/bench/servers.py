@@ -49,9 +49,6 @@ class NotEmptyError(ShardKitError):
 class BenchServer:
     """A server that holds only the data being measured.
 
-    Args:
-        fields: an entry's fields.
-
     Attributes:
         client: a client with a timeout of a minute.
         kit: a kit whose component ``bench`` is the server; opened on first use.
@@ -142,12 +139,7 @@ class BenchServer:
                 client.execute_command(command, key, *nothing)
 
     def timed(self, calls: Callable[[], T], operations: int) -> tuple[float, float]:
-        """Return the microseconds per operation: for the caller, and on the server.
-
-        Args:
-            calls: runs the operations.
-            operations: how many there are.
-        """
+        """Return the microseconds per operation: for the caller, and on the server."""
         client = self.client
         client.config_resetstat()
         began = time.perf_counter()

@@ -60,7 +60,6 @@ class LogBatch:
     """Parsed lines of a log.
 
     Attributes:
-        lines: how many there are.
         visits: the visitors of well-formed lines, one per line, by date in UTC.
         malformed: all other lines, each with its position in the batch.
     """
@@ -111,10 +110,6 @@ class AccessLogParser:
 def utc_date(minute: bytes, zone: bytes) -> date | None:
     """Return the date in UTC of a log's time.
 
-    Args:
-        minute: ``03/Mar/2025:23:30``.
-        zone: its offset from UTC, ``-0100``.
-
     Returns:
         The date; None if the time is invalid or before 1970.
     """
@@ -134,12 +129,7 @@ def utc_date(minute: bytes, zone: bytes) -> date | None:
 class AccessLog:
     """A log that is open for reading. A context manager.
 
-    Args:
-        stream: its bytes, plain or compressed.
-        name: its name in messages.
-
     Attributes:
-        name: its name in messages.
         size: the size of the file in bytes; None for a pipe.
         damage: why the log could not be read to its end; empty if it could.
     """

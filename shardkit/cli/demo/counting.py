@@ -41,10 +41,6 @@ class DayFigures:
     """The counts of a day.
 
     Attributes:
-        day: the date, UTC.
-        visitors: unique visitors.
-        hits: lines.
-        planned: how many visitors were planned for.
         parts: how many parts were planned for them.
     """
 

@@ -22,15 +22,7 @@ _PART = re.compile(r":\d+\Z")
 
 @dataclass(frozen=True, slots=True)
 class ShardLoad:
-    """One shard's share of a structure.
-
-    Attributes:
-        shard: the shard.
-        address: the address in its entry.
-        ids: how many members its parts have.
-        keys: how many keys it has.
-        size: their size in bytes.
-    """
+    """One shard's share of a structure."""
 
     shard: Shard
     address: str
@@ -41,11 +33,6 @@ class ShardLoad:
 
 def loads(kit: ShardKit, component: str, name: str) -> Iterator[ShardLoad]:
     """Query each shard of a component for its share of a structure of sets.
-
-    Args:
-        kit: the kit.
-        component: the component.
-        name: the structure's name.
 
     Cost: a SCAN of each shard's database, and two commands for each key of the structure.
     """

@@ -55,10 +55,7 @@ class LogCounts(NamedTuple):
     """What came of a run.
 
     Attributes:
-        files: how many files were counted.
         lines: how many lines have a day and a city.
-        kills: how many workers were killed.
-        seconds: how long the workers took.
         days: for each day the totals by kind and member, as the workers stored them.
         expected: the same, as one process counts it.
     """

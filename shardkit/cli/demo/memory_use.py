@@ -40,9 +40,6 @@ class VisitorMemory:
 
     Attributes:
         server: the server and its allocator: ``valkey 9.1.2, libc``.
-        days: how many days were measured.
-        visitors: how many visitors they have together.
-        parts: in parts, as they are counted.
         plain: as one SET per day of the same ids.
         text: as one SET per day of texts of 36 characters, the length of UUIDs.
     """

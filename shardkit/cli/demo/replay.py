@@ -24,12 +24,8 @@ class ReplayResult:
     """The result of reading a log.
 
     Attributes:
-        lines: how many lines were read.
-        malformed: how many of them are malformed.
         examples: the first malformed lines, by line number.
         visitor: a date and a visitor of that day; None if there is none.
-        seconds: how long it took.
-        interrupted: whether Ctrl-C ended it.
     """
 
     lines: int = 0

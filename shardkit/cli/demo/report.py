@@ -29,11 +29,7 @@ class VisitorExample:
     """Where one visitor's id is stored.
 
     Attributes:
-        visitor: address and agent.
         figures: those of the day of the visit.
-        place: where its id is stored.
-        there: whether it was found there.
-        address: the address in the shard's entry.
     """
 
     visitor: Visitor
@@ -48,13 +44,9 @@ class DemoReport:
     """The results of the job.
 
     Attributes:
-        log: the log's name.
         damage: why the log could not be read to its end; empty if it could.
-        replayed: the result of reading it.
-        component: the component of the visitors.
         part_size: the most ids that a part is planned for.
         days: the figures of each day, as stored.
-        loads: each shard's share of the visitors.
         memory: the memory of the visitors; None if it was not measured.
         example: where a visitor's id is stored; None if there are no visitors.
     """

@@ -8,7 +8,7 @@
 local key = KEYS[1]
 local now = tonumber(redis.call('TIME')[1])
 local STATES = {importing = true, left = true, retired = true}
-local last = 0  -- what cannot be a number counts for nothing
+local last = 0  -- damaged numbers are ignored
 local unused, interrupted = {}, {}
 local fields = redis.call('HGETALL', key)
 for n = 1, #fields, 2 do
@@ -27,8 +27,8 @@ for n = 1, #fields, 2 do
     redis.call('HDEL', key, field)
   end
 end
--- At least the minutes since 2020: even if this key is lost with its server, none is used again
--- whose blocks are still on another server.
+-- At least the minutes since 2020: even if this key is lost with its server, no number is reused
+-- while its blocks are still on another server.
 local number = math.max(last + 1, math.floor((now - 1577836800) / 60))
 local written = string.format('%d', number)
 redis.call('HSET', key, 'last', written, 'importing:' .. written, '')

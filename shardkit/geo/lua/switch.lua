@@ -1,12 +1,12 @@
 -- Make readers use a new generation.
 -- KEYS[1]  the generations, a HASH: see shardkit/geo/generations.py
 -- ARGV     the generation's number, its description, the seconds until the old one expires
--- Reply    the number of the old one, 0 if there was none; nil if another import has begun
+-- Reply    the number of the old one, 0 if there was none; nil if another import has started
 --@include structures/base/damage
 local key = KEYS[1]
 local number, description, grace = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local old = redis.call('HGET', key, 'number') or '0'
--- What cannot be a number is replaced: whose blocks it had is not known any more.
+-- A damaged number is replaced: the generation of its blocks is unknown.
 if #old > 15 or not string.find(old, '^%d+$') then old = '0' end
 if old == number then  -- repeated because the first reply was lost
   return 0

@@ -1,4 +1,4 @@
-"""Breakers: a server that cannot be reached fails its callers at once, until it answers again.
+"""Circuit breakers: calls to an unreachable server fail immediately, until it answers again.
 
 ::
 
@@ -6,13 +6,13 @@
       ▲                                            │ a thread of the kit's connects and PINGs
       └────────── the server has answered ◄────────┘ after 0.1, 0.2, 0.4 … 2 seconds
 
-There is one breaker for each server of a kit, shared by its shards, threads and event loops. What
-counts is that no connection could be made, or that one was lost or silent while a reply was due;
-whatever the server answers, it is there. Calls that succeed cost nothing: whether any did meanwhile
-is seen, once there are enough failures, by the connections that came back since the first one.
+Each server of a kit has one breaker, shared by its shards, threads and event loops. Failures are
+connections that could not be made, were lost, or stayed silent while a reply was due; any answer
+means that the server is there. Successful calls cost nothing: only when there are enough failures
+does the breaker check whether a connection has come back since the first one.
 
-Neither pybreaker nor purgatory: with both, a caller makes the trial call. The idea: M. Nygard,
-Release It!
+pybreaker and purgatory let a caller make the trial call, so neither is used. The idea is from
+M. Nygard, Release It!
 """
 
 from __future__ import annotations
@@ -45,48 +45,31 @@ PROBE_TIMEOUT = 1.0
 
 
 class BreakerOpenError(ConnectionError):
-    """The breaker of a server is open: it was not asked."""
+    """A server's circuit breaker is open: nothing was sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerSettings:
-    """What an entry's ``breaker`` says; times in seconds.
+    """The settings of an entry's ``breaker``; times in seconds."""
 
-    Attributes:
-        failures: so many failures without a success open it.
-        window: counted from the first of them, within this time.
-        min_seconds: failures that took less time do not count: a server that refuses connections
-            costs nobody any time, and serves the first call after it is back.
-        interval: how long after it opened the server is tried; twice as long after each trial.
-        max_interval: the longest time between two trials.
-    """
-
-    failures: int = 3
-    window: float = 30.0
+    failures: int = 3  # failures without a success that open the breaker
+    window: float = 30.0  # the time within which they are counted
+    # Shorter failures do not count: a server that refuses connections delays no caller, and serves
+    # the first call after it is back.
     min_seconds: float = LONG_ENOUGH
-    interval: float = 0.1
+    interval: float = 0.1  # before the first probe; doubled after each
     max_interval: float = 2.0
 
 
 class Breaker:
-    """The breaker of one server. Thread-safe.
-
-    Args:
-        address: the server, for messages.
-        settings: when it opens, and how often the server is tried.
-        probe: reaches the server, or raises.
-
-    Attributes:
-        opened: whether it is open.
-        pools: those whose connections lead to the server.
-    """
+    """The circuit breaker of one server. Thread-safe. ``probe`` reaches the server, or raises."""
 
     def __init__(
         self, address: str, settings: BreakerSettings, probe: Callable[[], object]
     ) -> None:
         self.address = address
         self.opened = False
-        self.pools: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.pools: weakref.WeakSet[Any] = weakref.WeakSet()  # of connections to the server
         self._settings = settings
         self._probe = probe
         self._lock = ForkSafeLock()
@@ -97,7 +80,7 @@ class Breaker:
         renewed_in_children(self)
 
     def failed(self, error: BaseException, seconds: float) -> None:
-        """Note that the server could not be reached, or did not answer, for so many seconds."""
+        """Note that the server could not be reached, or did not answer, for ``seconds``."""
         if seconds < self._settings.min_seconds or not _counts(error):
             return
         with self._lock:
@@ -114,7 +97,7 @@ class Breaker:
                 return
             self.opened, self._since = True, time.time()
             self._next_at = now + self._settings.interval
-        logger.warning("%s is not asked any more: %s", self.address, self.error())
+        logger.warning("%s: %s", self.address, self.error())
         emit(BreakerOpened(self.address, self._why))
         for pool in list(self.pools):
             drop = getattr(pool, "drop_idle", None)
@@ -125,7 +108,7 @@ class Breaker:
         )
         try:
             thread.start()
-        except RuntimeError:  # there can be no more threads now: the callers try themselves
+        except RuntimeError:  # no more threads can be started: callers try themselves
             self.close()
 
     def reached(self) -> None:
@@ -135,31 +118,31 @@ class Breaker:
                 self._count = 0
 
     def error(self) -> BreakerOpenError:
-        """Return what a call gets while it is open."""
+        """Return the error of calls while the breaker is open."""
         since = time.strftime("%H:%M:%S", time.localtime(self._since))
         left = max(0.0, self._next_at - time.monotonic())
         return BreakerOpenError(
-            f"its breaker has been open since {since}, after {self._count} failures, the last: "
-            f"{self._why}; it is tried again in {left:.1f} s"
+            f"circuit breaker open since {since} after {self._count} failures "
+            f"(last: {self._why}). Next probe in {left:.1f} s"
         )
 
     def close(self) -> None:
         """Let calls through again."""
         with self._lock:
             self.opened, self._count = False, 0
-        logger.info("%s is asked again", self.address)
+        logger.info("%s: circuit breaker closed", self.address)
         emit(BreakerClosed(self.address, time.time() - self._since))
 
     def stop(self) -> None:
-        """End the trials: the kit is closed."""
+        """Stop probing: the kit is closed."""
         self._stopped.set()
 
     def after_fork(self) -> None:
-        """Forget everything, in a forked child, which has no thread that tries."""
+        """Close the breaker in a forked child, which has no probing thread."""
         self.opened, self._count, self._stopped = False, 0, threading.Event()
 
     def _has_answered(self) -> bool:
-        """Whether a connection came back well since the first failure."""
+        """Whether a connection was released in good order since the first failure."""
         for pool in list(self.pools):
             for connection in pool.idle_connections():
                 if getattr(connection, "idle_since", 0.0) > self._first_at and getattr(
@@ -169,7 +152,7 @@ class Breaker:
         return False
 
     def try_once(self, pause: float) -> bool:
-        """Wait, try the server, and return whether that is no longer needed."""
+        """Wait, probe the server, and return whether no further probe is needed."""
         if self._stopped.wait(pause) or not self.opened:
             return True
         try:
@@ -183,7 +166,7 @@ class Breaker:
         return True
 
     def pause_after(self, pause: float) -> float:
-        """Return how long to wait for the next trial; many clients do not come at once."""
+        """Return the pause before the next probe, with jitter."""
         settings = self._settings
         longer = min(2 * pause, settings.max_interval) * random.uniform(0.9, 1.1)
         self._next_at = time.monotonic() + longer
@@ -193,18 +176,18 @@ class Breaker:
         return f"<Breaker of {self.address}: {'open' if self.opened else 'closed'}>"
 
 
-def _try_again(found: weakref.ref[Breaker]) -> None:
-    breaker = found()
+def _try_again(ref: weakref.ref[Breaker]) -> None:
+    breaker = ref()
     pause = breaker._settings.interval if breaker is not None else 0.0
     while breaker is not None and not breaker.try_once(pause):
         pause = breaker.pause_after(pause)
-        breaker = None  # nobody may have it any more
-        breaker = found()
+        breaker = None  # so that it can be collected
+        breaker = ref()
 
 
 def _counts(error: BaseException) -> bool:
-    """Whether an error says that the server was not reached, or does not answer."""
-    if isinstance(error, DeadlineExceeded):  # a hasty caller says nothing of the server
+    """Whether an error means that the server was not reached, or does not answer."""
+    if isinstance(error, DeadlineExceeded):  # a short deadline says nothing about the server
         return error.waited >= LONG_ENOUGH
     if isinstance(
         error,
@@ -215,7 +198,7 @@ def _counts(error: BaseException) -> bool:
 
 
 class Breakers:
-    """The breakers of a kit, by server. They live as long as clients that have them."""
+    """The circuit breakers of a kit, by server; each lives as long as a client uses it."""
 
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
@@ -224,10 +207,7 @@ class Breakers:
         )
 
     def of(self, fields: Mapping[str, Any], address: str, probe: Callable[[], object]) -> Breaker:
-        """Return the breaker of an entry's server.
-
-        Of several entries for one server the first one's settings hold.
-        """
+        """Return the breaker of an entry's server, with the settings of its first entry."""
         asked = fields.get("breaker")
         settings = BreakerSettings(**asked) if isinstance(asked, Mapping) else BreakerSettings()
         names = ("host", "port", "unix_socket_path", "sentinel")
@@ -243,6 +223,6 @@ class Breakers:
         return list(self._by_server.values())
 
     def stop(self) -> None:
-        """End all trials."""
+        """Stop all probing."""
         for breaker in self.all():
             breaker.stop()

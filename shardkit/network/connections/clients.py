@@ -1,27 +1,25 @@
 """redis-py clients by component and shard: built when first used, kept, replaced with their entry.
 
-A client is cached until its entry changes. Then a new client replaces it, and the old one drains:
-it goes on serving the calls that hold it, and each connection is closed when it is released. The
-topology tells of each change, so that clients that nobody uses at the time drain as well, in every
-event loop; from the first client on it looks for changes though nobody calls. A caller who looked a
-component up just before a change gets a client of that version, which drains from the first.
+When an entry changes, a new client replaces the cached one, and the old one drains: calls that hold
+it go on using it, and each connection is closed on release. The topology reports each change, so
+unused clients drain as well, in every event loop. A caller with an outdated component gets a client
+of that version, which drains from the start.
 
-Awaiting clients belong to one event loop. Each loop gets its own, which are closed when the loop
-ends: asyncio.run and others then shut down asynchronous generators, and a generator here waits for
-that. What a loop leaves that was closed without this is closed when the next loop comes. A forked
-child builds its own.
+Each event loop has its own awaiting clients, which are closed when the loop ends: asyncio.run shuts
+down asynchronous generators, and a generator here waits for that. The clients of a loop that was
+closed without this are closed when the next loop comes. A forked child builds its own.
 
-There are three kinds of clients, which share connections as far as they can:
+There are three kinds of clients, which share connections where possible:
 
 =========  ==================================  ================================================
 ``raw``    for                                 connections
 =========  ==================================  ================================================
 ``True``   structures: replies as RESP2 and    its own where the entry asks for something else;
            bytes                               else those of ``False``
-``False``  pipelines over shards, and others   its own
-           that want what the entry says
-``None``   those outside: decorated            those of ``False`` until its holder changes or
-           functions, routers, `kit.client`    closes the pool; a cluster's client has its own
+``False``  pipelines over shards, and other    its own
+           users of the entry's settings
+``None``   users: decorated functions,         those of ``False`` until the user changes or
+           routers, `kit.client`               closes the pool; a cluster's client has its own
 =========  ==================================  ================================================
 """
 
@@ -64,12 +62,10 @@ AsyncClient: TypeAlias = aioredis.Redis | aioredis.RedisCluster
 
 
 class ReplicaOf(NamedTuple):
-    """Names a client in the place of a shard's number: of a replica of the shard.
+    """Names the client of a shard's replica, in place of the shard's number.
 
-    Attributes:
-        number: the shard's number; None for the unsharded entry.
-        entry: the replica's; None for a cluster's client that reads from replicas. The shard's own
-            for what only reads while a move holds it; see `reader_of`.
+    ``entry`` is None for a cluster's client that reads from replicas. While a move holds the shard,
+    it is the shard's own, for a client that only reads; see `reader_of`.
     """
 
     number: int | None
@@ -81,10 +77,7 @@ Number: TypeAlias = int | ReplicaOf | None
 
 
 def reader_of(component: Component, number: int | None) -> Number:
-    """Return which client of a shard's master sends what only reads.
-
-    It is one of its own while a move holds the shard, as only writes wait then.
-    """
+    """Return the client for reads from a shard's master: a separate one while a move holds it."""
     entry = component.entry_of(Shard(component.name, number))
     return ReplicaOf(number, entry) if entry.held else number
 
@@ -95,12 +88,7 @@ _RAW = {"protocol": 2, "decode_responses": False}
 
 @dataclass
 class _ClientTable:
-    """The clients of one version of a component, by shard; None is its unsharded entry's.
-
-    Those of replicas are among them, by `ReplicaOf`.
-
-    ``outdated`` has those of earlier versions that somebody still holds.
-    """
+    """The clients of one version of a component; ``outdated`` has those of earlier versions."""
 
     component: Component
     clients: dict[Number, Any] = field(default_factory=dict)
@@ -115,42 +103,29 @@ _ClientTables: TypeAlias = dict[tuple[str, bool | None], _ClientTable]
 
 @dataclass(eq=False)
 class _Held:
-    """The clients of one event loop, or the blocking ones of all threads.
+    """The clients of one event loop, or the blocking ones of all threads."""
 
-    Attributes:
-        tables: those of the components as they are now, by name and kind.
-        built: what has to be closed, also of earlier versions: pools, and the clients of clusters.
-            A pipeline or a lock holds the pool alone.
-        cleanup: waits for the end of the loop.
-    """
-
-    tables: _ClientTables = field(default_factory=dict)
+    tables: _ClientTables = field(default_factory=dict)  # of the current components
+    # What must be closed, earlier versions included: pools, and the clients of clusters. A pipeline
+    # or a lock holds the pool alone.
     built: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
-    cleanup: Any = None
+    cleanup: Any = None  # waits for the end of the loop
 
 
-def _no_loop() -> None:
-    """Stands for a loop that has ended."""
-
-
-def _no_topology() -> None:
-    """Stands for that of clients without a kit, and for the pool of those that are not private."""
+def _nothing() -> None:
+    """Take the place of a weak reference."""
 
 
 class Clients:
     """Builds and keeps clients. Safe to use from many threads and event loops.
 
     Args:
-        connector: what builds them.
-        credential_providers: redis-py's, by component; they are asked at each connect, and what the
-            component's entries say as user and password does not count.
-        deadline: how long a call may take where the entry does not say it, in seconds.
-        describe: returns what connections to a shard are called, after ``shardkit:``.
-        breakers: those of the kit; without them, servers have none.
-
-    Attributes:
-        topology: returns what reads entries anew, a weak reference; the kit sets it.
-        follower: returns the private pool that is to be told of changes, a weak reference, or None.
+        connector: builds the clients.
+        credential_providers: redis-py's, by component; asked at each connect, instead of using the
+            user and password of the component's entries.
+        deadline: the seconds for a call whose entry has no ``deadline``.
+        describe: returns the name of connections to a shard, after ``shardkit:``.
+        breakers: the kit's circuit breakers; without them, servers have none.
     """
 
     def __init__(
@@ -164,29 +139,24 @@ class Clients:
         self._connector = connector or Connector()
         self._deadline = deadline
         self._breakers = breakers
-        CallPolicy(deadline=deadline)  # from the first call on they are timed
+        CallPolicy(deadline=deadline)  # so that calls are timed from the first one on
         self._describe = describe
         self._credential_providers = dict(credential_providers or {})
         self._lock = threading.RLock()
         self._closed = False
-        self.topology: Callable[[], Any] = _no_topology
-        self.follower: Callable[[], Any] = _no_topology
+        self.topology: Callable[[], Any] = _nothing  # a weak reference; the kit sets it
+        self.follower: Callable[[], Any] = _nothing  # the private pool that follows changes
         self._blocking = _Held()
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Held] = (
             weakref.WeakKeyDictionary()
         )
-        self._last_loop: tuple[Callable[[], object], _Held | None] = _no_loop, None
+        self._last_loop: tuple[Callable[[], object], _Held | None] = _nothing, None
         renewed_in_children(self)
 
     def get(self, component: Component, number: Number, raw: bool | None = None) -> Client:
         """Return the blocking client of a shard, or (number None) of the unsharded entry.
 
-        Args:
-            component: the component.
-            number: the shard's number; or a `ReplicaOf`, for the client of a replica.
-            raw: the kind of client, see the module; by default one to hand out.
-
-        Cost: about 0.1 microseconds once it is built.
+        ``raw`` is the kind of client (see the module). Cost: about 0.1 microseconds once built.
 
         Raises:
             MissingEntryError: there is no such entry.
@@ -202,13 +172,12 @@ class Clients:
             held = self._blocking
             table, displaced = _current(held.tables, component, raw)
         _drain(displaced)
-        found: Client = self._get_or_build(held, table, component, number, raw, None)
-        return found
+        return self._get_or_build(held, table, component, number, raw, None)  # type: ignore[no-any-return]
 
     def aget(self, component: Component, number: Number, raw: bool | None = None) -> AsyncClient:
         """Return the awaiting client of a shard for the running event loop; see `get`."""
         loop = asyncio.get_running_loop()
-        latest, held = self._last_loop  # mostly there is one loop; to look it up takes longer
+        latest, held = self._last_loop  # mostly there is one loop; a look-up takes longer
         if latest() is not loop:
             held = self._by_loop.get(loop)
         if held is not None:
@@ -224,27 +193,26 @@ class Clients:
             self._last_loop = weakref.ref(loop), held
             table, displaced = _current(held.tables, component, raw)
         _adrain(displaced)
-        found: AsyncClient = self._get_or_build(held, table, component, number, raw, loop)
-        return found
+        return self._get_or_build(held, table, component, number, raw, loop)  # type: ignore[no-any-return]
 
     def changed(self, component: Component) -> None:
-        """Have clients of earlier versions of a component drain, whoever used them last."""
+        """Drain the clients of earlier versions of a component, in all threads and loops."""
         with self._lock:
             displaced = _displaced(self._blocking.tables, component)
             loops = list(self._by_loop.items())
         _drain(displaced)
         for loop, held in loops:
             with suppress(RuntimeError):  # it is closed
-                loop.call_soon_threadsafe(self._changed_in, loop, held, component)
+                loop.call_soon_threadsafe(self._changed_in, held, component)
         follower = self.follower()
         if follower is not None:
             follower.follow()
         self._abandon_closed_loops()
 
     def close(self) -> None:
-        """Close every client, the awaiting ones in the next turns of their loops.
+        """Close every client, awaiting ones in the next turn of their loop.
 
-        Nobody gets a client afterwards, and those that somebody holds raise ClosedError.
+        Afterwards, existing clients and requests for new ones raise ClosedError.
         """
         with self._lock:
             self._closed = True
@@ -258,7 +226,7 @@ class Clients:
             _close(each)
         for loop in loops:
             with suppress(RuntimeError):  # it is closed
-                if _is_running(loop):
+                if asyncio._get_running_loop() is loop:
                     self._close_in(loop)
                 else:
                     loop.call_soon_threadsafe(self._close_in, loop)
@@ -269,7 +237,7 @@ class Clients:
         loop = asyncio.get_running_loop()
         with self._lock:
             held = self._by_loop.pop(loop, None)
-            self._last_loop = _no_loop, None
+            self._last_loop = _nothing, None
         if held is None:
             return
         for closable in list(held.built):
@@ -281,7 +249,7 @@ class Clients:
             await held.cleanup.aclose()
 
     def shown(self) -> list[str]:
-        """Return a line for each client that has been built: its shard and its connections."""
+        """Return a line for each client: its shard and its connections."""
         tables = list(self._blocking.tables.values())
         for of_loop in list(self._by_loop.values()):
             tables += of_loop.tables.values()
@@ -289,7 +257,7 @@ class Clients:
             f"{_name_of(table.component.name, number)} {_shown(client)}"
             for table in tables
             for number, client in list(table.clients.items())
-            if not getattr(_closable(client), "shares", False)  # the pool's owner is there too
+            if not getattr(_closable(client), "shares", False)  # the pool's owner is listed
         ]
 
     def __repr__(self) -> str:
@@ -309,13 +277,13 @@ class Clients:
         loop: asyncio.AbstractEventLoop | None,
     ) -> Any:
         clients = table.clients
-        if component is not table.component:  # the caller looked it up before the last change
+        if component is not table.component:  # the caller's is older than the last change
             if _entry(component, number) == _entry(table.component, number):
                 component = table.component
             else:
                 with self._lock:
                     clients = table.outdated.setdefault(component, {})
-        # Not under the common lock: a cluster's client connects, which may take long.
+        # Not under the common lock, because a cluster's client connects.
         with table.build_lock:
             client = clients.get(number)
             if client is not None:
@@ -359,7 +327,7 @@ class Clients:
             fields["reads_replicas"] = True
         provider = self._credential_providers.get(component.name)
         if provider is None:
-            present = partial(_present_entry, weakref.ref(self), shard, entry)
+            present = partial(_current_entry, weakref.ref(self), shard, entry)
             fields |= credentials_of(present, fields, where)
         else:
             fields["credentials"] = provider
@@ -391,7 +359,7 @@ class Clients:
         except (RedisError, RedisClusterException, OSError) as error:
             raise ShardUnavailable(
                 f"{shard} ({entry.address}) cannot be reached: {error}",
-                "start the server, or fix the entry",
+                "start the server, or correct the entry",
                 shard=str(shard),
                 error=error,
             ) from error
@@ -399,15 +367,12 @@ class Clients:
     def _with_successor(
         self, client: Any, shard: Shard, raw: bool | None, awaiting: bool, reads: bool
     ) -> Any:
-        """Have a client find the one that follows it when its server is not to be used any more.
-
-        And, unless it only ``reads`` itself, the one that reads while a move holds the shard.
-        """
+        """Let a client find its successor and, unless it only ``reads``, its reader in a move."""
         if self.topology() is not None and hasattr(client, "successor"):
             find = _asuccessor if awaiting else _successor
             client.successor = partial(find, weakref.ref(self), shard, raw, reads)
             if not reads:
-                client.reader = partial(_present_reader, weakref.ref(self), shard, awaiting)
+                client.reader = partial(_current_reader, weakref.ref(self), shard, awaiting)
         return client
 
     def _name(self, shard: Shard, epoch: int) -> str:
@@ -417,7 +382,7 @@ class Clients:
     def _policy(
         self, fields: dict[str, Any], shard: Shard, address: str, deadline: float | None
     ) -> CallPolicy:
-        """Return what bounds the calls to a server."""
+        """Return the limits on calls to a server."""
         breakers, connector = self._breakers, self._connector
         if breakers is None or fields.get("breaker", connector.breaks) is False:
             return CallPolicy.of(fields, shard, address, deadline=deadline)
@@ -435,7 +400,7 @@ class Clients:
         return CallPolicy.of(fields, shard, address, deadline=deadline, breaker=own)
 
     def _hold(self, loop: asyncio.AbstractEventLoop) -> _Held:
-        """Return what holds a new loop's clients, which are closed when it ends."""
+        """Return the table of a new loop's clients, which are closed when the loop ends."""
         self._abandon_closed_loops()
         held = self._by_loop[loop] = _Held(cleanup=_until_shutdown(weakref.ref(self)))
         with suppress(StopIteration):
@@ -443,46 +408,35 @@ class Clients:
         return held
 
     def _close_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Close the clients of the running loop at once: it may never turn again."""
+        """Close the clients of the running loop now; it may never turn again."""
         with self._lock:
             held = self._by_loop.pop(loop, None)
-            self._last_loop = _no_loop, None
+            self._last_loop = _nothing, None
         if held is not None:
             _close_now(held)
             with suppress(StopIteration):
-                held.cleanup.aclose().send(None)  # as nothing is held, it waits for nothing
+                held.cleanup.aclose().send(None)  # nothing is held, so it does not wait
 
-    def _changed_in(
-        self, loop: asyncio.AbstractEventLoop, held: _Held, component: Component
-    ) -> None:
+    def _changed_in(self, held: _Held, component: Component) -> None:
         with self._lock:
             displaced = _displaced(held.tables, component)
         _adrain(displaced)
 
     def _abandon_closed_loops(self) -> None:
-        """Close what loops left that were closed without shutting down their generators."""
+        """Close the clients of loops that were closed without shutting down their generators."""
         with self._lock:
             closed = [loop for loop in self._by_loop if loop.is_closed()]
             left = [self._by_loop.pop(loop) for loop in closed]
         _abandon(left)
 
     def after_fork(self) -> None:
-        """Forget everything, in a forked child."""
-        # A thread of the parent may have held a lock, of ours or of a pool, which would never be
-        # released here. Dropping the parent's clients closes this process's copies.
+        """Forget everything in a forked child, whose locks a thread of the parent may hold."""
         self._lock = threading.RLock()
         self._blocking = _Held()
         left = list(self._by_loop.values())
         self._by_loop = weakref.WeakKeyDictionary()
-        self._last_loop = _no_loop, None
+        self._last_loop = _nothing, None
         _abandon(left)
-
-
-def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
-    try:
-        return asyncio.get_running_loop() is loop
-    except RuntimeError:
-        return False
 
 
 def _probe(connector: Connector, fields: Mapping[str, Any]) -> None:
@@ -507,23 +461,32 @@ async def _until_shutdown(clients: weakref.ref[Clients]) -> AsyncGenerator[None,
             await alive.aclose()
 
 
-def _present_entry(found: weakref.ref[Clients], shard: Shard, entry: Entry) -> Entry:
-    """Return a shard's entry as it was read last, if it still names the same server."""
-    clients = found()
+def _alive(ref: weakref.ref[Clients]) -> tuple[Clients, Any] | None:
+    """Return the clients and their topology, while the kit exists."""
+    clients = ref()
     topology = clients.topology() if clients is not None else None
-    if topology is not None:
+    return None if clients is None or topology is None else (clients, topology)
+
+
+def _require_alive(ref: weakref.ref[Clients]) -> tuple[Clients, Any]:
+    alive = _alive(ref)
+    if alive is None:
+        raise closed_error()
+    return alive
+
+
+def _current_entry(ref: weakref.ref[Clients], shard: Shard, entry: Entry) -> Entry:
+    """Return a shard's entry as it was read last, if it still names the same server."""
+    if alive := _alive(ref):
         with suppress(ShardKitError):
-            present: Entry = topology.last_known(shard.component).entry_of(shard)
-            return present if present.address == entry.address else entry
+            latest: Entry = alive[1].last_known(shard.component).entry_of(shard)
+            return latest if latest.address == entry.address else entry
     return entry
 
 
-def _has_moved(found: weakref.ref[Clients], shard: Shard, address: str) -> bool:
-    """Whether a shard's entry names another place than it did; read again now and then."""
-    clients = found()
-    topology = clients.topology() if clients is not None else None
-    if topology is None:
-        raise closed_error()
+def _has_moved(ref: weakref.ref[Clients], shard: Shard, address: str) -> bool:
+    """Whether a shard's entry names another server than ``address``."""
+    _, topology = _require_alive(ref)
     topology.limit_age(shard.component, _MOVE_AGE, trusting=False)
     with suppress(MissingEntryError):
         entry: Entry = topology.last_known(shard.component).entry_of(shard)
@@ -531,51 +494,42 @@ def _has_moved(found: weakref.ref[Clients], shard: Shard, address: str) -> bool:
     return False
 
 
-def _present_reader(found: weakref.ref[Clients], shard: Shard, awaiting: bool) -> Any:
-    """Return the client that reads a shard which a move holds just now; None if none does."""
-    clients = found()
-    topology = clients.topology() if clients is not None else None
-    if clients is None or topology is None:
-        return None
-    with suppress(ShardKitError):
-        component = topology.last_known(shard.component)
-        which = reader_of(component, shard.number)
-        if isinstance(which, ReplicaOf):
-            return (clients.aget if awaiting else clients.get)(component, which, False)
+def _current_reader(ref: weakref.ref[Clients], shard: Shard, awaiting: bool) -> Any:
+    """Return the client that reads a shard while a move holds it; None if none does."""
+    if alive := _alive(ref):
+        clients, topology = alive
+        with suppress(ShardKitError):
+            component = topology.last_known(shard.component)
+            which = reader_of(component, shard.number)
+            if isinstance(which, ReplicaOf):
+                return (clients.aget if awaiting else clients.get)(component, which, False)
     return None
 
 
-def _successor(found: weakref.ref[Clients], shard: Shard, raw: bool | None, reads: bool) -> Client:
-    """Return the client of a shard, its component read anew."""
-    clients = found()
-    topology = clients.topology() if clients is not None else None
-    if clients is None or topology is None:
-        raise closed_error()
+def _successor(ref: weakref.ref[Clients], shard: Shard, raw: bool | None, reads: bool) -> Client:
+    """Return the client of a shard after reading its component again."""
+    clients, topology = _require_alive(ref)
     component = topology.reread(shard.component)
-    which = reader_of(component, shard.number) if reads else shard.number
-    return clients.get(component, which, raw)
+    return clients.get(component, _which(component, shard, reads), raw)
 
 
 async def _asuccessor(
-    found: weakref.ref[Clients], shard: Shard, raw: bool | None, reads: bool
+    ref: weakref.ref[Clients], shard: Shard, raw: bool | None, reads: bool
 ) -> AsyncClient:
-    """Return the awaiting client of a shard, its component read anew."""
-    clients = found()
-    topology = clients.topology() if clients is not None else None
-    if clients is None or topology is None:
-        raise closed_error()
+    """Return the awaiting client of a shard after reading its component again."""
+    clients, topology = _require_alive(ref)
     component = await topology.areread(shard.component)
-    which = reader_of(component, shard.number) if reads else shard.number
-    return clients.aget(component, which, raw)
+    return clients.aget(component, _which(component, shard, reads), raw)
+
+
+def _which(component: Component, shard: Shard, reads: bool) -> Number:
+    return reader_of(component, shard.number) if reads else shard.number
 
 
 def _current(
     tables: _ClientTables, component: Component, raw: bool | None
 ) -> tuple[_ClientTable, list[Any]]:
-    """Return the table of a component as it is now, and the clients that this displaced.
-
-    A caller who has an older version gets the table of the newer one.
-    """
+    """Return the current table of a component (a newer one, perhaps), and displaced clients."""
     key = (component.name, raw)
     old = tables.get(key)
     if old is not None and old.component.version >= component.version:
@@ -595,11 +549,7 @@ def _current(
 
 
 def _displaced(tables: _ClientTables, component: Component) -> list[Any]:
-    """Put tables for a component in the place of those of earlier versions, as far as there are.
-
-    Returns:
-        The clients that this displaced.
-    """
+    """Replace the existing tables of earlier versions of a component; return displaced clients."""
     kinds = [raw for raw in (None, False, True) if (component.name, raw) in tables]
     return [client for raw in kinds for client in _current(tables, component, raw)[1]]
 
@@ -624,7 +574,7 @@ def _name_of(component: str, number: Number) -> str:
 
 
 def _closable(client: Any) -> Any:
-    """Return what has to be closed of a client, and outlives it in a pipeline: its pool."""
+    """Return what must be closed of a client: its pool, which may outlive it in a pipeline."""
     is_cluster = isinstance(client, redis.RedisCluster | aioredis.RedisCluster)
     return client if is_cluster else client.connection_pool
 
@@ -636,7 +586,7 @@ def _drain(clients: Iterable[Any]) -> None:
 
 
 def _adrain(clients: Iterable[Any]) -> None:
-    """Have an event loop's clients drain, in the loop."""
+    """Drain an event loop's clients, in the loop."""
     for client in clients:
         closable = _closable(client)
         closable.draining = True

@@ -1,6 +1,6 @@
-"""redis-py's connections, which wait for blocking commands, and read many replies quickly.
+"""redis-py's connections, which wait for blocking commands and read many replies quickly.
 
-The timeout of a command that may block is the time it may block plus the socket timeout, unless the
+The timeout of a blocking command is the time that it may block plus the socket timeout, unless the
 entry says ``extend_blocking_timeout: false``.
 """
 
@@ -54,8 +54,10 @@ from shardkit.network.connections.redis_private import (
     transport_of,
     wants_reconnect,
 )
+from shardkit.operations.commands import Pause
 from shardkit.operations.deadlines import Deadline, DeadlineExceeded, current, within
 from shardkit.operations.forks import process
+from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.command_keys import blocking_seconds
 
 _LOST = (ConnectionError, TimeoutError, OSError)
@@ -65,8 +67,8 @@ class ServerReplacedError(ConnectionError):
     """The server refused a command because it is a replica now; its entry names another one."""
 
 
-def _nobody() -> None:
-    """Stands for the private pool of a connection that is not of one."""
+def _no_pool() -> None:
+    """The private pool of a connection that has none."""
 
 
 EXCHANGE_TIMEOUT = 60.0
@@ -75,17 +77,17 @@ _SIGNALS = signal.valid_signals()
 
 INCOMPLETE = object()
 READ_BYTES = 64 * 1024
-# Replies that are larger than that are read into buffers that are used again; strings of up to a
-# megabyte directly, as hiredis would copy them twice.
+# Larger replies are read into reused buffers; strings of up to a megabyte directly, because
+# hiredis would copy them twice.
 _BUFFER_BYTES = 1024 * 1024
-_BUFFERS: list[bytearray] = []  # those that no read is using
+_BUFFERS: list[bytearray] = []  # the unused ones
 _CLOSED = "the server closed the connection"
 
 _BLOCKING = (
     *("BLPOP", "BRPOP", "BLMOVE", "BRPOPLPUSH", "BLMPOP", "BZMPOP", "BZPOPMIN", "BZPOPMAX"),
     *("XREAD", "XREADGROUP", "WAIT", "WAITAOF"),
 )
-# The names that can block, as they may be written; whether a call does, blocking_seconds says.
+# In all spellings. Whether a call blocks, `blocking_seconds` tells.
 _MAY_BLOCK = frozenset(
     spelled
     for name in _BLOCKING
@@ -95,24 +97,14 @@ _MAY_BLOCK = frozenset(
 
 
 class ReplyLimits:
-    """Limits on the replies to what was sent at once; see docs/configuration.md.
-
-    Attributes:
-        exchange_timeout: how long they may take in all, in seconds; None for ever.
-        max_reply_bytes: how large they may be in all.
-        extend_blocking_timeout: whether a blocking command may take the time that it may block on
-            top of the socket timeout; redis-py's own may not.
-        policy: what bounds the calls to its server.
-        connecting: whether it is being connected, which is one attempt as a whole.
-        for_block: whether it is used for a command that may block.
-    """
+    """Limits on the replies to one exchange; see docs/configuration.md."""
 
     policy = NO_POLICY
     connecting = False
-    for_block = False
-    exchange_timeout: float | None = EXCHANGE_TIMEOUT
-    max_reply_bytes: int = MAX_REPLY_BYTES
-    extend_blocking_timeout = True
+    for_block = False  # whether it is used for a blocking command
+    exchange_timeout: float | None = EXCHANGE_TIMEOUT  # seconds for all replies
+    max_reply_bytes: int = MAX_REPLY_BYTES  # of all replies
+    extend_blocking_timeout = True  # for blocking commands, by the time that they may block
     _limited_parser: type[Any] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -124,7 +116,7 @@ class ReplyLimits:
         super().__init__(*args, **kwargs)
 
     def note_failure(self, error: BaseException) -> None:
-        """Have the server's breaker count that its reply did not come."""
+        """Report to the server's circuit breaker that a reply did not come."""
         waits = self.for_block or getattr(self, "_blocking_for", None) is not None
         if (
             self.policy.breaker is not None
@@ -132,59 +124,53 @@ class ReplyLimits:
             and not (waits and isinstance(error, DeadlineExceeded))
             and not has_connect_callbacks(self)
         ):
-            # One that is lost in between fails at once.
+            # A lost connection fails immediately.
             self.policy.failed(error, math.inf if isinstance(error, TimeoutError) else 0.0)
 
-    def _tell_opened(self, begun: float) -> None:
-        shard, address = str(self.policy.shard or ""), self.policy.address
-        emit(ConnectionOpened(shard, address, time.monotonic() - begun))
+    def _note_opened(self, started: float) -> None:
+        if self.policy.breaker is not None:
+            self.policy.breaker.reached()
+        if handlers:
+            shard, address = str(self.policy.shard or ""), self.policy.address
+            emit(ConnectionOpened(shard, address, time.monotonic() - started))
 
     def _tell_closed(self) -> None:
         emit(ConnectionClosed(str(self.policy.shard or ""), self.policy.address))
 
     def require_closed_breaker(self) -> None:
-        """Refuse to connect while the server's breaker is open."""
+        """Refuse to connect while the server's circuit breaker is open."""
         breaker = self.policy.breaker
         if breaker is not None and breaker.opened:
             raise breaker.error()
 
     def check_reply(self, seconds: float, size: int) -> None:
-        """Refuse replies that came for so long, or have become so large, and are not complete.
-
-        Raises:
-            TimeoutError, InvalidResponse: redis-py's.
-        """
+        """Raise redis-py's error if incomplete replies have taken too long or are too large."""
         if self.exchange_timeout is not None and seconds > self.exchange_timeout:
             raise TimeoutError(
-                f"the replies were not complete after exchange_timeout: {self.exchange_timeout} "
-                "seconds"
+                f"the replies were not complete after {self.exchange_timeout} seconds "
+                "(exchange_timeout)"
             )
         if size > self.max_reply_bytes:
             raise InvalidResponse(
-                f"the replies are larger than max_reply_bytes: {self.max_reply_bytes:,}"
+                f"the replies are larger than {self.max_reply_bytes:,} bytes (max_reply_bytes)"
             )
 
 
 class Closable(ReplyLimits):
     """A connection that another thread can close, and that stays closed with its kit.
 
-    A socket's number is given to the next that is opened, a file perhaps. So only the thread that
-    uses a connection closes its socket; another one shuts it down, and the user finds it closed.
-
-    Attributes:
-        closed: its kit is closed; it does not connect again.
-        moved_to: a connection as this one is to be from when it next connects, to another address
-            and perhaps of another kind. Only the user's thread changes this one.
-        greeting: what it says and asks first; see `shardkit.network.connections.greeting`.
-        follower: returns the private pool that lent it, or None.
-        due: how many replies to what redis-py's own code sent have not been read, and one more
-            while keys are watched. If it is released so, somebody was interrupted in between.
+    The system reuses the number of a closed socket, perhaps for a file. So only its user closes a
+    connection; other threads shut its socket down.
     """
 
-    closed = False
+    closed = False  # its kit is closed; it does not connect again
+    # Unread replies to commands of redis-py's own code, plus one while keys are watched. If there
+    # are any on release, the user was interrupted.
     due = 0
     _watches = False
-    follower: Callable[[], Any] = staticmethod(_nobody)
+    follower: Callable[[], Any] = staticmethod(_no_pool)  # the private pool that lent it
+    # What this connection becomes when its user's thread next connects it: another address, and
+    # perhaps another class.
     moved_to: Any = None
     greeting: Greeting | None = None
 
@@ -193,18 +179,18 @@ class Closable(ReplyLimits):
         super().__init__(*args, **kwargs)
 
     def shut_down(self) -> None:
-        """Have its user find the connection closed by the server, and close it on release."""
+        """Shut the socket down, as if the server had closed it; it is closed on release."""
         self.mark_for_reconnect()  # type: ignore[attr-defined]
         with self._closing:
             sock = socket_of(self)
             if isinstance(sock, socket.socket):
                 with suppress(OSError):
-                    # Not TLS's own, after which what is sent would go as it is.
+                    # Not TLS's own method, after which data would be sent unencrypted.
                     socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def disconnect(self, *args: Any, **kwargs: Any) -> None:
         """Close the connection."""
-        if self.pid != process.pid:  # type: ignore[attr-defined]  # the lock may be held for ever
+        if self.pid != process.pid:  # type: ignore[attr-defined]  # the parent may hold the lock
             super().disconnect(*args, **kwargs)  # type: ignore[misc]
             return
         with self._closing:
@@ -214,10 +200,7 @@ class Closable(ReplyLimits):
             self.due, self._watches = 0, False
 
     def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
-        """Connect, unless the kit is closed, or was meanwhile; again, as ``retry`` says.
-
-        A connection that could not be made has executed nothing.
-        """
+        """Connect, unless the kit is closed; retry as the entry's ``retry`` says."""
         if self.is_connected:  # type: ignore[attr-defined]
             return
         for retry in count(1):
@@ -234,7 +217,7 @@ class Closable(ReplyLimits):
         require_open(self)
         self.require_closed_breaker()
         self.connecting = True
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             while True:
                 become_moved(self)
@@ -250,43 +233,32 @@ class Closable(ReplyLimits):
             if self.closed and isinstance(error, _LOST):
                 raise closed_error() from error
             if not isinstance(error, DatabaseMovedError):  # the server is well
-                self.policy.failed(error, time.monotonic() - begun)
+                self.policy.failed(error, time.monotonic() - started)
             raise
         finally:
             self.connecting = False
-        if self.policy.breaker is not None:
-            self.policy.breaker.reached()
-        if handlers:
-            self._tell_opened(begun)
+        self._note_opened(started)
 
     def on_connect_check_health(self, *args: Any, **kwargs: Any) -> None:
-        """Introduce itself: redis-py's way, and with its greeting. Subscriptions follow."""
+        """Send redis-py's introduction and the greeting; subscriptions follow."""
         super().on_connect_check_health(*args, **kwargs)  # type: ignore[misc]
         if self.greeting is not None:
-            self._greet(self.greeting)
+            run_steps(self.greeting.steps(self.client_name), self._greet)  # type: ignore[attr-defined]
 
-    def _greet(self, greeting: Greeting) -> None:
-        commands = greeting.commands(self.client_name)  # type: ignore[attr-defined]
-        if not commands:
-            return
-        replies = self._replies_to(commands)
-        witnessed = greeting.heard(commands, replies)
-        if witnessed:
-            greeting.confirm(witnessed)
-        if greeting.fenced(commands, replies):
-            for pause, asked in greeting.pauses():
-                deadline = current.get()
-                if deadline is not None:
-                    deadline.require_left()
-                time.sleep(pause)
-                if not greeting.fenced(asked, self._replies_to(asked)):
-                    self._replies_to(greeting.renamed(self.client_name))  # type: ignore[attr-defined]
-                    break
-
-    def _replies_to(self, commands: list[tuple[str, ...]]) -> list[Any]:
-        self.send_packed_command(self.pack_commands(commands), check_health=False)
+    def _greet(self, need: list[tuple[str, ...]] | Pause | int) -> list[Any] | None:
+        """Carry out a step of the greeting."""
+        if isinstance(need, int):
+            self.greeting.witness.confirm(need)  # type: ignore[union-attr]
+            return None
+        if isinstance(need, Pause):
+            deadline = current.get()
+            if deadline is not None:
+                deadline.require_left()
+            time.sleep(need.seconds)
+            return None
+        self.send_packed_command(self.pack_commands(need), check_health=False)
         replies: list[Any] = []
-        for _ in commands:
+        for _ in need:
             try:
                 replies.append(self.read_response(disable_decoding=True))
             except ResponseError as refused:
@@ -294,7 +266,7 @@ class Closable(ReplyLimits):
         return replies
 
     def pack_commands(self, commands: Iterable[Any]) -> Any:
-        """Pack commands that are about to be sent."""
+        """Pack commands to be sent."""
         commands = list(commands)
         self.due += len(commands)
         if commands:
@@ -308,7 +280,7 @@ class Closable(ReplyLimits):
         super().send_command(*args, **kwargs)  # type: ignore[misc]
 
     def _note_watch(self, name: Any) -> None:
-        """Note that keys will be watched after a command that is about to be sent, or no more."""
+        """Note whether keys are watched after a command that is about to be sent."""
         if name == "WATCH" and not self._watches:
             self._watches = True
             self.due += 1
@@ -317,7 +289,7 @@ class Closable(ReplyLimits):
             self.due -= 1
 
     def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
-        """Send a command; if the kit was closed meanwhile, say that."""
+        """Send a command; raise ClosedError if the kit was closed in the meantime."""
         try:
             if current.get() is None:
                 super().send_packed_command(*args, **kwargs)  # type: ignore[misc]
@@ -332,7 +304,7 @@ class Closable(ReplyLimits):
             raise
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        """Read a reply; if the kit was closed meanwhile, say that."""
+        """Read a reply; raise ClosedError if the kit was closed in the meantime."""
         try:
             reply = super().read_response(*args, **kwargs)  # type: ignore[misc]
         except _LOST as error:
@@ -352,7 +324,7 @@ class Closable(ReplyLimits):
 
     @contextmanager
     def _kept_to_deadline(self, connects: bool = False) -> Iterator[None]:
-        """Shorten the timeouts to what the caller's deadline leaves; reading does so by itself."""
+        """Shorten the timeouts for connecting or writing to the caller's deadline."""
         deadline = current.get()
         if deadline is None or deadline.at == math.inf:
             yield
@@ -385,34 +357,26 @@ class Closable(ReplyLimits):
 
 
 class AsyncClosable(ReplyLimits):
-    """The same for awaiting connections, which belong to one event loop and need no lock.
-
-    Attributes:
-        draining: it is closed whenever it is released.
-        moved_to: a connection as this one is to be from when it next connects, to another address
-            and perhaps of another kind. Only the user's thread changes this one.
-        greeting: what it says and asks first.
-        follower: returns the private pool that lent it, or None.
-    """
+    """The same for awaiting connections, which belong to one event loop and need no lock."""
 
     closed = False
-    follower: Callable[[], Any] = staticmethod(_nobody)
+    follower: Callable[[], Any] = staticmethod(_no_pool)
     greeting: Greeting | None = None
-    draining = False
+    draining = False  # whether it is closed on release
     moved_to: Any = None
     socket_timeout: float | None
 
     def should_reconnect(self) -> bool:
-        """Whether it is to be closed before it is used again."""
+        """Whether it must be closed before the next use."""
         return self.draining or super().should_reconnect()  # type: ignore[misc]
 
     def tell_closed(self) -> None:
-        """Tell whoever listens that it is being closed, if it is connected."""
+        """Emit the event that it is being closed, if it is connected."""
         if handlers and self.is_connected:  # type: ignore[attr-defined]
             self._tell_closed()
 
     async def disconnect(self, *args: Any, **kwargs: Any) -> None:
-        """Close the connection; what was not written by now never is: its caller has been told."""
+        """Close the connection; drop unwritten data, whose sender has got an error."""
         self.tell_closed()
         transport = transport_of(self)
         if transport is not None and transport.get_write_buffer_size():
@@ -420,7 +384,7 @@ class AsyncClosable(ReplyLimits):
         await super().disconnect(*args, **kwargs)  # type: ignore[misc]
 
     async def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
-        """Connect, unless the kit is closed, or was meanwhile; again, as ``retry`` says."""
+        """Connect, unless the kit is closed; retry as the entry's ``retry`` says."""
         if self.is_connected:  # type: ignore[attr-defined]
             return
         for retry in count(1):
@@ -437,7 +401,7 @@ class AsyncClosable(ReplyLimits):
         require_open(self)
         self.require_closed_breaker()
         self.connecting = True
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             while True:
                 become_moved(self)
@@ -450,14 +414,11 @@ class AsyncClosable(ReplyLimits):
             if self.closed:
                 raise closed_error() from error
             if not isinstance(error, DatabaseMovedError):  # the server is well
-                self.policy.failed(error, time.monotonic() - begun)
+                self.policy.failed(error, time.monotonic() - started)
             raise
         finally:
             self.connecting = False
-        if self.policy.breaker is not None:
-            self.policy.breaker.reached()
-        if handlers:
-            self._tell_opened(begun)
+        self._note_opened(started)
         try:
             require_open(self)
         except ClosedError:
@@ -465,31 +426,23 @@ class AsyncClosable(ReplyLimits):
             raise
 
     async def on_connect_check_health(self, *args: Any, **kwargs: Any) -> None:
-        """Introduce itself: redis-py's way, and with its greeting. Subscriptions follow."""
+        """Send redis-py's introduction and the greeting; subscriptions follow."""
         await super().on_connect_check_health(*args, **kwargs)  # type: ignore[misc]
         if self.greeting is not None:
-            await self._greet(self.greeting)
+            await arun_steps(self.greeting.steps(self.client_name), self._greet)  # type: ignore[attr-defined]
 
-    async def _greet(self, greeting: Greeting) -> None:
-        commands = greeting.commands(self.client_name)  # type: ignore[attr-defined]
-        if not commands:
-            return
-        replies = await self._replies_to(commands)
-        witnessed = greeting.heard(commands, replies)
-        if witnessed:
-            await greeting.aconfirm(witnessed)
-        if greeting.fenced(commands, replies):
-            for pause, asked in greeting.pauses():
-                await asyncio.sleep(pause)
-                if not greeting.fenced(asked, await self._replies_to(asked)):
-                    await self._replies_to(greeting.renamed(self.client_name))  # type: ignore[attr-defined]
-                    break
-
-    async def _replies_to(self, commands: list[tuple[str, ...]]) -> list[Any]:
-        packed = self.pack_commands(commands)  # type: ignore[attr-defined]
+    async def _greet(self, need: list[tuple[str, ...]] | Pause | int) -> list[Any] | None:
+        """Carry out a step of the greeting."""
+        if isinstance(need, int):
+            await self.greeting.witness.aconfirm(need)  # type: ignore[union-attr]
+            return None
+        if isinstance(need, Pause):
+            await asyncio.sleep(need.seconds)
+            return None
+        packed = self.pack_commands(need)  # type: ignore[attr-defined]
         await self.send_packed_command(packed, check_health=False)
         replies: list[Any] = []
-        for _ in commands:
+        for _ in need:
             try:
                 replies.append(await self.read_response(disable_decoding=True))
             except ResponseError as refused:
@@ -497,15 +450,15 @@ class AsyncClosable(ReplyLimits):
         return replies
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        """Send a command, connected; if the kit was closed meanwhile, say that.
+        """Send a command; raise ClosedError if the kit was closed in the meantime.
 
-        Not by redis-py's `asyncio.wait_for`: before Python 3.12 it ignores a task's cancellation
-        that comes just when the command has been written, and a BLPOP would go on.
+        Before Python 3.12, redis-py's `asyncio.wait_for` ignores a cancellation that comes when the
+        command has just been written, and a BLPOP would continue.
         """
         try:
             try:
                 async with kept_to_deadline(self), asyncio.timeout(self.socket_timeout):
-                    with extended_timeout(self, math.inf):  # this one limits it
+                    with extended_timeout(self, math.inf):  # asyncio.timeout limits it
                         await super().send_packed_command(  # type: ignore[misc]
                             command, check_health=check_health
                         )
@@ -518,7 +471,7 @@ class AsyncClosable(ReplyLimits):
             raise
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        """Read a reply; if the kit was closed meanwhile, say that."""
+        """Read a reply; raise ClosedError if the kit was closed in the meantime."""
         try:
             if current.get() is None:
                 return await super().read_response(*args, **kwargs)  # type: ignore[misc]
@@ -538,11 +491,7 @@ class AsyncClosable(ReplyLimits):
 
 @asynccontextmanager
 async def kept_to_deadline(connection: Any = None) -> AsyncIterator[None]:
-    """Have what is awaited inside end with the caller's deadline, and its connection be closed.
-
-    Raises:
-        DeadlineExceeded: it has passed.
-    """
+    """Raise DeadlineExceeded inside when the caller's deadline passes, and close the connection."""
     deadline = current.get()
     if deadline is None or deadline.at == math.inf:
         yield
@@ -559,44 +508,44 @@ async def kept_to_deadline(connection: Any = None) -> AsyncIterator[None]:
         raise deadline.passed(time.monotonic() - started) from None
 
 
-# What a connection keeps when it moves: who uses it, and what was said about it.
-_OF_ITS_USER = frozenset(
+# Attributes that a connection keeps when it moves.
+_KEPT_ON_MOVE = frozenset(
     {"_connect_callbacks", "_closing", "closed", "encoder", "connecting", "for_block"}
 )
 
 
 def become_moved(connection: Any) -> None:
-    """Make a connection that is not connected what it is to be, before it connects."""
-    to = vars(connection).pop("moved_to", None)  # another one may come at any time
+    """Turn an unconnected connection into its ``moved_to``, before it connects."""
+    to = vars(connection).pop("moved_to", None)  # it may be set again at any time
     if to is None:
         return
     slots = [name for kind in type(to).__mro__ for name in getattr(kind, "__slots__", ())]
     state = {name: getattr(to, name) for name in (*slots, *vars(to)) if hasattr(to, name)}
     connection.__class__ = type(to)
     for name, value in state.items():
-        if name not in _OF_ITS_USER and not name.startswith("__"):
+        if name not in _KEPT_ON_MOVE and not name.startswith("__"):
             setattr(connection, name, value)
 
 
 def reraise_handlers(error: BaseException) -> None:
-    """Raise what a handler of a signal raised, as it was, if that is behind an error.
+    """Re-raise an exception from a signal handler unchanged, if it caused an error.
 
-    Otherwise the TimeoutError of somebody's alarm would be taken for the server's.
+    Otherwise the TimeoutError of a user's alarm would be mistaken for the server's.
     """
-    found: BaseException | None = error
+    cause: BaseException | None = error
     codes = None
-    while found is not None:
-        frames = [frame for frame, _ in traceback.walk_tb(found.__traceback__)]
+    while cause is not None:
+        frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
         if codes is None:
             codes = {
                 getattr(handler, "__code__", None) for handler in map(signal.getsignal, _SIGNALS)
             }
         if any(frame.f_code in codes for frame in frames):
-            raise found
-        # Only what was raised on the way to this error, not what the caller is just handling.
-        earlier = found.__context__
+            raise cause
+        # Only exceptions that led to this error, not one that the caller is handling.
+        earlier = cause.__context__
         at = earlier.__traceback__ if earlier is not None else None
-        found = earlier if at is not None and at.tb_frame in frames else None
+        cause = earlier if at is not None and at.tb_frame in frames else None
 
 
 def require_open(part: Any) -> None:
@@ -606,12 +555,12 @@ def require_open(part: Any) -> None:
 
 
 def closed_error() -> ClosedError:
-    """Return what a call gets whose kit was closed before its end."""
+    """Return the error of calls to a closed kit."""
     return ClosedError("the kit is closed", "open a new one with shardkit.connect")
 
 
 class _BlockingTimeouts(Closable):
-    """Waits for the reply of a blocking command as long as that may block."""
+    """Extends the timeout of a blocking command by the time that it may block."""
 
     socket_timeout: float | None
     _blocking_for: float | None = None
@@ -628,8 +577,8 @@ class _BlockingTimeouts(Closable):
                 self.connect()  # type: ignore[attr-defined]
             self.check_health()  # type: ignore[attr-defined]
             check_health = False
-            # Before it is sent, so that whoever changes the address sees it; and only now, because
-            # connecting and a health check have replies of their own.
+            # Set before sending, for those who change the address; but after connecting and the
+            # health check, which have replies of their own.
             self._blocking_for = blocks
             while self.moved_to is not None and self.waits():
                 self.disconnect()
@@ -638,7 +587,7 @@ class _BlockingTimeouts(Closable):
         return super().send_command(*args, check_health=check_health, **kwargs)
 
     def read_response(self, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
-        # Otherwise a Sentinel-managed connection stays open when its reader is interrupted.
+        # Otherwise a Sentinel connection stays open when its reader is interrupted.
         kwargs.setdefault("disconnect_on_error", True)
         if self._blocking_for is None:
             return super().read_response(*args, timeout=timeout, **kwargs)
@@ -650,11 +599,11 @@ class _BlockingTimeouts(Closable):
             self._blocking_for = None
 
     def waits(self) -> bool:
-        """Whether its user waits for what may never come: subscribed, or in a blocking command."""
+        """Whether its user subscribes or is in a blocking command, and may wait for ever."""
         return self._blocking_for is not None or has_connect_callbacks(self)
 
     def lose(self) -> None:
-        """Have its user find the connection lost."""
+        """Break the connection under its user."""
         self.shut_down()
 
     def round_trip(
@@ -664,7 +613,7 @@ class _BlockingTimeouts(Closable):
         return round_trip(self, data, raw, deadline, count)
 
     def is_reusable(self) -> bool:
-        """Whether it is connected, and the server has neither sent anything nor closed it."""
+        """Whether it is connected and nothing unread has arrived."""
         return is_reusable(self)
 
     def set_timeout(self, seconds: float | None) -> None:
@@ -682,21 +631,13 @@ class _FastReplies(_BlockingTimeouts):
     _parsed_socket: Any = None
 
     def read_replies(self, replies: list[Any], count: int, raw: bool, more: bool = False) -> bool:
-        """Read replies into a list until it has ``count``; errors are exceptions in it.
+        """Read replies into a list until it has ``count``; return whether some are errors.
 
-        Args:
-            replies: the list; with ``more`` it may get more than ``count``.
-            count: how many it shall have.
-            raw: whether to leave text undecoded.
-            more: whether further replies will follow.
-
-        Returns:
-            Whether there are errors among the replies read, or inside one of them.
-
-        Raises:
-            ConnectionError, TimeoutError: redis-py's; the connection is closed then.
+        Error replies are exceptions in the list. With ``more``, further replies follow, which the
+        list may get already. After redis-py's ConnectionError or TimeoutError, the connection is
+        closed.
         """
-        if self.protocol != 2:  # a push message would be taken for an answer
+        if self.protocol != 2:  # a push message would be mistaken for a reply
             return read_replies(super(), replies, count, raw)
         sock = socket_of(self)
         if sock is None:
@@ -714,7 +655,7 @@ class _FastReplies(_BlockingTimeouts):
             sock.settimeout(usual)
         if not more:
             if reply_parser.reader.has_data() or len(replies) > count:
-                self.disconnect()  # it says more than was asked for
+                self.disconnect()  # more replies than requests
             elif self.health_check_interval:
                 postpone_health_check(self, time.monotonic())
         return reply_parser.refused
@@ -722,19 +663,9 @@ class _FastReplies(_BlockingTimeouts):
     def round_trip(
         self, data: bytes, raw: bool, deadline: Deadline | None = None, count: int = 1
     ) -> tuple[list[Any], bool]:
-        """Send a few packed commands; return the replies, and whether errors are among them.
+        """Send a few packed commands; return the replies, and whether some are errors.
 
-        In one pass: what `send_packed_command` and `read_replies` do, without what is only of use
-        to many.
-
-        Args:
-            data: the commands.
-            raw: whether to leave text undecoded.
-            deadline: by when the replies have to be there.
-            count: how many commands there are.
-
-        Raises:
-            ConnectionError, TimeoutError: redis-py's; the connection is closed then.
+        The fast path: `send_packed_command` and `read_replies` in one pass.
         """
         sock = socket_of(self)
         if (
@@ -777,7 +708,7 @@ class _FastReplies(_BlockingTimeouts):
         if deadline is not None:
             sock.settimeout(self.socket_timeout)
         if reply_parser.reader.has_data():
-            self.disconnect()  # it says more than was asked for
+            self.disconnect()  # more replies than requests
         return replies, reply_parser.refused
 
     def _parser_on(self, sock: Any) -> ReplyParser:
@@ -788,7 +719,7 @@ class _FastReplies(_BlockingTimeouts):
     def _close_and_raise(
         self, error: BaseException, deadline: Deadline | None, started: float
     ) -> None:
-        """Close the connection; raise redis-py's error in place of the socket's."""
+        """Close the connection; raise redis-py's error instead of the socket's."""
         self.disconnect()
         reraise_handlers(error)
         if self.closed and isinstance(error, _LOST):
@@ -798,20 +729,20 @@ class _FastReplies(_BlockingTimeouts):
             and isinstance(error, BuiltinTimeoutError | BlockingIOError)
             and deadline.left() <= 0
         ):
-            found: Exception = deadline.passed(time.monotonic() - started)
+            failure: Exception = deadline.passed(time.monotonic() - started)
         elif isinstance(error, BuiltinTimeoutError):
-            found = TimeoutError(f"Timeout talking to {address_of(self)}")
+            failure = TimeoutError(f"no reply in time from {address_of(self)}")
         elif isinstance(error, OSError):
-            found = ConnectionError(f"{error} while talking to {address_of(self)}")
+            failure = ConnectionError(f"lost the connection to {address_of(self)}: {error}")
         else:
             if isinstance(error, _LOST):
                 self.note_failure(error)
             return
-        self.note_failure(found)
-        raise found from None
+        self.note_failure(failure)
+        raise failure from None
 
     def is_reusable(self) -> bool:
-        """Whether it is connected, and the server has neither sent anything nor closed it."""
+        """Whether it is connected and nothing unread has arrived."""
         sock = socket_of(self)
         if sock is None or wants_reconnect(self):
             return False
@@ -825,25 +756,19 @@ class _FastReplies(_BlockingTimeouts):
 
 
 def _poller(sock: Any) -> Callable[[float], Any]:
-    """Return what tells whether there is anything to read, given how long to wait."""
+    """Return a function that waits for something to read, and tells whether there is."""
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(sock, select.POLLIN)
         return poll.poll
-    # eventlet takes `select.poll` away, and Windows has none.
+    # eventlet removes `select.poll`, and Windows has none.
     selector = selectors.SelectSelector()
     selector.register(sock, selectors.EVENT_READ)
     return selector.select
 
 
 class _Receiver:
-    """Receives the replies to what was just sent, within the limits of their connection.
-
-    Args:
-        connection: the connection.
-        sock: its socket.
-        deadline: by when the replies have to be there.
-    """
+    """Receives the replies of one exchange, within the limits of the connection."""
 
     __slots__ = ("_connection", "_deadline", "_size", "_socket", "_started", "_usual")
 
@@ -858,7 +783,7 @@ class _Receiver:
     def _before(self) -> None:
         if self._size:
             self._connection.check_reply(time.monotonic() - self._started, self._size)
-        if self._deadline is not None:  # what has come already is read even if it has passed
+        if self._deadline is not None:  # data that has arrived is read even if it has passed
             self._socket.settimeout(self._deadline.shorten(self._usual))
 
     def _after(self, received: int) -> None:
@@ -874,12 +799,12 @@ class _Receiver:
         return data
 
     def feed(self, reader: Any) -> None:
-        """Give hiredis some bytes; more at a time if there are many."""
+        """Give hiredis some bytes; more at a time for large replies."""
         if self._size < READ_BYTES:
             reader.feed(self.some())
             return
         self._before()
-        buffer = _take_buffer()
+        buffer = _get_buffer()
         received = self._socket.recv_into(buffer)
         self._after(received)
         reader.feed(buffer, 0, received)
@@ -889,13 +814,13 @@ class _Receiver:
         """Read replies into a list as long as they are large strings; return what follows."""
         while len(replies) < count:
             data = self.some()
-            header, _, begun = data[:16].partition(b"\r\n")
-            if header[:1] != b"$" or not begun or not header[1:].isdigit():
+            header, _, rest = data[:16].partition(b"\r\n")
+            if header[:1] != b"$" or not rest or not header[1:].isdigit():
                 return data
             length, have = int(header[1:]), len(data) - len(header) - 2
             if not READ_BYTES <= length <= _BUFFER_BYTES - 2:
                 return data
-            buffer = _take_buffer()
+            buffer = _get_buffer()
             with memoryview(buffer) as view:
                 view[:have] = memoryview(data)[len(header) + 2 :]
                 while have < length + 2:  # not a byte of the next reply
@@ -910,13 +835,12 @@ class _Receiver:
         return b""
 
 
-def _take_buffer() -> bytearray:
+def _get_buffer() -> bytearray:
     try:
         return _BUFFERS.pop()
     except IndexError:
-        # glibc gives what was freed back to the system as soon as it is twice the largest block
-        # that was freed before, and getting it again costs as much as reading it. After one of
-        # 8 MiB, the pages of files that are read are not given back each time.
+        # glibc returns freed memory to the system once it is twice the largest block freed before,
+        # and getting it again costs as much as reading the reply. Freeing 8 MiB once prevents that.
         freed = bytes(2**23)
         del freed
         return bytearray(_BUFFER_BYTES)
@@ -926,12 +850,12 @@ class ReplyParser:
     """Parses the replies on a connection.
 
     Attributes:
-        poll: tells whether there is anything to read.
+        poll: waits for something to read.
         reader: hiredis' parser; returns INCOMPLETE while a reply is not complete.
         gets_decoded: returns the next reply, decoded as the connection is configured.
         gets_raw: returns the next reply as bytes.
         refused: set when a reply is an error or contains one, so that replies need no inspection.
-        unusable: set when an error says that this is not, or no longer, the server to talk to.
+        unusable: set when an error means that this server must not be used (any more).
     """
 
     __slots__ = (
@@ -958,7 +882,7 @@ class ReplyParser:
             self.gets_decoded = self._decoded
 
     def _decoded(self) -> Any:
-        """Return the next reply; one that cannot be decoded is an error, and the next follows."""
+        """Return the next reply, or the error that it cannot be decoded."""
         try:
             return self.reader.gets()
         except UnicodeDecodeError as error:
@@ -968,7 +892,7 @@ class ReplyParser:
     def _error(self, text: str) -> Exception:
         try:
             error: Exception = self._parse_error(text)
-        except (ValueError, LookupError):  # a script's own, which is called MOVED but is none
+        except (ValueError, LookupError):  # a script's own error that is named MOVED
             error = ResponseError(text)
         self.refused = True
         if isinstance(error, ReadOnlyError | ConnectionError):
@@ -983,40 +907,38 @@ class ReplyParser:
         decode: bool,
         more: bool,
     ) -> None:
-        """Read replies into a list; see `_Direct.read_replies`."""
+        """Read replies into a list; see `_FastReplies.read_replies`."""
         reader, gets = self.reader, self.gets_decoded if decode else self.gets_raw
         missing = count - len(replies)
         mid_batch, self._mid_batch = self._mid_batch, more
         if missing <= 0:
             return
-        begun = b""
+        rest = b""
         if not (more or mid_batch or gets == self._decoded):
-            begun = receiver.large_strings(replies, count)
+            rest = receiver.large_strings(replies, count)
             missing = count - len(replies)
             if not missing:
                 return
-        # Not as one list if a reply may have been read in part. The reader does not tell: between
+        # Not as one list if part of a reply may have been read. The reader does not tell: between
         # two elements of an array it has no data either.
         if missing == 1 or more or mid_batch or gets == self._decoded:
-            reader.feed(begun)
-            replies.extend(
-                iter(gets, INCOMPLETE)
-            )  # all that is there, without a step of Python each
+            reader.feed(rest)
+            replies.extend(iter(gets, INCOMPLETE))  # all complete ones, without a Python loop
             while len(replies) < count:
                 receiver.feed(reader)
                 replies.extend(iter(gets, INCOMPLETE))
             return
         reader.feed(b"*%d\r\n" % missing)  # with this header, hiredis builds the list
-        reader.feed(begun)
-        found = gets()
-        while found is INCOMPLETE:
+        reader.feed(rest)
+        together = gets()
+        while together is INCOMPLETE:
             receiver.feed(reader)
-            found = gets()
-        replies += found
+            together = gets()
+        replies += together
 
 
 class _AsyncBlockingTimeouts(AsyncClosable):
-    """The same for awaiting connections, whose ``timeout`` argument means something else."""
+    """Extends the timeout of a blocking command, for awaiting connections."""
 
     socket_timeout: float | None
     _limited_parser = AsyncLimitedParser
@@ -1061,21 +983,21 @@ class _AsyncBlockingTimeouts(AsyncClosable):
             self._blocking_for = None
 
     def waits(self) -> bool:
-        """Whether its user waits for what may never come: subscribed, or in a blocking command."""
+        """Whether its user subscribes or is in a blocking command, and may wait for ever."""
         return self._blocking_for is not None or has_connect_callbacks(self)
 
     def lose(self) -> None:
-        """Have its user find the connection lost."""
+        """Break the connection under its user."""
         if self.transport is not None:
             self.transport.abort()
 
     @property
     def transport(self) -> Any:
-        """The asyncio transport, for whoever has checked the connection out."""
+        """The asyncio transport."""
         return transport_of(self)
 
     def reply_parser(self) -> ReplyParser:
-        """Return the parser of what the transport receives."""
+        """Return the parser for data from the transport."""
         transport = self.transport
         if self._reply_parser is None or self._parsed_socket is not transport:
             sock = transport.get_extra_info("socket")
@@ -1084,10 +1006,7 @@ class _AsyncBlockingTimeouts(AsyncClosable):
         return self._reply_parser
 
     def is_reusable(self) -> bool:
-        """Whether it is connected, and the server has neither sent anything nor closed it.
-
-        What came may lie with redis-py or, not seen yet by the event loop, in the socket.
-        """
+        """Whether it is connected and nothing unread has arrived, in redis-py or in the socket."""
         transport = self.transport
         if transport is None or transport.is_closing() or self.should_reconnect():
             return False
@@ -1103,10 +1022,9 @@ def timeout_for(blocks: float, socket_timeout: float | None) -> float | None:
 
 @contextmanager
 def extended_timeout(connection: Any, blocks: float) -> Iterator[None]:
-    """Extend an awaiting connection's timeout for a command that may block for so many seconds.
+    """Extend an awaiting connection's timeout for a command that may block for ``blocks`` seconds.
 
-    Not by the ``timeout`` of read_response: when that is over, redis-py returns None, and the reply
-    would be lost.
+    After the ``timeout`` of read_response, redis-py would return None, and the reply would be lost.
     """
     usual = connection.socket_timeout
     connection.socket_timeout = timeout_for(blocks, usual)
@@ -1120,11 +1038,11 @@ def _blocking_seconds(args: Sequence[Any]) -> float | None:
     try:
         return blocking_seconds(args)
     except RoutingError:
-        return None  # the server will say what is wrong
+        return None  # the server will refuse it
 
 
 def is_reusable(connection: Any) -> bool:
-    """Whether a connection like redis-py's is connected, and the server has sent nothing."""
+    """Whether a connection like redis-py's is connected and nothing unread has arrived."""
     connected = getattr(connection, "is_connected", True)
     return connected and not connection.should_reconnect() and not connection.can_read()
 
@@ -1132,11 +1050,7 @@ def is_reusable(connection: Any) -> bool:
 def round_trip(
     connection: Any, data: bytes, raw: bool, deadline: Deadline | None = None, count: int = 1
 ) -> tuple[list[Any], bool]:
-    """Send a few packed commands; return the replies, and whether errors may be among them.
-
-    Raises:
-        ConnectionError, TimeoutError: redis-py's.
-    """
+    """Send a few packed commands; return the replies, and whether some may be errors."""
     replies: list[Any] = []
     with within(deadline or current.get()):
         connection.send_packed_command((data,))
@@ -1152,11 +1066,7 @@ def read_replies_of(connection: Any) -> Callable[..., bool]:
 def read_replies(
     connection: Any, replies: list[Any], count: int, raw: bool, more: bool = False
 ) -> bool:
-    """Do what `_Direct.read_replies` does, for any connection like redis-py's.
-
-    Raises:
-        ConnectionError, TimeoutError: redis-py's.
-    """
+    """Do what `_FastReplies.read_replies` does, for any connection like redis-py's."""
     refused = False
     read = connection.read_response
     while len(replies) < count:
@@ -1164,49 +1074,49 @@ def read_replies(
             reply = read(disable_decoding=raw)
         except ResponseError as error:
             reply = error
-        # An array may contain an error; the caller inspects it.
+        # An array may contain an error.
         refused = refused or isinstance(reply, Exception | list)
         replies.append(reply)
     return refused
 
 
 class TcpConnection(_FastReplies, redis.Connection):
-    """redis-py's TCP connection, which waits for blocking commands."""
+    """redis-py's TCP connection."""
 
 
 class TlsConnection(_FastReplies, redis.SSLConnection):
-    """redis-py's TLS connection, which waits for blocking commands."""
+    """redis-py's TLS connection."""
 
     _is_plain_tcp = False
 
 
 class UnixConnection(_FastReplies, redis.UnixDomainSocketConnection):
-    """redis-py's Unix socket connection, which waits for blocking commands."""
+    """redis-py's Unix socket connection."""
 
 
 class SentinelConnection(_BlockingTimeouts, sentinel.SentinelManagedConnection):
-    """redis-py's Sentinel-managed connection, which waits for blocking commands."""
+    """redis-py's Sentinel-managed connection."""
 
 
 class SentinelTlsConnection(_BlockingTimeouts, sentinel.SentinelManagedSSLConnection):
-    """redis-py's Sentinel-managed TLS connection, which waits for blocking commands."""
+    """redis-py's Sentinel-managed TLS connection."""
 
 
 class AsyncTcpConnection(_AsyncBlockingTimeouts, aioredis.Connection):
-    """The awaiting TCP connection, which waits for blocking commands."""
+    """The awaiting TCP connection."""
 
 
 class AsyncTlsConnection(_AsyncBlockingTimeouts, aioredis.SSLConnection):
-    """The awaiting TLS connection, which waits for blocking commands."""
+    """The awaiting TLS connection."""
 
 
 class AsyncUnixConnection(_AsyncBlockingTimeouts, aioredis.UnixDomainSocketConnection):
-    """The awaiting Unix socket connection, which waits for blocking commands."""
+    """The awaiting Unix socket connection."""
 
 
 class AsyncSentinelConnection(_AsyncBlockingTimeouts, aiosentinel.SentinelManagedConnection):
-    """The awaiting Sentinel-managed connection, which waits for blocking commands."""
+    """The awaiting Sentinel-managed connection."""
 
 
 class AsyncSentinelTlsConnection(_AsyncBlockingTimeouts, aiosentinel.SentinelManagedSSLConnection):
-    """The awaiting Sentinel-managed TLS connection, which waits for blocking commands."""
+    """The awaiting Sentinel-managed TLS connection."""

@@ -1,4 +1,4 @@
-"""Builds redis-py clients for entries: the one place that knows how."""
+"""Builds redis-py clients for entries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 import redis.asyncio as aioredis
@@ -42,8 +42,8 @@ from shardkit.network.connections.redis_private import learn_slots, set_connecti
 SOCKET_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 5.0
 
-# The fields of an entry that every kind of connection takes as they are, and their defaults. They
-# are given always: libraries look for them among a pool's arguments.
+# Fields that every connection gets unchanged, with their defaults. They are always passed, because
+# libraries look for them among a pool's arguments.
 _COMMON: dict[str, Any] = {
     "db": 0,
     "username": None,
@@ -54,22 +54,19 @@ _COMMON: dict[str, Any] = {
     "encoding_errors": "strict",
     "decode_responses": False,
 }
-
-
-# What our connections take and redis-py's do not.
+# Arguments of our connections that redis-py's do not have.
 _LIMITS = ("exchange_timeout", "max_reply_bytes", "extend_blocking_timeout")
-# redis-py's BlockingConnectionPool's.
-BLOCKING_POOL_SIZE, BLOCKING_POOL_TIMEOUT = 50, 20.0
-# What a cluster's client itself wants to know of its connections.
-_ASKED_OF_CLUSTERS = (
+BLOCKING_POOL_SIZE, BLOCKING_POOL_TIMEOUT = 50, 20.0  # as in redis-py's BlockingConnectionPool
+# Connection arguments that a cluster's client takes itself.
+_OF_CLUSTER_CLIENTS = (
     *("protocol", "decode_responses", "encoding", "encoding_errors", "max_connections"),
 )
 
 
 class ClusterClient(redis.RedisCluster):
-    """redis-py's cluster client, which says so when its kit is closed under a call.
+    """redis-py's cluster client, which raises ClosedError when its kit closes during a call.
 
-    One that a holder has closed learns the cluster anew: others who share it go on.
+    After one holder has closed it, it discovers the cluster again, because others share it.
     """
 
     closed = False
@@ -82,24 +79,20 @@ class ClusterClient(redis.RedisCluster):
                 learn_slots(self)
             with watched(self.policy, (args,)):
                 return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
-        except Exception:  # redis-py finds nodes without connections, and others
+        except Exception:  # closing a kit makes redis-py raise several kinds
             require_open(self)
             raise
 
 
 class AsyncClusterClient(aioredis.RedisCluster):
-    """redis-py's awaiting cluster client; a command waits until it has learnt the cluster.
+    """redis-py's awaiting cluster client; commands wait until it has discovered the cluster.
 
-    redis-py's own lets commands pass as soon as the nodes are known, while what it still learns
-    over the same connections replaces these: of many tasks that began together, some failed. This
-    one can also drain, and stays closed with its kit.
-
-    Attributes:
-        connection_class: of this client alone; tells all its connections that they drain, or that
-            the kit is closed.
+    redis-py's own lets commands pass as soon as the nodes are known, and then replaces their
+    connections while it learns more, so that some of many concurrent tasks failed. This one can
+    also drain, and stays closed with its kit.
     """
 
-    connection_class: Any
+    connection_class: Any  # of this client alone; carries its state to all its connections
     policy = NO_POLICY
 
     @property
@@ -132,27 +125,20 @@ class AsyncClusterClient(aioredis.RedisCluster):
         try:
             return await super().initialize(*args, **kwargs)
         except RedisClusterException:
-            require_open(self)  # it may have been closed meanwhile
+            require_open(self)  # the kit may have been closed in the meantime
             raise
 
     def __del__(self, *_: Any) -> None:
-        """Nothing: a client that drained has no connections, and the nodes warn of others."""
+        """Do nothing: a drained client has no connections, and nodes warn of open ones."""
 
 
 class Connector:
-    """Builds redis-py clients for entries.
+    """Builds redis-py clients for entries: of the given classes, or subclasses of redis-py's.
 
     `shardkit.testing.fakes.servers` replaces it to build clients of in-memory servers.
-
-    Args:
-        blocking_class: what blocking clients are, `redis.Redis` or a subclass.
-        awaiting_class: what awaiting clients are, `redis.asyncio.Redis` or a subclass.
-
-    Attributes:
-        breaks: whether servers have breakers unless their entries say ``breaker: false``.
     """
 
-    breaks = True
+    breaks = True  # whether servers have circuit breakers unless their entries disable them
 
     def __init__(
         self,
@@ -163,52 +149,21 @@ class Connector:
         self._awaiting_class = awaiting_class
 
     def node_classes(self, fields: Mapping[str, Any]) -> tuple[type[Any], type[Any], type[Any]]:
-        """Return what connects to a cluster's nodes, its pools, and what awaits connections."""
+        """Return the classes of a cluster's connections and pools, and of awaiting connections."""
         if fields.get("ssl"):
             return TlsConnection, Pool, AsyncTlsConnection
         return TcpConnection, Pool, AsyncTcpConnection
 
     def blocking(self, fields: Mapping[str, Any]) -> redis.Redis | redis.RedisCluster:
-        """Return a blocking client; connects only for a cluster, whose nodes it must learn.
+        """Return a blocking client; connects only to a cluster, to discover its nodes.
 
-        Args:
-            fields: an entry's fields, references resolved (`Entry.resolved`); in ``credentials``
-                and ``sentinel_credentials`` may be redis-py's providers, asked at each connect.
+        ``fields`` are an entry's, resolved (`Entry.resolved`). ``credentials`` and
+        ``sentinel_credentials`` may be redis-py's providers, asked at each connect.
         """
         common = _common(fields, Retry)
         if fields.get("cluster"):
             return _cluster(fields, common, *self.node_classes(fields)[:2])
-        pool: Pool | SentinelPool
-        if "sentinel" in fields:
-            asked = fields["sentinel"]
-            manager = sentinel.Sentinel([])  # type: ignore[no-untyped-call]
-            to_sentinels = _to_sentinels(fields, asked, Retry)
-            pools = [
-                Pool(host=host, port=port, **to_sentinels) for host, port in asked["sentinels"]
-            ]
-            for each in pools:
-                each.credentials = fields.get("sentinel_credentials")
-            manager.sentinels = [redis.Redis(connection_pool=each) for each in pools]
-            pool = SentinelPool(
-                asked["service"],
-                manager,
-                connection_class=SentinelTlsConnection if fields.get("ssl") else SentinelConnection,
-                **common,
-                **_network(fields),
-            )
-        elif "unix_socket_path" in fields:
-            pool = Pool(connection_class=UnixConnection, path=fields["unix_socket_path"], **common)
-        else:
-            pool = Pool(
-                connection_class=TlsConnection if fields.get("ssl") else TcpConnection,
-                host=fields.get("host", "localhost"),
-                port=fields.get("port", DEFAULT_PORT),
-                **common,
-                **_network(fields),
-            )
-        pool.credentials = fields.get("credentials")
-        _bound(pool, fields)
-        return self._blocking_class(connection_pool=pool)
+        return self._blocking_class(connection_pool=_pool(fields, common, _BLOCKING))
 
     def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
         """Return an awaiting client; connects when it is first used."""
@@ -226,7 +181,7 @@ class Connector:
             base: Any = self.node_classes(fields)[2]
 
             class AsyncNodeConnection(base):  # type: ignore[misc]
-                """Of this cluster alone, as its attributes are those of all its connections."""
+                """The connections of this cluster, whose class attributes they share."""
 
                 def __init__(self, **given: Any) -> None:
                     super().__init__(**given)
@@ -240,41 +195,74 @@ class Connector:
             cluster.connection_class = AsyncNodeConnection
             cluster.policy = policy
             return cluster
-        pool: AsyncPool | AsyncSentinelPool
-        if "sentinel" in fields:
-            asked = fields["sentinel"]
-            manager = aiosentinel.Sentinel([])  # type: ignore[no-untyped-call]
-            to_sentinels = _to_sentinels(fields, asked, AsyncRetry)
-            tls = fields.get("ssl")
-            to_sentinels["connection_class"] = AsyncTlsConnection if tls else AsyncTcpConnection
-            pools = [
-                AsyncPool(host=host, port=port, **to_sentinels) for host, port in asked["sentinels"]
-            ]
-            for each in pools:
-                each.credentials = fields.get("sentinel_credentials")
-            manager.sentinels = [aioredis.Redis(connection_pool=each) for each in pools]
-            pool = AsyncSentinelPool(
-                asked["service"],
-                manager,
-                connection_class=AsyncSentinelTlsConnection if tls else AsyncSentinelConnection,
-                **common,
-                **_network(fields),
-            )
-        elif "unix_socket_path" in fields:
-            path = fields["unix_socket_path"]
-            pool = AsyncPool(connection_class=AsyncUnixConnection, path=path, **common)
-        else:
-            pool = AsyncPool(
-                connection_class=AsyncTlsConnection if fields.get("ssl") else AsyncTcpConnection,
-                host=fields.get("host", "localhost"),
-                port=fields.get("port", DEFAULT_PORT),
-                **common,
-                **_network(fields),
-            )
-        pool.credentials = fields.get("credentials")
-        _bound(pool, fields)
+        pool = _pool(fields, common, _AWAITING)
         pool.as_redis_py = not fields.get("multiplex", True)
         return self._awaiting_class(connection_pool=pool)
+
+
+class _Classes(NamedTuple):
+    """What the pools of one face are made of."""
+
+    retry: Any
+    client: Any
+    sentinel: Any
+    pool: Any
+    sentinel_pool: Any
+    tcp: Any
+    tls: Any
+    unix: Any
+    sentinel_tcp: Any
+    sentinel_tls: Any
+
+
+_BLOCKING = _Classes(
+    *(Retry, redis.Redis, sentinel.Sentinel, Pool, SentinelPool),
+    *(TcpConnection, TlsConnection, UnixConnection, SentinelConnection, SentinelTlsConnection),
+)
+_AWAITING = _Classes(
+    *(AsyncRetry, aioredis.Redis, aiosentinel.Sentinel, AsyncPool, AsyncSentinelPool),
+    *(AsyncTcpConnection, AsyncTlsConnection, AsyncUnixConnection),
+    *(AsyncSentinelConnection, AsyncSentinelTlsConnection),
+)
+
+
+def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) -> Any:
+    """Return the pool of an entry that is not a cluster."""
+    tls = fields.get("ssl")
+    if "sentinel" in fields:
+        asked = fields["sentinel"]
+        to_sentinels = {  # the entry's timeouts and TLS, credentials of their own
+            "connection_class": classes.tls if tls else classes.tcp,
+            "socket_timeout": fields.get("socket_timeout", SOCKET_TIMEOUT),
+            "protocol": 2,
+            "retry": classes.retry(NoBackoff(), 0),
+            "driver_info": driver_info(),
+            **_network(fields),
+            **{name: asked[name] for name in ("username", "password") if name in asked},
+        }
+        manager = classes.sentinel([])
+        for host, port in asked["sentinels"]:
+            to_sentinel = classes.pool(host=host, port=port, **to_sentinels)
+            to_sentinel.credentials = fields.get("sentinel_credentials")
+            manager.sentinels.append(classes.client(connection_pool=to_sentinel))
+        kind = classes.sentinel_tls if tls else classes.sentinel_tcp
+        pool = classes.sentinel_pool(
+            asked["service"], manager, connection_class=kind, **common, **_network(fields)
+        )
+    elif "unix_socket_path" in fields:
+        path = fields["unix_socket_path"]
+        pool = classes.pool(connection_class=classes.unix, path=path, **common)
+    else:
+        pool = classes.pool(
+            connection_class=classes.tls if tls else classes.tcp,
+            host=fields.get("host", "localhost"),
+            port=fields.get("port", DEFAULT_PORT),
+            **common,
+            **_network(fields),
+        )
+    pool.credentials = fields.get("credentials")
+    _bound(pool, fields)
+    return pool
 
 
 def _cluster(
@@ -289,14 +277,13 @@ def _cluster(
     retry, own = options["retry"], _without(_without(options, "retry"), "max_connections")
 
     class NodeConnection(connection):  # type: ignore[misc]
-        # The options go here: of those that are given to the cluster it drops some in silence.
+        # The cluster client silently drops some options, so they are passed here.
         def __init__(self, **given: Any) -> None:
             super().__init__(**{**given, **own})
             self.credential_provider = fields.get("credentials")
             self.policy = policy.of_node(self.host, self.port)
 
     class NodePool(pool):  # type: ignore[misc]
-        # Of nodes that become known later as well.
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             where = self.connection_kwargs
@@ -310,13 +297,13 @@ def _cluster(
             type(self).closed = type(self).draining = True
             super().close_for_good()
 
-    # Only a cluster by URL looks at the classes of pool and connection.
+    # Only a cluster given by URL uses the classes of pool and connection.
     client = ClusterClient(
         url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
         retry=retry,
         connection_pool_class=NodePool,
         connection_class=NodeConnection,
-        **{name: options[name] for name in _ASKED_OF_CLUSTERS if name in options},
+        **{name: options[name] for name in _OF_CLUSTER_CLIENTS if name in options},
         **_replicas_of(fields),
     )
     client.policy = policy
@@ -324,14 +311,14 @@ def _cluster(
 
 
 def _replicas_of(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What a cluster's client is told that sends reads to the replicas of their slots, in turn."""
+    """Return the arguments that make a cluster's client read from replicas in turn."""
     if not fields.get("reads_replicas"):
         return {}
     return {"load_balancing_strategy": LoadBalancingStrategy.ROUND_ROBIN_REPLICAS}
 
 
 def _bound(pool: Any, fields: Mapping[str, Any]) -> None:
-    """Have a pool keep to the policy of its server, and its callers wait if the entry says so."""
+    """Give a pool its server's policy, and its callers' waiting time from ``blocking_pool``."""
     if "blocking_pool" in fields:
         pool.wait_seconds = fields["blocking_pool"].get("timeout", BLOCKING_POOL_TIMEOUT)
     pool.policy = fields.get("policy", NO_POLICY)
@@ -341,16 +328,16 @@ def _bound(pool: Any, fields: Mapping[str, Any]) -> None:
 
 @cache
 def driver_info() -> DriverInfo:
-    """Return how our connections introduce themselves, as ``CLIENT LIST`` shows it.
+    """Return the library name and version that ``CLIENT LIST`` shows.
 
-    Without it redis-py looks its own version up among the installed packages for every connection,
-    which takes longer than to connect.
+    Without it, redis-py looks up its own version for every connection, which takes longer than
+    connecting.
     """
     return DriverInfo().add_upstream_driver("shardkit", version("shardkit"))
 
 
 def _common(fields: Mapping[str, Any], retry: type[Any]) -> dict[str, Any]:
-    """What every kind of connection takes."""
+    """Return the arguments of every kind of connection."""
     retries = fields.get("retries", 0)
     backoff = ExponentialWithJitterBackoff(base=0.05, cap=1) if retries else NoBackoff()
     if "blocking_pool" in fields:
@@ -367,7 +354,7 @@ def _common(fields: Mapping[str, Any], retry: type[Any]) -> dict[str, Any]:
 
 
 def _network(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What connections over a network take, TLS or not."""
+    """Return the arguments of connections over a network."""
     taken = {
         "socket_connect_timeout": fields.get("socket_connect_timeout", CONNECT_TIMEOUT),
         "socket_keepalive": fields.get("socket_keepalive", True),
@@ -380,21 +367,6 @@ def _network(fields: Mapping[str, Any]) -> dict[str, Any]:
         if "ssl_min_version" in taken:
             taken["ssl_min_version"] = getattr(ssl.TLSVersion, taken["ssl_min_version"])
     return taken
-
-
-def _to_sentinels(
-    fields: Mapping[str, Any], asked: Mapping[str, Any], retry: type[Any]
-) -> dict[str, Any]:
-    """How to connect to the Sentinels themselves: the entry's timeouts and TLS, own credentials."""
-    return {
-        "connection_class": TlsConnection if fields.get("ssl") else TcpConnection,
-        "socket_timeout": fields.get("socket_timeout", SOCKET_TIMEOUT),
-        "protocol": 2,
-        "retry": retry(NoBackoff(), 0),
-        "driver_info": driver_info(),
-        **_network(fields),
-        **{name: asked[name] for name in ("username", "password") if name in asked},
-    }
 
 
 def _without(values: dict[str, Any], name: str) -> dict[str, Any]:

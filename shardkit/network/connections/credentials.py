@@ -1,9 +1,9 @@
-"""Credentials that change: of the environment, a file or the application, at each connect.
+"""Credentials that may change: from the environment, a file or the application.
 
-redis-py asks a connection's ``credential_provider`` whenever it connects. That of an entry asks for
-the present entry of the same server, and reads the environment and the file that it names: so
-whoever holds a client goes on when a password is rotated. A provider of tokens that expire is given
-in Python, for a component (``connect(…, credential_providers={…})``).
+redis-py asks a connection's ``credential_provider`` at each connect. That of an entry looks up the
+current entry of the same server, and reads the environment and the file that it names. So clients
+stay usable when a password is rotated. For tokens that expire, pass a provider for the component
+(``connect(…, credential_providers={…})``).
 """
 
 from __future__ import annotations
@@ -17,16 +17,10 @@ from shardkit.config.entry import Entry
 
 
 class EntryCredentials(CredentialProvider):
-    """What an entry says as user and password, its references read anew each time.
+    """The user and password of the current entry, or of its field ``part`` (``sentinel``)."""
 
-    Args:
-        present: returns the entry as it is now.
-        where: the key that it came from, for error messages.
-        part: the field whose credentials these are, ``sentinel``; empty for the entry's own.
-    """
-
-    def __init__(self, present: Callable[[], Entry], where: str, part: str = "") -> None:
-        self._present = present
+    def __init__(self, current: Callable[[], Entry], where: str, part: str = "") -> None:
+        self._current = current
         self._where = where
         self._part = part
 
@@ -34,9 +28,9 @@ class EntryCredentials(CredentialProvider):
         """Return the user, if one is named, and the password.
 
         Raises:
-            ConfigError: a reference is not in the environment any more.
+            ConfigError: a reference is no longer in the environment.
         """
-        fields: dict[str, Any] = self._present().resolved(self._where)
+        fields: dict[str, Any] = self._current().resolved(self._where)
         if self._part:
             fields = fields[self._part]
         user, password = fields.get("username"), fields.get("password") or ""
@@ -44,22 +38,13 @@ class EntryCredentials(CredentialProvider):
 
 
 def credentials_of(
-    present: Callable[[], Entry], fields: dict[str, Any], where: str
+    current: Callable[[], Entry], fields: dict[str, Any], where: str
 ) -> dict[str, Any]:
-    """Return what to add to an entry's resolved fields for its credentials.
-
-    Args:
-        present: returns the entry as it is now.
-        fields: its resolved fields.
-        where: the key that it came from, for error messages.
-
-    Returns:
-        ``credentials``, and ``sentinel_credentials`` for those that the Sentinels ask for.
-    """
-    found: dict[str, Any] = {}
+    """Return the providers for an entry's resolved fields: for the server and for Sentinels."""
+    providers: dict[str, Any] = {}
     if fields.get("username") or fields.get("password"):
-        found["credentials"] = EntryCredentials(present, where)
+        providers["credentials"] = EntryCredentials(current, where)
     sentinel = fields.get("sentinel", {})
     if sentinel.get("username") or sentinel.get("password"):
-        found["sentinel_credentials"] = EntryCredentials(present, where, "sentinel")
-    return found
+        providers["sentinel_credentials"] = EntryCredentials(current, where, "sentinel")
+    return providers

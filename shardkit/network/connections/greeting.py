@@ -1,4 +1,4 @@
-"""What a new connection says and asks before anything else, in one exchange.
+"""What a new connection sends before anything else, in one exchange.
 
 ::
 
@@ -7,16 +7,16 @@
     ZSCORE config:witness unique                   once per client, see topology/witness.py
     EXISTS config:fence                            whether the database is closed: its shards move
 
-Whatever the server refuses of it, for want of rights say, is left out: connections work without.
+Commands that the server refuses, for example for want of rights, are ignored.
 
-A *fence* closes a database to new connections while its shards move to another server, and for good
-once they have moved (see `shardkit.admin.growth.shard_move`). Whoever meets one says so in its name
-(``shardkit:waiting/unique:7/17@web1/4711``) and waits until it is lifted, or the entries name
-another place. Nothing was sent by then, so it can be sent there.
+A *fence* closes a database to new connections while its shards move to another server, and for
+good once they have moved (see `shardkit.admin.growth.shard_move`). A connection that finds a fence
+shows that in its name (``shardkit:waiting/unique:7/17@web1/4711``) and waits until the fence is
+removed or the entries point elsewhere. It has sent nothing by then.
 
-While a move holds a shard, what only reads is sent over connections of its own, which say that in
-their names (``shardkit:reading/unique:7/17@web1/4711``). A fence that says ``"readers": true`` lets
-them pass: they read the fence (``GET config:fence``) where others ask whether it is there.
+While a move holds a shard, reads use connections of their own, named
+``shardkit:reading/unique:7/17@web1/4711``. A fence with ``"readers": true`` lets them pass: they
+read the fence (``GET config:fence``) instead of asking whether it exists.
 """
 
 from __future__ import annotations
@@ -26,29 +26,25 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from functools import cache
 from typing import Any
 
 from redis.exceptions import ConnectionError  # noqa: A004 - redis-py's own
 
+from shardkit.operations.commands import Pause
+
 FENCE_KEY = "config:fence"
-FENCE_WAIT = 10.0  # seconds that a connection waits for a fence to be lifted
-WAITING = "shardkit:waiting/"  # before the names of connections that wait at a fence
-READING = "shardkit:reading/"  # of those over which nothing is written while a move holds the shard
+FENCE_WAIT = 10.0  # seconds that a connection waits for a fence to be removed
+# Name prefixes of connections that wait at a fence, and of those that only read during a move.
+WAITING, READING = "shardkit:waiting/", "shardkit:reading/"
 _FENCE_STEP = 0.02
-_ASK_FENCE = ("EXISTS", FENCE_KEY)
-_READ_FENCE = ("GET", FENCE_KEY)
 
 
 class DatabaseMovedError(ConnectionError):
-    """A database is closed, because its shards move or have moved; nothing was executed.
+    """A database is closed because its shards move or have moved; nothing was executed."""
 
-    Attributes:
-        elsewhere: whether the entries name another place by now.
-    """
-
-    elsewhere = False
+    elsewhere = False  # whether the entries point elsewhere by now
 
 
 @cache
@@ -57,7 +53,7 @@ def _host() -> str:
 
 
 def lets_readers_pass(fence: bytes) -> bool:
-    """Whether a fence keeps out only those who may write."""
+    """Whether a fence keeps out only connections that may write."""
     try:
         return json.loads(fence)["readers"] is True
     except (ValueError, TypeError, KeyError):
@@ -70,14 +66,10 @@ def connection_name(what: str) -> str:
 
 
 class Greeting:
-    """What connections of one client say and ask first.
+    """What connections of one client send first.
 
-    Args:
-        name: returns the connections' name.
-        witness: what to ask; see `shardkit.network.topology.witness.EpochWitness`.
-        has_moved: returns whether the entries name another place by now, read a moment ago; without
-            it, fences are not asked for.
-        reads: whether nothing is written over the connections.
+    ``has_moved`` returns whether the entries point elsewhere by now; without it, fences are not
+    looked for. With ``reads``, nothing is written over the connections.
     """
 
     def __init__(
@@ -87,47 +79,38 @@ class Greeting:
         has_moved: Callable[[], bool] | None = None,
         reads: bool = False,
     ) -> None:
+        self.witness = witness
         self._name = name
-        self._witness = witness
         self._has_moved = has_moved
         self._reads = reads
-        self._ask = _READ_FENCE if reads else _ASK_FENCE
+        self._ask = ("GET" if reads else "EXISTS", FENCE_KEY)
 
-    def commands(self, client_name: str | None) -> list[tuple[str, ...]]:
-        """Return what a connection sends; one that was given a name keeps that."""
-        found: list[tuple[str, ...]] = []
-        if self._reads or not client_name:
-            found += self.renamed(None)
-        if self._witness is not None and not self._witness.settled:
-            found.append(self._witness.command)
-        if self._has_moved is not None:
-            found.append(self._ask)
-        return found
+    def steps(
+        self, client_name: str | None
+    ) -> Generator[list[tuple[str, ...]] | Pause | int, Any, None]:
+        """Yield commands, which need their replies; a `Pause`; or an epoch to confirm.
 
-    def heard(self, commands: list[tuple[str, ...]], replies: list[Any]) -> int:
-        """Take the replies; return the epoch that has to be confirmed, 0 if there is none."""
-        witness = self._witness
-        if witness is None:
-            return 0
-        for command, reply in zip(commands, replies, strict=True):
-            if command is witness.command:
-                doubted: int = witness.doubts(reply)
-                return doubted
-        return 0
-
-    def fenced(self, commands: list[tuple[str, ...]], replies: list[Any]) -> bool:
-        """Whether the server has answered that the database is closed."""
-        if commands[-1] is _READ_FENCE:
-            return isinstance(replies[-1], bytes) and not lets_readers_pass(replies[-1])
-        return commands[-1] is _ASK_FENCE and replies[-1] == 1
-
-    def pauses(self) -> Iterator[tuple[float, list[tuple[str, ...]]]]:
-        """Yield how long to wait, and what to ask then, for as long as the database is closed.
+        Connections with a ``client_name`` from the entry keep that.
 
         Raises:
-            DatabaseMovedError: the entries name another place; or it has taken too long.
+            DatabaseMovedError: the entries point elsewhere; or the fence has stayed too long.
         """
-        assert self._has_moved is not None
+        commands: list[tuple[str, ...]] = []
+        if self._reads or not client_name:
+            commands.append(self._renaming(None))
+        witness = self.witness
+        asks = witness is not None and not witness.settled
+        if asks:
+            commands.append(witness.command)
+        if self._has_moved is not None:
+            commands.append(self._ask)
+        if not commands:
+            return
+        replies = dict(zip(commands, (yield commands), strict=True))
+        if asks and (doubted := witness.doubts(replies[witness.command])):
+            yield doubted
+        if self._has_moved is None or not self._is_fenced(replies[self._ask]):
+            return
         end = time.monotonic() + FENCE_WAIT
         while True:
             if self._has_moved():
@@ -138,23 +121,23 @@ class Greeting:
             if time.monotonic() > end:
                 shard = re.split("[/@]", name)[0]
                 raise DatabaseMovedError(
-                    "the database is closed: its shards move to another server, or have moved, and "
-                    "the entries still name this one; see: shardkit move status; if that was "
-                    f"interrupted: shardkit move resume {shard}"
+                    "the database is closed because its shards move or have moved to another "
+                    "server, and the entries still name this one. See `shardkit move status`; if "
+                    f"the move was interrupted: `shardkit move resume {shard}`"
                 )
-            yield _FENCE_STEP, [("CLIENT", "SETNAME", WAITING + name), self._ask]
+            yield Pause(_FENCE_STEP)
+            _, fence = yield [("CLIENT", "SETNAME", WAITING + name), self._ask]
+            if not self._is_fenced(fence):
+                break
+        yield [self._renaming(client_name)]
 
-    def renamed(self, client_name: str | None) -> list[tuple[str, ...]]:
-        """Return what a connection says that has waited, and need not any more."""
-        name = self._name()
+    def _is_fenced(self, reply: Any) -> bool:
         if self._reads:
-            return [("CLIENT", "SETNAME", READING + name.removeprefix("shardkit:"))]
-        return [("CLIENT", "SETNAME", client_name or name)]
+            return isinstance(reply, bytes) and not lets_readers_pass(reply)
+        return bool(reply == 1)
 
-    def confirm(self, witnessed: int) -> None:
-        """See `shardkit.network.topology.witness.EpochWitness.confirm`."""
-        self._witness.confirm(witnessed)
-
-    async def aconfirm(self, witnessed: int) -> None:
-        """The same, awaiting."""
-        await self._witness.aconfirm(witnessed)
+    def _renaming(self, client_name: str | None) -> tuple[str, ...]:
+        name = client_name or self._name()
+        if self._reads:
+            name = READING + self._name().removeprefix("shardkit:")
+        return "CLIENT", "SETNAME", name

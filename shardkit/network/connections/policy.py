@@ -15,46 +15,34 @@ from shardkit.network.connections.greeting import DatabaseMovedError
 from shardkit.operations.commands import Shard
 from shardkit.operations.deadlines import DeadlineExceeded, earliest, in_use
 
-# So many commands may wait for one server; in a loop of their own no honest program has so many.
-MAX_WAITING = 100_000
+MAX_WAITING = 100_000  # commands that may wait for one server
 BASE, CAP = 0.05, 1.0
 
 
 class OverloadError(MaxConnectionsError):
-    """Too many commands wait for a server already."""
+    """Too many commands are waiting for a server."""
 
 
 def overloaded(waiting: int, limit: int) -> OverloadError:
-    """Return the error of a server for which too many commands wait already."""
+    """Return the error of a server for which too many commands are waiting."""
     return OverloadError(
-        f"{waiting:,} commands wait for it already, and max_waiting is {limit:,}; "
-        "send fewer at once, or give the entry a higher max_waiting"
+        f"{waiting:,} commands are waiting for the server already (max_waiting: {limit:,}). "
+        "Send fewer at once, or set a higher max_waiting in the entry"
     )
 
 
 @dataclass(slots=True, eq=False)
 class CallPolicy:
-    """What bounds the calls to one server; its pool, or its cluster's client, has it.
-
-    Attributes:
-        shard: whose server it is; None for a server of no component.
-        address: the server, for messages.
-        deadline: how long a call may take in all, in seconds; None for any time.
-        breaker: fails calls at once while the server cannot be reached; None for never.
-        retries: how often that is tried again which was certainly not executed, or is idempotent.
-        backoff: how long to wait before that.
-        max_waiting: how many commands may wait for the server.
-        node: makes the breaker of a cluster's node, by its host and port.
-    """
+    """Limits on the calls to one server; an attribute of its pool or its cluster's client."""
 
     shard: Shard | None = None
     address: str = ""
-    deadline: float | None = None
+    deadline: float | None = None  # seconds for a whole call
     breaker: Breaker | None = None
-    retries: int = 0
+    retries: int = 0  # of commands that were not executed, or are idempotent
     backoff: Any = None
     max_waiting: int = MAX_WAITING
-    node: Callable[[str, int], Breaker] | None = None
+    node: Callable[[str, int], Breaker] | None = None  # makes the breaker of a cluster's node
     _nodes: dict[tuple[str, int], CallPolicy] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -93,12 +81,7 @@ class CallPolicy:
         return known
 
     def pause_before_retry(self, retry: int, error: BaseException) -> float | None:
-        """Return how long to wait before trying again; None if it is not tried again.
-
-        Args:
-            retry: which one it would be, from 1.
-            error: why the attempt failed.
-        """
+        """Return the pause before retry ``retry`` (from 1) after an error; None for no retry."""
         if retry > self.retries or isinstance(error, _FINAL):
             return None
         if self.breaker is not None and self.breaker.opened:
@@ -108,7 +91,7 @@ class CallPolicy:
         return None if deadline is not None and deadline.left() <= pause else pause
 
     def failed(self, error: BaseException, seconds: float) -> None:
-        """Note that the server could not be reached, or did not answer, for so many seconds."""
+        """Note that the server could not be reached, or did not answer, for ``seconds``."""
         if self.breaker is not None:
             self.breaker.failed(error, seconds)
 

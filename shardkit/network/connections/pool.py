@@ -1,9 +1,8 @@
 """redis-py's pools, made quicker, and able to drain.
 
-A pool keeps its connections where redis-py's keep them, and lends them without most of redis-py's
-bookkeeping, which is a third of the cost of a short call. It takes each back once, and only its
-own. A pool that drains goes on serving whoever holds it, and closes each connection as it comes
-back.
+These pools lend connections without most of redis-py's bookkeeping, which is a third of the cost of
+a short call. A pool accepts each connection back once, and only its own. A draining pool still
+lends connections, and closes each on release.
 
 The clients that a kit hands out have *shared pools*, which lend the connections of the kit's own::
 
@@ -13,8 +12,8 @@ The clients that a kit hands out have *shared pools*, which lend the connections
                                  └─ once it was disconnected, reset, or made other connections:
                                     connections of its own
 
-So a server has no more connections than it needs, and whatever a library does to the pool of a
-client that it was given concerns those only who share that client.
+So a server has no more connections than it needs, and what a library does to the pool of its client
+affects only users of that client.
 """
 
 from __future__ import annotations
@@ -52,22 +51,19 @@ from shardkit.network.connections.redis_private import (
 from shardkit.operations.deadlines import current
 from shardkit.operations.forks import renewed_in_children
 
-# A connection that nobody used for so long is closed, except for one in each pool. Blocking pools
-# are looked at so often, and so many connections closed at a time.
-IDLE_SECONDS = 60.0
-SWEEP_SECONDS = 5.0
+IDLE_SECONDS = 60.0  # idle connections are closed after this time, except for one in each pool
+SWEEP_SECONDS = 5.0  # between two searches for them in blocking pools
 MOST_PER_SWEEP = 200
-# Whoever waits for a connection looks so often whether somebody just forgot one.
-POLL_SECONDS = 1.0
+POLL_SECONDS = 1.0  # between a waiting caller's checks for connections that were never released
 
 
 watchers: list[Callable[[CallPolicy, float, float], object]] = []
-"""Told of each use of a connection when it is released: the policy of its server, for how many
-seconds its user waited for it, and for how many it was used."""
+"""Called when a connection is released, with its server's policy, and the seconds for which its
+user waited for it and used it."""
 
 
-class _Shown:
-    """A pool's repr: the server, and how many connections are idle and in use. No secrets."""
+class _Common:
+    """What blocking and awaiting pools share."""
 
     draining = False
     closed = False
@@ -83,7 +79,7 @@ class _Shown:
     pending: Callable[[], int]
 
     def share(self) -> Self:
-        """Return a pool of the same connections; its own once somebody changes it."""
+        """Return a pool that shares the connections until somebody changes it."""
         shared = copy.copy(self)
         shared.origin = self
         shared.connection_kwargs = dict(self.connection_kwargs)
@@ -95,7 +91,7 @@ class _Shown:
         return shared
 
     def separate_connection(self, **instead: Any) -> Any:
-        """Return a connection as the pool's, but for some arguments, that is not the pool's."""
+        """Return a connection with some other arguments, which the pool does not manage."""
         return self._equipped(self.connection_class(**{**self.connection_kwargs, **instead}))
 
     @property
@@ -104,12 +100,12 @@ class _Shown:
         return self.origin is not None and idle_of(self) is idle_of(self.origin)
 
     def separate(self) -> None:
-        """Leave the connections of another pool to it, and have some of its own from now on."""
+        """Stop sharing: have connections of its own from now on."""
         if self.shares:
             self.reset()  # type: ignore[attr-defined]
 
     def set_retry(self, retry: Any) -> None:
-        """Have connections retry otherwise; see redis-py's."""
+        """Set how connections retry; see redis-py's."""
         self.separate()
         super().set_retry(retry)  # type: ignore[misc]
 
@@ -132,11 +128,11 @@ class _Shown:
         return connection
 
     def _left_to_wait(self, began: float) -> float:
-        """Return how long a caller may still wait for a connection at a time, in seconds.
+        """Return the seconds that a caller should wait for a connection before it polls.
 
         Raises:
-            MaxConnectionsError: it has waited long enough.
-            DeadlineExceeded: so the caller's deadline says.
+            MaxConnectionsError: it has waited for ``wait_seconds``.
+            DeadlineExceeded: the caller's deadline has passed.
         """
         waited, deadline = time.monotonic() - began, current.get()
         left = math.inf if self.wait_seconds is None else self.wait_seconds - waited
@@ -149,19 +145,15 @@ class _Shown:
         return min(left, POLL_SECONDS)
 
     def _require_few(self) -> None:
-        """Refuse a caller for whom a server has too many already.
-
-        Raises:
-            OverloadError: ``max_waiting`` use a connection, or wait for one.
-        """
+        """Raise OverloadError if ``max_waiting`` callers use a connection or wait for one."""
         waiting = len(in_use_of(self)) + self.pending()
         if waiting >= self.policy.max_waiting:
             raise overloaded(waiting, self.policy.max_waiting)
 
     def _tell_use(self, connection: Any) -> None:
-        """Tell the watchers of the use of a connection that is released."""
+        """Report the use of a released connection to the watchers."""
         lent, connection.lent = getattr(connection, "lent", None), None
-        if lent is not None:  # else it was lent before anybody watched
+        if lent is not None:  # else it was lent before there were watchers
             since, waited = lent
             used = time.monotonic() - since
             for watcher in tuple(watchers):
@@ -172,7 +164,7 @@ class _Shown:
         return len(idle_of(self)), len(in_use_of(self))
 
     def idle_connections(self) -> list[Any]:
-        """Return the connections that lie idle now."""
+        """Return the idle connections."""
         return list(idle_of(self))
 
     def __repr__(self) -> str:
@@ -188,20 +180,16 @@ class _Shown:
 
 
 class _Freed(threading.Condition):
-    """Tells who waits for a connection that one came back.
+    """Wakes a waiting caller when a connection is released."""
 
-    Attributes:
-        pending: how many wait. Of a shared pool and its origin together.
-    """
-
-    pending = 0
+    pending = 0  # waiting callers, of a shared pool and its origin together
 
 
-class _ReusingPool(_Shown):
-    """A pool for threads that lends and takes back with little bookkeeping; see the module's text.
+class _ReusingPool(_Common):
+    """A pool for threads.
 
-    A connection is in one of redis-py's two collections: idle, or in use. What is in neither is not
-    this pool's (any more): it is not taken back.
+    Its connections are in one of redis-py's two collections: idle, or in use. All others do not
+    belong to it (any more).
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -210,10 +198,10 @@ class _ReusingPool(_Shown):
         _live_pools.add(self)
 
     def reset(self) -> None:
-        """Forget every connection, idle or in use; new ones are made as `connection_kwargs` say."""
+        """Forget every connection; new ones get the current `connection_kwargs`."""
         super().reset()  # type: ignore[misc]
         forget_lost(self)
-        # redis-py's own; to look them up at each use by name takes longer.
+        # redis-py's collections and lock, under names of our own because that is faster.
         self._idle, self._in_use, self._guard = idle_of(self), in_use_of(self), lock_of(self)
         self._freed = _Freed(self._guard)
 
@@ -271,7 +259,7 @@ class _ReusingPool(_Shown):
                     connection = self.make_connection()
                     self._in_use.add(connection)
                 connection.connect()
-                require_open(self)  # it may have been closed meanwhile
+                require_open(self)  # it may have been closed in the meantime
                 return connection
             except MaxConnectionsError:
                 if connection is not None or self.wait_seconds == 0:
@@ -285,7 +273,7 @@ class _ReusingPool(_Shown):
             self._wait_for_room(began)
 
     def _wait_for_room(self, began: float) -> None:
-        """Wait until a connection came back, or another can be made, or it is time to look."""
+        """Wait until a connection is released or can be made, or it is time to poll."""
         with self._guard:
             if not self._idle and len(self._in_use) >= self.max_connections:
                 freed = self._freed
@@ -307,16 +295,16 @@ class _ReusingPool(_Shown):
         """
         with self._guard:
             self._separate_if_changed()
-            there = len(self._idle) + len(self._in_use)
-            if there >= self.max_connections:
+            existing = len(self._idle) + len(self._in_use)
+            if existing >= self.max_connections:
                 raise too_many(self.max_connections)
-            set_created(self, there)
+            set_created(self, existing)
             return self._equipped(super().make_connection())  # type: ignore[misc]
 
     def release(self, connection: Any) -> None:
-        """Take a connection back, once; one that is not this pool's is left alone."""
+        """Accept a connection back, once; ignore one of another pool."""
         if getattr(connection, "due", 0) and connection in self._in_use:
-            connection.disconnect()  # whoever had it was interrupted
+            connection.disconnect()  # its user was interrupted
         with self._guard:
             try:
                 self._in_use.remove(connection)
@@ -336,14 +324,9 @@ class _ReusingPool(_Shown):
             _sweep.run(now)
 
     def trim(self, before: float, most: int) -> int:
-        """Close connections that have been idle for long; the one used last stays.
+        """Close at most ``most`` connections released ``before`` a time; return their number.
 
-        Args:
-            before: close those that were released before this time, as `time.monotonic` tells it.
-            most: close at most so many.
-
-        Returns:
-            How many were closed.
+        The one used last stays.
         """
         with self._guard:
             old = 0
@@ -356,12 +339,12 @@ class _ReusingPool(_Shown):
         return old
 
     def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close idle connections; have those who use the others, if wanted, find them closed."""
+        """Close idle connections; on request also shut down those in use."""
         self.separate()
         self._disconnect(inuse_connections)
 
     def separate(self) -> None:
-        """Leave the connections of another pool to it, and have some of its own from now on."""
+        """Stop sharing: have connections of its own from now on."""
         with self._guard:
             super().separate()
 
@@ -380,7 +363,7 @@ class _ReusingPool(_Shown):
         self.drop_idle()
 
     def close_for_good(self) -> None:
-        """Close every connection, and open no other. Who uses one gets ClosedError."""
+        """Close every connection, and open no other; calls in flight raise ClosedError."""
         self.closed = self.draining = True
         with self._guard:
             self._freed.notify_all()
@@ -401,13 +384,13 @@ class _ReusingPool(_Shown):
                 self._idle.pop().disconnect()
 
     def after_fork(self) -> None:
-        """Forget the parent's connections, and its locks: a thread of it may have held them."""
+        """Forget the parent's connections and locks, which its threads may have held."""
         renew_locks(self)
         self.reset()
 
 
-class _AsyncReusingPool(_Shown):
-    """The same for awaiting connections, which are taken and released without waiting."""
+class _AsyncReusingPool(_Common):
+    """The awaiting pool."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -428,8 +411,8 @@ class _AsyncReusingPool(_Shown):
         return connection
 
     def release_nowait(self, connection: Any) -> None:
-        """Take a connection back without waiting, once; one that is not this pool's is left."""
-        if self._take_back(connection) and self.draining:
+        """Accept a connection back, once; ignore one of another pool."""
+        if self._accept(connection) and self.draining:
             self.drain()
 
     async def get_connection(self, *args: Any, **kwargs: Any) -> Any:
@@ -464,7 +447,7 @@ class _AsyncReusingPool(_Shown):
                 await self._wait_for_room(began)
         try:
             await connection.connect()
-            require_open(self)  # it may have been closed meanwhile
+            require_open(self)  # it may have been closed in the meantime
         except BaseException:
             in_use_of(self).discard(connection)
             self._wake_one()
@@ -477,7 +460,7 @@ class _AsyncReusingPool(_Shown):
         return len(self._waiting)
 
     async def _wait_for_room(self, began: float) -> None:
-        """Wait until a connection came back, or another can be made, or it is time to look."""
+        """Wait until a connection is released or can be made, or it is time to poll."""
         woken = asyncio.get_running_loop().create_future()
         self._waiting.append(woken)
         try:
@@ -486,7 +469,7 @@ class _AsyncReusingPool(_Shown):
         except TimeoutError:
             pass
         except asyncio.CancelledError:
-            if woken.done() and not woken.cancelled():  # the next one's, then
+            if woken.done() and not woken.cancelled():  # pass it on
                 self._wake_one()
             raise
         finally:
@@ -506,39 +489,37 @@ class _AsyncReusingPool(_Shown):
         return self._equipped(super().make_connection())  # type: ignore[misc]
 
     def get_available_connection(self) -> Any:
-        """Return a connection, an idle one if there is any, which may not be connected.
-
-        Raises:
-            MaxConnectionsError: ``max_connections`` are in use.
-        """
+        """Return a connection, perhaps not connected; MaxConnectionsError if all are in use."""
         if not idle_of(self) and len(in_use_of(self)) >= self.max_connections:
             raise too_many(self.max_connections)
         return super().get_available_connection()  # type: ignore[misc]
 
     async def release(self, connection: Any) -> None:
-        """Take a connection back, once; one that is not this pool's is left alone."""
+        """Accept a connection back, once; ignore one of another pool."""
         self.release_nowait(connection)
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close idle connections, and those in use, if wanted, under their users' hands."""
+        """Close idle connections; on request also those in use."""
         self.separate()
         await self._disconnect(inuse_connections)
 
     async def _disconnect(self, inuse_connections: bool = True) -> None:
-        await self._drop_idle()
+        idle = [*idle_of(self)]
+        idle_of(self).clear()
+        await asyncio.gather(*(each.disconnect() for each in idle), return_exceptions=True)
         await super().disconnect(inuse_connections)  # type: ignore[misc]
 
     def drain(self) -> None:
         """Close idle connections now, and every other one when it is released.
 
-        Without a task: the event loop may end before that is run.
+        Not in a task, as the event loop may end before it runs.
         """
         self.draining = True
         while idle_of(self):
             close_connection_now(idle_of(self).pop())
 
     async def close_for_good(self) -> None:
-        """Close every connection, and open no other. Who uses one gets ClosedError."""
+        """Close every connection, and open no other; calls in flight raise ClosedError."""
         self.closed = self.draining = True
         for connection in list(in_use_of(self)):
             connection.closed = True
@@ -546,7 +527,7 @@ class _AsyncReusingPool(_Shown):
             self._wake_one()
         await self._disconnect()
 
-    def _take_back(self, connection: Any) -> bool:
+    def _accept(self, connection: Any) -> bool:
         try:
             in_use_of(self).remove(connection)
         except KeyError:
@@ -563,11 +544,6 @@ class _AsyncReusingPool(_Shown):
             close_connection_now(idle.pop(0))
         return True
 
-    async def _drop_idle(self) -> None:
-        idle = [*idle_of(self)]
-        idle_of(self).clear()
-        await asyncio.gather(*(each.disconnect() for each in idle), return_exceptions=True)
-
 
 _live_pools: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -578,23 +554,23 @@ def live_pools() -> list[Any]:
 
 
 def too_many(limit: int, waited: float | None = None) -> MaxConnectionsError:
-    """Return the error of a pool whose every connection is in use, and was for so many seconds."""
+    """Return the error of a pool whose connections are all in use, perhaps after a wait."""
     if waited is not None:
         return MaxConnectionsError(
-            f"Too many connections: {limit} are in use, and none came back within {waited:.3g} "
-            "seconds; use fewer at once, or give the entry's blocking_pool a larger size"
+            f"Too many connections: {limit} are in use, and none was released within "
+            f"{waited:.3g} seconds. Use fewer at once, or set a larger blocking_pool size in the "
+            "entry"
         )
     return MaxConnectionsError(
-        f"Too many connections: {limit} are in use; "
-        "use fewer at once, or give the entry a higher max_connections"
+        f"Too many connections: {limit} are in use. Use fewer at once, or set a higher "
+        "max_connections in the entry"
     )
 
 
 class _Sweep:
-    """Closes what blocking pools have had idle for long, as some connection is released.
+    """Closes long-idle connections of blocking pools when some connection is released.
 
-    A pool that had a connection for each of many threads would keep them for good otherwise. It
-    takes no thread, and little of the time of the one who releases.
+    So a pool does not keep a connection for each of many former threads. It needs no thread.
     """
 
     due = 0.0
@@ -602,7 +578,7 @@ class _Sweep:
     def run(self, now: float) -> None:
         self.due = now + SWEEP_SECONDS
         left = MOST_PER_SWEEP
-        with suppress(RuntimeError):  # another thread is making a pool: the next time, then
+        with suppress(RuntimeError):  # another thread is making a pool; the next sweep does it
             for pool in list(_live_pools):
                 if isinstance(pool, _ReusingPool):
                     left -= pool.trim(now - IDLE_SECONDS, left)
@@ -616,7 +592,7 @@ class Pool(_ReusingPool, redis.ConnectionPool):
 
 
 def _close_if_replaced(connection: Any, pool: Any) -> None:
-    """Have a connection be closed before its next use if it is not to the master named last."""
+    """Have a connection closed before its next use if it does not lead to the current master."""
     if pool.master_address != (connection.host, connection.port):
         connection.mark_for_reconnect()
 
@@ -625,7 +601,7 @@ class SentinelPool(_ReusingPool, sentinel.SentinelConnectionPool):
     """redis-py's Sentinel pool, quicker and able to drain."""
 
     def release(self, connection: Any) -> None:
-        """Take a connection back, once; close it if the Sentinels named another master since."""
+        """Accept a connection back, once; close it if the Sentinels have named another master."""
         if connection in self._in_use:
             _close_if_replaced(connection, self)
         super().release(connection)
@@ -657,12 +633,12 @@ class AsyncPool(_AsyncReusingPool, aioredis.ConnectionPool):
 class AsyncSentinelPool(_AsyncReusingPool, aiosentinel.SentinelConnectionPool):
     """The awaiting Sentinel pool, quicker and able to drain."""
 
-    def _take_back(self, connection: Any) -> bool:
-        """Take a connection back, not to be used again if the Sentinels named another master."""
+    def _accept(self, connection: Any) -> bool:
+        """Accept a connection back; close it if the Sentinels have named another master."""
         if connection in in_use_of(self):
-            # A shared pool's connections ask by the kit's own.
+            # The kit's own pool asks the Sentinels for its shared pools, too.
             _close_if_replaced(connection, self.origin or self)
-        return super()._take_back(connection)
+        return super()._accept(connection)
 
     def drain(self) -> None:
         """Close idle connections now, those to the Sentinels too, and others when released."""

@@ -1,7 +1,7 @@
 """Pools of private clients, ``kit.client(..., private=True)``, which follow their entry.
 
 Other libraries keep a client for days, change its connection arguments and disconnect its pool. So
-they get a client with a pool of its own, which connects to wherever the entry points at the time::
+they get a client with a pool of its own, which connects to where the entry points at the time::
 
     PrivatePool ── get_connection ──► the pool of the current entry
                 └─ release ─────────► the pool that lent the connection
@@ -9,8 +9,8 @@ they get a client with a pool of its own, which connects to wherever the entry p
 When the entry changes, the pool of the old address drains: idle connections are closed at once,
 connections in use when they are released. A subscriber or a blocking command might wait for ever on
 the old server, so its connection is closed as if the server had gone away, and its user reconnects
-to the new address. Whoever is refused because the server is a replica now, as after a failover,
-waits until the entry names another one, and finds the connection lost as well.
+to the new address. After a failover, a caller that a replica refuses waits until the entry names
+another server, and then finds its connection lost as well.
 """
 
 from __future__ import annotations
@@ -34,17 +34,15 @@ from shardkit.operations.forks import renewed_in_children
 
 # Attributes of the private pool itself; all others are those of the current pool.
 _OWN = frozenset({"_find", "_pool", "_given", "_lent", "_switch", "_loop", "_following"})
-# How long to wait for the entry to name another server than one that is a replica now, in seconds,
-# if a command may take for ever; and between looking.
+# Seconds to wait for the entry to name another server, if there is no socket timeout; and between
+# two checks.
 PATIENCE, PAUSE = 5.0, 0.05
 
 
 class _FollowsEntry:
     """What the blocking and the awaiting pool share.
 
-    Args:
-        find: returns the client of the current entry; given True, of the entry read anew.
-        client: the first such client.
+    ``find`` returns the client of the current entry; called with True, it reads the entry again.
     """
 
     as_redis_py = True  # connections differ in where they lead, so none is used by several
@@ -53,7 +51,7 @@ class _FollowsEntry:
         self._find = find
         self._pool = client.connection_pool
         self._given = dict(self._pool.connection_kwargs)
-        # Weak, as those of whoever was interrupted before the release are to be forgotten.
+        # Weak, so that connections are forgotten whose users were interrupted before the release.
         self._lent: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._switch = threading.Lock()
         renewed_in_children(self)
@@ -80,7 +78,7 @@ class _FollowsEntry:
         self._pool.reset()
         self._lent.clear()
 
-    def _take(self, client: Any) -> Any:
+    def _switch_to(self, client: Any) -> Any:
         """Switch to the pool of a client of the current entry, and return it."""
         if not hasattr(client, "connection_pool"):
             raise ConfigError("the entry is a cluster now", "ask the kit for a new client")
@@ -89,7 +87,7 @@ class _FollowsEntry:
             return pool
         with self._switch:
             old = self._pool
-            if pool is old or pool.draining:  # an older version: another thread was faster
+            if pool is old or pool.draining:  # another thread has switched to a newer one
                 return old
             changed = {
                 name: value
@@ -100,19 +98,21 @@ class _FollowsEntry:
             pool.connection_kwargs.update(changed)
             self._pool = pool
             lent = list(self._lent)
-        for connection in lent:
-            _redirect(pool, connection)
+        for connection in lent:  # they reconnect to the new address; at once if users are waiting
+            connection.moved_to = pool._equipped(pool.connection_class(**pool.connection_kwargs))
+            if connection.waits():
+                connection.lose()
         return pool
 
     def _lend(self, connection: Any, pool: Any) -> bool:
-        """Note who lends a connection. Returns whether it leads to the current address."""
+        """Note which pool lends a connection; return whether it leads to the current address."""
         self._lent[connection] = pool
-        if not hasattr(pool, "service_name"):  # Sentinels' own notice
+        if not hasattr(pool, "service_name"):  # Sentinel pools notice by themselves
             connection.follower = weakref.ref(self)
         return pool is self._pool
 
     def after_fork(self) -> None:
-        """Forget the parent's connections, and its lock, which another thread may have held."""
+        """Forget the parent's connections and lock, which its threads may have held."""
         self._switch = threading.Lock()
         self._lent.clear()
 
@@ -121,15 +121,8 @@ class _FollowsEntry:
         return list(dict.fromkeys([self._pool, *self._lent.values()]))
 
 
-def _redirect(pool: Any, connection: Any) -> None:
-    """Make a connection in use reconnect to another address; at once, if its user is waiting."""
-    connection.moved_to = pool._equipped(pool.connection_class(**pool.connection_kwargs))
-    if connection.waits():
-        connection.lose()
-
-
-def _looks(connection: Any) -> Iterator[float]:
-    """Yield how long to wait before each further look at the entry of a connection's server."""
+def _pauses(connection: Any) -> Iterator[float]:
+    """Yield the pause before each reading of the entry of a connection's server."""
     patience = PATIENCE if connection.socket_timeout is None else connection.socket_timeout
     end, deadline = time.monotonic() + patience, earliest(None)
     yield 0.0
@@ -140,7 +133,7 @@ def _looks(connection: Any) -> Iterator[float]:
 
 
 def _replaced(connection: Any, error: Exception) -> NoReturn:
-    """Tell the user of a connection that its server has been replaced; nothing was executed."""
+    """Raise the error for the user of a connection whose server was replaced."""
     if connection.moved_to is None:
         raise error
     kind = ServerReplacedError if is_unready(error) else redis.ConnectionError
@@ -153,41 +146,42 @@ class PrivatePool(_FollowsEntry, redis.ConnectionPool):
     def get_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Return a connection to the current address."""
         while True:
-            pool = self._take(self._find(False))
+            pool = self._switch_to(self._find(False))
             if self._lend(connection := pool.get_connection(), pool):
                 return connection
             self.release(connection)  # the entry has just changed
 
     def leave(self, connection: Any, error: Exception) -> NoReturn:
-        """Have a connection reconnect to another server, as its own is a replica now.
+        """Have a connection reconnect to another server, because its own is a replica now.
 
         Raises:
-            ServerReplacedError: it may be used again. ConnectionError, if it was waiting.
-            ResponseError: the entry names no other server, for as long as a reply may take.
+            ServerReplacedError: the connection may be used again; nothing was executed.
+            ConnectionError: the server ended a blocking command.
+            ResponseError: the entry still names the replica after the socket timeout.
         """
-        for pause in _looks(connection):
+        for pause in _pauses(connection):
             time.sleep(pause)
-            self._take(self._find(True))
+            self._switch_to(self._find(True))
             if connection.moved_to is not None:
                 connection.disconnect()
                 break
         _replaced(connection, error)
 
     def release(self, connection: Any) -> None:
-        """Return a connection to its pool; ignored if it is not from here, or already released."""
+        """Return a connection to its pool; ignore a foreign or released one."""
         pool = self._lent.pop(connection, None)
         if pool is not None:
             pool.release(connection)
 
     def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close idle connections and, if wanted, those in use."""
+        """Close idle connections; on request also those in use."""
         for pool in self._pools():
             pool.disconnect(inuse_connections)
 
     def follow(self) -> None:
-        """Switch to the current entry now: it has changed. Whoever uses this is told of errors."""
+        """Switch to the changed entry now; the next use of the pool raises errors."""
         with suppress(ShardKitError):
-            self._take(self._find(False))
+            self._switch_to(self._find(False))
 
 
 class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
@@ -203,29 +197,29 @@ class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
     async def get_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Return a connection to the current address."""
         while True:
-            pool = self._take(await self._find(False))
+            pool = self._switch_to(await self._find(False))
             if self._lend(connection := await pool.get_connection(), pool):
                 return connection
             await self.release(connection)  # the entry has just changed
 
     async def leave(self, connection: Any, error: Exception) -> NoReturn:
         """Have a connection reconnect to another server; see the blocking pool's."""
-        for pause in _looks(connection):
+        for pause in _pauses(connection):
             await asyncio.sleep(pause)
-            self._take(await self._find(True))
+            self._switch_to(await self._find(True))
             if connection.moved_to is not None:
                 await connection.disconnect(nowait=True)
                 break
         _replaced(connection, error)
 
     async def release(self, connection: Any) -> None:
-        """Return a connection to its pool; ignored if it is not from here, or already released."""
+        """Return a connection to its pool; ignore a foreign or released one."""
         pool = self._lent.pop(connection, None)
         if pool is not None:
             await pool.release(connection)
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close idle connections and, if wanted, those in use."""
+        """Close idle connections; on request also those in use."""
         for pool in self._pools():
             await pool.disconnect(inuse_connections)
 
@@ -236,13 +230,13 @@ class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
                 self._loop.call_soon_threadsafe(self._start_following)
 
     def after_fork(self) -> None:
-        """Forget the parent's connections, its lock and its event loop."""
+        """Forget the parent's connections, lock and event loop."""
         super().after_fork()
         self._loop = self._following = None
 
     def _start_following(self) -> None:
         async def follow() -> None:
             with suppress(ShardKitError):
-                self._take(await self._find(False))
+                self._switch_to(await self._find(False))
 
         self._following = asyncio.get_running_loop().create_task(follow())

@@ -4,7 +4,7 @@ Each has one name here and is used nowhere else. When a new redis-py moves one, 
 tests/network/connections/test_redis_private.py, fails and says which; adapt it here.
 
 Two kinds of names cannot be wrapped. Mixins override `Connection._connect` (in
-`shardkit.testing.fakes.servers`, for fakeredis). And pipelines declare `_is_async_client` and
+`shardkit.testing.fakes.connections`, for fakeredis). And pipelines declare `_is_async_client` and
 `_event_dispatcher`, which the types of redis-py's command methods ask for. The contract test covers
 these as well.
 """

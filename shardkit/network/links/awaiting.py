@@ -10,7 +10,7 @@ import asyncio
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeAlias
@@ -67,25 +67,19 @@ from shardkit.operations.commands import (
     To,
 )
 from shardkit.operations.deadlines import current, earliest, extend, within
+from shardkit.operations.steps import arun_steps
 
 # The future of a batch's replies, its component, the shard's number and its client.
 Started: TypeAlias = tuple[asyncio.Future[Received], Component, int | None, Any]
 
 
 class AwaitingLink:
-    """Carries batches over awaiting connections. Each event loop has connections of its own.
+    """Carries batches over awaiting connections, of which each event loop has its own.
 
-    Args:
-        topology: where each component's shards are.
-        clients: their clients.
-        raw: whether replies are RESP2 and bytes, as operations need them, or decoded as users'
-            clients are configured.
-
-    Attributes:
-        reads: what sends batches that only read to replicas; see `network/replicas/reading.py`.
+    With ``raw``, replies are RESP2 and bytes, as operations need them; else as the entry says.
     """
 
-    reads: Any = None
+    reads: Any = None  # sends reads to replicas; see `network/replicas/reading.py`
 
     def __init__(self, topology: Topology, clients: Clients, *, raw: bool = True) -> None:
         self._raw = raw
@@ -101,20 +95,15 @@ class AwaitingLink:
         )
 
     async def send(self, batch: Batch) -> Replies:
-        """Carry a batch and return its replies in order; failures stand in their slots.
+        """Carry a batch and return its replies in order; see `BlockingLink.send`.
 
-        Cost: one exchange with each shard concerned, all at the same time, shared with other
-        tasks' batches.
-
-        Raises:
-            ConfigError: where a component lives is not known.
-            InvalidArgumentError: an argument cannot be sent; then nothing was.
+        Cost: one exchange with each shard concerned, shared with other tasks' batches.
         """
         if in_use.any and self.reads is not None:
             return await self.reads.asend(self, batch)  # type: ignore[no-any-return]
         started = self._send_few(batch)
         if started is None:
-            return await self._dispatch(batch, None)
+            return await arun_steps(self._dispatcher.dispatch(batch), self._provide)
         if not handlers:
             return await self.finish(batch, started)
         policy = started[3].connection_pool.policy
@@ -137,47 +126,27 @@ class AwaitingLink:
             refused=attempt.error is None,
             written=attempt.written,
         )
-        return await self._dispatch(batch, attempt)
+        return await arun_steps(self._dispatcher.dispatch(batch, attempt), self._provide)
 
     def start(self, batch: Batch) -> Started | None:
-        """Send a batch if it is a few plain commands for one server, as most are.
+        """Send a few plain commands to one server; return None if the batch needs `send`.
 
-        Returns:
-            The future of the replies, and what `finish` needs to know; None if nothing was sent, as
-            that takes `send`.
+        The first item of the result is the future of the replies; the others are for `finish`.
         """
         if handlers or (in_use.any and self.reads is not None):
             return None
         return self._send_few(batch)
 
     async def finish(self, batch: Batch, started: Started) -> Replies:
-        """Return the replies to a batch that was started; see `send`.
-
-        Whoever awaits the future itself need not call this, unless what it gives was refused.
-        """
+        """Return the replies to a started batch; needed only if those of its future are refused."""
         received = await started[0]
         if not received.refused:
             return received
-        return await self._dispatch(batch, await _attempt(batch, started))
-
-    async def _dispatch(self, batch: Batch, attempt: Attempt | None) -> Replies:
-        """Have the dispatcher carry a batch, of which one attempt may have been made."""
-        steps = self._dispatcher.dispatch(batch, attempt)
-        resume: Callable[[Any], Need] = steps.send
-        answer: Any = None
-        try:
-            while True:
-                need = resume(answer)
-                try:
-                    resume, answer = steps.send, await self._provide(need)
-                except Exception as error:
-                    resume, answer = steps.throw, error
-        except StopIteration as done:
-            found: Replies = done.value
-            return found
+        attempt = await _attempt(batch, started)
+        return await arun_steps(self._dispatcher.dispatch(batch, attempt), self._provide)
 
     async def _provide(self, need: Need) -> Any:
-        """Return what the dispatcher needs."""
+        """Carry out a step of the dispatcher."""
         if isinstance(need, NeedComponents):
             async with kept_to_deadline():
                 return {name: await self._topology.acomponent(name) for name in need.names}
@@ -198,12 +167,11 @@ class AwaitingLink:
         return None
 
     def _send_few(self, batch: Batch) -> Started | None:
-        """Send a few plain commands to one server, without the dispatcher's bookkeeping.
+        """Send a few plain commands to one server without the dispatcher: the fast path.
 
-        Returns:
-            None if nothing was sent, because it needs the dispatcher.
+        Return None if nothing was sent.
         """
-        plain = None  # what is sent of one command without a script, as most batches are
+        plain = None  # one command without a script, as most batches are
         if len(batch) == 1 and type(batch[0]) is Command:
             to, key, args, script, _, block = batch[0]
             if block is not None:

@@ -5,11 +5,10 @@
     shard 0   write 1 ▸ write 2 ▸ read 1 ▸ write 3 ▸ read 2 ▸ …
     shard 1   write 1 ▸ write 2 ▸ read 1 ▸ write 3 ▸ read 2 ▸ …
 
-All servers work in parallel, without threads; threads only open new connections, so that several
+All servers work in parallel, without threads. Threads only open new connections, so that several
 unreachable servers cost the timeout of one. A large batch is sent in chunks, at most two in flight
-per shard, so that buffers are bounded and nothing can deadlock. Connections are checked out of
-redis-py's pools for one exchange; one that failed, or was interrupted before all replies were read,
-is closed before it is released.
+per shard, so that buffers are bounded and nothing can deadlock. Each exchange borrows a connection
+from redis-py's pool. If it fails or is interrupted, the connection is closed before its release.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from typing import Any
@@ -66,27 +65,19 @@ from shardkit.operations.commands import (
     To,
 )
 from shardkit.operations.deadlines import current, earliest, extend, within
+from shardkit.operations.steps import run_steps
 
-# The shortest time a server gets to answer after others have timed out.
-MIN_TIMEOUT = 0.1
-# How many threads connect at the same time.
+MIN_TIMEOUT = 0.1  # seconds that a server gets to answer after others have timed out
 CONNECT_THREADS = 32
 
 
 class BlockingLink:
     """Carries batches over blocking connections. Safe to use from many threads.
 
-    Args:
-        topology: where each component's shards are.
-        clients: their clients.
-        raw: whether replies are RESP2 and bytes, as operations need them, or decoded as users'
-            clients are configured.
-
-    Attributes:
-        reads: what sends batches that only read to replicas; see `network/replicas/reading.py`.
+    With ``raw``, replies are RESP2 and bytes, as operations need them; else as the entry says.
     """
 
-    reads: Any = None
+    reads: Any = None  # sends reads to replicas; see `network/replicas/reading.py`
 
     def __init__(self, topology: Topology, clients: Clients, *, raw: bool = True) -> None:
         self._raw = raw
@@ -96,13 +87,13 @@ class BlockingLink:
         self._subscriptions = Subscriptions()
 
     def send(self, batch: Batch) -> Replies:
-        """Carry a batch and return its replies in order; failures stand in their slots.
+        """Carry a batch and return its replies in order, failures among them.
 
         Cost: one exchange with each shard concerned, all at the same time.
 
         Raises:
-            ConfigError: where a component lives is not known.
-            InvalidArgumentError: an argument cannot be sent; then nothing was.
+            ConfigError: a component cannot be used.
+            InvalidArgumentError: an argument cannot be sent; then nothing was sent.
         """
         if in_use.any and self.reads is not None:
             return self.reads.send(self, batch)  # type: ignore[no-any-return]
@@ -110,22 +101,10 @@ class BlockingLink:
         attempt = None if to is None else self._send_few(batch, to)
         if type(attempt) is Replies:
             return attempt
-        steps = self._dispatcher.dispatch(batch, attempt)  # type: ignore[arg-type]
-        resume: Callable[[Any], Need] = steps.send
-        answer: Any = None
-        try:
-            while True:
-                need = resume(answer)
-                try:
-                    resume, answer = steps.send, self._provide(need)
-                except Exception as error:
-                    resume, answer = steps.throw, error
-        except StopIteration as done:
-            replies: Replies = done.value
-            return replies
+        return run_steps(self._dispatcher.dispatch(batch, attempt), self._provide)  # type: ignore[arg-type]
 
     def _provide(self, need: Need) -> Any:
-        """Return what the dispatcher needs."""
+        """Carry out a step of the dispatcher."""
         if isinstance(need, NeedComponents):
             return {name: self._topology.component(name) for name in need.names}
         if isinstance(need, NeedClients):
@@ -150,11 +129,9 @@ class BlockingLink:
             return failure
 
     def _send_few(self, batch: Batch, to: To) -> Replies | Attempt | None:
-        """Send a few plain commands to one server, without the dispatcher's bookkeeping.
+        """Send a few plain commands to one server without the dispatcher: the fast path.
 
-        Returns:
-            The replies; or the attempt, if it failed; or None if nothing was sent, because it needs
-            the dispatcher.
+        Return the attempt if it failed, or None if nothing was sent.
         """
         component = self._topology.component(to if isinstance(to, str) else to.component)
         number, raw = place_few(batch, to, component), self._raw
@@ -256,7 +233,7 @@ class BlockingLink:
         return text
 
     def abandon(self, command: Command) -> None:
-        """Send what undoes a wait, also beyond the caller's deadline; it may fail."""
+        """Try to send the command that undoes a wait, even beyond the caller's deadline."""
         with suppress(*ATTEMPT_ERRORS, ShardKitError), within(None):
             self.send([command])
 
@@ -428,10 +405,7 @@ class Exchange:
                 self._fail(error)
 
     def shorten_timeout(self) -> None:
-        """Wait no longer than the timeout counted from the write.
-
-        Otherwise the timeouts of several unresponsive servers would add up.
-        """
+        """Count the timeout from the write, so that several silent servers' do not add up."""
         if self.attempt.error is not None or self.attempt.server_request.block is not None:
             return
         usual = self.connection.socket_timeout
@@ -440,7 +414,7 @@ class Exchange:
 
     def _set_timeout(self, seconds: float | None) -> None:
         if hasattr(self.connection, "set_timeout"):  # fake connections have no timeout
-            with suppress(OSError):  # it is closed: whoever uses it next is told
+            with suppress(OSError):  # it is closed; its next use fails
                 self.connection.set_timeout(seconds)
             self.timeout_changed = True
 

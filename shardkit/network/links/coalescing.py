@@ -7,21 +7,17 @@
     HGET h x   HGET h y              ─►  HMGET h x y
     DEL a   DEL b                    ─►  DEL a b          and so EXISTS, TOUCH and UNLINK
 
-A server looks up and calls a command once and not a thousand times, and says one header: a batch
-takes half of the time. Only a `Coalesced` batch is treated so, because two things change: where a
-GET finds a key of another type it answers WRONGTYPE, and MGET answers None; and of joined commands
-that count keys, the first has the count of all and the others have 0.
+The server executes one command and sends one header, so a batch takes half of the time. Only a
+`Coalesced` batch is joined, because two things change: for a key of another type MGET answers None,
+where GET answers WRONGTYPE; and of joined commands that count keys, the first has the whole count
+and the others have 0.
 
-Only neighbours are joined, in a shard's part of the batch, so that what stands between them keeps
-its place: a GET after a SET of its key sees that. SETs with options stay what they are. On a
-cluster, neighbours are joined if their keys share a slot.
+Only neighbours in a shard's part of the batch are joined, so the order stays: a GET after a SET of
+its key sees the value. SETs with options are not joined. On a cluster, the keys must share a slot.
 
-Twelve neighbours or more are joined, or any number if there is nothing else: below that, taking
-them together costs more in Python than it saves. So a batch of all kinds of commands costs what it
-costs without, or little more (10,000 commands, measured: runs of 2 to 8 took 3 to 11% more, of 12
+Fewer than twelve neighbours are joined only if there is nothing else, because joining them costs
+more in Python than it saves (10,000 commands, measured: runs of 2 to 8 took 3 to 11% longer, of 12
 and 16 4% less, of 50 a quarter less).
-
-A run says how the server's replies become those of the batch again.
 """
 
 from __future__ import annotations
@@ -43,7 +39,7 @@ from shardkit.network.links.resp import (
 from shardkit.operations.commands import Reply
 from shardkit.routing.placement import slots_of
 
-# By name and number of arguments: what they become, and how many of the arguments all share.
+# By name and number of arguments: the joined command, and how many arguments all must share.
 _JOINED = {
     ("GET", 2): ("MGET", 0),
     ("SET", 3): ("MSET", 0),
@@ -52,26 +48,19 @@ _JOINED = {
 }
 _NAME, _KEY = itemgetter(0), itemgetter(1)
 _NAMES = frozenset(name for name, _ in _JOINED)
-# Of one of them: what the joined command says of it.
+# By joined command: the arguments of each original that it takes.
 _VALUES = {
     "MGET": itemgetter(slice(1, 2)),
     "MSET": itemgetter(1, 2),
     "HMGET": itemgetter(slice(2, 3)),
     **dict.fromkeys(("DEL", "EXISTS", "TOUCH", "UNLINK"), itemgetter(slice(1, 2))),
 }
-# So many or more neighbours are joined; or two, if there is nothing else.
-_MIN_JOINED = 12
-# So many or more are packed by column.
-_MIN_COLUMNS = 128
+_MIN_JOINED = 12  # neighbours; or two, if there is nothing else
+_MIN_COLUMNS = 128  # neighbours to be packed by column
 
 
 class JoinedRun(NamedTuple):
-    """Replies that follow one another.
-
-    Attributes:
-        size: to how many commands of the batch; or of a transaction's, to how many replies.
-        joined: whether those became one command, which has one reply.
-    """
+    """A run of ``size`` replies of the batch; one reply of the server if they were joined."""
 
     size: int
     joined: bool = False
@@ -80,11 +69,7 @@ class JoinedRun(NamedTuple):
 def pack_joined(
     commands: Sequence[Arguments], in_slots: bool
 ) -> tuple[list[Chunk], list[JoinedRun]]:
-    """Pack commands, joined where they can be, into chunks.
-
-    Args:
-        commands: their names and arguments.
-        in_slots: whether only keys of one slot can be used together.
+    """Pack commands into chunks, joined where possible; ``in_slots`` if keys must share a slot.
 
     Raises:
         InvalidArgumentError: an argument is neither text, bytes nor a number.
@@ -113,10 +98,9 @@ def pack_joined(
 
 
 def _joinable(commands: Sequence[Arguments], in_slots: bool) -> Iterator[tuple[int, int]]:
-    """Yield from where to where neighbours become one.
+    """Yield the start and end of each run that becomes one command.
 
-    Steps of Python are taken for each run and not for each command; where runs are short on average
-    there are none, as finding them would cost more than it saves.
+    Nothing is joined where runs are short on average, because finding them would cost more.
     """
     names = list(map(_NAME, commands))
     bounds = _bounds(names)
@@ -138,7 +122,7 @@ def _joinable(commands: Sequence[Arguments], in_slots: bool) -> Iterator[tuple[i
 
 
 def _bounds_within(name: str, commands: Sequence[Arguments], in_slots: bool) -> list[int]:
-    """Return where, among commands of one name, those end that can become one."""
+    """Return the bounds of joinable runs among commands of one name."""
     sizes = list(map(len, commands))
     uniform = sizes.count(sizes[0]) == len(sizes)
     if uniform and name != "HGET" and not in_slots:
@@ -160,7 +144,7 @@ def _bounds_within(name: str, commands: Sequence[Arguments], in_slots: bool) -> 
 
 
 def _bounds(*columns: Sequence[Any]) -> list[int]:
-    """Return where values, in any of the columns, differ from those before; and both ends."""
+    """Return where a value in any column differs from the one before; and both ends."""
     size = len(columns[0])
     cuts: set[int] = set()
     for column in columns:
@@ -188,23 +172,22 @@ def _join_run(commands: Sequence[Arguments]) -> tuple[list[Chunk], list[JoinedRu
 
 
 def split(replies: Iterable[Reply], runs: Sequence[JoinedRun]) -> list[Reply]:
-    """Return the replies to the commands of the batch, of the replies to what was sent."""
-    found: list[Reply] = []
+    """Return the replies to the batch, given the replies to what was sent."""
+    out: list[Reply] = []
     left = iter(replies)
     for run in runs:
         if not run.joined:
-            found.extend(islice(left, run.size))
+            out.extend(islice(left, run.size))
             continue
         reply = next(left)
-        # Of MGET and HMGET each its own; a count is said once; an error, or MSET's OK, for all.
-        if isinstance(reply, list):
-            found.extend(reply)
-        elif isinstance(reply, int):
-            found.append(reply)
-            found.extend([0] * (run.size - 1))
-        else:
-            found.extend([reply] * run.size)
-    return found
+        if isinstance(reply, list):  # MGET's or HMGET's
+            out.extend(reply)
+        elif isinstance(reply, int):  # a count
+            out.append(reply)
+            out.extend([0] * (run.size - 1))
+        else:  # an error, or MSET's OK
+            out.extend([reply] * run.size)
+    return out
 
 
 def join_all(uniform: UniformCommands) -> tuple[list[Chunk], list[JoinedRun]] | None:

@@ -7,9 +7,9 @@
                └── retry: missing scripts, moved slots, lost idempotent,  ◄──┘
                           servers that load, or are replicas now
 
-`Dispatcher.dispatch` is a generator that does no I/O: it yields what it needs (components, clients,
-attempts to carry out, a pause) and is sent the answer; each link provides it in its own way. Only
-what was certainly not executed, only reads, or is marked idempotent, is sent again.
+`Dispatcher.dispatch` is a generator without I/O: it yields what it needs (components, clients,
+attempts to carry out, a pause) and is sent the answer by the link. A request is sent again only if
+it was certainly not executed, only reads, or is marked idempotent.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ from shardkit.operations.deadlines import earliest
 from shardkit.routing.keys import key_bytes
 from shardkit.routing.placement import slots_of
 
-# What a cluster's node answers while slots move, or masters are elected; nothing was executed.
+# A cluster node's answers while slots move or masters are elected; nothing was executed.
 _MOVING = (AskError, ClusterDownError, MovedError, TryAgainError)
-# How often a request is sent at most: again after NOSCRIPT, a moved slot or, if it is idempotent, a
-# lost connection. A server that is not ready is asked again for as long as its entry's timeout.
+# For retries after NOSCRIPT, a moved slot or, of an idempotent request, a lost connection. Servers
+# that are not ready are retried for as long as their entry's timeout.
 MAX_ATTEMPTS = 5
 
 
@@ -83,13 +83,13 @@ class NeedComponents(NamedTuple):
 
 
 class NeedClients(NamedTuple):
-    """Yielded: get the clients of shards; in the place of one there may be a ShardFailure."""
+    """Yielded: get the clients of shards, or ShardFailures."""
 
     shards: list[tuple[Component, int | None]]
 
 
 class NeedEntries(NamedTuple):
-    """Yielded: read the entries of these components anew."""
+    """Yielded: read the entries of these components again."""
 
     names: set[str]
 
@@ -101,20 +101,7 @@ class NeedRefresh(NamedTuple):
 
 
 class Attempt:
-    """One attempt to send a request to a server, and its outcome.
-
-    Attributes:
-        server_request: what is sent.
-        client: the shard's client; referenced, so that its pool outlives the exchange.
-        node: the node, if the client is a cluster's.
-        replies: what the server answered.
-        refused: whether an error may be among the replies, or inside one.
-        error: why it failed, if it did.
-        sent: whether anything may have reached the server.
-        told: the event of its sending, if somebody listens.
-        ended: when its replies were there, as `time.perf_counter` tells it, if somebody listens.
-        written: when it was written to a connection that tasks share; 0 if it was not.
-    """
+    """One attempt to send a request to a server, and its outcome."""
 
     __slots__ = (
         *("client", "ended", "error", "node", "refused", "replies", "sent", "server_request"),
@@ -123,25 +110,27 @@ class Attempt:
 
     def __init__(self, server_request: ServerRequest, client: Any, node: Any = None) -> None:
         self.server_request = server_request
-        self.client = client
-        self.node = node
+        self.client = client  # kept, so that its pool outlives the exchange
+        self.node = node  # of a cluster
         self.replies: list[Reply] = []
-        self.refused = False
+        self.refused = False  # whether an error may be among the replies, or inside one
         self.error: Exception | None = None
-        self.sent = False
+        self.sent = False  # whether the server may have received something
         self.told: CommandsSent | None = None
+        # By `time.perf_counter`, if there are event handlers: when the replies had come, and when
+        # the request was written to a shared connection.
         self.ended = self.written = 0.0
 
     @classmethod
     def of_all(cls, batch: Batch, component: Component, number: int | None, client: Any) -> Attempt:
-        """Return the attempt that a link makes at a whole batch."""
+        """Return the attempt for a whole batch."""
         where, positions = Shard(component.name, number), range(len(batch))
         server_request = ServerRequest(where, component.entry_of(where).address, positions, batch)
         return cls(server_request, client)
 
     @property
     def allowed(self) -> float | None:
-        """How long it may take by its server's entry: as long as it may block, and the deadline."""
+        """The seconds that the entry allows: its deadline, plus the time that it may block."""
         seconds, block = policy_of(self.client).deadline, self.server_request.block
         if seconds is None or block is None:
             return seconds
@@ -155,23 +144,14 @@ class Attempt:
 
 @dataclass(slots=True)
 class _Outcome:
-    """What the attempts of one round say about the next.
+    """What the attempts of one round mean for the next."""
 
-    Attributes:
-        retry: the round's number.
-        waited: how long all pauses will have been before the next round, in seconds.
-        redirected: by position, the node that a cluster asks to go to.
-        stale: the clients that should learn their cluster's slots again.
-        unready: the components whose servers load, or are replicas now.
-        pause: how long the entries' ``retry`` says to wait before it, in seconds.
-    """
-
-    retry: int
-    waited: float
-    redirected: dict[int, tuple[str, int]] = field(default_factory=dict)
-    stale: dict[Any, None] = field(default_factory=dict)
-    unready: set[str] = field(default_factory=set)
-    pause: float = 0.0
+    retry: int  # the round's number
+    waited: float  # seconds of pauses before the next round
+    redirected: dict[int, tuple[str, int]] = field(default_factory=dict)  # nodes by position
+    stale: dict[Any, None] = field(default_factory=dict)  # clients that must refresh their slots
+    unready: set[str] = field(default_factory=set)  # components whose servers are not ready
+    pause: float = 0.0  # seconds before the next round, by the entries' ``retry``
 
 
 Need: TypeAlias = NeedComponents | NeedClients | NeedEntries | NeedRefresh | Pause | list[Attempt]
@@ -196,11 +176,9 @@ class Dispatcher:
     def dispatch(
         self, batch: Batch, attempt: Attempt | None = None
     ) -> Generator[Need, Any, Replies]:
-        """Send a batch and return its replies in order; failures stand in their slots.
+        """Send a batch and return its replies in order, failures among them.
 
-        Args:
-            batch: the batch.
-            attempt: the first attempt at the whole batch, if the link has already made it.
+        ``attempt`` is the first attempt at the whole batch, if the link has already made it.
         """
         out = Replies([None] * len(batch))
         todo: Sequence[int] = range(len(batch))
@@ -232,8 +210,10 @@ class Dispatcher:
             for attempt in attempts:
                 try:
                     again += self._settle(attempt, outcome, uncertain, out)
-                except ATTEMPT_ERRORS as error:  # the replies do not match the requests
-                    attempt.error, attempt.sent = _mismatch(error), True
+                except ATTEMPT_ERRORS as error:
+                    why = InvalidResponse(f"the replies do not match the requests: {error!r}")
+                    why.__cause__ = error
+                    attempt.error, attempt.sent = why, True
                     self._settle(attempt, _Outcome(MAX_ATTEMPTS, inf), uncertain, out)
             redirected, asked = outcome.redirected, outcome.pause
             for client in outcome.stale:
@@ -367,9 +347,9 @@ class Dispatcher:
         uncertain: set[int],
         out: Replies,
     ) -> list[int]:
-        """Put an attempt's replies into their slots, and return the positions to send again.
+        """Put an attempt's replies into ``out``, and return the positions to send again.
 
-        ``uncertain`` gets the positions of what is sent again although it may have been executed.
+        ``uncertain`` gets the positions that are sent again although they may have been executed.
         """
         server_request, retry = attempt.server_request, outcome.retry
         again: list[int] = []
@@ -387,9 +367,9 @@ class Dispatcher:
             # Once, as the request itself may break the connection; and never after a timeout.
             repeats = retry == 0 and not attempt.timed_out
             pause = policy_of(attempt.client).pause_before_retry(retry + 1, attempt.error)
-            # Connecting has been tried again by the connection itself.
+            # The connection itself has retried connecting.
             unsent = isinstance(attempt.error, MaxConnectionsError) and pause is not None
-            moved = not attempt.sent and attempt.node is not None  # maybe, to another node
+            moved = not attempt.sent and attempt.node is not None  # perhaps, to another node
             for position, request in zip(
                 server_request.positions, server_request.requests, strict=True
             ):
@@ -454,7 +434,7 @@ def _fail(
     uncertain: set[int],
     out: Replies,
 ) -> None:
-    """Put failures into the slots of requests of these attempts that could not be sent again."""
+    """Put failures into ``out`` for requests that could not be sent again."""
     for attempt in attempts:
         server_request = attempt.server_request
         for position, request in zip(
@@ -465,18 +445,12 @@ def _fail(
     out.failed = True
 
 
-def _mismatch(error: Exception) -> InvalidResponse:
-    found = InvalidResponse(f"the replies do not match the requests: {error!r}")
-    found.__cause__ = error
-    return found
-
-
 def _nodes_of(
     client: Any, batch: Batch, positions: Sequence[int]
 ) -> list[tuple[Any, list[int]]] | None:
-    """Return a cluster's nodes, each with the positions of what goes there; None if not known.
+    """Return a cluster's nodes, each with its positions; None if not known.
 
-    All keys at once takes a fifth of the time of asking the client for each.
+    Placing all keys at once takes a fifth of the time of asking the client for each.
     """
     try:
         nodes = slot_owners(client)
@@ -488,13 +462,13 @@ def _nodes_of(
         owners = [pick(nodes[slot]) for slot in slots_of(keys)]
     except (AttributeError, LookupError):
         return None
-    found: dict[str, tuple[Any, list[int]]] = {}
+    by_name: dict[str, tuple[Any, list[int]]] = {}
     for position, node in zip(positions, owners, strict=True):
         try:
-            found[node.name][1].append(position)
+            by_name[node.name][1].append(position)
         except KeyError:
-            found[node.name] = node, [position]
-    return list(found.values())
+            by_name[node.name] = node, [position]
+    return list(by_name.values())
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Which request of a batch goes to which shard. Pure: the components are looked up beforehand."""
+"""Groups the requests of a batch by shard. Pure."""
 
 from __future__ import annotations
 
@@ -33,23 +33,14 @@ _TO, _KEY, _ARGS, _SCRIPT, _BLOCK = map(
     Command._fields.index, ("to", "key", "args", "script", "block")
 )
 _TARGET, _TARGET_KEY = itemgetter(0), itemgetter(1)
-# A shorter batch is grouped one by one; checking whether it can be otherwise would cost more.
-_MIN_AT_ONCE = 8
-# A batch of so many commands or fewer, for one server, is sent without the dispatcher.
-FEW = 4
+_MIN_AT_ONCE = 8  # a shorter batch is grouped one by one
+FEW = 4  # commands of a batch that is sent to one server without the dispatcher
 SEVERAL = -1
-# So many fit into the processor's cache while they are passed over repeatedly.
-_SLICE = 2000
+_SLICE = 2000  # commands that fit into the processor's cache
 
 
 class ServerGroup(NamedTuple):
-    """The positions of the requests that go to one shard.
-
-    Attributes:
-        block: how long the (only) one may block.
-        rows: of the whole batch, name and arguments of each, if it is all commands without scripts.
-        uniform: the same requests by column, if the batch was given so.
-    """
+    """The requests that go to one shard; see `ServerRequest`."""
 
     shard: Shard
     positions: Sequence[int]
@@ -73,7 +64,7 @@ def components_in(batch: Batch, todo: Sequence[int]) -> set[str]:
 
 
 def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) -> list[ServerGroup]:
-    """Group the requests at the positions ``todo`` by shard; one that may block stays alone."""
+    """Group the requests at the positions ``todo`` by shard; blocking ones stay alone."""
     if len(todo) == len(batch):
         if type(batch) is Columns:
             uniform = UniformCommands.of_columns(batch.name, [batch.keys, *batch.more])
@@ -82,9 +73,9 @@ def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) ->
             return _group_all(batch.to, keys, components, rows, uniform)
         if type(batch) is PlainCommands:
             return _group_all(batch.to, batch.keys, components, batch.rows)
-        found = _keys_and_rows(batch) if len(batch) >= _MIN_AT_ONCE else None
-        if found is not None:
-            return _group_all(batch[0].to, found[0], components, found[1])
+        plain = _keys_and_rows(batch) if len(batch) >= _MIN_AT_ONCE else None
+        if plain is not None:
+            return _group_all(batch[0].to, plain[0], components, plain[1])
     groups: dict[tuple[str, int | None], list[int]] = {}
     alone: list[ServerGroup] = []
     for position in todo:
@@ -110,10 +101,7 @@ def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) ->
 def _keys_and_rows(
     batch: Batch,
 ) -> tuple[Sequence[Key], Sequence[Arguments] | None] | None:
-    """Return the keys of commands with one target, and what is sent; None if they are not that.
-
-    Without scripts, that is: a script may have to be sent in full.
-    """
+    """Return the keys of non-blocking commands with one target; and their rows, without scripts."""
     to = batch[0].to
     keys: list[Key] = []
     rows: list[Arguments] | None = []
@@ -141,11 +129,7 @@ def _group_all(
     rows: Sequence[Arguments] | None,
     uniform: UniformCommands | None = None,
 ) -> list[ServerGroup]:
-    """Group commands that have one target, many at a time.
-
-    All of a command is processed while its slice is in the processor's cache; what is packed later
-    lies close together in memory.
-    """
+    """Group commands that have one target, in slices that fit into the processor's cache."""
     if not keys:
         return []
     if type(to) is Home and components[to.component].entry is None:
@@ -197,11 +181,7 @@ def place(to: To, key: Key, components: Components) -> Shard:
 
 
 def target_of_few(batch: Batch) -> To | None:
-    """Return where a few plain commands all go, which neither block nor are to be joined.
-
-    Returns:
-        None if the batch is something else.
-    """
+    """Return the common target of a few non-blocking commands; None for any other batch."""
     size = len(batch)
     if size != 1 and (type(batch) is not list or not 0 < size <= FEW):
         return None
@@ -243,9 +223,9 @@ def locate(request: Locate, components: Components) -> list[tuple[Shard, int | N
                 places: list[tuple[Shard, int | None]] = [(shard, None) for shard in shards]
                 numbers = component.place_all(list(map(_TARGET_KEY, targets)))
                 return [places[number] for number in numbers]
-    found = []
+    located = []
     for to, key in targets:
         shard = place(to, key, components)
         entry = components[shard.component].entry_of(shard)
-        found.append((shard, slot_of(key) if entry.is_cluster else None))
-    return found
+        located.append((shard, slot_of(key) if entry.is_cluster else None))
+    return located

@@ -9,8 +9,8 @@
 Requests made in one turn of the loop leave in one write: automatic pipelining. Replies come back in
 order, so each finds its request; the reply of a cancelled task is dropped. An idle connection goes
 back to redis-py's pool, which checks it before the next use. A connection that failed, or was
-silent for the socket timeout, is closed, and what is in flight on it fails; what was not yet
-written goes out on the next one.
+silent for the socket timeout, is closed, and requests in flight on it fail; unwritten ones use the
+next connection.
 
 redis-py connects and authenticates. While a connection is multiplexed, `MultiplexedConnection`
 replaces asyncio's stream as the protocol of its transport, so that no task waits for each write.
@@ -49,8 +49,7 @@ from shardkit.operations.deadlines import Deadline
 # Two chunks in flight, as on the blocking link, so that buffers are bounded.
 MAX_BYTES = 2 * CHUNK_BYTES
 MAX_REPLIES = 2 * CHUNK_REQUESTS
-# So many requests are written although the turn of the loop is not over.
-_WRITTEN_EARLY = 32
+_WRITTEN_EARLY = 32  # requests that are written before the turn of the loop is over
 
 
 class ConnectionLost(Exception):
@@ -156,36 +155,22 @@ class ConnectionSource:
 
 
 class Received(Replies):
-    """The replies to a request.
+    """The replies to a request. The attributes are the class's, as with `failed`."""
 
-    Attributes:
-        refused: whether an error is among them, inside of one, or in their place.
-        lost: the error in their place.
-        written: when the request was written, as `time.perf_counter` tells it, if somebody listens.
-    """
-
-    refused = False  # of the class, as with `failed`
-    lost: ConnectionLost | None = None
-    written = 0.0
+    refused = False  # whether an error is among them, inside one, or in their place
+    lost: ConnectionLost | None = None  # the error in their place
+    written = 0.0  # when the request was written, by `time.perf_counter`, if there are handlers
 
 
 class QueuedRequest:
-    """What to write, the replies so far, and the future that is done when all have come.
+    """The next data to write, its number of replies, and the replies so far.
 
-    Attributes:
-        data: what is to be written next.
-        count: how many replies that will have.
-        more: the chunks after it.
-        future: done when all replies have come, or cannot come any more. It has only these as its
-            result: with the request it would be garbage that refers to itself.
-        sent: whether any of it was written.
-        replies: the replies so far.
-        left: how many have not come.
-        replies_due: how many there will be.
+    The future is done when all replies have come or are lost. Its result is only the replies: with
+    the request it would be cyclic garbage.
     """
 
-    sent = False
-    more: deque[Chunk] | None = None
+    sent = False  # whether any of it was written
+    more: deque[Chunk] | None = None  # the chunks after `data`
 
     def __init__(self, data: bytes, count: int, future: asyncio.Future[Received]) -> None:
         self.data = data
@@ -199,7 +184,7 @@ class QueuedRequest:
         self.left = self.replies_due = self.count + sum([chunk.replies for chunk in more])
 
     def limit(self, deadline: Deadline, loop: asyncio.AbstractEventLoop) -> None:
-        """Fail when a deadline passes; a connection that is in use stays so for others."""
+        """Fail when a deadline passes; the connection stays in use."""
         left = deadline.left()
         if left <= 0:
             self.fail(deadline.passed(), sent=False)
@@ -213,7 +198,7 @@ class QueuedRequest:
         self.future.add_done_callback(lambda _: timer.cancel())
 
     def fail(self, error: Exception, sent: bool) -> None:
-        """Have it done without all replies; ``sent`` if the server may have seen the request."""
+        """End without all replies; ``sent`` if the server may have received the request."""
         if not self.future.done():
             self.replies.lost, self.replies.refused = ConnectionLost(error, sent), True
             self.future.set_result(self.replies)
@@ -225,15 +210,11 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
     ::
 
         submit ─► queued ─► (write) ─► in flight ─► (replies) ─► the request's future
-
-    Attributes:
-        source: where the connection comes from.
-        allowed: how long a call may take by the server's entry, in seconds; None for any time.
     """
 
     def __init__(self, source: ConnectionSource, policy: CallPolicy) -> None:
         self.source = source
-        self.allowed = policy.deadline
+        self.allowed = policy.deadline  # seconds for a call, by the entry
         self._max_waiting = policy.max_waiting
         self._waiting = 0  # commands that are queued
         self._decode = not source.raw
@@ -265,14 +246,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         deadline: Deadline | None = None,
         more: deque[Chunk] | None = None,
     ) -> asyncio.Future[Received]:
-        """Queue a request, and return the future of its replies.
-
-        Args:
-            data: packed commands.
-            replies: how many replies they will have.
-            deadline: by when all have to be there.
-            more: further chunks of the same request.
-        """
+        """Queue packed commands and perhaps more chunks; return the future of their replies."""
         future: asyncio.Future[Received] = self._loop.create_future()
         request = QueuedRequest(data, replies, future)
         if more:
@@ -456,8 +430,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         except (TimeoutError, InvalidResponse) as error:
             self._break_off(error)
             return
-        except Exception as error:  # no RESP
-            self._break_off(ConnectionError(f"the reply is no RESP: {error}"))
+        except Exception as error:
+            self._break_off(ConnectionError(f"the reply is not RESP: {error}"))
             return
         if self._queued:
             if not self._write_scheduled:

@@ -6,10 +6,9 @@
     GET bc                   | bc         b"*2␍␊$3␍␊GET␍␊$2␍␊bc␍␊"
     GET d                    | d          b"*2␍␊$3␍␊GET␍␊$1␍␊d␍␊"
 
-Commands of one name and one number of arguments, as bulk operations have them, are packed column by
-column: each column is encoded by one `map`, the lengths are looked up, and one join makes the
-chunk. That takes 80 nanoseconds for a GET where a call of hiredis takes 300 (measured here, CPython
-3.11). All others go through hiredis one by one.
+Bulk commands of one name and one number of arguments are packed column by column: one `map` encodes
+each column, and one join makes the chunk. That takes 80 nanoseconds for a GET, where hiredis takes
+300 (measured, CPython 3.11). All others go through hiredis one by one.
 """
 
 from __future__ import annotations
@@ -29,12 +28,9 @@ from shardkit.operations.commands import Argument
 
 CHUNK_BYTES = 256 * 1024
 CHUNK_REQUESTS = 1000
-# So many that were joined are one request: a server works on it for 0.4 to 0.7 milliseconds.
-CHUNK_JOINED = 2000
-# Fewer commands than these are packed one by one; the columns would cost more.
-MIN_UNIFORM = 4
-# More arguments than these are rare in bulk, and columns then save little.
-_MAX_COLUMNS = 16
+CHUNK_JOINED = 2000  # commands joined into one, which a server executes in 0.4 to 0.7 milliseconds
+MIN_UNIFORM = 4  # fewer commands are packed one by one, which costs less
+_MAX_COLUMNS = 16  # with more arguments, columns save little
 
 pack_command: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 Arguments: TypeAlias = tuple[Argument, ...]
@@ -79,10 +75,7 @@ def _can_be_sent(argument: Any) -> bool:
 
 
 def pack_all(commands: Sequence[Arguments]) -> list[Chunk]:
-    """Pack commands, each of which will have one reply, into chunks.
-
-    Args:
-        commands: their names and arguments; best at most `CHUNK_REQUESTS`.
+    """Pack commands with one reply each into chunks.
 
     Raises:
         InvalidArgumentError: an argument is neither text, bytes nor a number.
@@ -100,12 +93,7 @@ def pack_all(commands: Sequence[Arguments]) -> list[Chunk]:
 
 
 def join(packed: Sequence[bytes], counts: Sequence[int] | None = None) -> list[Chunk]:
-    """Join packed requests into chunks.
-
-    Args:
-        packed: the requests.
-        counts: how many replies each will have; None for one.
-    """
+    """Join packed requests into chunks; ``counts`` are their numbers of replies (None for one)."""
     return [
         Chunk(b"".join(packed[a:b]), b - a if counts is None else sum(counts[a:b]))
         for a, b in _cuts(list(map(len, packed)), CHUNK_REQUESTS)
@@ -113,7 +101,7 @@ def join(packed: Sequence[bytes], counts: Sequence[int] | None = None) -> list[C
 
 
 def _cuts(sizes: Sequence[int], requests: int) -> list[tuple[int, int]]:
-    """Return from where to where each chunk goes, given each request's size, and how many fit."""
+    """Return the start and end of each chunk, given the requests' sizes."""
     total = sum(sizes)
     if len(sizes) <= requests and total <= CHUNK_BYTES:
         return [(0, len(sizes))]
@@ -131,23 +119,14 @@ def _cuts(sizes: Sequence[int], requests: int) -> list[tuple[int, int]]:
 
 @dataclass(slots=True)
 class UniformCommands:
-    """Commands of one name and one number of arguments.
-
-    Attributes:
-        name: the name.
-        columns: for each argument after it, all commands' values.
-    """
+    """Commands of one name and one number of arguments; a column has one argument of all."""
 
     name: str
     columns: Sequence[Sequence[bytes]]
 
     @classmethod
     def of(cls, commands: Sequence[Arguments]) -> UniformCommands | None:
-        """Return the commands by column; None if they are not uniform, or cannot be sent.
-
-        Args:
-            commands: their names and arguments.
-        """
+        """Return the commands by column; None if they are not uniform, or cannot be sent."""
         first = commands[0]
         width, name = len(first), first[0]
         if not 2 <= width <= _MAX_COLUMNS or type(name) is not str:
@@ -171,11 +150,10 @@ class UniformCommands:
         return cls(name, columns)
 
     def chunks(self, joined: str = "", shared: int = 0) -> list[Chunk]:
-        """Pack them, cut into chunks.
+        """Pack the commands into chunks.
 
-        Args:
-            joined: the name of the command that does all of them at once; each chunk is one such.
-            shared: how many of their first arguments are the same, and then said once.
+        Each chunk is one ``joined`` command if that is given; then the first ``shared`` arguments,
+        which are the same in all commands, are sent once.
         """
         columns = self.columns[shared:]
         lengths = [list(map(len, column)) for column in columns]
@@ -212,8 +190,7 @@ def _interleaved(
 ) -> bytes:
     """Return rows ``a`` to ``b`` of the columns, each value with its length, each row with a head.
 
-    What stands between two values begins with the end of the one before; the head of the first row
-    has nothing to end.
+    Each piece between two values begins with the end of the previous one, except the first head.
     """
     first = 1 if head else 0
     stride = first + 2 * len(columns)

@@ -6,14 +6,13 @@
     requests   shard 0: [SADD a, SADD c] at positions 0, 2     shard 1: [SADD b, SADD d] at 1, 3
     chunks     each server's requests packed, cut every 256 KiB or 1,000 requests
 
-One chunk is written while the replies to the one before are read, so a batch of any size needs
-bounded buffers and cannot deadlock.
+One chunk is written while the replies to the previous one are read, so buffers stay bounded and
+nothing can deadlock.
 
-Also the rules for what may be sent again, and when: `may_repeat`, `lacks_script`, `pause_before`
-and `patience_with`.
+`may_repeat`, `lacks_script`, `pause_before` and `patience_with` are the rules for retries.
 
 A script is sent by its SHA-1. If the server may lack it, the first call sends the text (EVAL),
-which the server caches for the calls that follow.
+which the server caches.
 """
 
 from __future__ import annotations
@@ -59,7 +58,6 @@ from shardkit.operations.commands import (
     Command,
     PlainCommands,
     Reply,
-    Script,
     Shard,
     Transaction,
 )
@@ -73,53 +71,37 @@ _MULTI = pack_command(("MULTI",))
 _EXEC = pack_command(("EXEC",))
 _ASKING = pack_command(("ASKING",))
 _READS = "\n--@reads"
-# They change nothing either, though a replica answers otherwise.
+# They change nothing either, but a replica answers differently.
 _OF_ONE_SERVER = {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "TIME", "INFO"}
-_most_arguments: dict[str, int] = {}
+_most_arguments: dict[str, int] = {}  # by SHA-1: with how many a script only reads; -1 for none
 _ARGS, _SCRIPT = itemgetter(2), itemgetter(3)  # of a Command; many times faster than its names
 ATTEMPT_ERRORS = (
     *(RedisError, RedisClusterException, OSError, ArithmeticError, AttributeError),
     *(LookupError, MemoryError, RuntimeError, TypeError, ValueError),
 )
-"""What redis-py, hiredis, sockets and TLS raise; only the server's own requests fail then.
+"""What redis-py, hiredis, sockets and TLS raise; only the server's requests fail then.
 
-Not all of Exception: what a signal handler of the caller's raises in the middle is the caller's.
+Not every Exception, because a signal handler of the caller's may raise others.
 """
 
 
 @dataclass(slots=True)
 class ServerRequest:
-    """Requests of a batch for one server.
-
-    Attributes:
-        shard: the shard, for messages.
-        address: the server, for messages.
-        positions: where each request stands in the batch.
-        batch: the batch.
-        loaded: the SHA-1s of the scripts that the server is known to have.
-        brought: those whose text this request sends.
-        asking: whether the requests follow an ASK redirection.
-        block: how long its (only) request may block.
-        rows: of the whole batch, name and arguments of each, if it is all commands without scripts.
-        uniform: the same requests by column, if the batch was given so.
-        joins: whether uniform neighbours become one command (see `coalescing`).
-        in_slots: whether only those whose keys share a slot can.
-        runs: if they did, how replies are split again.
-    """
+    """Requests of a batch for one server."""
 
     shard: Shard
-    address: str
-    positions: Sequence[int] = ()
+    address: str  # for messages
+    positions: Sequence[int] = ()  # in the batch
     batch: Batch = ()
-    loaded: set[str] = field(default_factory=set)
-    brought: set[str] = field(default_factory=set)
-    asking: bool = False
-    block: float | None = None
-    rows: Sequence[Arguments] | None = None
-    uniform: UniformCommands | None = None
-    joins: bool = False
-    in_slots: bool = False
-    runs: list[JoinedRun] = field(default_factory=list)
+    loaded: set[str] = field(default_factory=set)  # SHA-1s of scripts that the server has
+    brought: set[str] = field(default_factory=set)  # SHA-1s of scripts sent as text
+    asking: bool = False  # whether the requests follow an ASK redirection
+    block: float | None = None  # seconds that the (only) request may block
+    rows: Sequence[Arguments] | None = None  # name and arguments of each command of the batch
+    uniform: UniformCommands | None = None  # the requests by column
+    joins: bool = False  # whether uniform neighbours become one command (see `coalescing`)
+    in_slots: bool = False  # whether joined commands need keys of one slot
+    runs: list[JoinedRun] = field(default_factory=list)  # how to split joined replies
 
     def chunks(self) -> list[Chunk]:
         """Pack the requests.
@@ -135,7 +117,7 @@ class ServerRequest:
                 return self.uniform.chunks()
             chunks, self.runs = joined
             return chunks
-        # Slice by slice, so that what is passed over repeatedly stays in the processor's cache.
+        # Slice by slice, so that each stays in the processor's cache.
         for start in range(0, len(self.positions), resp.CHUNK_REQUESTS):
             positions = self.positions[start : start + resp.CHUNK_REQUESTS]
             if self.rows is not None and not self.asking:
@@ -147,7 +129,7 @@ class ServerRequest:
         return chunks
 
     def _packed(self, requests: Batch) -> list[Chunk]:
-        if self.asking:  # each for itself: a node forgets it after one command
+        if self.asking:  # before each command, as a node forgets it afterwards
             asked = [(_ASKING + data, n + 1) for data, n in map(self._pack, requests)]
             return join([data for data, _ in asked], [count for _, count in asked])
         if set(map(type, requests)) == {Command} and set(map(_SCRIPT, requests)) == {None}:
@@ -175,17 +157,12 @@ class ServerRequest:
         return self._requests(self.positions)
 
     def tell(self) -> CommandsSent:
-        """Tell those who listen that this is sent."""
-        return sent(
-            self.shard,
-            self.address,
-            len(self.positions),
-            self._names,
-            lambda: commands_in(self.requests),
-        )
+        """Emit the event that this is sent."""
+        commands = lambda: commands_in(self.requests)  # noqa: E731
+        return sent(self.shard, self.address, len(self.positions), self._names, commands)
 
     def tell_loaded(self) -> None:
-        """Tell those who listen which scripts the server was given."""
+        """Emit events for the scripts that the server was given."""
         for sha in self.brought - self.loaded:
             script = next(
                 request.script.name
@@ -203,9 +180,9 @@ class ServerRequest:
         return {request.name for request in self.requests}
 
     def _pack(self, request: Command | Transaction) -> tuple[bytes, int]:
-        """Return a request packed, and how many replies it will have."""
+        """Return a request packed, and its number of replies."""
         if isinstance(request, Transaction):
-            # A script is sent as its text: inside MULTI, NOSCRIPT would come too late to retry.
+            # Scripts as text, because inside MULTI NOSCRIPT would come too late to retry.
             inner = [pack(_with_text(c) if c.script else c.args) for c in request.commands]
             return b"".join([_MULTI, *inner, _EXEC]), len(inner) + 2
         script = request.script
@@ -216,58 +193,56 @@ class ServerRequest:
 
     def unpack(self, replies: list[Reply]) -> Iterator[tuple[int, Command | Transaction, Reply]]:
         """Yield each request's position and reply; an error is an exception as a value."""
-        taken = 0
+        start = 0
         requests = self.requests
         if len(replies) == len(requests):
             yield from zip(self.positions, requests, replies, strict=True)
             return
         for position, request in zip(self.positions, requests, strict=True):
-            taken += int(self.asking)
+            start += int(self.asking)
             if isinstance(request, Transaction):
                 count = len(request.commands)
-                queued = replies[taken : taken + count + 1]
-                executed = replies[taken + count + 1]
-                taken += count + 2
-                # EXEC only says that it was aborted; the command's own reply says why.
+                queued = replies[start : start + count + 1]
+                executed = replies[start + count + 1]
+                start += count + 2
+                # EXEC only says that it was aborted; the queued command's reply says why.
                 why = next((reply for reply in queued if isinstance(reply, Exception)), executed)
                 yield position, request, executed if isinstance(executed, list) else why
             else:
-                yield position, request, replies[taken]
-                taken += 1
+                yield position, request, replies[start]
+                start += 1
 
     def failure(self, request: Command | Transaction, error: Exception, sent: bool) -> ShardFailure:
-        """Return what stands in a request's slot when no reply came.
-
-        Args:
-            request: the request.
-            error: why.
-            sent: whether the server may have seen it.
-        """
+        """Return the failure for a request without a reply; ``sent`` if it may have arrived."""
         if not sent:
             what = "cannot be used" if meaning(error) else "cannot be reached"
-            if isinstance(error, _OUR_LIMITS):
-                what = "was not asked"
+            if isinstance(error, BreakerOpenError):
+                what = "is unavailable"
+            elif isinstance(error, MaxConnectionsError | DeadlineExceeded):
+                what = "got no command"
             remedy = "see `shardkit status`"
             if isinstance(error, DeadlineExceeded):
                 remedy = "the command was not executed; allow it more time"
             return self._failure(ShardUnavailable, request, error, what, remedy)
         what = "did not answer in time" if isinstance(error, TimeoutError) else "was lost"
-        remedy = "the command may have been executed; look before you send it again"
+        remedy = "the command may have been executed; check before you send it again"
         return self._failure(ShardUnavailable, request, error, what, remedy, maybe_executed=True)
 
     def refusal(self, request: Command | Transaction, error: Exception) -> ShardFailure:
-        """Return what stands in a request's slot when the server answered with an error."""
+        """Return the failure for a request to which the server answered with an error."""
         if isinstance(error, ResponseError):
             what, remedy = f"{request.name} was refused", ""
             if not self.in_slots and isinstance(error, AskError | ClusterDownError):
-                remedy = _IS_A_CLUSTERS
-            # A script may have written before it failed; the server's own checks come first.
+                remedy = (
+                    "the server is a cluster node: give the component one entry with cluster: true"
+                )
+            # A script may have written before it failed, but not before the server's own checks.
             partly = isinstance(request, Command) and request.script is not None
             partly = partly and not isinstance(error, _CHECKED_FIRST)
             return self._failure(
                 CommandRefused, request, error, what, remedy, maybe_executed=partly
             )
-        # The server is up but cannot serve this client (loading, or authentication).
+        # The server is up but cannot serve this client (it loads, or wants authentication).
         return self._failure(
             ShardUnavailable, request, error, f"refused {request.name}", "see `shardkit status`"
         )
@@ -295,41 +270,34 @@ class ServerRequest:
         )
 
 
-_OUR_LIMITS = (MaxConnectionsError, DeadlineExceeded, BreakerOpenError)
 _CHECKED_FIRST = (NoPermissionError, ReadOnlyError, NoScriptError, AskError, ClusterDownError)
-_IS_A_CLUSTERS = (
-    "the server is a node of a cluster: give the component one entry with cluster: true"
-)
 
 
 def _with_text(command: Command) -> Sequence[Argument]:
-    """Return a script's call with its text in place of its SHA-1; the server keeps the text."""
+    """Return a script's call with its text in place of its SHA-1."""
     assert command.script is not None
     return ("EVAL", command.script.text, *command.args[2:])
 
 
 def lacks_script(request: Command | Transaction, reply: Reply) -> bool:
-    """Whether the server had forgotten the request's script, so that nothing was executed."""
+    """Whether the server lacks the request's script, so that nothing was executed."""
     return is_script_missing(reply) and isinstance(request, Command) and request.script is not None
 
 
 def pause_before(attempt: int) -> float:
-    """Return how long to wait before an attempt, in seconds; the first two follow at once."""
+    """Return the seconds to wait before an attempt; none before the first two."""
     return min(0.0025 * 2**attempt, LONGEST_PAUSE) if attempt > 1 else 0.0
 
 
 def patience_with(client: Any) -> float:
-    """Return how long a client's commands wait for a server that loads or has been replaced.
-
-    In seconds: as long as its entry lets an answer take, its ``socket_timeout``.
-    """
+    """Return the seconds to wait for a server that loads or was replaced: ``socket_timeout``."""
     pool = getattr(client, "connection_pool", None)
     timeout = pool.connection_kwargs.get("socket_timeout") if pool is not None else None
     return SOCKET_TIMEOUT if timeout is None else float(timeout)
 
 
 def commands_in(requests: Batch) -> Iterator[Sequence[Argument]]:
-    """Yield the commands of requests as they are sent, those of transactions one by one."""
+    """Yield the commands of requests as they are sent, including those of transactions."""
     for request in requests:
         if isinstance(request, Transaction):
             yield from (command.args for command in request.commands)
@@ -338,16 +306,10 @@ def commands_in(requests: Batch) -> Iterator[Sequence[Argument]]:
 
 
 def pack_few(batch: Batch, loaded: Callable[[Any], set[str]], client: Any) -> bytes | None:
-    """Pack a few plain commands for a server.
+    """Pack a few plain commands for a server, in one piece.
 
-    Args:
-        batch: the commands.
-        loaded: returns the SHA-1s of the scripts that a client's server is known to have.
-        client: the client.
-
-    Returns:
-        None if that takes more: a script may have to be sent in full, an argument cannot be sent,
-        or they are too large to be written at once.
+    Return None if a script may have to be sent as text, an argument cannot be sent, or the
+    commands are too large. ``loaded`` returns the SHA-1s of a server's scripts.
     """
     packed = []
     command: Any
@@ -381,23 +343,16 @@ def only_reads(command: Command) -> bool:
         return reads_only(command.args)
     most = _most_arguments.get(script.sha)
     if most is None:
-        most = _most_arguments[script.sha] = _marked(script)
+        _, mark, rest = script.text.partition(_READS)
+        number = rest.partition("\n")[0].strip() or 1_000_000
+        most = _most_arguments[script.sha] = int(number) if mark else -1
     return len(command.args) - 3 - int(command.args[2]) <= most
-
-
-def _marked(script: Script) -> int:
-    """Return with how many arguments at most a script changes nothing; -1 if it always may."""
-    _, found, rest = script.text.partition(_READS)
-    if not found:
-        return -1
-    number = rest.partition("\n")[0].strip()
-    return int(number) if number else 1_000_000
 
 
 def settle(
     server_request: ServerRequest, request: Command | Transaction, reply: Reply
 ) -> tuple[Reply, bool]:
-    """Return what goes into the slot, and whether that is (or holds) a failure."""
+    """Return the final reply, and whether that is (or holds) a failure."""
     if isinstance(reply, Exception):
         return server_request.refusal(request, reply), True
     if isinstance(request, Transaction) and reply is not None:

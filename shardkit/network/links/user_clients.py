@@ -9,15 +9,14 @@
                          await client.hgetall(…)  ┘
                          await client.blpop(…)    ──► a connection of its own, as with redis-py
 
-redis-py's awaiting client takes a connection from its pool for each call in flight: a thousand
-tasks want a thousand connections, and each pays for taking one, writing and waiting alone. Here
-what neither blocks nor changes its connection's state is submitted to a `MultiplexedConnection`, as
-operations are. The blocking client does the same command for command as an operation does.
+redis-py's awaiting client uses one connection for each call in flight: a thousand tasks need a
+thousand connections, and each writes and waits alone. Here, commands that neither block nor change
+the state of their connection go to a `MultiplexedConnection`, as operations do. The blocking client
+sends each command as an operation does.
 
-They are redis-py's clients in all else: types, methods, callbacks, errors; pipelines, pub/sub,
-locks, WATCH, SELECT and so on take redis-py's way. So does each command where the entry says
-``retries``, because redis-py repeats them. A server that stands still lets all tasks of a loop wait
-together, and fail together after the socket timeout.
+In everything else they are redis-py's clients: types, methods, callbacks, errors. Pipelines,
+pub/sub, locks, WATCH, SELECT and so on run redis-py's code, and so does each command if the entry
+says ``retries``. On a stalled server, all tasks of a loop fail together after the socket timeout.
 """
 
 from __future__ import annotations
@@ -52,21 +51,11 @@ from shardkit.network.links.server_request import patience_with, pause_before
 from shardkit.operations.deadlines import current, earliest, within
 from shardkit.routing.command_keys import blocking_seconds, has_plain_form, reads_only
 
-# What has no key, or several, and neither blocks nor concerns its connection.
+# Commands with no key or several that neither block nor concern their connection.
 _SHARED = frozenset(
     {
-        *(
-            "MGET",
-            "MSET",
-            "DEL",
-            "UNLINK",
-            "EXISTS",
-            "TOUCH",
-            "PING",
-            "ECHO",
-            "PUBLISH",
-            "SPUBLISH",
-        ),
+        *("MGET", "MSET", "DEL", "UNLINK", "EXISTS", "TOUCH", "PING", "ECHO"),
+        *("PUBLISH", "SPUBLISH"),
         *("DBSIZE", "TIME", "SCAN", "KEYS", "INFO", "EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO"),
         *("SINTER", "SUNION", "SDIFF", "SINTERSTORE", "SUNIONSTORE", "SDIFFSTORE", "SMOVE"),
         *("ZUNIONSTORE", "ZINTERSTORE", "ZDIFFSTORE", "RENAME", "RENAMENX", "COPY", "BITOP"),
@@ -74,7 +63,7 @@ _SHARED = frozenset(
     }
 )
 _is_shared: dict[Any, bool] = {}
-# What leaves its connection in another state than the kit's own are in: the pool's own, from then.
+# Commands that change the state of their connection, which then must not be shared with the kit.
 _CHANGES_CONNECTION = frozenset(
     {
         *("SELECT", "AUTH", "HELLO", "RESET", "QUIT", "READONLY", "READWRITE", "MONITOR"),
@@ -85,7 +74,7 @@ _CHANGES_CONNECTION = frozenset(
 
 
 def _pauses(client: Any) -> Iterator[float]:
-    """Yield how long to wait before each further attempt at a server that is not ready."""
+    """Yield the pause before each retry at a server that is not ready."""
     waited = 0.0
     deadline = earliest(client.connection_pool.policy.deadline)
     for attempt in count(1):
@@ -99,7 +88,7 @@ def _pauses(client: Any) -> Iterator[float]:
 
 
 def _reader_for(client: Any, args: Sequence[Any]) -> Any:
-    """Return the client in whose place a command only reads while a move holds the shard."""
+    """Return the client for a reading command while a move holds the shard; else None."""
     if client.reader is None or client.connection is not None or not reads_only(args):
         return None
     return client.reader()
@@ -108,22 +97,18 @@ def _reader_for(client: Any, args: Sequence[Any]) -> Any:
 class DirectClient(redis.Redis):
     """redis-py's blocking client, in one pass from the method to the socket.
 
-    What a server refuses because it loads its data, or is a replica now, is sent again for as long
-    as the entry's ``socket_timeout``, to the server that the entry names by then.
-
-    Attributes:
-        successor: returns the client of the same shard, its entry read anew.
-        reader: returns the client that reads while a move holds the shard; None if none does.
+    Commands that a server refuses because it loads its data, or is a replica now, are retried for
+    as long as the entry's ``socket_timeout``, at the server that the entry names by then.
     """
 
-    successor: Callable[[], Any] | None = None
-    reader: Callable[[], Any] | None = None
+    successor: Callable[[], Any] | None = None  # returns the shard's client, its entry reread
+    reader: Callable[[], Any] | None = None  # returns the client for reads during a move, or None
     _takes_redis_pys_way: bool | None = None
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, in one pass if it can be."""
         pool: Any = self.connection_pool
-        if pool.draining:  # another client is in its place by now
+        if pool.draining:  # another client has replaced it
             reader = _reader_for(self, args)
             if reader is not None:
                 return reader.execute_command(*args, **options)
@@ -167,7 +152,7 @@ class DirectClient(redis.Redis):
             return self._as_redis_py(args, options)
         try:
             data = pack_command(args)
-        except (TypeError, UnicodeEncodeError):  # redis-py takes more, and says what it does not
+        except (TypeError, UnicodeEncodeError):  # redis-py accepts more, and names the others
             return self._as_redis_py(args, options)
         pool: Any = self.connection_pool
         deadline = current.get()
@@ -224,19 +209,13 @@ class DirectPipeline(Pipeline):
         commands = [command[0] for command in self.command_stack]
         _separate_if_changed(self.connection_pool, commands)
         with _allowed(self.connection_pool, ()), watched(policy_of(self), commands):
-            found: list[Any] = super().execute(*args, **kwargs)
-        return found
+            return super().execute(*args, **kwargs)
 
 
 class MultiplexedClient(aioredis.Redis):
-    """redis-py's awaiting client, over one connection for all tasks.
+    """redis-py's awaiting client, over one connection for all tasks of an event loop.
 
-    It belongs to the event loop in which it is first used. See `DirectClient` for servers that are
-    not ready.
-
-    Attributes:
-        successor: returns the client of the same shard, its entry read anew, awaiting.
-        reader: returns the client that reads while a move holds the shard; None if none does.
+    See `DirectClient` for servers that are not ready.
     """
 
     successor: Callable[[], Awaitable[Any]] | None = None
@@ -247,7 +226,7 @@ class MultiplexedClient(aioredis.Redis):
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, over the shared connection if it can be."""
         pool: Any = self.connection_pool
-        if pool.draining:  # another client is in its place by now
+        if pool.draining:  # another client has replaced it
             reader = _reader_for(self, args)
             if reader is not None:
                 return await reader.execute_command(*args, **options)
@@ -291,7 +270,7 @@ class MultiplexedClient(aioredis.Redis):
             return await self._as_redis_py(args, options)
         try:
             data = pack_command(args)
-        except (TypeError, UnicodeEncodeError):  # redis-py takes more, and says what it does not
+        except (TypeError, UnicodeEncodeError):  # redis-py accepts more, and names the others
             return await self._as_redis_py(args, options)
         connection = self._multiplexed
         if connection is None:
@@ -344,7 +323,7 @@ class MultiplexedPipeline(AsyncPipeline):
 
 
 def _separate_if_changed(pool: Any, commands: Iterable[Sequence[Any]]) -> None:
-    """Have a client's pool leave the kit its connections before commands change their state."""
+    """Stop sharing the kit's connections before commands change their state."""
     if getattr(pool, "origin", None) is None:
         return
     for args in commands:
@@ -365,13 +344,13 @@ def _told(pool: Any, args: tuple[Any, ...]) -> CommandsSent:
 
 
 def _allowed(pool: Any, args: tuple[Any, ...]) -> Any:
-    """Return the context in which redis-py executes a command, or a pipeline, of an entry."""
+    """Return the context of a command or pipeline of redis-py's: the entry's deadline."""
     seconds = pool.policy.deadline if hasattr(pool, "policy") else None
     if seconds is None:
         return nullcontext()
     try:
         block = blocking_seconds(args) if args else None
-    except RoutingError:  # the server says what is wrong
+    except RoutingError:  # the server will refuse it
         block = None
     if block is not None:
         seconds = seconds + block if block else None
@@ -379,7 +358,7 @@ def _allowed(pool: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _repeats_or_encodes(pool: Any) -> bool:
-    """Whether redis-py does for each command what the shorter way does not."""
+    """Whether an entry's settings need redis-py's own code for each command."""
     options = pool.connection_kwargs
     retry = options.get("retry")
     return (
@@ -392,18 +371,14 @@ def _repeats_or_encodes(pool: Any) -> bool:
 
 
 def _may_share(name: Any) -> bool:
-    """Return whether commands of a name may go the shorter way; remember it."""
-    shared = type(name) is str and (name in _SHARED or _has_one_key(name))
+    """Return, and remember, whether commands of a name may use a shared connection."""
+    try:
+        shared = type(name) is str and (name in _SHARED or has_plain_form(name, 1_000))
+    except RoutingError:
+        shared = False
     if len(_is_shared) < 4096:
         _is_shared[name] = shared
     return shared
-
-
-def _has_one_key(name: str) -> bool:
-    try:
-        return has_plain_form(name, 1_000)
-    except RoutingError:
-        return False
 
 
 # The classes of clients of one server; a cluster in memory is a `redis.Redis` too.

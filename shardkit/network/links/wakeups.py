@@ -12,16 +12,16 @@ node, the subscription ends, and waiters get a new one. A server without sharded
 plain one.
 
 A blocking kit has one such connection for each server, an async kit one for each server and event
-loop, however many threads or tasks wait. PUBLISH rather than a blocking pop, for three reasons: a
-channel is not a key, so a script that wakes somebody touches only its own keys, on a cluster too;
-the count of receivers tells a script at once that a waiter was killed; and a process can wait for a
-further lock without interrupting the wait for another.
+loop, however many threads or tasks wait. PUBLISH is used instead of a blocking pop for three
+reasons: a channel is not a key, so a script touches only its own keys, on a cluster too; the count
+of receivers shows a script that a waiter was killed; and a process can wait for another lock
+without interrupting the first wait.
 
-A wake-up can be lost with its connection, so it is only ever a hint: what it tells is also stored,
-and waiters look there again every few seconds. Where no connection can be had, waiters poll.
+A wake-up can be lost with its connection, so it is only a hint: its content is also stored, and
+waiters check that every few seconds. Without a connection, waiters poll.
 
-Threads take turns in reading: one of those that wait reads for all, and hands over to another when
-it has what it waited for. So the only waiter of a process is woken without a switch of threads.
+One waiting thread reads for all, and hands over after its own wake-up. So a process's only
+waiter is woken without a switch of threads.
 """
 
 from __future__ import annotations
@@ -46,36 +46,29 @@ from shardkit.network.links.multiplexer import ConnectionSource
 from shardkit.network.links.server_request import ATTEMPT_ERRORS
 
 PREFIX = "shardkit:wake:"
-# Wake-ups that came before their waiter did: it is just sending the command that may be answered.
-MOST_EARLY = 10_000
-# How long somebody who cannot be woken waits at most before he looks again.
-LONGEST_POLL = 0.1
+MOST_EARLY = 10_000  # wake-ups that came before their waiter, which is just sending its command
+LONGEST_POLL = 0.1  # seconds between two checks of a waiter that cannot be woken
 _MESSAGES = (b"message", "message", b"smessage", "smessage")
 _UNSUBSCRIBED = (b"sunsubscribe", "sunsubscribe")  # the slot of the channel was moved
 _FAILURES = (*ATTEMPT_ERRORS, ShardKitError)
 
 
 def _subscriptions_to_try(tags: Iterable[str]) -> list[tuple[str, str]]:
-    """Return how to subscribe, best first: a command and a channel that nobody else has."""
+    """Return ways to subscribe, best first: a command and a unique channel."""
     process = f"{os.getpid()}-{secrets.token_hex(8)}"
     sharded = [("SSUBSCRIBE", f"{PREFIX}{{{tag}}}{process}") for tag in tags]
     return [*sharded, ("SUBSCRIBE", f"{PREFIX}{process}")]
 
 
 def _tags_on(node: Any, node_of: Callable[[str], Any]) -> list[str]:
-    """Return hash tags of slots of a cluster's node: a few, as slots may have moved.
-
-    Args:
-        node: the node; None if it is no cluster.
-        node_of: returns the node of a key.
-    """
+    """Return a few hash tags of a cluster node's slots, some of which may have moved."""
     if node is None:
         return []
     return list(islice((tag for tag in map(str, range(1000)) if node_of(tag) == node), 3))
 
 
 class _Early(OrderedDict[bytes, bytes]):
-    """Wake-ups that nobody waits for yet, the latest ones."""
+    """The latest wake-ups without a waiter."""
 
     def keep(self, waiter: bytes, text: bytes) -> None:
         self[waiter] = text
@@ -84,7 +77,7 @@ class _Early(OrderedDict[bytes, bytes]):
 
 
 def _split(reply: Any) -> tuple[bytes, bytes] | None:
-    """Return the waiter and the text of a message; None of what is not one."""
+    """Return the waiter and the text of a message; None for other replies."""
     if not isinstance(reply, list) or len(reply) != 3 or reply[0] not in _MESSAGES:
         return None
     data = reply[2].encode() if isinstance(reply[2], str) else reply[2]
@@ -93,7 +86,7 @@ def _split(reply: Any) -> tuple[bytes, bytes] | None:
 
 
 class _Waiter:
-    """A thread that waits: what it was told, and how it is woken."""
+    """A waiting thread: its wake-up, and the event that it waits for."""
 
     __slots__ = ("text", "turn")
 
@@ -103,16 +96,11 @@ class _Waiter:
 
 
 class Subscription:
-    """One process's subscription on one server, for threads.
-
-    Attributes:
-        channel: its channel.
-        broken: its connection failed; waiters get a new one.
-    """
+    """One process's subscription on one server, for threads."""
 
     def __init__(self, pool: Any, tags: Iterable[str]) -> None:
         self.channel = ""
-        self.broken = False
+        self.broken = False  # then waiters get a new subscription
         self._lock = threading.Lock()
         self._waiters: dict[bytes, _Waiter] = {}
         self._early = _Early()
@@ -133,7 +121,7 @@ class Subscription:
             raise
 
     def wait(self, waiter: bytes, seconds: float) -> bytes | None:
-        """Wait for the wake-up of a waiter; None if there was none in time, or it may be lost."""
+        """Wait for a waiter's wake-up; None if there was none in time, or it may be lost."""
         until = time.monotonic() + seconds
         own = _Waiter()
         with self._lock:
@@ -158,7 +146,7 @@ class Subscription:
                 del self._waiters[waiter]
                 if self._reader is own:
                     self._reader = None
-                if self._reader is None and self._waiters:  # also if it was this one's turn
+                if self._reader is None and self._waiters:
                     next(iter(self._waiters.values())).turn.set()
         return own.text
 
@@ -188,7 +176,7 @@ class Subscription:
             waiter.turn.set()
 
     def close(self) -> None:
-        """Close it; who waits looks for himself."""
+        """Close the connection; waiters check for themselves."""
         self.broken = True
         with suppress(*_FAILURES):
             self._connection.disconnect()
@@ -207,37 +195,33 @@ class Subscriptions:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._found: weakref.WeakKeyDictionary[Any, dict[str, Subscription]] = (
+        self._by_client: weakref.WeakKeyDictionary[Any, dict[str, Subscription]] = (
             weakref.WeakKeyDictionary()
         )
 
     def get(self, client: Any, pool: Any, node: Any, *, connect: bool) -> Subscription | None:
-        """Return the subscription on a server; None if there is none, or it cannot be had.
+        """Return the subscription on a server, or a cluster's node; None if there is none.
 
-        Args:
-            client: the shard's client.
-            pool: of connections to the server.
-            node: the node, on a cluster; else None.
-            connect: whether to connect if there is none yet.
+        With ``connect``, make one if needed and possible.
         """
         if self._pid != os.getpid():
             self._reset()
         name = "" if node is None else node.name
-        found = self._found.get(client, {}).get(name)
-        if found is not None and not found.broken:
-            return found
+        known = self._by_client.get(client, {}).get(name)
+        if known is not None and not known.broken:
+            return known
         if not connect:
             return None
         with self._lock:
-            by_node = self._found.setdefault(client, {})
-            found = by_node.get(name)
-            if found is None or found.broken:
+            by_node = self._by_client.setdefault(client, {})
+            known = by_node.get(name)
+            if known is None or known.broken:
                 try:
                     tags = _tags_on(node, lambda tag: client.get_node_from_key(tag))
-                    found = by_node[name] = Subscription(pool, tags)
+                    known = by_node[name] = Subscription(pool, tags)
                 except _FAILURES:
                     return None
-        return found
+        return known
 
 
 class AsyncSubscription:
@@ -284,7 +268,7 @@ class AsyncSubscription:
                     else:
                         waiting.set_result(message[1])
         except _FAILURES:
-            pass  # who waits looks for himself
+            pass  # waiters check for themselves
         finally:
             self.broken = True
             for waiting in self._waiters.values():
@@ -294,7 +278,7 @@ class AsyncSubscription:
                 await self._source.release(connection, broken=True)
 
     async def wait(self, waiter: bytes, seconds: float) -> bytes | None:
-        """Wait for the wake-up of a waiter; see `Subscription.wait`."""
+        """Wait for a waiter's wake-up; see `Subscription.wait`."""
         if self.broken or waiter in self._early:
             return self._early.pop(waiter, None)
         waiting = self._waiters[waiter] = asyncio.get_running_loop().create_future()
@@ -331,7 +315,7 @@ class AsyncSubscriptions:
             self._found.setdefault(client, {})[name] = starting
         elif not connect and not starting.done():
             return None
-        # A task that is cancelled does not take the connection away from the others.
+        # Not awaited directly: a cancelled task must not cancel it for the others.
         await asyncio.wait([starting])
         return self._outcome(starting)
 

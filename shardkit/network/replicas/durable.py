@@ -1,4 +1,4 @@
-"""Writes that are on replicas, or on disk, before the program goes on.
+"""Writes that are on replicas, or on disk, before the program continues.
 
 ::
 
@@ -7,18 +7,17 @@
     # ── at the end of the block, to each such shard, all at the same time:
     #    SET shardkit:durable 1 PX 1000 · WAIT 1 … · WAITAOF 1 0 … · CONFIG GET appendfsync
 
-WAIT and WAITAOF wait for what their own connection has written. The block's writes may have used
-others, so a marker is written first: what is older than it was replicated, and synced, before it.
+WAIT and WAITAOF wait for the writes of their own connection. The block may have used others, so it
+writes a marker first: older writes are replicated, and synced, before the marker.
 
-That holds of one server in one run. If the master dies between write and marker, another one, or
-the same with less data, takes the marker, and its replicas acknowledge that, though the write is
-lost. Then this process has lost a connection to the shard since the write: so if one was closed,
-for whatever reason, the block looks whether the server has been the master ever since.
+If the master dies between write and marker, another master, or the same with less data, may accept
+the marker although the write is lost. In that case, this process has lost a connection to the shard
+since the write. So if one was closed, for any reason, the block checks that the server has been the
+master ever since.
 
-Under ``appendfsync everysec``, WAITAOF says yes before there was a sync: Valkey up to 9.1 at least,
-and Redis before 8 (redis/redis#13793). There, as with servers that have no WAITAOF (before Redis
-7.2), the block waits for a second, by when a sync has begun, and until none is pending. So it does
-where the user may not run CONFIG GET.
+Under ``appendfsync everysec``, Valkey (up to 9.1 at least) and Redis before 8 answer WAITAOF before
+a sync (redis/redis#13793). There, without WAITAOF (before Redis 7.2), and without the right to run
+CONFIG GET, the block waits for a second, within which a sync starts, and until none is pending.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from shardkit.routing.command_keys import reads_by_name
 MARKER = "shardkit:durable"
 TIMEOUT = 2.0  # a sync begins within a second, where it is not done at once
 _AT_A_TIME = 1.0  # seconds of one WAIT: a server's answer must come within its socket timeout
-_BETWEEN_LOOKS = 0.05  # seconds between looks
-_EVERY_SECOND = 1.0  # an AOF is synced so often
+_BETWEEN_LOOKS = 0.05  # seconds between checks
+_EVERY_SECOND = 1.0  # the period of AOF syncs
 
 _NO_HISTORY = (
     "0" * 40
@@ -48,15 +47,9 @@ _current: ContextVar[DurableBlock | None] = ContextVar("shardkit_durable", defau
 
 
 class DurableBlock:
-    """What is written inside is on replicas, or on disk, when the block ends; see `kit.durable`.
+    """A block, not reentrant, whose writes are on replicas or on disk at its end.
 
-    It can be used once at a time.
-
-    Args:
-        run: runs operations.
-        replicas: so many must have it.
-        fsync: whether it must be on disk.
-        timeout: how long to wait, in seconds.
+    See `kit.durable`; ``run`` runs operations.
     """
 
     def __init__(
@@ -82,11 +75,11 @@ class DurableBlock:
         self._forget()
 
     def _forget(self) -> None:
-        """Have it as before anything was written."""
+        """Reset the state."""
         self._began = time.monotonic()
         self._written: set[str] = set()  # shards, as the next two
-        self._answered: set[str] = set()  # those of which a write was answered
-        self._doubtful: set[str] = set()  # those to which a connection was closed after that
+        self._answered: set[str] = set()  # with an answered write
+        self._doubtful: set[str] = set()  # with a connection closed after that
 
     def __enter__(self) -> Self:
         self._forget()
@@ -95,7 +88,7 @@ class DurableBlock:
         return self
 
     def _note(self, event: Event) -> None:
-        """Note to which shards the block writes, and whether a connection is closed afterwards."""
+        """Note the shards that the block writes to, and connections closed afterwards."""
         if isinstance(event, ConnectionClosed):
             if event.shard in self._answered:  # whichever thread's it was
                 self._doubtful.add(event.shard)
@@ -128,8 +121,8 @@ class DurableBlock:
         """Wait for all shards.
 
         Raises:
-            NotDurableError: it took too long; the writes were carried out all the same. Or their
-                master has been replaced or restarted meanwhile.
+            NotDurableError: the time is over, although the writes were executed; or their master
+                was replaced or restarted in the meantime.
         """
         end = time.monotonic() + self._timeout
         waiting = sorted(written)
@@ -154,19 +147,18 @@ class DurableBlock:
                 shown = "; ".join(f"{name}: {why[name]}" for name in late)
                 raise NotDurableError(
                     f"not durable within {self._timeout:g} s ({shown})",
-                    "the writes were carried out; see `shardkit status`, or allow more time",
+                    "the writes were executed; see `shardkit status`, or allow more time",
                 )
             waiting = late
             if late:  # a replica, which Sentinels took for the master, refuses at once
                 yield Pause(max(0.0, min(_BETWEEN_LOOKS, end - time.monotonic())))
 
     def _is_another_master(self, name: str) -> Operation[str]:
-        """Return why a shard's master has perhaps not been that since the block began, or nothing.
+        """Return why a shard's master cannot be checked; empty if it has always been the master.
 
         Raises:
-            NotDurableError: another server has perhaps become it, or it was restarted. One that
-                became the master long ago does not say when; and the write may have gone to its
-                predecessor even so, if that was back and did not know.
+            NotDurableError: the server may have become the master, or was restarted. A master does
+                not report since when, and the write may have gone to an unaware predecessor.
         """
         [reply] = yield Partial([Command(_shard(name), MARKER, ("INFO",))])
         if isinstance(reply, ShardFailure):
@@ -175,10 +167,9 @@ class DurableBlock:
         ran = int(info.get("uptime_in_seconds", 0))
         if info.get("master_replid2") != _NO_HISTORY or ran <= time.monotonic() - self._began:
             raise NotDurableError(
-                f"a connection to the master of {name} was lost, and another server, or one that "
-                "was restarted, may be the master now: whether it has what was written, nobody "
-                "knows",
-                "write again what is not there",
+                f"{name}: a connection to the master was lost, and the master may have been "
+                "replaced or restarted, so the writes may be lost",
+                "check the data, and write again what is missing",
             )
         return ""
 
@@ -215,7 +206,7 @@ class DurableBlock:
         return ""
 
 
-_UNSURE = "the server has no WAITAOF, or one that says yes too early"
+_UNSURE = "the server has no WAITAOF, or one that answers too early"
 
 
 def _lines(info: bytes) -> dict[str, str]:
@@ -228,7 +219,7 @@ def _words(reply: Any) -> Any:
 
 
 def _synced(shard: Shard, marked: float, end: float) -> Operation[str]:
-    """Wait until a server has synced what it had at a time; return why not, or nothing."""
+    """Wait until a server has synced its data of a time; return why not, or an empty text."""
     while True:
         [reply] = yield Partial([Command(shard, MARKER, ("INFO",))])
         if isinstance(reply, ShardFailure):
@@ -236,21 +227,16 @@ def _synced(shard: Shard, marked: float, end: float) -> Operation[str]:
         lines = _lines(reply)
         if lines.get("aof_enabled") != "1":
             return "it has no AOF"
-        if _waits_for_syncs(lines):
+        major = lines.get("redis_version", "0").partition(".")[0]
+        if "valkey_version" not in lines and int(major) >= 8:  # its WAITAOF waits for the sync
             return ""
-        # A sync that was due when the marker was written has begun a second later at most.
+        # A sync that was due when the marker was written starts at most a second later.
         left = marked + _EVERY_SECOND - time.monotonic()
         if left < 0 and lines.get("aof_pending_bio_fsync") == "0":
             return ""
         if time.monotonic() >= end:
             return "not on disk yet"
         yield Pause(min(max(left, _BETWEEN_LOOKS), max(0.001, end - time.monotonic())))
-
-
-def _waits_for_syncs(info: dict[str, str]) -> bool:
-    """Whether a server's WAITAOF waits for a sync under ``everysec``, too."""
-    major = info.get("redis_version", "0").partition(".")[0]
-    return "valkey_version" not in info and int(major) >= 8
 
 
 def _shard(name: str) -> Shard:

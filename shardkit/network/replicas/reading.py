@@ -1,12 +1,12 @@
-"""Sends what only reads to replicas: batches of links, and single commands of clients.
+"""Sends reads to replicas: batches of links, and single commands of clients.
 
 ::
 
     link.send(batch) ── reads only? ── no ──► masters; the shards are noted as written to
                             └─ yes ─► a replica for each shard ─► failed? ─► ask, once more
 
-A batch that also writes goes to the masters whole. What a server does not answer, or refuses as it
-has lost its master, is read again elsewhere: nothing that only reads does harm twice.
+A batch that also writes goes to the masters as a whole. If a server does not answer, or refuses
+because it has lost its master, the read is sent elsewhere.
 """
 
 from __future__ import annotations
@@ -51,11 +51,12 @@ from shardkit.operations.commands import (
     Replies,
     Shard,
 )
+from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.command_keys import reads_only
 
 ATTEMPTS = 3
 _MASTER = ReadFrom("master")
-HELD = 0.002  # seconds between looks whether reads are still held
+HELD = 0.002  # seconds between checks whether reads are still held
 _LOST = (ConnectionError, TimeoutError, MasterDownError, OSError)
 
 
@@ -69,7 +70,7 @@ def is_read(batch: Batch) -> bool:
 
 
 class _ChosenClients:
-    """Clients of a link for one batch that only reads: of the servers that were chosen."""
+    """The clients of the servers that were chosen for one batch of reads."""
 
     def __init__(self, clients: Clients, choices: dict[Shard, ReadTarget]) -> None:
         self._clients = clients
@@ -93,13 +94,9 @@ class _ChosenClients:
 
 
 class LinkReads:
-    """Sends batches of a link that only read to replicas.
+    """Sends a link's batches of reads to replicas.
 
-    Args:
-        replicas: the kit's.
-        clients: the kit's.
-        read_from: where reads may go; None for what entries say.
-        structures: whether it carries operations of structures.
+    ``read_from`` overrides the entries' settings; ``structures`` if structures use the link.
     """
 
     def __init__(
@@ -119,24 +116,14 @@ class LinkReads:
         found = {name: link._topology.component(name) for name in _names(batch)}
         if not self._concerns(found.values()):
             return plain.send(batch)  # type: ignore[no-any-return]
-        steps = self._steps(batch, found)
-        try:
-            need = next(steps)
-            while True:
-                answer = None
-                if isinstance(need, Pause):
-                    time.sleep(need.seconds)
-                elif isinstance(need, _Ask):
-                    self._replicas.ask(need.component, need.number)
-                else:
-                    plain._clients = need.by(self._clients)
-                    answer = plain.send(need.batch)
-                need = steps.send(answer)
-        except StopIteration as done:
-            replies: Replies = done.value
-            return replies
-        finally:
-            steps.close()
+
+        def provide(need: Pause | _Ask | _Send) -> Any:
+            if isinstance(need, _Send):
+                plain._clients = need.by(self._clients)
+                return plain.send(need.batch)
+            return _provide(self._replicas, need)
+
+        return run_steps(self._steps(batch, found), provide)
 
     async def asend(self, link: Any, batch: Batch) -> Replies:
         """Send a batch over an awaiting link; see `send`."""
@@ -144,24 +131,14 @@ class LinkReads:
         found = {name: await link._topology.acomponent(name) for name in _names(batch)}
         if not self._concerns(found.values()):
             return await plain.send(batch)  # type: ignore[no-any-return]
-        steps = self._steps(batch, found)
-        try:
-            need = next(steps)
-            while True:
-                answer = None
-                if isinstance(need, Pause):
-                    await asyncio.sleep(need.seconds)
-                elif isinstance(need, _Ask):
-                    await asyncio.to_thread(self._replicas.ask, need.component, need.number)
-                else:
-                    plain._clients = need.by(self._clients)
-                    answer = await plain.send(need.batch)
-                need = steps.send(answer)
-        except StopIteration as done:
-            replies: Replies = done.value
-            return replies
-        finally:
-            steps.close()
+
+        async def provide(need: Pause | _Ask | _Send) -> Any:
+            if isinstance(need, _Send):
+                plain._clients = need.by(self._clients)
+                return await plain.send(need.batch)
+            return await _aprovide(self._replicas, need)
+
+        return await arun_steps(self._steps(batch, found), provide)
 
     def _concerns(self, components: Iterable[Component]) -> bool:
         if self._read_from is not None:
@@ -245,6 +222,20 @@ class _Ask(NamedTuple):
     number: int | None
 
 
+def _provide(replicas: Replicas, need: Pause | _Ask) -> None:
+    if isinstance(need, Pause):
+        time.sleep(need.seconds)
+    else:
+        replicas.ask(need.component, need.number)
+
+
+async def _aprovide(replicas: Replicas, need: Pause | _Ask) -> None:
+    if isinstance(need, Pause):
+        await asyncio.sleep(need.seconds)
+    else:
+        await asyncio.to_thread(replicas.ask, need.component, need.number)
+
+
 class _Send(NamedTuple):
     """Needed: send a batch to servers that were chosen; to the masters if it writes."""
 
@@ -261,7 +252,7 @@ def _names(batch: Batch) -> set[str]:
 
 
 def _without_reads(link: Any) -> Any:
-    """Return a link that sends as it is told, over the same connections."""
+    """Return a copy of a link that does not redirect reads."""
     plain = copy.copy(link)
     plain.reads = None
     return plain
@@ -277,13 +268,7 @@ def _is_lost(reply: Any) -> bool:
 
 
 class ReaderClients:
-    """The clients of a kit that send what only reads to replicas.
-
-    Args:
-        clients: the kit's.
-        replicas: the kit's.
-        read_from: where reads may go; None for what entries say.
-    """
+    """Clients that send reads to replicas; ``read_from`` overrides the entries' settings."""
 
     def __init__(self, clients: Clients, replicas: Replicas, read_from: ReadFrom | None) -> None:
         self._clients = clients
@@ -349,8 +334,8 @@ class _ClientReads:
         if self._read_from is not _MASTER:
             self.replicas.wrote(self.component, self.number)
 
-    def attempts(self) -> Generator[Pause | _Ask | Any, Exception | None, None]:
-        """Yield what is needed, and clients to try; be sent why one failed."""
+    def attempts(self) -> Generator[Pause | _Ask | Any, Any, Any]:
+        """Yield what is needed, and clients to try; return the reply of the first that answers."""
         if self._read_from is not _MASTER and not self.replicas.is_known(
             self.component, self.number
         ):
@@ -369,7 +354,9 @@ class _ClientReads:
                 which = choice.which
                 if not isinstance(which, ReplicaOf):
                     which = reader_of(self.component, self.number)
-                error = yield self._get(self.component, which, False)
+                return (yield self._get(self.component, which, False))
+            except _LOST as lost:
+                error = lost
             finally:
                 self.replicas.end([choice])
             entry = choice.which.entry if isinstance(choice.which, ReplicaOf) else None
@@ -382,40 +369,27 @@ class _ClientReads:
 
 
 class ReaderClient(DirectClient):
-    """The blocking client of a master whose single commands that only read go to replicas.
+    """A master's blocking client whose single reading commands go to replicas.
 
-    All else is the master's: pipelines, transactions, scripts, subscriptions, locks.
-
-    Attributes:
-        reads: where its reads go.
+    The master serves everything else: pipelines, transactions, scripts, subscriptions, locks.
     """
 
     reads: _ClientReads
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Execute a command, by a replica if it only reads."""
+        """Execute a command, on a replica if it only reads."""
         if self.connection is not None or not reads_only(args):
             try:
                 return super().execute_command(*args, **options)
             finally:
                 self.reads.wrote()
-        steps = self.reads.attempts()
-        try:
-            need = next(steps)
-            while True:
-                answer: Exception | None = None
-                if isinstance(need, Pause):
-                    time.sleep(need.seconds)
-                elif isinstance(need, _Ask):
-                    self.reads.replicas.ask(need.component, need.number)
-                else:
-                    try:
-                        return need.execute_command(*args, **options)
-                    except _LOST as error:
-                        answer = error
-                need = steps.send(answer)
-        finally:
-            steps.close()
+
+        def provide(need: Any) -> Any:
+            if isinstance(need, Pause | _Ask):
+                return _provide(self.reads.replicas, need)
+            return need.execute_command(*args, **options)
+
+        return run_steps(self.reads.attempts(), provide)
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
         """Return a pipeline of the master's."""
@@ -442,29 +416,19 @@ class AsyncReaderClient(MultiplexedClient):
     reads: _ClientReads
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Execute a command, by a replica if it only reads."""
+        """Execute a command, on a replica if it only reads."""
         if self.connection is not None or not reads_only(args):
             try:
                 return await super().execute_command(*args, **options)
             finally:
                 self.reads.wrote()
-        steps = self.reads.attempts()
-        try:
-            need = next(steps)
-            while True:
-                answer: Exception | None = None
-                if isinstance(need, Pause):
-                    await asyncio.sleep(need.seconds)
-                elif isinstance(need, _Ask):
-                    await asyncio.to_thread(self.reads.replicas.ask, need.component, need.number)
-                else:
-                    try:
-                        return await need.execute_command(*args, **options)
-                    except _LOST as error:
-                        answer = error
-                need = steps.send(answer)
-        finally:
-            steps.close()
+
+        async def provide(need: Any) -> Any:
+            if isinstance(need, Pause | _Ask):
+                return await _aprovide(self.reads.replicas, need)
+            return await need.execute_command(*args, **options)
+
+        return await arun_steps(self.reads.attempts(), provide)
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
         """Return a pipeline of the master's."""

@@ -7,16 +7,15 @@
     a read        may go there if now - t <= max_lag, and t is after the last write that this
                   process made on the shard with read_from
 
-A process stays with a replica until that cannot be used; which one is by chance (or by the
-session), so that the processes of a fleet share the replicas. When it goes elsewhere, the thread
-that asks first holds its reads of the shard for some milliseconds: until none is under way, and the
-other server has all that the master had by then. So what a process reads never goes back in time,
-and structures, which remember how they are laid out, are not misled. If the other one does not
-catch up within `CATCH_UP` seconds, reads go on as before, and it is tried again later.
+A process stays with one replica as long as that can be used; the process id (or the session) picks
+it, so that a fleet shares the replicas. Before a switch, the asking thread holds the shard's reads
+for some milliseconds, until none is in progress and the new server has everything that the master
+had by then. So reads never go back in time, and structures, which cache their layouts, see no older
+one. If the new server does not catch up within `CATCH_UP` seconds, the switch is retried later.
 
-Servers are asked by one thread of the kit's, which ends when no read has asked for a replica for a
-minute. Of a Sentinel's service the Sentinels tell the replicas. A cluster's client finds its
-replicas by itself: there, lag and zones are not known.
+One thread of the kit's asks the servers. It ends after a minute without reads from replicas.
+Sentinels report the replicas of their services. A cluster's client finds its replicas by itself;
+their lag and zones are not known.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ from shardkit.operations.forks import ForkSafeLock
 
 INTERVAL = 0.5
 UNUSED = 60.0  # seconds without a read, after which replicas are no longer asked
-OUTDATED = 5.0  # what was learnt so many seconds ago counts for nothing
+OUTDATED = 5.0  # seconds after which what is known of a server is ignored
 AT_A_TIME = 16  # servers
 CLUSTER_WRITES = 1.0  # seconds of reading from a cluster's masters after a write
 _SMOOTHED = 0.2  # the weight of the latest of a server's times to answer
-_ALIKE = 0.0002  # seconds by which times to answer do not differ
+_ALIKE = 0.0002  # seconds of latency that make no difference
 CATCH_UP = 0.05  # seconds that reads are held at most when they change to another server
 _MOST_SAMPLES = 256  # of a master's offset
 _MOST_SESSIONS = 10_000
@@ -62,18 +61,15 @@ _session: ContextVar[str] = ContextVar("shardkit_session", default="")
 
 @contextmanager
 def session(name: str) -> Iterator[None]:
-    """Have what is read inside by one session stay with one replica of each shard.
+    """Keep the reads of one session inside on one replica of each shard.
 
     ::
 
         with shardkit.network.replicas.session("user-7"):
             timelines["user:7"].get("profile")
 
-    Sessions are spread over the replicas by their names. It concerns clients; structures stay with
-    one replica for all sessions of a process, because they remember how they are laid out.
-
-    Args:
-        name: the session's id.
+    Sessions are spread over the replicas by their names. This concerns clients; structures use one
+    replica for all sessions of a process, because they cache their layouts.
     """
     if not isinstance(name, str) or not name:
         raise InvalidArgumentError(f"session={name!r:.80}", "give a text")
@@ -86,22 +82,13 @@ def session(name: str) -> Iterator[None]:
 
 @dataclass
 class ReplicaState:
-    """What a server said of itself when it was asked last.
-
-    Attributes:
-        entry: how to connect to it.
-        problem: why it cannot be read from, whatever a caller allows; empty if it can.
-        linked: whether its link to its master is up.
-        complete_at: it has all that was written by this time; -inf if that is not known.
-        latency: how long it takes to answer, in seconds.
-        asked_at: when that was.
-    """
+    """A server's latest answer."""
 
     entry: Entry
-    problem: str = "it was not asked yet"
-    linked: bool = False
-    complete_at: float = _NEVER
-    latency: float = float("inf")
+    problem: str = "not asked yet"  # why nothing can be read from it; empty if it can be used
+    linked: bool = False  # whether the link to its master is up
+    complete_at: float = _NEVER  # it has everything that was written by this time
+    latency: float = float("inf")  # seconds
     asked_at: float = _NEVER
 
     def why_not(self, read_from: ReadFrom, since: float, now: float) -> str:
@@ -109,65 +96,47 @@ class ReplicaState:
         if self.problem:
             return self.problem
         if now - self.asked_at > OUTDATED:
-            return "it was not heard of for some time"
+            return "no recent answer"
         if self.complete_at < since:
-            return "it does not have all yet that was written here"
+            return "lacks this process's last write"
         if read_from.max_lag is None:
             return ""
         if not self.linked:
-            return "its link to its master is down"
+            return "its link to the master is down"
         if now - self.complete_at > read_from.max_lag:
-            return f"it lags by more than {read_from.max_lag:g} s"
+            return f"lags by more than {read_from.max_lag:g} s"
         return ""
 
 
 @dataclass
 class _ShardState:
-    """What is known of a shard's master and replicas, and what was done here.
-
-    Attributes:
-        shard, component: the shard, and the version that it is known of.
-        master: the master's state, for its latency.
-        replicas: the replicas.
-        history: the replication id of the master's data.
-        samples: its offset at times.
-        wrote_at: when this process wrote to it last.
-        last: by session, the server that it reads; None is the master.
-        wanted: by session, the server that it would read if that has all that it read elsewhere.
-        reading: how many reads are under way.
-        held: whether reads are held.
-        used_at: when a read asked for a replica last.
-    """
+    """The state of a shard's master and replicas, and of this process's reads and writes."""
 
     shard: Shard
     component: Component
     master: ReplicaState
     replicas: list[ReplicaState]
-    history: str = ""
+    history: str = ""  # the replication id of the master's data
+    # The master's offset at times.
     samples: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_MOST_SAMPLES))
-    wrote_at: float = _NEVER
-    last: dict[str, Entry | None] = field(default_factory=dict)
-    wanted: dict[str, Entry | None] = field(default_factory=dict)
-    reading: int = 0
-    held: bool = False
-    used_at: float = 0.0
+    wrote_at: float = _NEVER  # the last write of this process
+    last: dict[str, Entry | None] = field(default_factory=dict)  # by session; None is the master
+    wanted: dict[str, Entry | None] = field(default_factory=dict)  # by session, after a switch
+    reading: int = 0  # reads in progress
+    held: bool = False  # whether reads are held
+    used_at: float = 0.0  # the last read that asked for a replica
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTarget:
-    """Where a read goes: the client's number, and the shard's state, if that counts reads."""
+    """The client's number for a read, and the shard's state, if that counts reads."""
 
     which: Number
     state: _ShardState | None = None
 
 
 class Replicas:
-    """The replicas of a kit's shards. Thread-safe.
-
-    Args:
-        clients: the kit's, which also ask the servers.
-        zone: the zone that this process is in; empty if it is not known.
-    """
+    """The replicas of a kit's shards. Thread-safe. ``zone`` is this process's, empty if unknown."""
 
     def __init__(self, clients: Clients, zone: str = "") -> None:
         self._clients = clients
@@ -191,15 +160,11 @@ class Replicas:
     ) -> ReadTarget | None:
         """Return where a read goes, and count it until `end`; None if reads are held just now.
 
-        Args:
-            component: the shard's component.
-            number: its number.
-            read_from: which servers it may go to.
-            structure: whether a structure reads, which must not see the past whatever is allowed.
-            avoid: replicas that have just failed.
+        A ``structure`` never reads the past, whatever ``read_from`` allows. ``avoid`` has replicas
+        that have just failed.
 
         Raises:
-            ShardUnavailable: it may go to replicas only, and none can be used.
+            ShardUnavailable: only replicas are allowed, and none can be used.
         """
         shard = Shard(component.name, number)
         entry = component.entry_of(shard)
@@ -218,7 +183,7 @@ class Replicas:
         return ReadTarget(number if chosen is None else ReplicaOf(number, chosen), state)
 
     def end(self, choices: Iterable[ReadTarget]) -> None:
-        """Note that reads have been answered, or have failed."""
+        """Note that reads have ended."""
         with self._lock:
             for choice in choices:
                 if choice.state is not None:
@@ -238,7 +203,7 @@ class Replicas:
         unordered = spread or (read_from.max_lag is None and not structure)
         since = state.wrote_at if structure or read_from.read_your_writes else _NEVER
         why = {
-            each.entry: "it did not answer"
+            each.entry: "did not answer"
             if each.entry in avoid
             else each.why_not(read_from, since, now)
             for each in state.replicas
@@ -260,7 +225,7 @@ class Replicas:
         if wanted == last:
             state.wanted.pop(name, None)
         else:
-            state.wanted[name] = wanted  # the thread sees to it
+            state.wanted[name] = wanted  # the thread will switch
         return last
 
     def _pick(
@@ -294,8 +259,9 @@ class Replicas:
     def _choose_in_cluster(self, shard: Shard, read_from: ReadFrom) -> Number:
         if read_from.mode in ("nearest", "zone"):
             raise InvalidArgumentError(
-                f"read_from={read_from.mode!r} of {shard}, which is a cluster",
-                "its nodes' zones and times are not known: give replica or prefer_replica",
+                f"{shard}: read_from={read_from.mode!r} is impossible on a cluster, whose nodes' "
+                "zones and latencies are unknown",
+                "use replica or prefer_replica",
             )
         state = self._shards.get(shard)
         if state is not None and time.monotonic() - state.wrote_at < CLUSTER_WRITES:
@@ -303,7 +269,7 @@ class Replicas:
         return ReplicaOf(shard.number)
 
     def wrote(self, component: Component, number: int | None) -> None:
-        """Note that this process writes to a shard, or has just done so."""
+        """Note that this process writes to a shard."""
         self._state(component, Shard(component.name, number)).wrote_at = time.monotonic()
 
     # ---- asking
@@ -323,11 +289,11 @@ class Replicas:
             self._ask_all([self._state(component, shard)])
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """Stop asking servers."""
         self._end.set()
 
     def _state(self, component: Component, shard: Shard) -> _ShardState:
-        """Return a shard's state, and see to it that it is kept up to date."""
+        """Return a shard's state, and have the thread keep it current."""
         state = self._shards.get(shard)
         if state is None or state.component is not component:
             with self._lock:
@@ -338,7 +304,7 @@ class Replicas:
                     if state.component.entry_of(shard) != component.entry_of(shard):
                         former, state = state, _new_state(component, shard)
                         state.used_at = former.used_at
-                        state.wrote_at = time.monotonic()  # whoever wrote to the former master
+                        state.wrote_at = time.monotonic()  # perhaps, to the former master
                         state.last = dict.fromkeys(former.last)
                         self._shards[shard] = state
                     else:
@@ -360,11 +326,11 @@ class Replicas:
         )
         try:
             thread.start()
-        except RuntimeError:  # there can be no more threads now
+        except RuntimeError:  # no more threads can be started
             self._thread = 0
 
     def round(self) -> bool:
-        """Ask the servers of all shards in use once; return whether there are any."""
+        """Ask the servers of all shards in use; return whether there are any."""
         now = time.monotonic()
         states = [each for each in list(self._shards.values()) if now - each.used_at < UNUSED]
         states = [each for each in states if not each.master.entry.is_cluster]
@@ -397,29 +363,29 @@ class Replicas:
 
             of_masters = ask(masters)
             for state in states:
-                _settle_master(state, of_masters[_server(state.master.entry)])
+                _update_master(state, of_masters[_server(state.master.entry)])
             of_replicas = ask(replicas)
         for state in states:
             for replica in state.replicas:
                 answer = of_replicas.get(_server(replica.entry))
                 if answer is not None:
-                    _settle_replica(state, replica, answer)
+                    _update_replica(state, replica, answer)
 
     def _ask(self, state: _ShardState, replica: Entry | None) -> _Answer:
-        """Return what a server says of its replication."""
+        """Return a server's INFO replication, or the error."""
         number = state.shard.number
         began = time.monotonic()
-        said: Mapping[str, Any] | Exception
+        info: Mapping[str, Any] | Exception
         try:
             which = ReplicaOf(number, replica) if replica else reader_of(state.component, number)
             client: Any = self._clients.get(state.component, which, raw=True)
-            said = client.info("replication")
+            info = client.info("replication")
         except (RedisError, ShardKitError, OSError) as error:
-            said = error
-        return _Answer(said, began, time.monotonic() - began)
+            info = error
+        return _Answer(info, began, time.monotonic() - began)
 
     def _discover(self, state: _ShardState) -> None:
-        """Learn from the Sentinels which replicas there are now, if the entry is of a service."""
+        """Get the current replicas from the Sentinels, if the entry names a service."""
         master = state.master.entry
         if not master.is_sentinel:
             return
@@ -427,16 +393,16 @@ class Replicas:
             client: Any = self._clients.get(state.component, state.shard.number, raw=True)
         except (RedisError, ShardKitError, OSError):
             return
-        found = _known_to(client.connection_pool.sentinel_manager, master)
-        if found is None:
-            return  # those that are known go on being asked
+        addresses = _known_to(client.connection_pool.sentinel_manager, master)
+        if addresses is None:
+            return
         shared = {n: v for n, v in master.fields.items() if n not in _OF_SERVICES}
         known = {each.entry: each for each in state.replicas}
-        entries = [Entry({**shared, "host": host, "port": port}) for host, port in found]
+        entries = [Entry({**shared, "host": host, "port": port}) for host, port in addresses]
         state.replicas = [known.get(entry) or ReplicaState(entry) for entry in entries]
 
     def _switch(self, state: _ShardState) -> None:
-        """Have sessions read from the replicas that they want, once these have all they read."""
+        """Switch sessions to the replicas that they want, once these have caught up."""
         with self._lock:
             state.held = True
         try:
@@ -445,11 +411,11 @@ class Replicas:
                 time.sleep(0.001)
             if state.reading:
                 return
-            _settle_master(state, master := self._ask(state, None))
+            _update_master(state, master := self._ask(state, None))
             for entry in {each for each in state.wanted.values() if each is not None}:
                 replica = next((each for each in state.replicas if each.entry == entry), None)
                 while replica is not None:
-                    _settle_replica(state, replica, self._ask(state, entry))
+                    _update_replica(state, replica, self._ask(state, entry))
                     late = replica.complete_at < master.began
                     if replica.problem or not late or time.monotonic() > end:
                         break
@@ -465,83 +431,83 @@ class Replicas:
 
 
 class _NoThreads(Exception):
-    """There can be no more threads now: the process ends, perhaps."""
+    """No more threads can be started: perhaps the process ends."""
 
 
 class _Answer(NamedTuple):
-    """What a server said of its replication, when it was asked, and how long that took."""
+    """A server's INFO replication or error, when it was asked, and how long that took."""
 
-    said: Mapping[str, Any] | Exception
+    info: Mapping[str, Any] | Exception
     began: float
     seconds: float
 
 
 def _known_to(manager: Any, master: Entry) -> list[tuple[str, int]] | None:
-    """Return the replicas that Sentinels see; None if no Sentinel answers.
+    """Return the addresses of replicas that Sentinels see; None if no Sentinel answers.
 
-    redis-py's `discover_slaves` does not tell that from a service without replicas.
+    redis-py's `discover_slaves` does not distinguish that from a service without replicas.
     """
-    found: list[tuple[str, int]] | None = None
-    for asked in manager.sentinels:
+    addresses: list[tuple[str, int]] | None = None
+    for sentinel in manager.sentinels:
         with suppress(RedisError, OSError):
-            seen = asked.sentinel_slaves(master.fields["sentinel"]["service"])
-            found = manager.filter_slaves(seen)
-            if found:
+            seen = sentinel.sentinel_slaves(master.fields["sentinel"]["service"])
+            addresses = manager.filter_slaves(seen)
+            if addresses:
                 break
-    return found
+    return addresses
 
 
-# Fields of an entry that do not hold for the servers that Sentinels name.
+# Fields of an entry that do not apply to the servers that Sentinels name.
 _OF_SERVICES = ("sentinel", "read_from", "max_lag", "zone")
 
 
-def _settle_master(state: _ShardState, answer: _Answer) -> None:
-    said, began, _ = answer
-    _settle(state.master, answer)
-    if isinstance(said, Exception):
+def _update_master(state: _ShardState, answer: _Answer) -> None:
+    info, began, _ = answer
+    _update(state.master, answer)
+    if isinstance(info, Exception):
         return
-    history = str(said.get("master_replid", ""))
+    history = str(info.get("master_replid", ""))
     if history != state.history:
         state.samples.clear()
         state.history = history
-    state.samples.append((began, int(said.get("master_repl_offset", 0))))
+    state.samples.append((began, int(info.get("master_repl_offset", 0))))
 
 
-def _settle_replica(state: _ShardState, replica: ReplicaState, answer: _Answer) -> None:
-    said = answer.said
-    _settle(replica, answer)
-    if isinstance(said, Exception):
+def _update_replica(state: _ShardState, replica: ReplicaState, answer: _Answer) -> None:
+    info = answer.info
+    _update(replica, answer)
+    if isinstance(info, Exception):
         return
-    replica.linked = said.get("master_link_status") == "up"
-    if said.get("role") != "slave":
-        replica.problem = "it is a master"
-    elif said.get("master_sync_in_progress"):
-        replica.problem = "it is being filled"
-    elif state.history and said.get("master_replid") != state.history:
-        replica.problem = "it is no replica of this master"
+    replica.linked = info.get("master_link_status") == "up"
+    if info.get("role") != "slave":
+        replica.problem = "is a master"
+    elif info.get("master_sync_in_progress"):
+        replica.problem = "is being filled"
+    elif state.history and info.get("master_replid") != state.history:
+        replica.problem = "is not a replica of this master"
     if replica.problem:
         return
-    offset = int(said.get("slave_repl_offset", -1))
+    offset = int(info.get("slave_repl_offset", -1))
     for at, known in reversed(state.samples):
         if offset >= known:
             replica.complete_at = max(replica.complete_at, at)
             break
 
 
-def _settle(server: ReplicaState, answer: _Answer) -> None:
-    said, server.asked_at, seconds = answer
+def _update(server: ReplicaState, answer: _Answer) -> None:
+    info, server.asked_at, seconds = answer
     server.problem = ""
-    if isinstance(said, Exception):
-        server.problem = f"it does not answer ({said})"
+    if isinstance(info, Exception):
+        server.problem = f"does not answer ({info})"
     elif server.latency == float("inf"):
         server.latency = seconds
     else:
         server.latency += _SMOOTHED * (seconds - server.latency)
 
 
-def _watch(found: weakref.ref[Replicas], end: threading.Event) -> None:
+def _watch(ref: weakref.ref[Replicas], end: threading.Event) -> None:
     while not end.wait(INTERVAL):
-        replicas = found()
+        replicas = ref()
         if replicas is None or not replicas.round():
             return
         del replicas
@@ -556,12 +522,12 @@ def _new_state(component: Component, shard: Shard) -> _ShardState:
 def _no_replica(shard: Shard, why: Mapping[Entry, str]) -> ShardUnavailable:
     reasons = "; ".join(f"{entry.address}: {text}" for entry, text in why.items())
     return ShardUnavailable(
-        f"{shard} has no replica that can be read ({reasons or 'its entry names none'})",
-        "see `shardkit status`, or give read_from='prefer_replica'",
+        f"{shard} has no usable replica ({reasons or 'its entry names none'})",
+        "see `shardkit status`, or use read_from='prefer_replica'",
         shard=str(shard),
     )
 
 
 def _server(entry: Entry) -> str:
-    """Return what names a server, whichever of its databases an entry has."""
+    """Return an entry's address without the database."""
     return entry.address.rpartition("/")[0] or entry.address

@@ -1,14 +1,14 @@
-"""Cached components: when they are read again, who reads, who waits, and what if that fails.
+"""Cached components: when they are read again, by which thread, and what happens on failure.
 
-A component that was never read is read by its first caller. After that a thread of the topology's
-own reads it again, blocking, for callers of both faces: no caller and no event loop ever waits for
-it. The thread starts when a call finds a component stale, and ends when nothing is left to read.
+A component's first caller reads it. After that a thread of the topology's own reads it again for
+both faces, so no caller and no event loop waits. The thread starts when a call finds a component
+stale, and ends when nothing is left to read.
 
-Who holds connections asks for more (`Topology.watch`): a thread that is told by the config server
-what changes (see `feed.py`), and reads that, at once and though nobody calls. So an idle
-kit closes its connections to an address that no entry names any more, and what waits there is
-moved. While it is told, nothing else is read again. Where it cannot be told, it reads what is stale
-about once a second.
+With open connections (`Topology.watch`), another thread receives changes from the config server
+(see `feed.py`) and reads the changed components immediately, even if there are no calls. So an idle
+kit closes connections to an address that no entry names any more, and moves those that wait there.
+While changes are received, nothing else is read again; otherwise stale components are read about
+once a second.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from shardkit.network.topology.sources import Reading, Source, Values
 from shardkit.operations.deadlines import DeadlineExceeded, earliest
 from shardkit.operations.forks import ForkSafeLock, renewed_in_children
 from shardkit.operations.server_errors import meaning
+from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.placement import DEFAULT
 
 logger = logging.getLogger("shardkit")
@@ -51,56 +52,37 @@ logger = logging.getLogger("shardkit")
 INTERVAL = 1.0
 HELD_INTERVAL = 0.1  # while a shard of the component is being moved
 LONGEST_PAUSE = 8.0
-MAX_WAIT = 10.0  # for another who reads; a config server's time-outs are shorter
+MAX_WAIT = 10.0  # for another reader; a config server's timeouts are shorter
 _CLAIMED = 0.005
-LOOK_AGAIN = 0.1  # whether he still can
-FED = 3 * BEAT  # how long entries stay fresh while the source tells of changes
-FEED_PAUSE = 8.0  # at most, before a source that does not tell of changes is asked for it again
+LOOK_AGAIN = 0.1  # seconds between checks whether another reader still runs
+FED = 3 * BEAT  # how long entries stay fresh while changes are received
+FEED_PAUSE = 8.0  # the longest pause before the next attempt to receive changes
 MOST_KEYS = 1000  # of one exchange, unless a single component has more
 
 Outcomes: TypeAlias = dict[str, Component | Exception]
-"""What became of reading components: each, or why not."""
+"""The results of reading components, by name."""
 
 
 @dataclass(slots=True)
 class CacheEntry:
-    """The cached state of one component.
+    """The cached state of one component."""
 
-    Attributes:
-        component: as it was last read; None if it never was.
-        error: why it could not be read, if it never was.
-        fresh_until: when it has to be read again; 0 if the next caller is to do that and wait.
-        refused: whether it refused a call, so that the next call reads it again if it is stale.
-        lock: held by the one who reads.
-        loop: the event loop whose task that is, if it is one.
-        since: when he began.
-        read_at: when it was last read, or that was tried.
-        waiting: wake the tasks that wait for him.
-    """
-
-    component: Component | None = None
-    error: ConfigError | None = None
-    fresh_until: float = 0.0
-    refused: bool = False
-    lock: threading.Lock = field(default_factory=lambda: threading.Lock())
-    loop: asyncio.AbstractEventLoop | None = None
-    since: float = 0.0
-    read_at: float = 0.0
-    waiting: list[Callable[[], object]] = field(default_factory=list)
+    component: Component | None = None  # as it was last read
+    error: ConfigError | None = None  # why it could not be read, if it never was
+    fresh_until: float = 0.0  # 0 if the next caller must read it
+    refused: bool = False  # a call: the next one reads it again if it is stale
+    lock: threading.Lock = field(default_factory=lambda: threading.Lock())  # held by the reader
+    loop: asyncio.AbstractEventLoop | None = None  # of the reader, if that is a task
+    since: float = 0.0  # when the reader started
+    read_at: float = 0.0  # when it was last read, or an attempt failed
+    waiting: list[Callable[[], object]] = field(default_factory=list)  # wake waiting tasks
 
 
 class Topology:
     """The components, cached and read again about once a second.
 
-    Safe to use from many threads and event loops, and in a forked child.
-
-    Args:
-        source: where entries come from.
-        clock: seconds that never go back.
-        interval: how long what was read stays fresh, in seconds.
-
-    Attributes:
-        changed: is told each component that has changed; the kit sets it.
+    Safe to use from many threads and event loops, and in a forked child. The kit sets ``changed``,
+    which is called with each changed component.
     """
 
     changed: Callable[[Component], object] = staticmethod(lambda component: None)
@@ -117,16 +99,16 @@ class Topology:
         self._interval = interval
         self._cache: dict[str, CacheEntry] = {}
         self._closed = False
-        self._lock = threading.Lock()  # of the following, which are touched only in trouble
+        self._lock = threading.Lock()  # of the following attributes
         self._failures = 0
         self._away_until = 0.0
         self._problems: dict[str, str] = {}
         self._counts: dict[str, dict[int, str | None]] = {}  # placements by count, see `count`
-        self._due: set[str] = set()  # what the thread is to read
+        self._due: set[str] = set()  # for the thread to read
         self._thread: threading.Thread | None = None
         self._watch_lock = ForkSafeLock()  # held by the watching thread while it reads
         self._end_of_watch: threading.Event | None = None
-        self._feed: ChangeFeed | None = None  # while it tells of changes
+        self._feed: ChangeFeed | None = None  # while it receives changes
         renewed_in_children(self)
 
     def component(self, name: str) -> Component:
@@ -142,9 +124,9 @@ class Topology:
         """
         cached = self._cache.get(name)
         if cached is not None and self._clock() < cached.fresh_until:
-            found = cached.component
-            if found is not None:
-                return found
+            component = cached.component
+            if component is not None:
+                return component
         return self.fresh(name) or self._read(name)
 
     async def acomponent(self, name: str) -> Component:
@@ -152,33 +134,26 @@ class Topology:
         return self.fresh(name) or await self._aread(name)
 
     def fresh(self, name: str) -> Component | None:
-        """Return a component as it is known; None if the caller has to read it. No I/O.
+        """Return a component as it is known; None if the caller must read it. No I/O.
 
-        A stale one is read again meanwhile, in the background.
+        A stale one is read again in the background.
         """
         cached = self._cache.get(name)
-        found = cached.component if cached is not None else None
-        if cached is None or found is None:
+        component = cached.component if cached is not None else None
+        if cached is None or component is None:
             return None
         if self._clock() >= cached.fresh_until:
             if self.source.local or not cached.fresh_until or cached.refused:
                 return None
             self._refresh(name, cached)
-        return found
+        return component
 
     def count(self, name: str, shards: int | None, rule: str | None = None) -> Component | None:
-        """Note how many shards a caller says that a component has. No I/O.
+        """Note a caller's number of shards and placement; return the component, if known. No I/O.
 
-        Entries that were written by hand have no stored count: a kit uses as many as are stored, if
-        one of its callers has said this number. Nothing changes for pushed entries.
-
-        Args:
-            name: the component's name.
-            shards: the number; None for a caller that does not say.
-            rule: the placement; None for a caller that may use any. The first one counts.
-
-        Returns:
-            The component as it is known now; None if it was never read.
+        Entries written by hand have no stored count: a kit uses them if one of its callers has
+        specified exactly the existing number. The first placement specified counts. Nothing changes
+        for pushed entries.
         """
         cached = self._cache.get(name)
         if type(shards) is int and shards > 0:
@@ -190,7 +165,7 @@ class Topology:
         return None if cached is None else cached.component
 
     def _counted(self, component: Component) -> Component:
-        """Return the component with the placement that its callers give, if it is whole."""
+        """Return the component with its callers' placement, if it has their number of shards."""
         by_hand, shards = component.by_hand, len(component.shards)
         counts = self._counts.get(component.name, {})
         if by_hand is None or shards not in counts or not by_hand.is_exactly(shards):
@@ -201,7 +176,7 @@ class Topology:
         return component.placed_by(rule)
 
     def refused(self, name: str) -> None:
-        """Note that a component refused a call: the next one looks whether that has changed."""
+        """Note that a component refused a call: the next call reads it again if it is stale."""
         cached = self._cache.get(name)
         if cached is not None:
             cached.refused = True
@@ -227,10 +202,7 @@ class Topology:
         return found
 
     async def aload(self, names: Iterable[str]) -> Outcomes:
-        """Read components together, awaiting; those that are fresh are not read again.
-
-        Returns:
-            Each component, or why it cannot be used.
+        """Return components, or their errors; read those that are not fresh together, awaiting.
 
         Cost: one exchange for about 15 components of up to 64 shards.
         """
@@ -245,9 +217,9 @@ class Topology:
                     outcomes[name] = found
                 elif (lock := self._claim(cached)) is not None:
                     own[name], locks[name] = cached, lock
-            found_now = await self._afetch_all(self._read_together(own))
+            found_now = await arun_steps(self._read_together(own), self.source.afetch)
             for name, outcome in found_now.items():
-                if own[name].lock is not locks[name]:  # it took too long: somebody else reads it
+                if own[name].lock is not locks[name]:  # it took too long: another task reads it
                     continue
                 try:
                     outcomes[name] = self._settle(name, own[name], outcome)
@@ -257,7 +229,7 @@ class Topology:
             for name, cached in own.items():
                 self._release(cached, locks[name])
         for name in names:
-            if name not in outcomes:  # somebody else was reading it
+            if name not in outcomes:  # another task was reading it
                 try:
                     outcomes[name] = await self.acomponent(name)
                 except ConfigError as error:
@@ -285,10 +257,10 @@ class Topology:
             raise self._unreadable(error) from error
 
     def limit_age(self, name: str, wait: float, *, trusting: bool = True) -> None:
-        """Have a component read again if what is known of it is older than ``wait`` seconds.
+        """Read a component again, in the background, if it is older than ``wait`` seconds.
 
-        In the background, as always; a shard map's is read by the next call. Not while the source
-        tells of changes, unless it is not to be trusted with that.
+        A shard map's is read by the next call. While changes are received, only if these are not
+        ``trusting``.
         """
         cached = self._cache.get(name)
         if cached is None or cached.component is None or (trusting and self._feed is not None):
@@ -301,10 +273,9 @@ class Topology:
             self._refresh(name, cached)
 
     def reread(self, name: str) -> Component:
-        """Read a component now, however fresh it is: what it names refuses to serve.
+        """Read a component now, however fresh it is, because its server refuses to serve.
 
-        Whoever comes while it is being read gets what is known, as does everybody while the source
-        is away.
+        During the reading, and while the source is away, calls get the known component.
         """
         cached = self._cache.get(name)
         if cached is not None:
@@ -331,18 +302,14 @@ class Topology:
         return max(0.0, self._clock() - cached.read_at)
 
     def expire(self) -> None:
-        """Forget how old the cached components are: the next call reads again, and waits."""
+        """Expire the cached components: the next call reads again, and waits."""
         self._away_until = 0.0
-        with self._watch_lock:  # what is being read there would count as new otherwise
+        with self._watch_lock:  # otherwise a reading in progress would count as new
             for cached in list(self._cache.values()):
                 cached.fresh_until = 0.0
 
     def watch(self) -> None:
-        """Read what has changed from now on, though nobody calls.
-
-        By a thread that ends when this topology is closed, or nobody has it any more. A source
-        that does not change needs none.
-        """
+        """Follow changes from now on, in a thread that ends with this topology."""
         if self._end_of_watch is not None or not self.source.changes:
             return
         with self._lock:
@@ -357,7 +324,7 @@ class Topology:
         )
         try:
             thread.start()
-        except RuntimeError:  # there can be no more threads now: with the next client, once more
+        except RuntimeError:  # no more threads can be started; the next client tries again
             self._end_of_watch = None
 
     def close(self) -> None:
@@ -376,8 +343,8 @@ class Topology:
     def _read(self, name: str) -> Component:
         cached = self._entry(name)
         previous = cached.component
-        # With nothing cached, wait for the current reader, but not for ever; and not if it is a
-        # task, which may belong to the event loop that this call would block.
+        # With nothing cached, wait a limited time for the current reader; not for a task, which may
+        # belong to the event loop that this call would block.
         would_deadlock = cached.loop is not None and _running_loop() is not None
         lock = self._claim(cached, 0 if previous or would_deadlock else MAX_WAIT)
         if lock is None and previous is not None:
@@ -386,7 +353,7 @@ class Topology:
             found = self._fresh_or_error(cached)
             if found is not None:
                 return found
-            outcomes = self._fetch_all(self._read_together([name]))
+            outcomes = run_steps(self._read_together([name]), self.source.fetch)
             if _is_unknown(cached, outcomes[name]):
                 _suggest(outcomes[name], name, self.names())
             return self._settle(name, cached, outcomes[name])
@@ -404,11 +371,11 @@ class Topology:
             found = self._fresh_or_error(cached)
             if found is not None:
                 return found
-            outcomes = await self._afetch_all(self._read_together([name]))
+            outcomes = await arun_steps(self._read_together([name]), self.source.afetch)
             if _is_unknown(cached, outcomes[name]):
                 _suggest(outcomes[name], name, await self.anames())
             if cached.lock is not lock and cached.component is not None:
-                return cached.component  # it took too long: somebody else has read it
+                return cached.component  # it took too long: another task has read it
             return self._settle(name, cached, outcomes[name])
         finally:
             self._release(cached, lock)
@@ -421,7 +388,7 @@ class Topology:
             now = self._clock()
             if self._closed or now < cached.fresh_until:
                 return
-            cached.fresh_until = now + self._interval  # until then nobody else comes here
+            cached.fresh_until = now + self._interval
             self._due.add(name)
             if self._thread is not None:
                 return
@@ -430,7 +397,7 @@ class Topology:
             )
         try:
             self._thread.start()
-        except RuntimeError:  # there can be no more threads now: after a second, once more
+        except RuntimeError:  # no more threads can be started; it is tried again in a second
             self._thread = None
 
     def _read_due(self) -> None:
@@ -444,11 +411,11 @@ class Topology:
                 self._read_again(sorted(names))
             except ClosedError:
                 pass
-            except Exception:  # nobody is there to be told, and the next names are to be read
+            except Exception:  # the next names must still be read
                 logger.exception("%s cannot be read", self.source)
 
     def _read_stale(self) -> None:
-        """Read what is stale, but for what the next caller is to read itself."""
+        """Read stale components, except those that the next caller must read."""
         with self._watch_lock:
             now = self._clock()
             stale = [
@@ -463,12 +430,12 @@ class Topology:
         return min(HELD_INTERVAL, self._interval) if is_held else self._interval
 
     def pause(self) -> float:
-        """Return for how many seconds what was read last stays fresh, without a feed."""
+        """Return the seconds for which components stay fresh without a feed."""
         known = [cached.component for cached in list(self._cache.values())]
         return min(map(self._interval_of, known), default=self._interval)
 
     def begin_feed(self) -> ChangeFeed | None:
-        """Have the source tell of changes, and read what may have changed before."""
+        """Start to receive changes, and read what may have changed before."""
         feed = self.source.feed()
         if feed is not None:
             self._away_until = 0.0
@@ -484,7 +451,7 @@ class Topology:
         return feed
 
     def end_feed(self) -> None:
-        """Go on without being told: what is known is stale."""
+        """Continue without a feed: known components are stale."""
         self._feed = None
         now = self._clock()
         for cached in list(self._cache.values()):
@@ -492,7 +459,7 @@ class Topology:
                 cached.fresh_until = now + self._interval
 
     def follow(self, feed: ChangeFeed, changed: set[str] | None, epoch: int | None) -> None:
-        """Read what the source says has changed; all of it if its epoch is an unexpected one."""
+        """Read the changed components; all of them if the epoch is an unexpected one."""
         if changed or changed is None:
             self._read_fed(feed, changed)
         elif epoch is not None and epoch != self.source.epoch:
@@ -504,7 +471,7 @@ class Topology:
         known = {name for name, cached in list(self._cache.items()) if cached.component is not None}
         left = sorted(known if changed is None else known & changed)
         with self._watch_lock:
-            while left and not self._closed:  # others may be reading what was there before
+            while left and not self._closed:  # others may be reading the previous state
                 left = self._read_again(left)
                 if left:
                     time.sleep(_CLAIMED)
@@ -518,7 +485,7 @@ class Topology:
                 cached.read_at, cached.fresh_until = now, now + FED
 
     def _read_again(self, names: Sequence[str]) -> list[str]:
-        """Read components again; return those that somebody else is reading."""
+        """Read components again; return those that another thread or task is reading."""
         claimed: list[str] = []
         own: dict[str, CacheEntry] = {}
         locks: dict[str, threading.Lock] = {}
@@ -535,7 +502,7 @@ class Topology:
                 for cached in own.values():
                     cached.fresh_until = self._away_until
                 return []
-            for name, outcome in self._fetch_all(self._read_together(own)).items():
+            for name, outcome in run_steps(self._read_together(own), self.source.fetch).items():
                 with suppress(RetiredError):  # whoever uses it is told
                     self._settle(name, own[name], outcome)
         finally:
@@ -546,17 +513,12 @@ class Topology:
     # ---- reading
 
     def _claim(self, cached: CacheEntry, wait: float = 0.0) -> threading.Lock | None:
-        """Become the one who reads, and return the lock to release; None if somebody else is.
-
-        Args:
-            cached: what is read.
-            wait: how long to wait for him, in seconds.
-        """
+        """Become the reader and return the lock; None if another is for ``wait`` seconds."""
         limit = earliest(wait, anew=True)
         deadline = time.monotonic() + wait if limit is None else limit.at
         while True:
             lock = self._lock_of(cached)
-            # His event loop may be stopped meanwhile: look again now and then.
+            # The reader's event loop may have stopped, so check now and then.
             if lock.acquire(timeout=max(0.0, min(LOOK_AGAIN, deadline - time.monotonic()))):
                 if lock is cached.lock:
                     cached.loop, cached.since = _running_loop(), self._clock()
@@ -566,7 +528,7 @@ class Topology:
                 return None
 
     def _lock_of(self, cached: CacheEntry) -> threading.Lock:
-        """Return the lock; a new one if the task that holds it was left in a stopped loop."""
+        """Return the lock; a new one if a task in a stopped loop holds it."""
         with self._lock:
             loop = cached.loop
             if loop is not None and (
@@ -576,11 +538,11 @@ class Topology:
             return cached.lock
 
     def _read_together(self, names: Iterable[str]) -> Generator[list[str], Values, Outcomes]:
-        """Read components, as many as fit into an exchange; yields keys, is sent their values."""
+        """Read components, many in one exchange; yields keys, is sent their values."""
         outcomes: Outcomes = {}
         waiting: deque[tuple[str, Reading, list[str]]] = deque()
 
-        def go_on(name: str, reading: Reading, values: Values | None) -> None:
+        def resume(name: str, reading: Reading, values: Values | None) -> None:
             try:
                 keys = next(reading) if values is None else reading.send(values)
             except StopIteration as done:
@@ -593,7 +555,7 @@ class Topology:
         for name in names:
             cached = self._cache.get(name)
             known = cached.component if cached is not None else None
-            go_on(name, self.source.read(name, known), None)
+            resume(name, self.source.read(name, known), None)
         while waiting:
             taken = [waiting.popleft()]
             count = len(taken[0][2])
@@ -606,37 +568,9 @@ class Topology:
                 return outcomes | dict.fromkeys([each[0] for each in (*taken, *waiting)], error)
             start = 0
             for name, reading, keys in taken:
-                go_on(name, reading, values[start : start + len(keys)])
+                resume(name, reading, values[start : start + len(keys)])
                 start += len(keys)
         return outcomes
-
-    def _fetch_all(self, steps: Generator[list[str], Values, Outcomes]) -> Outcomes:
-        resume: Callable[[Any], list[str]] = steps.send
-        answer: Any = None
-        try:
-            while True:
-                keys = resume(answer)
-                try:
-                    resume, answer = steps.send, self.source.fetch(keys)
-                except Exception as error:
-                    resume, answer = steps.throw, error
-        except StopIteration as done:
-            outcomes: Outcomes = done.value
-            return outcomes
-
-    async def _afetch_all(self, steps: Generator[list[str], Values, Outcomes]) -> Outcomes:
-        resume: Callable[[Any], list[str]] = steps.send
-        answer: Any = None
-        try:
-            while True:
-                keys = resume(answer)
-                try:
-                    resume, answer = steps.send, await self.source.afetch(keys)
-                except Exception as error:
-                    resume, answer = steps.throw, error
-        except StopIteration as done:
-            outcomes: Outcomes = done.value
-            return outcomes
 
     def _settle(self, name: str, cached: CacheEntry, outcome: Component | Exception) -> Component:
         previous = cached.component
@@ -650,12 +584,12 @@ class Topology:
 
     @staticmethod
     async def _wait(cached: CacheEntry) -> None:
-        """Wait until whoever reads is done; that may be another thread's loop."""
+        """Wait for the reader, which may be in another thread's loop."""
         loop = asyncio.get_running_loop()
         free = loop.create_future()
         cached.waiting.append(partial(loop.call_soon_threadsafe, free.set_result, None))
         if cached.lock.locked():
-            await asyncio.wait([free], timeout=LOOK_AGAIN)  # his loop may be stopped meanwhile
+            await asyncio.wait([free], timeout=LOOK_AGAIN)  # the reader's loop may have stopped
 
     @staticmethod
     def _release(cached: CacheEntry, lock: threading.Lock) -> None:
@@ -705,7 +639,7 @@ class Topology:
 
     def _keep_previous(self, name: str, cached: CacheEntry, error: Exception) -> Component:
         self._check_open()
-        if isinstance(error, DeadlineExceeded):  # the caller's; others may have more time
+        if isinstance(error, DeadlineExceeded):  # the caller's own
             if cached.component is not None:
                 return cached.component
             raise self._unreadable(error) from error
@@ -745,17 +679,16 @@ class Topology:
         return previous
 
     def _pause(self, now: float) -> float:
-        """Return when to try again, now that the source was found away."""
+        """Return when to try again after the source was unreachable."""
         with self._lock:
-            if now >= self._away_until:  # else somebody else has just found so as well
+            if now >= self._away_until:  # else another reader has just set it
                 pause = min(self._interval * 2 ** min(self._failures, 10), LONGEST_PAUSE)
-                # The jitter keeps many clients from reading at the same time.
                 self._away_until = now + pause * random.uniform(1, 1.2)
                 self._failures += 1
             return self._away_until
 
     def _recovered(self, name: str) -> None:
-        """Note that the source was read, and a component with it."""
+        """Note that the source, and a component, could be read."""
         with self._lock:
             self._failures, self._away_until = 0, 0.0
             over = {"", self._problems.get(name, "")} & set(self._problems.values())
@@ -773,7 +706,7 @@ class Topology:
             raise ClosedError("the kit is closed", "open a new one with shardkit.connect")
 
     def after_fork(self) -> None:
-        """Have no thread and no reader, in a forked child."""
+        """Forget threads and readers in a forked child."""
         self._lock, self._due, self._thread = threading.Lock(), set(), None
         self._end_of_watch = self._feed = None
         for cached in self._cache.values():
@@ -781,12 +714,9 @@ class Topology:
 
 
 def _watch(found: Callable[[], Topology | None], end: threading.Event, interval: float) -> None:
-    """Have a topology read what has changed until its end, without keeping it from being collected.
-
-    Told by the source, if that can do so; else about once a second.
-    """
+    """Follow changes by a feed, or else about once a second, with a weak reference only."""
     feed: ChangeFeed | None = None
-    again, pause = 0.0, interval  # when to ask it for that once more
+    again, pause = 0.0, interval  # when to try to get a feed again
     while not end.is_set():
         topology = found()
         if topology is None:
@@ -838,7 +768,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _is_unknown(cached: CacheEntry, outcome: object) -> bool:
-    """Whether a component is missing that was never there: its name may be misspelt."""
+    """Whether an unknown component is missing: its name may be misspelt."""
     return cached.component is None and isinstance(outcome, MissingEntryError)
 
 

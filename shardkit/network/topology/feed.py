@@ -1,4 +1,4 @@
-"""Being told of changed entries by the config server, on one connection of a process.
+"""Receives changes of entries from the config server, on one connection of a process.
 
 ::
 
@@ -6,9 +6,9 @@
     ◄── invalidate [config:redis:unique:7, config:shards:unique, config:epoch]   within milliseconds
     MGET config:epoch                    every two seconds: is it there, and what it was?
 
-So a process that is told reads nothing while nothing changes, however many components and shards it
-uses, and a change is in use as soon as it is made, by a push or by hand. A server that cannot do
-this (before Redis 6, or a user who may not run CLIENT TRACKING) is read once a second.
+So a process reads nothing while nothing changes, no matter how many components and shards it uses,
+and uses each change immediately. If this is impossible (before Redis 6, or without the right to run
+CLIENT TRACKING), the server is read once a second.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from shardkit.config.component import entry_key, pushed_key, removed_key, shards
 from shardkit.config.stored import EPOCH_KEY, epoch_number
 from shardkit.network.connections.redis_private import socket_of
 
-BEAT = 2.0  # seconds between two questions whether the server is there
+BEAT = 2.0  # seconds between two checks of the server
 _ANSWER = 2.0  # seconds for its answer
 _RECEIVE = 64 * 1024
 _NOTHING = object()
@@ -36,10 +36,7 @@ _PREFIXES = (*_OF_COMPONENTS, EPOCH_KEY)
 
 
 class ChangeFeed:
-    """A connection that is told of each change of entries.
-
-    Args:
-        connection: one of redis-py's, of RESP3, which belongs to this from now on.
+    """Receives changes of entries on a RESP3 connection of redis-py's, which it owns.
 
     Raises:
         RedisError, OSError: the server is away, or cannot do this.
@@ -64,10 +61,7 @@ class ChangeFeed:
         self._beat = 0.0
 
     def wait(self) -> tuple[set[str] | None, int | None]:
-        """Wait until something has changed, or it is time to look whether the server is there.
-
-        Returns:
-            The components that have changed (None: perhaps all), and the epoch, if it was read.
+        """Wait for changes or an answer; return changed components (None: all) and a read epoch.
 
         Raises:
             RedisError, OSError: the connection was lost, or the server does not answer.
@@ -82,7 +76,8 @@ class ChangeFeed:
                 self._connection.send_command("MGET", EPOCH_KEY, check_health=False)
                 self._asked, self._beat = True, now + BEAT
             ready, _, _ = select.select([self._socket], [], [], self._beat - now)
-            if not ready and not self._has_pending():
+            pending = getattr(self._socket, "pending", None)  # of TLS
+            if not ready and (pending is None or not pending()):
                 continue
             data = self._socket.recv(_RECEIVE)
             if not data:
@@ -100,27 +95,23 @@ class ChangeFeed:
                     epoch = 0 if isinstance(said, Exception) else epoch_number(said[0])
         return changed, epoch
 
-    def _has_pending(self) -> bool:
-        pending = getattr(self._socket, "pending", None)  # of TLS
-        return bool(pending is not None and pending())
-
     def rename(self, name: str) -> None:
         """Give the connection another name."""
         self._connection.send_command("CLIENT", "SETNAME", name, check_health=False)
 
     def close(self) -> None:
-        """Have whoever waits find the connection closed."""
+        """Shut the connection down, so that `wait` fails."""
         with suppress(OSError, ValueError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def release(self) -> None:
-        """Close the connection; by whoever waits."""
+        """Close the connection, in the waiting thread."""
         with suppress(RedisError, OSError):
             self._connection.disconnect()
 
 
 def _component(key: bytes) -> str:
-    """Return the component that a key is of; nothing for that of no single one."""
+    """Return a key's component, or the epoch's key."""
     text = key.decode(errors="replace")
     for prefix in _OF_COMPONENTS:
         if text.startswith(prefix):

@@ -6,8 +6,8 @@
                     ◄── their values
                     ──► Component
 
-The steps of reading are generators that yield the keys they want and are sent the values, so that
-they are written once for blocking and awaiting callers. A map needs no keys.
+A reading is a generator that yields keys and is sent their values, for blocking and awaiting
+callers alike. A map needs no keys.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from shardkit.network.topology.witness import EpochWitness
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import ForkSafeLock
 
-# How old a file is, in nanoseconds, before its time tells each change: file systems have ticks of
-# up to two seconds.
-_SETTLED = 2_000_000_000
+# Nanoseconds after which a file's time identifies its content: file systems have ticks of up to two
+# seconds.
+_TICK = 2_000_000_000
 
 logger = logging.getLogger("shardkit")
 
@@ -53,17 +53,11 @@ StoredReading: TypeAlias = Generator[list[str], Values, Stored]
 
 
 class Source(Protocol):
-    """Where entries come from.
+    """Where entries come from."""
 
-    Attributes:
-        local: it is read without an exchange with a server.
-        changes: what it says may change.
-        epoch: the highest ``config:epoch`` read.
-    """
-
-    local: bool
-    changes: bool
-    epoch: int
+    local: bool  # read without an exchange with a server
+    changes: bool  # whether its content may change
+    epoch: int  # the highest ``config:epoch`` read
 
     def read(self, name: str, known: Component | None) -> Reading:
         """Read one component: yield keys, be sent their values, return the component."""
@@ -75,17 +69,17 @@ class Source(Protocol):
         """Get the values of keys, awaiting."""
 
     def witness(self, name: str) -> Any:
-        """Return what asks a component's servers for later pushes; None if there are no pushes."""
+        """Return the epoch witness of a component; None if there are no pushes."""
 
     def feed(self) -> ChangeFeed | None:
-        """Return what is told of changes; None if there is none.
+        """Return a feed of changes; None if there is none.
 
         Raises:
             RedisError, OSError: the server cannot be reached, or cannot do this.
         """
 
     def note_epoch(self, feed: ChangeFeed) -> None:
-        """Have connections say in their names which epoch is in use."""
+        """Put the epoch in use into the names of connections."""
 
     def names(self) -> list[str]:
         """List the components that there are."""
@@ -94,18 +88,14 @@ class Source(Protocol):
         """List the components that there are, awaiting."""
 
     def __str__(self) -> str:
-        """Where that is, for messages."""
+        """Return the place, for messages."""
 
 
 class ConfigServer:
     """The config server: entries under ``config:redis:*`` and ``config:shards:*``.
 
-    Raises ConfigError for what it holds, and what redis-py raises where it cannot be reached.
-
-    Args:
-        entry: how to reach it.
-        client: returns a blocking client of it.
-        aclient: returns an awaiting client of it, for the running loop.
+    Raises ConfigError for its content, and redis-py's errors if it cannot be reached. ``client``
+    returns a blocking client, ``aclient`` an awaiting one for the running loop.
     """
 
     local = False
@@ -122,7 +112,7 @@ class ConfigServer:
         self.witnessed = 0  # the highest that a data server has witnessed, if it is later
 
     def read(self, name: str, known: Component | None) -> Reading:
-        """Read a component in one MGET; in two when it has more shards than were expected.
+        """Read a component in one MGET; in two when it has more shards than expected.
 
         Raises:
             ConfigServerError: its epoch, or config:epoch, is lower than one seen before.
@@ -144,11 +134,11 @@ class ConfigServer:
         return component
 
     def _reading(self, name: str, known: Component | None) -> StoredReading:
-        """Read what is stored of a component, and check config:epoch with it."""
+        """Read a component's stored values, and check config:epoch."""
         steps = reading(name, len(known.shards) if known else EXPECTED_SHARDS)
         keys = next(steps)
         while True:
-            # Now: what others read meanwhile may be newer than this reply.
+            # Before the exchange: others may read something newer in the meantime.
             newest = max(self.epoch, self.witnessed)
             values = yield keys
             epoch = epoch_number(values[keys.index(EPOCH_KEY)])
@@ -171,11 +161,11 @@ class ConfigServer:
         )
 
     def witness(self, name: str) -> EpochWitness:
-        """Return what asks a component's servers whether they have witnessed a later push."""
+        """Return the epoch witness of a component."""
         return EpochWitness(self, name)
 
     def described(self, shard: Shard) -> str:
-        """Return what connections to the config server are called: with the epoch in use."""
+        """Return the name of connections to the config server, with the epoch in use."""
         return f"config-server/{self.epoch}"
 
     def fetch(self, keys: list[str]) -> Values:
@@ -199,17 +189,17 @@ class ConfigServer:
             return _second(await pipe.execute(raise_on_error=False))
 
     def feed(self) -> ChangeFeed | None:
-        """Return what is told of changes, over a connection of its own."""
+        """Return a feed of changes, over a connection of its own."""
         pool = self.client().connection_pool
         connection = pool.separate_connection(protocol=3)
-        # Not the pool's own greeting, which would keep the clients while nobody else does.
+        # Not the pool's own greeting, which would keep the clients alive.
         connection.greeting = Greeting(
             partial(connection_name, self.described(Shard("config-server")))
         )
         return ChangeFeed(connection)
 
     def note_epoch(self, feed: ChangeFeed) -> None:
-        """Have both connections say in their names which epoch is in use."""
+        """Put the epoch in use into the names of both connections."""
         if not self._is_named:
             feed.rename(connection_name(self.described(Shard("config-server"))))
         values = self.fetch([EPOCH_KEY])
@@ -240,7 +230,7 @@ class ConfigServer:
 
 
 def _require_references(component: Component, known: Component | None) -> None:
-    """Refuse new entries that refer to what this process has not, if it knows others that it uses.
+    """Refuse new entries whose references this process lacks, if it knows earlier ones.
 
     Raises:
         ConfigError: a ``${NAME}`` cannot be resolved; names the entry's key.
@@ -277,21 +267,21 @@ class MapFile:
         self.shard_map = self._newest()
 
     def _newest(self) -> ShardMap:
-        """Return the map as the file has it now. What is broken is not parsed twice either."""
+        """Return the file's current map; the same content is parsed only once, even if broken."""
         with self._lock:
-            stamp = self._stamp()  # before the file is read: what is written since has another
+            stamp = self._stamp()  # before reading: later writes have another
             if stamp != self._seen[0]:
                 broken = self._load()
                 # A file may be written twice in one tick of its clock, and keep its size.
-                settled = abs(time.time_ns() - stamp[0]) > _SETTLED
-                self._seen = stamp if settled else (), broken
+                is_old = abs(time.time_ns() - stamp[0]) > _TICK
+                self._seen = stamp if is_old else (), broken
             broken = self._seen[1]
             if broken is not None:
                 raise copy.copy(broken)
             return self.shard_map
 
     def _load(self) -> ConfigError | None:
-        """Read the file, unless it says what it said; return why it cannot be used."""
+        """Read the file, unless its content is known; return why it cannot be used."""
         self._digest, before = b"", self._digest
         try:
             data = self._path.read_bytes()
@@ -312,7 +302,7 @@ class MapFile:
         return unreadable(str(self._path), str(error.strerror))
 
     def _stamp(self) -> tuple[int, ...]:
-        """Return what tells one content of the file from the next."""
+        """Return what identifies the content of the file."""
         try:
             stat = self._path.stat()
         except OSError as error:
@@ -320,7 +310,7 @@ class MapFile:
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
     def read(self, name: str, known: Component | None) -> Reading:
-        """Look whether the file changed, and return what it says of a component."""
+        """Return a component of the current map."""
         yield from ()  # a reading, though it needs no keys
         try:
             components = self._newest().components
@@ -344,7 +334,7 @@ class MapFile:
         return component
 
     def witness(self, name: str) -> None:
-        """Nothing: a map is not pushed."""
+        """Return None: a map is not pushed."""
 
     def fetch(self, keys: list[str]) -> Values:
         """Never asked."""
@@ -355,10 +345,10 @@ class MapFile:
         return []
 
     def feed(self) -> None:
-        """Nothing: a file is looked at."""
+        """Return None: the file is checked instead."""
 
     def note_epoch(self, feed: ChangeFeed) -> None:
-        """Nothing: a map is not pushed."""
+        """Do nothing: a map is not pushed."""
 
     def names(self) -> list[str]:
         """List the components of the map."""

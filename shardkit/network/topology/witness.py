@@ -5,11 +5,10 @@
     config:witness    a sorted set in each database that a component's entries name:
                       the component ─► the config:epoch of the last push that knew it
 
-A push writes it after it was carried out, so no honest config server is ever behind. Each client
-asks the first time that it connects to a shard, in the exchange in which it names its connection.
-If the server has witnessed a later push than the one that the entries come from, and the config
-server, read once more, is still behind, it was restored from an old snapshot: the connection is
-refused before anything is sent over it.
+A push writes it last, so an intact config server is never behind. Each client asks when it first
+connects to a shard, together with CLIENT SETNAME. If the server has witnessed a later push
+than that of the entries, and the config server is still behind when read again, it was restored
+from an old snapshot: the connection is refused before anything is sent over it.
 """
 
 from __future__ import annotations
@@ -27,15 +26,10 @@ from shardkit.errors import ConfigServerError
 
 
 class WitnessedSource(Protocol):
-    """A config server, as far as it concerns witnesses.
+    """A config server, as far as it concerns witnesses."""
 
-    Attributes:
-        epoch: the highest ``config:epoch`` read.
-        witnessed: the highest that a data server has witnessed.
-    """
-
-    epoch: int
-    witnessed: int
+    epoch: int  # the highest ``config:epoch`` read
+    witnessed: int  # the highest that a data server has witnessed
 
     def fetch(self, keys: list[str]) -> list[Any]:
         """Get the values of keys."""
@@ -48,12 +42,7 @@ class WitnessedSource(Protocol):
 
 
 class EpochWitness:
-    """What one shard's server has witnessed, asked by the first connection to it.
-
-    Attributes:
-        command: what to send.
-        settled: whether there is nothing more to ask.
-    """
+    """Asks what one shard's server has witnessed, on the first connection to it."""
 
     def __init__(self, source: WitnessedSource, component: str) -> None:
         self._source = source
@@ -61,10 +50,7 @@ class EpochWitness:
         self.settled = False
 
     def doubts(self, reply: Any) -> int:
-        """Return the epoch witnessed, if it is later than any read; otherwise 0.
-
-        What the server refuses, for want of rights say, is no witness.
-        """
+        """Return the epoch witnessed, if it is later than any read; otherwise, or if refused, 0."""
         text = reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply)
         witnessed = int(float(text)) if re.fullmatch(r"[0-9]{1,15}(\.0)?", text, re.ASCII) else 0
         self.settled = witnessed <= self._source.epoch

@@ -1,15 +1,15 @@
-"""Where Lua scripts are found: each in the ``lua`` folder of the package that owns it.
+"""Loads Lua scripts from the ``lua`` folder of the package that owns them.
 
-``script("queues/take")`` is the text of ``shardkit/queues/lua/take.lua``; what several owners
-share is in this folder and has no prefix. A script's header says its keys, its arguments and its
-reply. In operations it is a command like any other:
-``script_call(component, script("structures/unique/add_and_count"), keys, args)``.
+``script("queues/take")`` is ``shardkit/queues/lua/take.lua``; shared scripts are in this folder and
+have no prefix. A script's header documents its keys, arguments and reply. In operations it is a
+command like any other: ``script_call(component, script("structures/unique/add_and_count"), keys,
+args)``.
 
 A script with the line ``--@reads`` changes nothing, so replicas may run it, and it may be sent
-again; with ``--@reads 3`` if it is given at most three arguments. (On a writable replica a search
-may cache its result there.)
+again; with ``--@reads 3``, if it has at most three arguments. (On a writable replica a search may
+cache its result.)
 
-The line ``--@include queues/base`` stands for the text of ``shardkit/queues/lua/base.lua``.
+The line ``--@include queues/base`` is replaced with the text of ``shardkit/queues/lua/base.lua``.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 import zlib
 from base64 import b64encode
@@ -122,10 +123,10 @@ def _texts(schema: Schema, doc_id: str, text: object) -> dict[str, str]:
     for name, value in text.items():
         if name not in schema.fields:
             raise InvalidArgumentError(
-                f"{schema.name}: document {shown(doc_id)}: there is no text field {shown(name)}",
-                f"the fields are: {', '.join(schema.fields)}",
+                f"{schema.name}: document {shown(doc_id)}: text field {shown(name)} is unknown",
+                f"use one of {', '.join(schema.fields)}",
             )
-        if not isinstance(value, str) or not _encodes(value):
+        if not isinstance(value, str) or re.search("[\ud800-\udfff]", value):
             raise InvalidArgumentError(
                 f"{schema.name}: document {shown(doc_id)}: field {name}={shown(value)}",
                 "give text that can be encoded as UTF-8",
@@ -133,18 +134,10 @@ def _texts(schema: Schema, doc_id: str, text: object) -> dict[str, str]:
     return dict(text)
 
 
-def _encodes(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _attributes(
     schema: Schema, doc_id: str, given: object
 ) -> tuple[list[Any], list[float | list[bytes]]]:
-    """Return the attributes by place: as they are stored, and what their columns hold."""
+    """Return the attributes by place: the stored values, and the values of their columns."""
     if not isinstance(given, Mapping):
         raise InvalidArgumentError(
             f"{schema.name}: document {shown(doc_id)}: attributes={shown(given)}",
@@ -153,8 +146,8 @@ def _attributes(
     for name in given:
         if name not in schema.attributes:
             raise InvalidArgumentError(
-                f"{schema.name}: document {shown(doc_id)}: there is no attribute {shown(name)}",
-                f"the attributes are: {', '.join(schema.attributes) or 'none'}",
+                f"{schema.name}: document {shown(doc_id)}: attribute {shown(name)} is unknown",
+                f"use one of {', '.join(schema.attributes) or 'no attribute'}",
             )
     stored: list[Any] = []
     columns: list[float | list[bytes]] = []
@@ -211,14 +204,14 @@ _REMEDIES: Final = {
 
 def attributes_of(schema: Schema, stored: bytes) -> dict[str, Value]:
     """Return a document's attributes as they were given."""
-    found: dict[str, Value] = {}
+    attributes: dict[str, Value] = {}
     for (name, kind), value in zip(schema.attributes.items(), json.loads(stored), strict=False):
         if value is None:
             continue
         if kind == "date":
             value = date.fromisoformat(value) if len(value) == 10 else datetime.fromisoformat(value)
-        found[name] = tuple(value) if isinstance(value, list) else value
-    return found
+        attributes[name] = tuple(value) if isinstance(value, list) else value
+    return attributes
 
 
 def text_of(schema: Schema, stored: bytes) -> dict[str, str] | None:
@@ -238,10 +231,10 @@ def _stored_text(schema: Schema, texts: Mapping[str, str]) -> bytes:
 
 
 def document_of(schema: Schema, doc_id: str, attributes: bytes, text: bytes, key: str) -> Document:
-    """Return a document from what is stored of it.
+    """Return a document from its stored attributes and text.
 
     Raises:
-        DamagedDataError: that cannot be read.
+        DamagedDataError: they cannot be read.
     """
     try:
         return Document(
@@ -257,7 +250,7 @@ def unpack(schema: Schema, doc_id: str, stored: bytes, key: str) -> Document:
     """Return a document from the value of its key.
 
     Raises:
-        DamagedDataError: that cannot be read.
+        DamagedDataError: the value cannot be read.
     """
     try:
         _, words, attributes = _HEADER.unpack_from(stored)
@@ -273,12 +266,12 @@ def unpack(schema: Schema, doc_id: str, stored: bytes, key: str) -> Document:
 def recovered(
     schema: Schema, doc_id: str, stored: bytes, key: str, words: Mapping[int, bytes], lossy: bool
 ) -> PreparedDocument:
-    """Return a document as it was indexed, from the value of its key; see `rebuild_parts`.
+    """Return a document as it was indexed, from its key's value; see `rebuild_parts`.
 
-    Its words are those of its text; without text, those that it has, in order.
+    Its words come from its text or, without text, from its words in order.
 
     Raises:
-        DamagedDataError: that cannot be read.
+        DamagedDataError: the value cannot be read.
     """
     document = unpack(schema, doc_id, stored, key)
     try:
@@ -296,7 +289,7 @@ def recovered(
 
 
 def names_words(stored: bytes) -> bool:
-    """Return whether only a document's words say what it has, as no text was kept."""
+    """Return whether a document has no text, so that its words cannot be recovered from it."""
     if len(stored) < _HEADER.size:
         return False
     _, words, attributes = _HEADER.unpack_from(stored)
@@ -312,35 +305,31 @@ def terms_in(
         stored: the value.
         key: the key, for messages.
         words: words by their ids.
-        lossy: whether to leave out words that are not among them.
+        lossy: whether to leave out unknown words.
         fields: how many fields there are; 1 also for words of all fields and values in no order.
 
     Raises:
-        DamagedDataError: a word is not among them.
+        DamagedDataError: a word is unknown, and not ``lossy``.
     """
     _, size, _ = _HEADER.unpack_from(stored)
-    found: list[list[str]] = [[]]
+    terms: list[list[str]] = [[]]
     for at in range(_HEADER.size, _HEADER.size + size, 3):
         number = int.from_bytes(stored[at : at + 3])
-        if not number and len(found) == fields:
+        if not number and len(terms) == fields:
             break  # behind it are values
         if not number:
-            found.append([])
+            terms.append([])
         elif number in words:
-            found[-1].append(words[number].decode(errors="replace"))
+            terms[-1].append(words[number].decode(errors="replace"))
         elif not lossy:
             raise DamagedDataError(key, f"word {number}", "a word of the lexicon")
-    return found
+    return terms
 
 
 def value_term(place: int, value: bytes) -> bytes:
-    """Return the word that stands for an attribute's value in the lexicon.
+    """Return the lexicon's word for a value, or for several joined ones, of column ``place``.
 
     No text contains it. It has 96 bits of a digest, so values of any length compare as a whole.
-
-    Args:
-        place: the number of the attribute's column.
-        value: the value; or several, joined by `join_values`.
     """
     return b"\1%c%b" % (48 + place, b64encode(blake2b(value, digest_size=12).digest()))
 
@@ -358,11 +347,9 @@ def split_values(stored: bytes) -> list[str]:
 
 
 def write_arguments(schema: Schema, documents: Iterable[PreparedDocument | str]) -> list[Argument]:
-    """Return the arguments of the script ``search/write``, from the columns on.
+    """Return the arguments of ``search/write``, from the columns on, for documents of one part.
 
-    Args:
-        schema: the index's parameters.
-        documents: documents of one part, and the ids of those to remove.
+    An id removes its document.
     """
     documents = list(documents)
     indexed = [doc for doc in documents if isinstance(doc, PreparedDocument)]

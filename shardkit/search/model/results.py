@@ -1,4 +1,4 @@
-"""What a search returns: hits, how many documents match, and where the next page begins."""
+"""The results of a search: hits, how many documents match, and the cursor of the next page."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ OrderValue: TypeAlias = float | str
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A document that was found.
+    """A document that matches.
 
     Attributes:
         id: the document's id.
-        value: what it was ordered by: its score, a number (a date as seconds since 1970 UTC), or
-            text; 0 or empty text where the document has none.
-        attributes: those that were requested and that it has.
-        snippet: the part of its text that best shows why it matches, if that was requested and the
-            index keeps text.
+        value: its value in the order: its score, a number (a date as seconds since 1970 UTC), or
+            text; 0 or empty text if the document has none.
+        attributes: its requested attributes.
+        snippet: the part of its text that best shows why it matches, if requested and if the index
+            keeps text.
     """
 
     id: str
@@ -69,20 +69,13 @@ class Results:
 
 
 class SearchCursor(NamedTuple):
-    """Where a page ended.
+    """The end of a page."""
 
-    Attributes:
-        query: a digest of the query and its order.
-        source: which component it was read from.
-        value, id: those of the page's last hit.
-        counts: what relevance was weighted by.
-    """
-
-    query: str
-    source: int
-    value: OrderValue
+    query: str  # a digest of the query and its order
+    source: int  # the number of the component that was read
+    value: OrderValue  # of the last hit
     id: str
-    counts: TermCounts | None
+    counts: TermCounts | None  # the weights of relevance
 
     def token(self) -> str:
         """Return it as opaque text."""
@@ -90,19 +83,12 @@ class SearchCursor(NamedTuple):
 
 
 class CachedResult(NamedTuple):
-    """A result that servers cache.
+    """A result that servers cache."""
 
-    Attributes:
-        query: a digest of the query and its order.
-        source: which component caches it.
-        key: the end of its keys.
-        counts: what relevance was weighted by.
-    """
-
-    query: str
-    source: int
-    key: str
-    counts: TermCounts | None
+    query: str  # a digest of the query and its order
+    source: int  # the number of the component that caches it
+    key: str  # the end of its keys
+    counts: TermCounts | None  # the weights of relevance
 
     def token(self) -> str:
         """Return it as opaque text."""

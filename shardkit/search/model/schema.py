@@ -103,7 +103,7 @@ class Schema:
 
     @property
     def parameters(self) -> dict[str, object]:
-        """What is stored and checked. Whether text is kept concerns later documents only."""
+        """The stored and compared parameters. ``keep_text`` concerns later documents only."""
         return {
             "kind": "search",
             "shards": self.shards,
@@ -117,7 +117,7 @@ class Schema:
 
     @property
     def columns(self) -> str:
-        """What the columns hold, a letter for each: n a number, t the place of a text."""
+        """The content of the columns, a letter for each: n a number, t the place of a text."""
         return "".join("t" if kind == "text" else "n" for kind in self.attributes.values())
 
     def place(self, attribute: str) -> int:
@@ -142,7 +142,7 @@ def _check_names(owner: str, what: str, given: object, least: int, most: int) ->
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise InvalidArgumentError(
                 f"{owner}: {what}: the name {shown(name)}",
-                "begin with a letter; letters, digits, '_', '.' and '-'",
+                "use a letter, then letters, digits, '_', '.' and '-'",
             )
 
 

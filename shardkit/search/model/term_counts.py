@@ -1,9 +1,8 @@
-"""How many documents, over all parts of an index, hold each term: what relevance is weighted by.
+"""The weights of relevance: how many documents, over all parts of an index, have each term.
 
-A score has to be the same on every part, so it is computed with the counts of all of them. Counts
-are cached for some seconds, and every reply refreshes them; a query whose terms are all cached
-needs no exchange to read them first. A count that is some seconds old moves a score by very little,
-and by the same for all documents.
+Scores on all parts use the same counts, those of all parts together. Counts are cached for some
+seconds, and every reply refreshes them, so a query with cached terms needs no exchange to read
+them. An old count changes all documents' scores equally, and very little.
 """
 
 from __future__ import annotations
@@ -19,12 +18,7 @@ MAX_CACHED: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TermCounts:
-    """What a query is weighted by.
-
-    Attributes:
-        documents: how many documents the index has.
-        words: how many of them hold each term.
-    """
+    """How many documents an index has, and how many of them have each term."""
 
     documents: int
     words: Mapping[str, int]
@@ -36,12 +30,7 @@ class TermCounts:
 
 
 class TermStatistics:
-    """A cache of term counts. Shared by all faces of an index; thread-safe.
-
-    Args:
-        ttl: for how many seconds a count is used; 0 to read them for every search.
-        monotonic: a clock that never goes back, in seconds.
-    """
+    """A cache of term counts for ``ttl`` seconds. Shared by all faces of an index; thread-safe."""
 
     def __init__(self, ttl: float, monotonic: Callable[[], float]) -> None:
         self.ttl = ttl
@@ -55,13 +44,13 @@ class TermStatistics:
         documents, since = self._documents
         if self.ttl <= 0 or since < oldest:
             return None
-        found = {}
+        counts = {}
         for word in words:
             count, since = self._words.get(word, (0, -1.0))
             if since < oldest:
                 return None
-            found[word] = count
-        return TermCounts(documents, found)
+            counts[word] = count
+        return TermCounts(documents, counts)
 
     def update(self, counts: TermCounts) -> None:
         """Cache counts that were just read."""

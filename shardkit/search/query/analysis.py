@@ -90,7 +90,7 @@ def _prefix(text: str, name: str | None, analyzer: Analyzer) -> Node | None:
     last = tokens[-1]
     if len(tokens) == 1:
         return Prefix(last.term, name)
-    if tokens[-2].end > last.start:  # overlapping pairs: they stand for the whole run
+    if tokens[-2].end > last.start:  # overlapping pairs: one for the whole run
         return _words((text,), name, analyzer)
     return _all_of((Word(text[: last.start], name), Prefix(last.term, name)), analyzer)
 

@@ -135,9 +135,7 @@ class _Parser:
                 self._sign("-")
             elif self._next() == "+":
                 what = "an unwanted word" if parts else "nothing"
-                raise self._error(
-                    f'"+" follows {what}', "put a synonym right after the word that it stands for"
-                )
+                raise self._error(f'"+" follows {what}', "put a synonym right after its word")
             node = self._group(depth, unwanted)
             parts.append(Not(node) if unwanted else node)
         return all_of(parts)

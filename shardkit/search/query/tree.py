@@ -168,17 +168,17 @@ def check_names(node: Node, fields: Collection[str], attributes: Mapping[str, st
     match node:
         case Word(_, field) | Prefix(_, field) | Phrase(_, field):
             if field is not None and field not in fields:
-                there = ", ".join(sorted(fields)) or "none"
+                known = ", ".join(sorted(fields)) or "no field"
                 raise InvalidArgumentError(
-                    f"there is no text field {shown(field)}", f"the fields are: {there}"
+                    f"text field {shown(field)} is unknown", f"use one of {known}"
                 )
         case Range(name) | Equal(name):
             kinds = ("text",) if isinstance(node, Equal) else ("number", "date")
             if attributes.get(name) not in kinds:
-                there = ", ".join(sorted(n for n, kind in attributes.items() if kind in kinds))
+                known = ", ".join(sorted(n for n, kind in attributes.items() if kind in kinds))
                 raise InvalidArgumentError(
-                    f"there is no attribute {shown(name)} of kind {' or '.join(kinds)}",
-                    f"the attributes of that kind are: {there or 'none'}",
+                    f"attribute {shown(name)} of kind {' or '.join(kinds)} is unknown",
+                    f"use one of {known or 'no attribute'}",
                 )
         case AllOf(parts) | AnyOf(parts):
             for part in parts:

@@ -9,22 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from types import ModuleType
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.forks import ForkSafeLock
 
 CACHED_STEMS = 50_000
-
-
-def _library() -> ModuleType:
-    try:
-        import snowballstemmer
-    except ImportError:
-        raise InvalidArgumentError(
-            "stemming needs the package snowballstemmer", "pip install 'shardkit[search]'"
-        ) from None
-    return snowballstemmer  # type: ignore[no-any-return]
 
 
 @lru_cache(8)
@@ -34,17 +23,23 @@ def stemmer(language: str) -> Callable[[str], str]:
     It caches the last 50,000 words: a stem costs some microseconds, and texts repeat words.
 
     Args:
-        language: Snowball's name of it: ``"english"``, ``"german"``, …
+        language: Snowball's name: ``"english"``, ``"german"``, …
 
     Raises:
         InvalidArgumentError: there is no such stemmer, or the extra is not installed.
     """
-    library = _library()
-    if language not in library.algorithms():
+    try:
+        import snowballstemmer
+    except ImportError:
         raise InvalidArgumentError(
-            f"stemmer={language!r}", f"give one of {', '.join(sorted(library.algorithms()))}"
+            "stemming needs the package snowballstemmer", "pip install 'shardkit[search]'"
+        ) from None
+    languages = snowballstemmer.algorithms()
+    if language not in languages:
+        raise InvalidArgumentError(
+            f"stemmer={language!r}", f"give one of {', '.join(sorted(languages))}"
         )
-    snowball, lock = library.stemmer(language), ForkSafeLock()
+    snowball, lock = snowballstemmer.stemmer(language), ForkSafeLock()
 
     @lru_cache(CACHED_STEMS)
     def stem(word: str) -> str:

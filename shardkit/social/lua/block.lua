@@ -1,16 +1,16 @@
 -- Block a user, and end both relations between the two.
 -- KEYS[1]  the clock of this part of the relations, a STRING
 -- KEYS[2]  the notes of unfinished changes in this part, a ZSET
--- KEYS[3]  whom the first one has blocked, a ZSET: id, version
--- KEYS[4]  whom the first one follows, a ZSET
--- KEYS[5]  who follows the first one, a ZSET
--- KEYS[6]  whom the second one follows, a ZSET
--- KEYS[7]  who follows the second one, a ZSET
+-- KEYS[3]  the users that the first one has blocked, a ZSET: id, version
+-- KEYS[4]  the users that the first one follows, a ZSET
+-- KEYS[5]  the first one's followers, a ZSET
+-- KEYS[6]  the users that the second one follows, a ZSET
+-- KEYS[7]  the second one's followers, a ZSET
 -- ARGV[1]  the first one's id
 -- ARGV[2]  the second one's id
 -- ARGV[3]  the note about the first one following the second
 -- ARGV[4]  the note about the second one following the first
--- Reply    {1 if it was new, whether the first one followed, whether the second one did}
+-- Reply    {1 if the block is new, whether the first one followed, whether the second one did}
 --@include social/clock
 local version = string.format('%d', tick(KEYS[1]))
 local first, second = ARGV[1], ARGV[2]

@@ -11,7 +11,7 @@ local function counted(account, counter)
   return stored and #stored < 16 and string.match(stored, '^%d+$') and tonumber(stored) or 0
 end
 
--- The next version: the time, but always greater than the last one, even if the clock goes back.
+-- The next version: the time, or more if needed to exceed the last one.
 local function tick(clock)
   local stored = redis.call('GET', clock) or ''
   local last = #stored < 17 and string.find(stored, '^%d+$') and tonumber(stored) or 0

@@ -2,14 +2,14 @@
 -- KEYS[1]  the user, a HASH
 -- KEYS[2]  the number of ids that the part has issued, a STRING
 -- KEYS[3]  the user's lists, a ZSET: list, time
--- KEYS[4]  only with an idempotency key: what a call with it has created, a STRING
+-- KEYS[4]  only with an idempotency key: the list that a call with it created, a STRING
 -- ARGV[1]  the end of the keys of records of this part, before their ids; it has the tag of KEYS[1]
 -- ARGV[2]  the number of the part
 -- ARGV[3]  the number of parts
 -- ARGV[4]  the most lists of a user
 -- ARGV[5]  the user's id
 -- ARGV[6]  the list's name
--- ARGV[7]  the milliseconds for which an idempotency key is remembered
+-- ARGV[7]  the milliseconds for which an idempotency key is stored
 -- Reply    the list's id; nil if there is no such user; an empty string if the limit is reached
 --@include social/clock
 --@include social/ids

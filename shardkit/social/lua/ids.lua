@@ -1,7 +1,7 @@
 -- Included by scripts that create users, lists and statuses, after social/clock: ids that are new.
 -- An id is n * parts + part, and n is counted in a STRING of the part. The count may be lost or
--- damaged while what it has counted is there. Then it goes on at the number of seconds since 1970,
--- which no part reaches that has issued less than one id a second ever since.
+-- damaged while the records exist. Then it continues at the number of seconds since 1970, which only
+-- a part that has issued an id every second since then could have reached.
 
 -- suffix: the keys of this part are 'user', 'status' or 'list', the suffix, and the id.
 -- has_data: whether the part has users, so that an absent count is a lost one.
@@ -24,5 +24,5 @@ local function new_id(count_key, suffix, part, parts, has_data)
     end
     n, step = math.max(n, seconds) + step, 2 * step
   end
-  error('no new id is found: ' .. count_key .. ' is damaged')
+  error(count_key .. ' is damaged: there is no unused id near it')
 end

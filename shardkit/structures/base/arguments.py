@@ -1,4 +1,4 @@
-"""Checks of the arguments that structures share: of what is more than its type."""
+"""Checks that structures share for arguments' values."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ LATEST_EXPIRY = 2**48 - 1  # milliseconds since 1970; the latest time of a field
 
 T = TypeVar("T")
 
-# Names whose keys would be those of another structure: what it calls a group of its parts (a
-# structure whose parts split as they fill), the lists and documents of a part (an index), the
-# relations in a part (a social network).
-_TAKEN = (
+# Names that other structures give to keys: a group of splitting parts, the lists and documents in a
+# part of an index, the relations in a part of a social network.
+_RESERVED = (
     (re.compile(r"(?<=[^:]):\{[0-9]+\}$"), "give a name that does not end in a number in braces"),
-    (re.compile(r"^\{.+:[0-9]+\}:[a-z]{1,2}(:.*)?$"), "give a name that begins otherwise"),
-    (re.compile(r"^[a-z]+:\{.+:u?[0-9]+\}$"), "give a name that ends otherwise"),
+    (re.compile(r"^\{.+:[0-9]+\}:[a-z]{1,2}(:.*)?$"), "use a name that begins differently"),
+    (re.compile(r"^[a-z]+:\{.+:u?[0-9]+\}$"), "use a name that ends differently"),
 )
 
 
@@ -30,24 +29,22 @@ def check_name(name: str) -> None:
     """Check the name of a structure: the prefix of its keys.
 
     Raises:
-        InvalidArgumentError: it is not text, is empty, cannot be encoded, or is what another
-            structure calls keys of its own, such as ``ids:{4}`` or ``{docs:0}:d``.
+        InvalidArgumentError: it is not text, is empty, cannot be encoded, or is reserved for other
+            structures' keys, such as ``ids:{4}`` or ``{docs:0}:d``.
     """
     try:
         valid = isinstance(name, str) and bool(key_bytes(name))
     except InvalidKeyError:
         valid = False
-    for form, remedy in _TAKEN:
+    for form, remedy in _RESERVED:
         if valid and form.search(name):
             raise InvalidArgumentError(
-                f"name={shown(name)} of a structure is what another one calls keys of its own",
-                remedy,
+                f"structure name {shown(name)} is reserved for another structure's keys", remedy
             )
-    if valid:
-        return
-    raise InvalidArgumentError(
-        f"name={shown(name)} of a structure", "give text: the prefix of its keys"
-    )
+    if not valid:
+        raise InvalidArgumentError(
+            f"name={shown(name)} of a structure", "give text: the prefix of its keys"
+        )
 
 
 def check_integer(owner: str, field: str, value: int, lowest: int, highest: int) -> None:
@@ -63,16 +60,16 @@ def check_integer(owner: str, field: str, value: int, lowest: int, highest: int)
 
 
 def check_some(owner: str, method: str, given: Sized, what: str) -> None:
-    """Check that a method with a redis-py name was given something to work on.
+    """Check that a method with a redis-py name got at least one argument.
 
-    redis-py and the servers refuse the same calls (DataError, "wrong number of arguments"). Methods
-    with names of our own, such as ``sadd_many`` and ``remove``, accept nothing and do nothing.
+    redis-py and the servers refuse the same calls (DataError, "wrong number of arguments"). Our own
+    methods, such as ``sadd_many`` and ``remove``, accept nothing and do nothing.
 
     Raises:
         InvalidArgumentError: nothing was given.
     """
     if not given:
-        raise InvalidArgumentError(f"{owner}: {method} of nothing", f"give at least one {what}")
+        raise InvalidArgumentError(f"{owner}: {method} of nothing", f"pass at least one {what}")
 
 
 def duration(
@@ -80,14 +77,8 @@ def duration(
 ) -> int:
     """Return a time to live in seconds or milliseconds, as redis-py takes it.
 
-    Args:
-        owner: whose argument it is, for messages.
-        time: the time.
-        milliseconds: whether it is in milliseconds.
-        least: the least that is allowed.
-
     Raises:
-        InvalidArgumentError: it is less, more than 68 years, or not a duration.
+        InvalidArgumentError: it is less than ``least``, more than 68 years, or not a duration.
     """
     unit = 1000 if milliseconds else 1
     if isinstance(time, timedelta):
@@ -122,24 +113,20 @@ def expiry_condition(owner: str, **conditions: bool) -> tuple[str, ...]:
     given = [name for name, wanted in conditions.items() if wanted]
     if len(given) > 1:
         raise InvalidArgumentError(
-            f"{owner}: {' and '.join(given)} exclude one another", "give one of nx, xx, gt and lt"
+            f"{owner}: {' and '.join(given)} exclude each other", "give one of nx, xx, gt and lt"
         )
     return tuple(map(str.upper, given))
 
 
 def list_or_args(first: T | Iterable[T], rest: Iterable[T]) -> list[T]:
-    """Return one list of what was given as a list, as arguments, or as both, as redis-py does."""
+    """Return one list from a list, from arguments, or from both, as redis-py does."""
     if isinstance(first, Iterable) and not isinstance(first, SINGLE):
         return [*first, *rest]
     return [cast("T", first), *rest]
 
 
 def day_of(owner: str, day: date) -> date:
-    """Return a day in UTC.
-
-    Args:
-        owner: whose argument it is, for messages.
-        day: a date; or a datetime with a timezone, which is converted to its day in UTC.
+    """Return a date, or the UTC day of a datetime with a timezone.
 
     Raises:
         InvalidArgumentError: it is neither. A datetime without a timezone is ambiguous.

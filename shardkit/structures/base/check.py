@@ -1,14 +1,14 @@
-"""Looking for damage in what is stored, without changing anything.
+"""Find damage in stored data without changing anything.
 
-``check()`` of a structure reads all of it, a slice at a time, and gives out what cannot be as it
+A structure's ``check()`` reads all of it, a page at a time, and yields data that differs from what
 was written::
 
     for damage in ids.check():
         print(damage.shard, damage.key, damage.found, damage.expected, damage.repair, damage.loses)
 
-Others may write meanwhile: what looks wrong is read a second time, and counts if it looks the same
-again. A key of another type, a number out of range, or a member in a part that is not its own are
-no surprise of concurrency; a count that a write has just changed is.
+Other clients may write in the meantime, so suspicious data is read a second time, and counts if it
+is the same again. Concurrent writes cause no wrong key types, numbers out of range or members in
+the wrong part; but they may change a count between two reads.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ _WHOLE: dict[str, tuple[Any, ...]] = {
 
 
 class Damage(NamedTuple):
-    """Something stored that is not what was written.
+    """A difference between stored data and what was written.
 
     Attributes:
         component: where it is.
         shard: the shard, as text.
         key: the key.
-        found: what is there.
-        expected: what should be.
-        repair: what repairs it; empty if nothing that is stored can.
-        loses: what the repair gives up; empty if nothing.
+        found: the stored data.
+        expected: what it should be.
+        repair: the call that repairs it; empty if stored data cannot.
+        loses: the data that the repair loses; empty for none.
     """
 
     component: str
@@ -74,7 +74,7 @@ class Damage(NamedTuple):
 
 
 class Suspicion(NamedTuple):
-    """Damage, before it is known on which shard, and to last."""
+    """Damage before it is confirmed and its shard is known."""
 
     error: DamagedDataError
     repair: str = ""
@@ -85,14 +85,14 @@ Suspicions = list[Suspicion]
 
 
 def confirmed(check: Callable[[], Operation[Suspicions]]) -> Operation[Page[Damage]]:
-    """Check something, and once more if anything was found; return what was found twice."""
-    found = yield from check()
-    if found:
+    """Run a check, and again if it returned anything; return what it returned twice."""
+    suspicions = yield from check()
+    if suspicions:
         again = {str(suspicion.error) for suspicion in (yield from check())}
-        found = [suspicion for suspicion in found if str(suspicion.error) in again]
-    if not found:
+        suspicions = [suspicion for suspicion in suspicions if str(suspicion.error) in again]
+    if not suspicions:
         return Page()
-    places = yield Locate([(each.error.place, each.error.key) for each in found])
+    places = yield Locate([(each.error.place, each.error.key) for each in suspicions])
     return Page(
         Damage(
             error.component or shard.component,
@@ -103,12 +103,12 @@ def confirmed(check: Callable[[], Operation[Suspicions]]) -> Operation[Page[Dama
             repair,
             loses,
         )
-        for (error, repair, loses), (shard, _) in zip(found, places, strict=True)
+        for (error, repair, loses), (shard, _) in zip(suspicions, places, strict=True)
     )
 
 
 def suspected(steps: Operation[Any], repair: str = "", loses: str = "") -> Operation[Suspicions]:
-    """Run steps; return the damage that they raise, if they do."""
+    """Run steps; return the damage that they raise."""
     try:
         yield from steps
     except DamagedDataError as error:
@@ -119,7 +119,7 @@ def suspected(steps: Operation[Any], repair: str = "", loses: str = "") -> Opera
 def read_or_note(
     commands: Sequence[Command], notes: Suspicions, repair: str = "", loses: str = ""
 ) -> Operation[list[Reply]]:
-    """Send commands that read; return the replies, None for a key of another type, which is noted.
+    """Send reads; return the replies, None for a key of another type, which is noted.
 
     Raises:
         ShardErrors: a shard failed otherwise.
@@ -146,7 +146,7 @@ def lengths(
     repair: str = "",
     loses: str = "",
 ) -> Operation[list[int | None]]:
-    """Return how long keys are: 0 for none, None for those of another type, which are noted."""
+    """Return keys' lengths: 0 for a missing key, None for one of another type, which is noted."""
     name = _LENGTHS[kind]
     commands = [Command(to, key, (name, key)) for key in keys]
     return (yield from read_or_note(commands, notes, repair, loses))
@@ -160,19 +160,11 @@ def contents(
     repair: str = "",
     loses: str = "",
 ) -> Operation[list[list[tuple[bytes, Any]]]]:
-    """Return what some keys hold: members, and with each its value or score; None in a SET.
-
-    Args:
-        to: where they are.
-        kind: SET, HASH or ZSET.
-        keys: the keys.
-        notes: takes those of another type.
-        repair: what repairs these.
-        loses: what that loses.
+    """Return each key's members with their values or scores; None for those of a SET.
 
     Cost: two exchanges; more for keys with more than 5,000 members.
     """
-    found: list[list[tuple[bytes, Any]]] = [[] for _ in keys]
+    pairs: list[list[tuple[bytes, Any]]] = [[] for _ in keys]
     sizes = yield from lengths(to, kind, keys, notes, repair, loses)
     few = [n for n, size in enumerate(sizes) if size is not None and 0 < size <= ENTRIES_AT_ONCE]
     name, *args = _WHOLE[kind]
@@ -180,16 +172,16 @@ def contents(
         [Command(to, keys[n], (name, keys[n], *args)) for n in few], []
     )
     for n, reply in zip(few, replies, strict=True):
-        found[n] = _pairs(kind, reply or ())
+        pairs[n] = _pairs(kind, reply or ())
     for n, size in enumerate(sizes):
         cursor: Key = 0
         while size is not None and size > ENTRIES_AT_ONCE and cursor != b"0":
             scan = (_SCANS[kind], keys[n], cursor, "COUNT", 1000)
             [(cursor, some)] = yield [Command(to, keys[n], scan)]
-            found[n] += _pairs(kind, some)
+            pairs[n] += _pairs(kind, some)
         if size is not None and size > ENTRIES_AT_ONCE:
-            found[n] = list(dict(found[n]).items())  # SCAN may give some twice
-    return found
+            pairs[n] = list(dict(pairs[n]).items())  # SCAN may return some twice
+    return pairs
 
 
 def _pairs(kind: str, flat: Sequence[bytes]) -> list[tuple[bytes, Any]]:
@@ -199,17 +191,17 @@ def _pairs(kind: str, flat: Sequence[bytes]) -> list[tuple[bytes, Any]]:
     return list(zip(flat[::2], map(float, values) if kind == "ZSET" else values, strict=True))
 
 
-# Takes a member and its value, and raises DamagedDataError if they were not written so.
-Look = Callable[[bytes, Any], object]
+# Raises DamagedDataError for a member or its value that cannot be read.
+Validate = Callable[[bytes, Any], object]
 
 
 def first_wrong(
-    to: To, key: str, entries: Iterable[tuple[bytes, Any]], look: Look
+    to: To, key: str, entries: Iterable[tuple[bytes, Any]], validate: Validate
 ) -> Iterator[Suspicion]:
-    """Give out the first entry of a key that cannot be read."""
+    """Yield the first entry of a key that cannot be read."""
     for entry in entries:
         try:
-            look(*entry)
+            validate(*entry)
         except DamagedDataError as error:
             yield Suspicion(damage(to, key, error.found, error.expected))
             return
@@ -221,18 +213,18 @@ def first_wrong(
 def _existing(
     registry: PartRegistry, parts: Sequence[int], keys: Sequence[str]
 ) -> Operation[list[int]]:
-    found = yield [Command(registry.to, key, ("EXISTS", key)) for key in keys]
-    return [part for part, exists in zip(parts, found, strict=True) if exists]
+    replies = yield [Command(registry.to, key, ("EXISTS", key)) for key in keys]
+    return [part for part, exists in zip(parts, replies, strict=True) if exists]
 
 
 def check_registered(
     registry: PartRegistry, parts: Sequence[int], keys: Sequence[str]
 ) -> Operation[Suspicions]:
-    """Check that parts which are not registered do not exist. Cost: one exchange."""
-    there = yield from _existing(registry, parts, keys)
-    if not there:
+    """Check that no unregistered part exists. Cost: one exchange."""
+    existing = yield from _existing(registry, parts, keys)
+    if not existing:
         return []
-    key = keys[list(parts).index(there[0])]
+    key = keys[list(parts).index(existing[0])]
     error = damage(registry.to, registry.key, "nothing", f"the range of {key}")
     return [Suspicion(error, f"{REBUILD} registers the first parts that exist")]
 
@@ -240,8 +232,8 @@ def check_registered(
 def register_existing(
     registry: PartRegistry, parts: Sequence[int], keys: Sequence[str], due: int
 ) -> Operation[None]:
-    """Register those of some parts that exist."""
-    there = yield from _existing(registry, parts, keys)
-    if there:
+    """Register the existing ones of some parts."""
+    existing = yield from _existing(registry, parts, keys)
+    if existing:
         registry.reset()
-        yield from registry.add(there, due)
+        yield from registry.add(existing, due)

@@ -1,4 +1,4 @@
-"""Checks of what is stored, once, where it is read: digits, a range, agreement with neighbours."""
+"""Checks of stored values where they are read: digits, ranges, agreement with other values."""
 
 from __future__ import annotations
 
@@ -17,15 +17,7 @@ def stored_integer(
     lowest: int = 0,
     highest: int = MOST_STORED,
 ) -> int:
-    """Return a number that is stored as digits.
-
-    Args:
-        to: where the key lives: a component, or its home.
-        key: where it is stored.
-        field: its field there, or what else it is called.
-        text: what was read.
-        lowest: the lowest that it can be.
-        highest: the highest.
+    """Return a number that is stored as digits in a field of a key.
 
     Raises:
         DamagedDataError: it is missing, is not digits, or is out of range.
@@ -41,12 +33,12 @@ def stored_integer(
 
 
 def is_whole(score: float) -> bool:
-    """Return whether a score is a whole number from 0 on."""
+    """Return whether a score is a whole number that is not negative."""
     return 0 <= score <= MOST_STORED and score.is_integer()
 
 
 def stored_score(to: To, key: str, score: bytes | float) -> int:
-    """Return a whole number from 0 on that is stored as a score.
+    """Return a whole, non-negative number that is stored as a score.
 
     Raises:
         DamagedDataError: it is infinite, negative, too large, or not whole.
@@ -54,12 +46,12 @@ def stored_score(to: To, key: str, score: bytes | float) -> int:
     value = float(score)
     if is_whole(value):
         return int(value)
-    raise damage(to, key, f"a score of {value:g}", f"a whole one from 0 to {MOST_STORED}")
+    raise damage(to, key, f"a score of {value:g}", f"a whole number from 0 to {MOST_STORED}")
 
 
 def damage(
     to: To, key: str | bytes, found: str, expected: str, remedy: str = ""
 ) -> DamagedDataError:
-    """Return the error that reports damage; whoever runs the operation adds the shard."""
+    """Return the error that reports damage; the operation's driver adds the shard."""
     component = to if isinstance(to, str) else to.component
     return DamagedDataError(key, found, expected, remedy, component=component, place=to)

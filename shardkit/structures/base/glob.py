@@ -1,7 +1,7 @@
-r"""Patterns as the ``MATCH`` of SCAN takes them: ``*``, ``?``, ``[a-z]``, ``[^a]`` and ``\``.
+r"""Patterns of SCAN's ``MATCH``: ``*``, ``?``, ``[a-z]``, ``[^a]`` and ``\``.
 
-Unfinished ones mean what they mean to servers: ``[`` without an end has all that follows, and in
-``[a-]`` the bracket is the end of a range.
+Unfinished patterns mean what they mean to servers: a class without ``]`` extends to the end, and
+in ``[a-]`` the bracket is the end of a range.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from shardkit.routing.keys import key_bytes
 
 
 def glob_filter(pattern: Key | None) -> Callable[[bytes], bool]:
-    """Return the function that says whether a member matches; None matches all.
+    """Return a function that tests whether a member matches; None matches all.
 
     Raises:
         InvalidKeyError: the pattern is not text, bytes or an integer.
@@ -29,28 +29,28 @@ def glob_filter(pattern: Key | None) -> Callable[[bytes], bool]:
 
 
 def _expression(glob: bytes) -> bytes:
-    found: list[bytes] = []
+    regex: list[bytes] = []
     at = 0
     while at < len(glob):
         token = glob[at : at + 1]
         if token == b"*":
-            if found[-1:] != [b".*"]:
-                found.append(b".*")
+            if regex[-1:] != [b".*"]:
+                regex.append(b".*")
         elif token == b"?":
-            found.append(b".")
+            regex.append(b".")
         elif token == b"[":
             expression, at = _class(glob, at + 1)
-            found.append(expression)
+            regex.append(expression)
         else:
             if token == b"\\" and at + 1 < len(glob):
                 at += 1
-            found.append(re.escape(glob[at : at + 1]))
+            regex.append(re.escape(glob[at : at + 1]))
         at += 1
-    return b"".join(found)
+    return b"".join(regex)
 
 
 def _class(glob: bytes, at: int) -> tuple[bytes, int]:
-    """Return the expression of a class that begins here, and where it ends."""
+    """Return the regular expression of the class that begins here, and its end."""
     negated = glob[at : at + 1] == b"^"
     at += negated
     ranges = b""

@@ -12,16 +12,21 @@ from shardkit.operations.lua import script
 from shardkit.operations.operation import Driver, Face, Operation, operation
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, duration, expiry_condition, timestamp
 from shardkit.structures.base.damage import stored_integer
-from shardkit.structures.base.parameters import ANY_LIFE, DUE, LAST_WRITES, Life
+from shardkit.structures.base.parameters import (
+    ANY_GENERATION,
+    DUE,
+    LAST_WRITES,
+    ChangeScope,
+)
 from shardkit.structures.base.partitioned import PartitionedStructure, open_to_delete
 
 
 class ExpirableStructure(PartitionedStructure[Face]):
     """A structure whose keys are deleted, and expire, together.
 
-    The key of the parameters comes first: it decides whether a condition holds and says when all
-    keys expire, and keys made later do so too. It gets that time itself when all others have it
-    (see `shardkit.structures.base.parameters`).
+    The parameters' key comes first: it decides whether a condition holds and stores the new expiry,
+    which keys created later get too. It gets that expiry itself when all other keys have it (see
+    `shardkit.structures.base.parameters`).
     """
 
     def __init__(
@@ -32,16 +37,10 @@ class ExpirableStructure(PartitionedStructure[Face]):
         self.meta.complete_expiry = self._complete_expiry
 
     @abstractmethod
-    def _send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
-        """Send a command, ``name key args…``, for every key but that of the parameters.
+    def _send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
+        """Send UNLINK, PERSIST or PEXPIREAT for every key of a generation but the parameters.
 
-        Args:
-            life: the life that the keys are of: those of others are left alone.
-            name: UNLINK, PERSIST or PEXPIREAT.
-            args: its arguments.
-
-        Returns:
-            The sum of the replies.
+        Return the sum of the replies.
         """
 
     @abstractmethod
@@ -50,22 +49,20 @@ class ExpirableStructure(PartitionedStructure[Face]):
 
     @operation
     def delete(self, *, force: bool = False) -> Operation[bool]:
-        """Remove the structure with its parameters; return whether it existed.
+        """Remove the structure with its parameters, even a damaged one; return whether it existed.
 
-        Afterwards it can be created with other parameters. A write at the same time is done
-        before it or after it: one that comes after creates the structure anew.
+        It can then be created with other parameters. A write at the same time counts as before or
+        after the deletion; a write after it creates the structure again.
 
         Args:
-            force: delete it also if other parameters are stored, as when they were damaged. Groups
-                of parts are looked for by whatever number of groups. Left is what may be another's:
-                parts of a planned set or hash beyond those that these parameters name.
+            force: delete it even if other parameters are stored, for example damaged ones. This
+                finds groups of parts whatever their number. Keys that may belong to another
+                structure stay: parts of a planned set or hash that these parameters do not name.
 
         Raises:
             ParameterMismatchError: the structure exists with other parameters.
             ShardErrors: shards failed; keys of the others are gone. Delete it again; the next write
                 does so too.
-
-        A damaged structure is deleted too: its keys are looked for.
 
         Cost: one command per part, an exchange for every 1,000 parts, and two more.
         """
@@ -84,38 +81,37 @@ class ExpirableStructure(PartitionedStructure[Face]):
 
     @abstractmethod
     def _restore_index(self) -> Operation[None]:
-        """Write anew what says which keys there are, from those that exist."""
+        """Write the index of existing keys again, from the keys that exist."""
 
     def _remove_all(self, lost: bool = False) -> Operation[int]:
         """Remove all keys, the parameters last; return how many there were.
 
-        Args:
-            lost: whether there may be other keys although there are no parameters.
+        ``lost`` says that there may be other keys without parameters.
         """
         while True:
-            life = self.meta.life
+            generation = self.meta.generation
             [[marked, *due]] = yield [self.meta.beginning()]
             if marked >= 0:
                 break
-            self.meta.checked = False  # others created it meanwhile
+            self.meta.checked = False  # another client re-created it
             yield from self._open()
         if not marked and not lost:
             return 0
-        # Without parameters nothing says which life it had.
-        of = Life(life, (-1, *due)) if marked else Life(ANY_LIFE)
+        # Without parameters the generation is unknown.
+        of = ChangeScope(generation, (-1, *due)) if marked else ChangeScope(ANY_GENERATION)
         return (yield from self._remove_marked(of))
 
     def _complete_deletion(self) -> Operation[None]:
-        """End a deletion that somebody began, unless others have ended it."""
-        life = self.meta.life
+        """Complete a deletion that another client began, unless a third one has."""
+        generation = self.meta.generation
         [[marked, *due]] = yield [self.meta.beginning()]
         if marked > 0:
-            yield from self._remove_marked(Life(life, (-1, *due)))
+            yield from self._remove_marked(ChangeScope(generation, (-1, *due)))
 
-    def _remove_marked(self, life: Life) -> Operation[int]:
-        """Remove all keys of what is marked as being deleted; return how many there were."""
-        removed = yield from self._send_to_all(life, "UNLINK")
-        removed += sum((yield [self.meta.removal("end", life.number)]))
+    def _remove_marked(self, generation: ChangeScope) -> Operation[int]:
+        """Remove all keys of a structure marked as being deleted; return how many there were."""
+        removed = yield from self._send_to_all(generation, "UNLINK")
+        removed += sum((yield [self.meta.removal("end", generation.number)]))
         self._reset()
         return removed
 
@@ -193,10 +189,10 @@ class ExpirableStructure(PartitionedStructure[Face]):
     def ttl(self) -> Operation[int]:
         """Return the seconds to live: -1 if it does not expire, -2 if it does not exist.
 
-        While `expire` is on its way, or if its client died, that is the time that was begun to be
-        set: -2 when it has passed.
+        While `expire` is in progress, or after its client died, this is the new time to live, and
+        -2 when that has passed.
 
-        Cost: one exchange; one more while `expire` is on its way.
+        Cost: one exchange; one more while `expire` is in progress.
         """
         return (yield from self._time_to_live("TTL"))
 
@@ -216,48 +212,49 @@ class ExpirableStructure(PartitionedStructure[Face]):
         return (yield from self._set_due(command, time, *condition))
 
     def _set_due(self, command: str, *args: Argument) -> Operation[bool]:
-        """Change when all other keys expire, then the parameters likewise; return whether."""
+        """Change when all other keys expire, then the parameters; return whether it changed."""
         key = self.meta_key
         beginning = script("structures/base/begin_expiry")
-        [begun] = yield [script_call(self.component, beginning, [key], [command, *args])]
-        if begun is None:
+        [reply] = yield [script_call(self.component, beginning, [key], [command, *args])]
+        if reply is None:
             return False
-        due, left, number, before = begun
-        life = Life(number, (-1, before))
+        due, left, number, before = reply
+        generation = ChangeScope(number, (-1, before))
         if due == -2:  # a time in the past
-            yield from self._remove_marked(life)
+            yield from self._remove_marked(generation)
             return True
-        yield from self._let_all_expire(life, due, left)
+        yield from self._let_all_expire(generation, due, left)
         return True
 
     def _complete_expiry(self) -> Operation[None]:
-        """End a change that somebody began: see ``lua/begin_expiry.lua``."""
+        """Complete a change that another client began: see ``lua/begin_expiry.lua``."""
         meta = self.meta
-        yield from self._let_all_expire(meta.present_life, meta.due or -1, LAST_WRITES)
+        yield from self._let_all_expire(meta.present_generation, meta.due or -1, LAST_WRITES)
 
-    def _let_all_expire(self, life: Life, due: int, left: int) -> Operation[None]:
+    def _let_all_expire(self, generation: ChangeScope, due: int, left: int) -> Operation[None]:
         key, ending = self.meta_key, script("structures/base/end_expiry")
         while True:
-            self.meta.due, self.meta.life = max(0, due), life.number
-            yield from self._send_to_all(life, *self.meta.expiry_of(max(0, due), life.number))
-            if due > 0 and (expecting := self.meta.expecting_end(left, life.number)):
+            self.meta.due, self.meta.generation = max(0, due), generation.number
+            expiry = self.meta.expiry_of(max(0, due), generation.number)
+            yield from self._send_to_all(generation, *expiry)
+            if due > 0 and (expecting := self.meta.expecting_end(left, generation.number)):
                 yield expecting
-            told = (due, life.number)
+            told = (due, generation.number)
             end = script_call(self.component, ending, [key], told, idempotent=True)
             [now] = yield [end]  # others may have changed it: the last one holds
             if now in (due, -2):
                 return
-            life, due = life._replace(ends=(*life.ends, due)), now
+            generation, due = generation._replace(ends=(*generation.ends, due)), now
 
     def _time_to_live(self, command: str) -> Operation[int]:
-        left, begun, after = yield [
+        left, changing, after = yield [
             self._at(self.meta_key, command, self.meta_key),
             self._begun_expiry(),
             self._at(self.meta_key, command, self.meta_key),
         ]
-        if left != -1:  # then nobody was changing it
+        if left != -1:  # no client was changing it
             return int(left)
-        due = self._due_of(begun)
+        due = self._due_of(changing)
         if due is None:
             return int(after)
         if due <= 0:
@@ -269,11 +266,11 @@ class ExpirableStructure(PartitionedStructure[Face]):
         return (left + 500) // 1000 if command == "TTL" else left
 
     def _begun_expiry(self) -> Command:
-        """Return the command that reads whether somebody has begun to change the expiry."""
+        """Return the command that reads an expiry that is being set."""
         return self._at(self.meta_key, "HGET", self.meta_key, DUE)
 
     def _due_of(self, reply: Reply) -> int | None:
-        """Return from the reply when it is to expire; 0 or less for never; None if nobody has."""
+        """Return that expiry from the reply; 0 or less for never; None if none is being set."""
         if reply is None:
             return None
         return stored_integer(self.component, self.meta_key, DUE, reply, -1)

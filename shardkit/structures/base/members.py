@@ -1,4 +1,4 @@
-"""Members of a set, fields of a hash: how they are sent, and how they are returned.
+"""Encode and decode members of sets and fields of hashes.
 
 ``42``, ``"42"`` and ``b"42"`` are the same member, in the same part. The structure decides whether
 it is returned as int, str or bytes.
@@ -25,7 +25,7 @@ _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 
 def _decoder(kind: type, name: str, noun: str) -> Callable[[bytes], Any]:
-    """Return what converts a member from a reply."""
+    """Return a function that converts a member from a reply."""
     if kind is bytes:
         return bytes
     convert: Callable[[bytes], Any] = int if kind is int else bytes.decode
@@ -41,18 +41,9 @@ def _decoder(kind: type, name: str, noun: str) -> Callable[[bytes], Any]:
 
 
 class Members(Generic[M]):
-    """Encodes and decodes the members of one structure.
+    """Encodes and decodes the members of one structure."""
 
-    Args:
-        kind: int, str or bytes.
-        name: the structure's name, for error messages.
-        noun: what they are called: ``member``, ``field``.
-
-    Attributes:
-        decode: converts a member from a reply; DamagedDataError if it is none.
-    """
-
-    decode: Callable[[bytes], M]
+    decode: Callable[[bytes], M]  # raises DamagedDataError
 
     def __init__(self, kind: type[M], name: str, noun: str = "member") -> None:
         if kind not in (int, str, bytes):
@@ -113,11 +104,11 @@ class Members(Generic[M]):
         if isinstance(member, str):
             return self._refused(member, "cannot be encoded as UTF-8", "remove lone surrogates")
         if isinstance(member, int) and not isinstance(member, bool):
-            return self._refused(member, "is too long", "give its digits as text")
+            return self._refused(member, "is too long", "pass its digits as text")
         return self._refused(
             member,
             f"is a {type(member).__name__}",
-            f"a {self._noun} is an int, str or bytes",
+            "use an int, str or bytes",
         )
 
     def _refused(self, member: object, why: str, remedy: str) -> InvalidArgumentError:

@@ -1,15 +1,17 @@
 """The parts that a structure has, where members are ids and any id is allowed.
 
-A hash with the fields ``0, 1, 2, …``, or an array of records by id, needs no planned total: id
-``n`` is in part ``n // part_size``, however large. A visit to all parts has to know which exist, so
-they are registered::
+::
 
     location:parts     SET   {0, 1, 133}        the ranges of parts that were ever written to
 
-A *range* is a number of consecutive parts. It is registered before the first write into it, by any
-process that has not yet seen it registered. A crash can thus leave a range too many, never one too
-few, and a process pays for each range once. Small parts share a range, which keeps the set small:
-100 million sequential ids in parts of 128, 64 parts to a range, have 12,208.
+A hash with the fields ``0, 1, 2, …``, or an array of records by id, needs no planned total: id
+``n`` is in part ``n // part_size``, however large. A visit to all parts needs to know which exist,
+so they are registered.
+
+A *range* is a number of consecutive parts. A process registers a range before it first writes to
+it, unless it has seen it registered: it pays for each range once. A crash can leave a range too
+many, never one too few. Small parts share a range, which keeps the set small: 100 million
+sequential ids in parts of 128, 64 parts to a range, have 12,208.
 """
 
 from __future__ import annotations
@@ -24,17 +26,7 @@ HIGHEST = 2**63 - 1
 
 
 class PartRegistry:
-    """The registered ranges of one structure, shared by all its faces.
-
-    Args:
-        to: where the set of ranges is stored.
-        name: the structure's name.
-        parts_per_range: how many parts a range has.
-
-    Attributes:
-        key: the key of the set.
-        to: as given.
-    """
+    """The registered ranges of one structure, shared by all its faces."""
 
     def __init__(self, to: To, name: str, parts_per_range: int = 1) -> None:
         self.key = f"{name}:parts"
@@ -43,11 +35,7 @@ class PartRegistry:
         self._seen: set[int] = set()
 
     def add(self, parts: Iterable[int], due: int = 0) -> Operation[None]:
-        """Register the ranges of parts that are about to be written to.
-
-        Args:
-            parts: their numbers.
-            due: when the structure expires, in milliseconds since 1970; 0 if it does not.
+        """Register the ranges of parts before a write to them; ``due`` is the structure's expiry.
 
         Cost: one exchange; none if this process has seen them registered.
         """
@@ -65,7 +53,7 @@ class PartRegistry:
         self._seen.update(ranges)
 
     def add_again(self, parts: Iterable[int], due: int = 0) -> list[Command]:
-        """Return the commands that register parts which were created: see `confirm`."""
+        """Return the commands that register created parts again."""
         new = self.ranges(parts)
         self._seen |= new
         return self._adding(new, due)
@@ -90,7 +78,7 @@ class PartRegistry:
         return ranges
 
     def repair(self) -> Operation[None]:
-        """Remove from what is stored whatever is no range. Cost: two exchanges, or three."""
+        """Remove everything but ranges from the stored set. Cost: two exchanges, or three."""
         [kind] = yield [Command(self.to, self.key, ("TYPE", self.key))]
         removal: tuple[Argument, ...] = ("UNLINK", self.key)
         if kind == b"set":

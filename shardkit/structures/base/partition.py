@@ -11,13 +11,7 @@ MOST_PARTS = 2**32  # as many as CRC-32 has values
 
 
 def hashed_partition(name: str, rule: str, total: int, part_size: int) -> Partition:
-    """Return the function from a member to its part; checks its arguments.
-
-    Args:
-        name: the structure's name.
-        rule: the partition's name.
-        total: about how many members it will have.
-        part_size: how many members a part may have.
+    """Return the function from a member to its part, for about ``total`` members.
 
     Raises:
         InvalidArgumentError: an argument is out of range, or the rule does not hash.
@@ -32,8 +26,8 @@ def hashed_partition(name: str, rule: str, total: int, part_size: int) -> Partit
         )
     if part_count(total, part_size) > MOST_PARTS:
         raise InvalidArgumentError(
-            f"{name}: total={total} in parts of {part_size} is more than 2**32 parts",
-            "give about how many members there will be",
+            f"{name}: total={total} in parts of {part_size} needs more than 2**32 parts",
+            "set total to about the number of members",
         )
     try:
         return partition(rule, total, part_size)

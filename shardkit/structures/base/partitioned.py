@@ -7,7 +7,7 @@
     unique:2015-05-17:1         part 1
     …
 
-A part is an ordinary key, whose name decides its shard. So a structure over sixteen servers has the
+A part is an ordinary key, whose name decides its shard. A structure over sixteen servers has the
 same parts as over one, and a member's part and its server are not correlated.
 """
 
@@ -29,12 +29,6 @@ PARTS_AT_ONCE = 1000
 class PartitionedStructure(Structure[Face]):
     """A structure in parts.
 
-    Args:
-        driver: what runs its operations.
-        component: where its keys live.
-        name: the prefix of its keys.
-        parameters: what decides where its data lives.
-
     Attributes:
         meta: its parameters as stored.
     """
@@ -50,7 +44,7 @@ class PartitionedStructure(Structure[Face]):
 
     @property
     def parameters(self) -> dict[str, str]:
-        """The parameters that decide where its data lives, as text."""
+        """The parameters that decide where the structure's data lives, as text."""
         return self.meta.parameters
 
     @property
@@ -67,7 +61,7 @@ class PartitionedStructure(Structure[Face]):
         """Check the parameters against those stored. Other methods do so at their first call.
 
         Args:
-            create: whether to store them if there are none.
+            create: store the parameters if there are none.
 
         Raises:
             ParameterMismatchError: the structure exists with other parameters.
@@ -80,7 +74,7 @@ class PartitionedStructure(Structure[Face]):
         return (yield from check_parameters(self.meta))
 
     def _restore_parameters(self) -> Operation[None]:
-        """Store the parameters that this was opened with, if there are none that can be read.
+        """Store this structure's parameters if there are none that can be read.
 
         Raises:
             ParameterMismatchError: there are others.
@@ -99,41 +93,37 @@ def check_parameters(meta: Metadata) -> Operation[Page[Damage]]:
         ParameterMismatchError: the structure exists with other parameters.
     """
     meta.checked = False
-    return (yield from confirmed(lambda: _suspect_parameters(meta)))
 
+    def suspect() -> Operation[Suspicions]:
+        stores = f"{REBUILD} stores those that it is opened with"
+        damaged = yield from suspected(open_all([meta]), stores)
+        if not damaged or damaged[0].error.found == "nothing":
+            return damaged
+        return [suspicion._replace(loses="what the key holds") for suspicion in damaged]
 
-def _suspect_parameters(meta: Metadata) -> Operation[Suspicions]:
-    stores = f"{REBUILD} stores those that it is opened with"
-    damaged = yield from suspected(open_all([meta]), stores)
-    if not damaged or damaged[0].error.found == "nothing":
-        return damaged
-    return [suspicion._replace(loses="what the key holds") for suspicion in damaged]
+    return (yield from confirmed(suspect))
 
 
 def restore_parameters(meta: Metadata) -> Operation[None]:
-    """Store the parameters that a structure was opened with, if there are none that can be read.
+    """Store a structure's parameters if there are none that can be read.
 
     Raises:
         ParameterMismatchError: there are others.
     """
-    meta.checked = meta.looked = False
+    meta.checked = meta.data_ruled_out = False
     if (yield from _removed_if_damaged(meta)):
-        meta.looked = True
+        meta.data_ruled_out = True
         yield from open_all([meta], create=True)
     elif meta.checked:
-        # When the structure expires, only the script says that creates it, if need be.
+        # Only the script that creates a structure returns its expiry.
         [reply] = yield [meta.opening(create=True)]
         meta.compare(reply, create=True)
 
 
 def open_to_delete(meta: Metadata, force: bool = False) -> Operation[bool]:
-    """Compare the parameters of what is going to be deleted; return whether they are not there.
+    """Compare parameters before a deletion; return whether there are none.
 
-    What is damaged, and with ``force`` what differs, is removed.
-
-    Args:
-        meta: the parameters.
-        force: whether to remove them if they are others.
+    Damaged ones are removed; with ``force`` also different ones.
 
     Raises:
         ParameterMismatchError: there are others.
@@ -146,12 +136,12 @@ def open_to_delete(meta: Metadata, force: bool = False) -> Operation[bool]:
             raise
         yield [meta.command(meta.key, "UNLINK")]
         gone = True
-    meta.looked = meta.looked or gone
+    meta.data_ruled_out = meta.data_ruled_out or gone
     return gone
 
 
 def _removed_if_damaged(meta: Metadata) -> Operation[bool]:
-    """Open a structure; remove parameters that cannot be read. Return whether there are none."""
+    """Open a structure; remove unreadable parameters. Return whether there are none."""
     damaged = yield from suspected(open_all([meta]))
     if damaged and damaged[0].error.found != "nothing":
         yield [meta.command(meta.key, "UNLINK")]

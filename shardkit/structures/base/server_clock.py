@@ -1,18 +1,18 @@
-"""The servers' time, without an exchange at every call.
+"""The time and the ids of a kit's structures: those of the servers, or those that a test sets.
 
-What several clients compare with one another, such as the current day, must come from one clock:
-the server's. Its offset from the local monotonic clock is measured and used for a minute, so an
-operation that needs the time seldom costs an exchange. Each server has an offset of its own, so
-several components can share a clock.
+Values that clients compare, such as the current day, must come from one clock: the server's. Its
+offset from the local monotonic clock is measured once a minute, so an operation that needs the time
+rarely costs an exchange. Each server has its own offset, so components can share a `ServerClock`.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 
-from shardkit.operations.commands import Command, Key, To
+from shardkit.operations.commands import Argument, Command, Key, To
 from shardkit.operations.operation import Operation
 
 FRESH = 60.0
@@ -20,20 +20,25 @@ MOST_MEASURED = 1000
 
 
 class ServerClock:
-    """Tells the time of each server, accurate to about the duration of an exchange.
+    """Tells a kit's structures the time, and makes their ids. Pass one to ``connect(clock=…)``.
+
+    The time of a server is accurate to about the duration of an exchange.
 
     Args:
-        monotonic: seconds that never go back.
-        now: fixes the time for tests: returns seconds since 1970.
+        monotonic: returns local seconds that never go back.
+        now: returns seconds since 1970, in place of the servers' clocks; for tests and imports.
+        new_id: returns an id that it never returned before, in place of random digits.
     """
 
     def __init__(
         self,
         monotonic: Callable[[], float] | None = None,
         now: Callable[[], float] | None = None,
+        new_id: Callable[[], str] | None = None,
     ) -> None:
-        self._monotonic = monotonic or time.monotonic
-        self._fixed = now
+        self.monotonic = monotonic or time.monotonic
+        self.fixed = now
+        self._made_id = new_id
         # For each target: its server's offset, and when the measurement expires.
         self._measured: dict[tuple[To, Key], tuple[float, float]] = {}
 
@@ -42,24 +47,32 @@ class ServerClock:
 
         Cost: one exchange a minute.
         """
-        if self._fixed is not None:
-            return self._fixed()
-        before = self._monotonic()
+        if self.fixed is not None:
+            return self.fixed()
+        before = self.monotonic()
         ahead, until = self._measured.get((to, key), (0.0, before))
         if before < until:
             return ahead + before
         [reply] = yield [Command(to, key, ("TIME",))]
-        after = self._monotonic()
+        after = self.monotonic()
         ahead = int(reply[0]) + int(reply[1]) / 1e6 - (before + after) / 2
         if len(self._measured) >= MOST_MEASURED:
             self._measured.clear()
         self._measured[to, key] = ahead, after + FRESH
         return ahead + after
 
-    def monotonic(self) -> float:
-        """Return local seconds since an arbitrary start, which never go back."""
-        return self._monotonic()
-
     def today(self, to: To, key: Key) -> Operation[date]:
         """Return the date, UTC, by the server that ``key`` lives on."""
         return datetime.fromtimestamp((yield from self.seconds(to, key)), UTC).date()
+
+    def script_seconds(self) -> Argument:
+        """Return the time for a script, in seconds since 1970; empty for the server's own."""
+        return "" if self.fixed is None else f"{self.fixed():.6f}"
+
+    def script_microseconds(self) -> Argument:
+        """Return the time for a script, in microseconds; empty for the server's own."""
+        return "" if self.fixed is None else f"{self.fixed() * 1e6:.0f}"
+
+    def new_id(self, size: int = 8) -> str:
+        """Return an id that was never used before: ``size`` random bytes in hexadecimal digits."""
+        return secrets.token_hex(size) if self._made_id is None else self._made_id()

@@ -1,6 +1,6 @@
-"""Writes to parts that are keys of their own, which are settled where that is needed.
+"""Writes to parts that are keys of their own; created parts are settled.
 
-`shardkit.structures.base.parameters` says what that is, and why.
+`shardkit.structures.base.parameters` explains settling.
 """
 
 from __future__ import annotations
@@ -21,30 +21,28 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
-from shardkit.structures.base.parameters import ANY_LIFE, Life, Metadata, open_all
+from shardkit.structures.base.parameters import (
+    ANY_GENERATION,
+    ChangeScope,
+    Metadata,
+    open_all,
+)
 from shardkit.structures.base.part_registry import PartRegistry
 
-# What ``lua/write_part.lua`` says first.
+# The first item of the reply of ``lua/write_part.lua``.
 CREATED, WRITTEN, REFUSED = range(3)
 _SETTLE_PART = "structures/base/settle_part"
-# How often a write is tried while others keep deleting and creating the structure.
+# How often a write is tried while other clients keep deleting and creating the structure.
 ATTEMPTS = 10
 
 
 class PartReply(NamedTuple):
-    """What a script replied that writes to a part.
+    """The reply of a script that writes to a part."""
 
-    Attributes:
-        at: which of the writes it was.
-        state: CREATED, WRITTEN or REFUSED.
-        reply: the rest.
-        expiry: when the part expires, in milliseconds since 1970, unless it was WRITTEN.
-    """
-
-    at: int
-    state: int
+    at: int  # the index of the write
+    state: int  # CREATED, WRITTEN or REFUSED
     reply: Reply
-    expiry: int = 0
+    expiry: int = 0  # of the part, in milliseconds since 1970, unless it was WRITTEN
 
 
 def settled_writes(
@@ -53,29 +51,25 @@ def settled_writes(
     send: Callable[[Sequence[int]], Operation[tuple[Replies, list[PartReply]]]],
     registry: PartRegistry | None = None,
     numbers: Mapping[str, int] | None = None,
-    begun: PartReply | None = None,
+    first: PartReply | None = None,
 ) -> Operation[dict[int, Reply]]:
-    """Write to parts; settle those that were created, and repeat what was refused.
+    """Write to parts; settle those that were created, and repeat refused writes.
 
-    Args:
-        meta: the structure's parameters.
-        keys: the part of each write.
-        send: sends some writes, which say when the structure expires, and returns all replies, and
-            those that are no failures by write.
-        registry: where parts are registered before they are written to.
-        numbers: their numbers by key, if they are.
-        begun: the reply to the only write, if it was sent already.
+    ``keys`` has the part of each write. ``send`` sends some writes with the structure's expiry; it
+    returns all replies, and by write those that are no failures. With a ``registry``, the parts'
+    ``numbers`` are registered first. ``first`` is the reply to the only write, if it was already
+    sent.
 
     Returns:
         The reply to each write.
 
     Raises:
         ParameterMismatchError: the structure exists with other parameters.
-        ShardErrors: shards failed; what the others wrote is settled.
+        ShardErrors: shards failed; writes to the others are settled.
 
     Cost: one exchange; two more if parts were created; one more if they were not registered.
     """
-    found: dict[int, Reply] = {}
+    results: dict[int, Reply] = {}
     waiting: Sequence[int] = list(keys)
     parts = [] if numbers is None else list(numbers.values())
     for _ in range(ATTEMPTS):
@@ -86,16 +80,16 @@ def settled_writes(
         replies = Replies()
         created: list[int] = []
         if state != REFUSED and waiting:
-            if begun is None:
+            if first is None:
                 replies, written = yield from send(waiting)
             else:
-                written, begun = [begun], None
+                written, first = [first], None
             waiting = []
             for at, state_of_part, reply, expiry in written:
                 if state_of_part == REFUSED:
                     waiting.append(at)
                 else:
-                    found[at] = reply
+                    results[at] = reply
                 if state_of_part == CREATED:
                     created.append(at)
                 if state_of_part != WRITTEN:
@@ -114,72 +108,64 @@ def settled_writes(
                 state = REFUSED
         raise_failures(replies)
         if not waiting and state != REFUSED:
-            return found
+            return results
     raise unstable(meta.key)
 
 
 def send_to_parts(
-    meta: Metadata, life: Life, name: str, keys: Sequence[str], *args: Argument
+    meta: Metadata, generation: ChangeScope, name: str, keys: Sequence[str], *args: Argument
 ) -> Operation[int]:
     """Send UNLINK, PERSIST or PEXPIREAT to parts that do not name their parameters.
 
-    Only to parts of one life: if the structure is deleted and created anew meanwhile, the parts of
-    its next life are left alone. A part says by its end of which life it is; if that is none of the
-    ends that are known, the parameters are read again, after it was seen.
-
-    Args:
-        meta: the structure's parameters.
-        life: the life.
-        name: the command.
-        keys: the parts, of the same component.
-        args: the command's other arguments.
+    It changes only parts of one generation. A part's expiry tells its generation; if it is none of
+    the known expiries, the parameters are read again, after the part.
 
     Returns:
         How many parts were changed.
 
-    Cost: one exchange; two more if parts have another end.
+    Cost: one exchange; two more if parts have another expiry.
     """
     lua = script("structures/base/change_part")
     changed = 0
-    waiting = dict.fromkeys(keys, life.ends)
+    waiting = dict.fromkeys(keys, generation.ends)
     for _ in range(ATTEMPTS):
         replies = yield [
             script_call(
                 meta.component,
                 lua,
                 [key],
-                [life.number, name, *(args or [""]), *ends],
+                [generation.number, name, *(args or [""]), *ends],
                 idempotent=True,
             )
             for key, ends in waiting.items()
         ]
-        found = dict(zip(waiting, replies, strict=True))
+        by_key = dict(zip(waiting, replies, strict=True))
         changed += int(replies.count(1))
-        waiting = {key: (reply,) for key, reply in found.items() if reply not in (0, 1)}
-        if not waiting or not (yield from is_still(meta, life)):
+        waiting = {key: (reply,) for key, reply in by_key.items() if reply not in (0, 1)}
+        if not waiting or not (yield from is_still(meta, generation)):
             return changed
     raise unstable(meta.key)
 
 
-def is_still(meta: Metadata, life: Life) -> Operation[bool]:
-    """Return whether a structure has not been deleted since it had a life. One exchange."""
-    if life.number == ANY_LIFE:
+def is_still(meta: Metadata, generation: ChangeScope) -> Operation[bool]:
+    """Return whether a structure still has a generation. One exchange."""
+    if generation.number == ANY_GENERATION:
         return True
     [flat] = yield [meta.opening(create=False)]
     words = [word.decode(errors="replace") for word in flat]
     stored = dict(zip(words[::2], words[1::2], strict=True))
-    return bool(stored) and meta.life_of(stored) == life.number
+    return bool(stored) and meta.generation_of(stored) == generation.number
 
 
 def _removal(meta: Metadata, key: str, expiry: int) -> Command:
-    """Return what removes a part that a write created, unless it was settled since."""
+    """Return the command that removes a part that a write created, unless it was settled since."""
     return script_call(meta.to, script(_SETTLE_PART), [key], [expiry, ""], idempotent=True)
 
 
 def _register(
     registry: PartRegistry, ranges: set[int], end: int, unsettled: dict[str, int]
 ) -> Operation[int]:
-    """Register ranges of parts; return what ``lua/write_part.lua`` says first. One exchange."""
+    """Register ranges of parts; return the script's state for the registry. One exchange."""
     args: list[Argument] = [end, "SADD", *sorted(ranges)]
     call = script_call(registry.to, script(WRITE_PART), [registry.key], args, idempotent=True)
     [[state, *rest]] = yield [call]
@@ -197,18 +183,14 @@ def settle(
     added: Mapping[str, Sequence[int]] = MappingProxyType({}),
     written: Replies | None = None,
 ) -> Operation[set[str]]:
-    """Open a structure once more, and let parts live as long as it does.
+    """Open a structure once more, and give parts its expiry.
 
-    Args:
-        meta: its parameters.
-        keys: the parts, of the same component, that a write created, or that refused it; and when
-            each expires, as it said (empty: whenever it does).
-        undo: what removes the write from them if the structure now has other parameters.
-        added: what else to add to some of them.
-        written: the replies to the write, whose failures are raised if this fails too.
+    ``keys`` has the parts that a write created or that refused it, with their expiry (empty: any).
+    ``undo`` removes the write if the structure now has other parameters. ``added`` has more to add
+    to some parts. If opening fails, the failures in ``written`` are raised first.
 
     Returns:
-        The keys that are not there: what was written to them, others have removed since.
+        The keys that no longer exist: other clients removed the write to them.
 
     Raises:
         ParameterMismatchError: it has other parameters; the write was undone.
@@ -222,12 +204,12 @@ def settle(
         yield from open_again(meta, undo, written)
         replies = yield [
             script_call(
-                meta.to, lua, [key], [expiry, meta.end, meta.later_life, *added.get(key, ())]
+                meta.to, lua, [key], [expiry, meta.end, meta.later_generation, *added.get(key, ())]
             )
             for key, expiry in waiting.items()
         ]
         gone.update(key for key, reply in zip(waiting, replies, strict=True) if reply == 0)
-        # Others have changed when the structure expires, or created the part anew.
+        # Another client changed the structure's expiry, or created the part again.
         waiting = {
             key: reply for key, reply in zip(waiting, replies, strict=True) if reply not in (0, 1)
         }
@@ -237,9 +219,9 @@ def settle(
 
 
 def unstable(key: str) -> ParameterMismatchError:
-    """Return the error for what others keep deleting and creating."""
+    """Return the error for a structure that other clients keep deleting and creating."""
     return ParameterMismatchError(
-        f"{key}: it is being deleted and created over and over", "find out who else uses it"
+        f"{key}: other clients keep deleting and creating it", "find the other clients"
     )
 
 
@@ -247,7 +229,7 @@ def open_again(
     meta: Metadata, undo: Sequence[Command] = (), written: Replies | None = None
 ) -> Operation[None]:
     """Open a structure once more after a write; see `settle`."""
-    meta.looked = True  # the data is that of this write
+    meta.data_ruled_out = True  # the data is that of this write
     meta.checked = False
     try:
         yield from open_all([meta], create=True)

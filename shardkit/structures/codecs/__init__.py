@@ -1,4 +1,4 @@
-"""Codecs: what a value is in Python, and how it is stored.
+"""Codecs: values in Python, and their stored form.
 
 ================== ============================ ================ =============================
 ``codec=``         values given                 values returned  what is stored

@@ -97,12 +97,7 @@ class Text:
 
 
 class Serialized:
-    """A codec of nested values; the base of `Json` and `MessagePack`.
-
-    Args:
-        write: from a value to its bytes.
-        read: from bytes to the value.
-    """
+    """A codec of nested values; the base of `Json` and `MessagePack`."""
 
     name: str
     integers: bool
@@ -213,7 +208,7 @@ def utf8(text: str) -> bytes:
 
 
 def refused(value: object, why: str, remedy: str) -> InvalidArgumentError:
-    """Return the error that refuses a value that was given."""
+    """Return the error that refuses a value."""
     return InvalidArgumentError(f"value {shown(value)} {why}", remedy)
 
 

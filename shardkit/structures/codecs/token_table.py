@@ -57,10 +57,10 @@ _WINDOW, _FAR = 4, 8
 _ONES = (1 << LONGEST_CODE) - 1
 _HEAD = struct.Struct(f">{2 * LONGEST_CODE}I")
 _VERSION = b"\x01"
-_ESCAPE = ""  # the token that says: a byte follows
+_ESCAPE = ""  # the token before a single byte
 _NEVER = 1e300
 _MOST_WINDOWS = 1 << 16
-# Values are often equal: so many are remembered, of so many bytes at most. About 5 MB.
+# Values repeat: cache at most this many, of at most this many bytes. About 5 MB.
 _REMEMBERED, _SHORT = 1 << 14, 64
 
 # What can come next: tokens with their costs, the lengths of longer ones, the longest first; and
@@ -69,14 +69,7 @@ _Way: TypeAlias = tuple[list[tuple[int, float]], list[int], bool]
 
 
 class TokenMatcher:
-    """Cuts texts into the tokens with the lowest total cost.
-
-    Args:
-        costs: the cost of each token, in bits.
-        missing: the cost of a letter that is not a token.
-        margin: how much more it may cost to get to a place than to the furthest one.
-        less: how much less a token has to cost than a longer one.
-    """
+    """Cuts texts into the tokens with the lowest total cost."""
 
     def __init__(
         self,
@@ -107,7 +100,7 @@ class TokenMatcher:
     def tokenize(self, text: str) -> list[str]:
         """Return the tokens, and letters that are not tokens, with the lowest total cost.
 
-        Nearly the lowest: a place is not looked at to which it costs clearly more to get than to
+        Nearly the lowest: it skips places that cost clearly more to reach than
         the furthest one known, nor is a token that costs hardly less than a longer one at the same
         place. That takes half of the time, and values are 0.5% longer.
 
@@ -172,24 +165,19 @@ class TokenMatcher:
         return way
 
     def _way(self, start: str) -> _Way:
-        found: list[tuple[int, float]] = []
+        steps: list[tuple[int, float]] = []
         most = _NEVER
         for length in range(len(start), 0, -1):
             cost = self._costs.get(start[:length], self._missing if length == 1 else _NEVER)
             if cost <= most and cost < _NEVER:
-                found.append((length, float(cost)))
+                steps.append((length, float(cost)))
                 most = cost - self._less
         lengths = sorted(self._longer.get(start, ()), reverse=True)
-        return found, lengths, start in self._has_far
+        return steps, lengths, start in self._has_far
 
 
 class TokenTable:
-    """A table, for packing values and unpacking them. Pure.
-
-    Args:
-        first: the code lengths, in bits, of the tokens that begin with START, among them START.
-        following: those of all other tokens, among them the empty text, the escape.
-    """
+    """A table, for packing values and unpacking them. Pure."""
 
     def __init__(self, first: Mapping[str, int], following: Mapping[str, int]) -> None:
         self._first = _Code(first)

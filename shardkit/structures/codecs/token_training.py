@@ -26,17 +26,13 @@ ROUNDS = 8
 _FIRST_SHARE, _WHOLE_FROM, _LARGE = 3, 3, 5000
 # The cost, in bits, of a letter that is not a token, until its true cost is known.
 _MISSING = 24.0
-# How much more a place may cost than the furthest one. Encoding looks at fewer places and tokens;
+# How much more a place may cost than the furthest one. Encoding tries fewer places and tokens;
 # with a table that was trained so, values would be one percent longer.
 _MARGIN = 4.0
 
 
 def train(values: Iterable[bytes], size: int) -> TokenTable:
     """Return a table for values like these.
-
-    Args:
-        values: a sample; some 20,000 make a good table, 100,000 a slightly better one.
-        size: the most tokens, besides single letters.
 
     Raises:
         InvalidArgumentError: there are no values.
@@ -54,12 +50,7 @@ def train(values: Iterable[bytes], size: int) -> TokenTable:
 
 
 def code_lengths(counts: Mapping[str, int], shortest_escape: int = 1) -> dict[str, int]:
-    """Return the lengths of a Huffman code.
-
-    Args:
-        counts: how often each token is used.
-        shortest_escape: the least length of the empty text's code, in bits.
-    """
+    """Return the lengths of a Huffman code."""
     while True:
         lengths = _huffman(counts)
         if max(lengths.values()) <= LONGEST_CODE - 8:

@@ -42,18 +42,7 @@ REREAD_AFTER = 1000
 
 
 class CodedValues(Generic[V]):
-    """The values of one structure, coded; shared by all its faces, like its `Metadata`.
-
-    Args:
-        to: where the dictionaries are stored.
-        name: the structure's name.
-        codec: the values' codec.
-
-    Attributes:
-        codec: the codec, with the dictionaries of this structure: the same object always.
-        key: the key of the dictionaries, which exists once one was trained.
-        raw: whether values are returned as the bytes that are stored.
-    """
+    """The values of one structure, coded; shared by all its faces, like its `Metadata`."""
 
     def __init__(self, to: To, name: str, codec: Codec[V]) -> None:
         self.key = f"{name}:dictionary"
@@ -85,9 +74,6 @@ class CodedValues(Generic[V]):
     def load_missing(self, stored: Iterable[bytes | None]) -> Operation[None]:
         """Read the dictionaries again if one of these values needs one that is missing here.
 
-        Args:
-            stored: values as in a reply.
-
         Cost: none; one exchange if another process has trained.
         """
         compressed = self._compressed
@@ -112,10 +98,6 @@ class CodedValues(Generic[V]):
     def train(self, samples: Iterable[Any], *, again: bool = False) -> Operation[bool]:
         """Train a dictionary in this process, and store it if there is none.
 
-        Args:
-            samples: values; some 20,000 at random make a good dictionary.
-            again: whether to train another one if there is one; see `add_dictionary`.
-
         Returns:
             Whether it was stored: not if there is one already, or another process was first.
 
@@ -134,12 +116,6 @@ class CodedValues(Generic[V]):
 
     def add_dictionary(self, dictionary: bytes, *, again: bool = False) -> Operation[bool]:
         """Store a dictionary, if there is none.
-
-        Args:
-            dictionary: what `build_dictionary` returned.
-            again: whether to store another one. It is used for writing from now on, here and by
-                processes that open the structure later or read such a value; others continue with
-                the one before.
 
         Returns:
             Whether it was stored: not if there is one already, or another process was first.

@@ -30,7 +30,7 @@ _PLAIN, _PACKED = b"\0", b"\1"
 
 
 class Compressor(NamedTuple):
-    """A way of compressing: two functions, and what the second raises for what it cannot read."""
+    """A compression: two functions, and the errors of the second for unreadable bytes."""
 
     name: str
     compress: Callable[[bytes], bytes]
@@ -114,7 +114,7 @@ class CodecResult(NamedTuple):
         name: the codec's name.
         size: the mean bytes of a stored value.
         encode: the mean microseconds to encode one.
-        decode: likewise to decode one.
+        decode: the same for decoding.
     """
 
     name: str
@@ -127,7 +127,7 @@ def compare_codecs(values: Iterable[Any], codecs: Iterable[Codec[Any]]) -> list[
     """Measure codecs on values of your own; return the results, smallest first.
 
     Args:
-        values: sample values, some hundred of those that are to be stored.
+        values: some hundred sample values.
         codecs: what to compare, as `codec` makes them. One with a dictionary has to have it: take
             the ``codec`` of a hash that was trained.
 

@@ -1,4 +1,4 @@
-"""How servers store small keys: their limits, and what is compact within them."""
+"""How servers store small keys: their limits, and compact encodings within them."""
 
 from typing import TYPE_CHECKING
 

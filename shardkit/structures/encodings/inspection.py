@@ -38,17 +38,11 @@ _LENGTHS: Final = {
 
 
 class _EntryScan(NamedTuple):
-    """The command that pages through a type's entries.
-
-    Attributes:
-        command: its name.
-        width: how many values it returns for each entry.
-        texts: how many of them have a limit; a score has none.
-    """
+    """The command that pages through a type's entries."""
 
     command: str
-    width: int
-    texts: int
+    width: int  # values that it returns for each entry
+    texts: int  # how many of them have a limit; a score has none
 
 
 _SCANS: Final = {
@@ -72,10 +66,10 @@ def inspect_keys(to: To, keys: Iterable[Key]) -> Operation[list[KeyEncoding]]:
     Cost: two exchanges for every 250 keys, and for a key that is not compact one for each 1,000 of
     its entries, of which at most 5,000 are read.
     """
-    found: list[KeyEncoding] = []
+    encodings: list[KeyEncoding] = []
     for page in pages(keys, KEYS_AT_ONCE):
-        found += yield from _inspect_page(to, page)
-    return found
+        encodings += yield from _inspect_page(to, page)
+    return encodings
 
 
 def _inspect_page(to: To, keys: Sequence[Key]) -> Operation[list[KeyEncoding]]:
@@ -91,21 +85,21 @@ def _inspect_page(to: To, keys: Sequence[Key]) -> Operation[list[KeyEncoding]]:
         return []
     replies = yield batch
     raise_failures(Replies(reply for reply in replies if isinstance(reply, ShardUnavailable)))
-    found: list[KeyEncoding] = []
+    results: list[KeyEncoding] = []
     for (key, kind), n in zip(kinds.items(), range(0, len(replies), 3), strict=True):
         encoding, taken, length = replies[n : n + 3]
         if not isinstance(encoding, bytes) or not isinstance(length, int):
-            continue  # deleted meanwhile, or of another type now
+            continue  # deleted in between, or of another type now
         taken = taken if isinstance(taken, int) else None
-        found.append(KeyEncoding(key_bytes(key), kind, encoding.decode(), length, taken))
+        results.append(KeyEncoding(key_bytes(key), kind, encoding.decode(), length, taken))
     loose = [
-        n for n, seen in enumerate(found) if seen.type in _SCANS and not check(seen, None).compact
+        n for n, seen in enumerate(results) if seen.type in _SCANS and not check(seen, None).compact
     ]
     for some in pages(loose, _SCANNED_AT_ONCE):
-        measured = yield from _with_entries(to, [found[n] for n in some])
+        measured = yield from _with_entries(to, [results[n] for n in some])
         for n, seen in zip(some, measured, strict=True):
-            found[n] = seen
-    return found
+            results[n] = seen
+    return results
 
 
 def _with_entries(to: To, keys: Sequence[KeyEncoding]) -> Operation[list[KeyEncoding]]:

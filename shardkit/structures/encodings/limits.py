@@ -1,9 +1,9 @@
-r"""Which keys are stored compactly, which limits prevent it, and which settings help.
+"""The compact encodings of keys, the limits that prevent them, and the settings that help.
 
 A server stores a small HASH, SET or ZSET as one block of bytes, its entries one after the other,
 and a large one as a table of pointers. The block takes a fraction of the memory, and is searched
-from its beginning. Two limits decide, and both must hold: how many entries there are, and how long
-the longest of them is, in bytes, fields as well as values::
+from its beginning. Two limits decide, and both must hold: the number of entries, and the bytes of
+the longest one, fields as well as values::
 
     {"7": "NYC"} as a listpack: 14 bytes
     ┌──────────┬─────────┬───┬───┬───┬─────────┬───┬─────┐
@@ -23,13 +23,13 @@ SET, text  listpack; before Redis 7.2 none        set-max-listpack-entries, -val
 LIST       listpack, quicklist; before: ziplist   list-max-listpack-size: of its nodes    -2: 8 KB
 =========  =====================================  ======================================  =========
 
-Before Redis 7.0 the settings say ``ziplist`` for ``listpack``; messages use the names of the server
-at hand. A LIST is a chain of packed nodes whatever its length, so it is always compact. A HASH,
-SET or ZSET that was converted once stays so, even if it shrinks, until it is rewritten.
-Nothing here needs DEBUG: OBJECT ENCODING and MEMORY USAGE say enough
-(`shardkit.structures.encodings.inspection`).
+Before Redis 7.0 the settings use ``ziplist`` for ``listpack``; messages use the server's own names.
+A LIST is a chain of packed nodes at any length, so it is always compact. A HASH, SET or ZSET that
+was converted once stays so, even if it shrinks, until it is rewritten. OBJECT ENCODING and MEMORY
+USAGE are enough to see this (`shardkit.structures.encodings.inspection`); DEBUG is not needed.
 
-Example: parts of 1,024 fields under a limit of 512 take twice what they take under 1,024::
+Example: parts of 1,024 fields under a limit of 512 take twice the memory that they take under
+1,024::
 
     limits = kit.driver.run(limits_at("geo", "cityid2city:0"))
     [key] = kit.driver.run(inspect_keys("geo", ["cityid2city:0"]))
@@ -55,25 +55,15 @@ LIMITS_PATTERN: Final = "*-max-*"  # one pattern: servers before Redis 7.0 take 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A compact form that servers have for a type.
+    """A compact form that servers have for a type."""
 
-    Attributes:
-        name: ``hash``, ``zset``, ``intset`` (a SET of integers), ``set`` (of text) or ``list``.
-        type: what TYPE says.
-        entry: what its entries are called.
-        compact: what OBJECT ENCODING says when it is compact.
-        entries: the settings of how many entries it may have, the newest name first.
-        longest: the settings of how many bytes an entry may have.
-        usual: the limits that servers have unless configured.
-    """
-
-    name: str
-    type: str
-    entry: str
-    compact: frozenset[str]
-    entries: tuple[str, ...]
-    longest: tuple[str, ...] = ()
-    usual: tuple[int, ...] = (512,)
+    name: str  # ``hash``, ``zset``, ``intset`` (a SET of integers), ``set`` (of text) or ``list``
+    type: str  # the reply to TYPE
+    entry: str  # the word for an entry
+    compact: frozenset[str]  # replies to OBJECT ENCODING when it is compact
+    entries: tuple[str, ...]  # settings of the number of entries, the newest name first
+    longest: tuple[str, ...] = ()  # settings of an entry's bytes
+    usual: tuple[int, ...] = (512,)  # the default limits
 
 
 def _listpack(name: str, type_: str, entry: str, entries: int, *, old: bool = True) -> Form:
@@ -128,8 +118,8 @@ class Limits:
         return self._first(form.longest)
 
     def _first(self, names: Iterable[str]) -> Limit | None:
-        found = (Limit(name, self.settings[name]) for name in names if name in self.settings)
-        return next(found, None)
+        limits = (Limit(name, self.settings[name]) for name in names if name in self.settings)
+        return next(limits, None)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Limits) and other.settings == self.settings
@@ -177,14 +167,14 @@ def recommend(
     if limits is None:
         usual = zip((wanted.entries, wanted.longest), wanted.usual, strict=False)
         limits = Limits({names[0]: str(value) for names, value in usual if names})
-    found: dict[str, int] = {}
+    settings: dict[str, int] = {}
     for limit, needed in (
         (limits.entries(wanted), part_size),
         (limits.longest(wanted), longest),
     ):
         if limit is not None and needed is not None:
-            found[limit.setting] = max(limit.value, needed)
-    return found
+            settings[limit.setting] = max(limit.value, needed)
+    return settings
 
 
 class Excess(NamedTuple):
@@ -279,15 +269,15 @@ def beyond(
     """Return the limits that a number of entries, and the longest of them, exceed."""
     if limits is None:
         return ()
-    found = []
+    excesses = []
     for limit, value, of_bytes in (
         (limits.entries(form), length, False),
         (limits.longest(form), longest, True),
     ):
         if limit is not None and value is not None and value > limit.value:
             entry = "field or value" if of_bytes and form.name == "hash" else form.entry
-            found.append(Excess(limit.setting, limit.value, value, entry, of_bytes))
-    return tuple(found)
+            excesses.append(Excess(limit.setting, limit.value, value, entry, of_bytes))
+    return tuple(excesses)
 
 
 # ---- operations
@@ -322,13 +312,6 @@ def warn_if_not_compact(to: To, key: Key, form: str, part_size: int, name: str) 
 
     Structures call it once, at their first write. There is no warning if the server does not show
     its limits, or has no compact form.
-
-    Args:
-        to: the structure's component.
-        key: the key of its first part.
-        form: the parts' form: ``hash``, ``zset``, ``intset``, ``set`` or ``list``.
-        part_size: how many entries a part may have.
-        name: the structure's name.
 
     Raises:
         InvalidArgumentError: there is no such form.

@@ -23,12 +23,7 @@ _MISSING = -2
 
 
 class FieldExpiry:
-    """Sends the commands of the HEXPIRE family for one hash.
-
-    Args:
-        name: the hash's name, for error messages.
-        layout: where its fields live.
-    """
+    """Sends the commands of the HEXPIRE family for one hash."""
 
     def __init__(self, name: str, layout: Layout) -> None:
         self._name = name
@@ -45,13 +40,7 @@ class FieldExpiry:
         return (yield from self._send(command, (), fields, writes=False))
 
     def write(self, command: str, fields: Sequence[bytes], *args: Argument) -> Operation[list[int]]:
-        """Change when fields expire; return the reply for each field. See `read`.
-
-        Args:
-            command: such as HEXPIRE.
-            fields: the fields.
-            args: what the command takes between the key and the fields.
-        """
+        """Change when fields expire; return the reply for each field. See `read`."""
         return (yield from self._send(command, args, fields, writes=True))
 
     def set(self, field: bytes, value: Argument, *options: Argument) -> Operation[bool]:
@@ -69,7 +58,7 @@ class FieldExpiry:
     def _send(
         self, command: str, args: tuple[Argument, ...], fields: Sequence[bytes], *, writes: bool
     ) -> Operation[list[int]]:
-        found = [_MISSING] * len(fields)
+        codes_by_field = [_MISSING] * len(fields)
         numbered = [(field, n) for n, field in enumerate(fields)]
 
         def build(some: list[bytes], _: list[int]) -> tuple[Argument, ...]:
@@ -85,16 +74,15 @@ class FieldExpiry:
             raise
         for positions, codes in replies:
             for n, code in zip(positions, codes or (), strict=False):  # no such part: no codes
-                found[n] = code
-        return found
+                codes_by_field[n] = code
+        return codes_by_field
 
     def _raise_unsupported(self, errors: ShardErrors, command: str, redis: str) -> None:
-        if any(map(_unknown, errors.exceptions)):
+        if any(
+            isinstance(failure, ShardFailure) and _UNKNOWN_COMMAND.search(str(failure.error))
+            for failure in errors.exceptions
+        ):
             raise StructureError(
                 f"{self._name}: the servers have no {command}",
                 f"Redis has it from {redis} on, Valkey from 9.0 on",
             ) from errors
-
-
-def _unknown(failure: object) -> bool:
-    return isinstance(failure, ShardFailure) and bool(_UNKNOWN_COMMAND.search(str(failure.error)))

@@ -103,7 +103,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             least the number of shards.
 
     Attributes:
-        total, part_size: as given, or the default.
+        total, part_size: the arguments, or the defaults.
         codec: the codec.
 
     Raises:
@@ -214,7 +214,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         """Set any number of fields, 10,000 to 200,000 per exchange; return how many are new.
 
         Args:
-            pairs: an iterable of fields with their values, also a generator: it is read as they
+            pairs: any iterable of fields with their values, such as a generator; it is read as they
                 are sent.
 
         Raises:
@@ -366,45 +366,45 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def hgetall(self) -> Operation[dict[F, V]]:
         """Return all fields with their values.
 
-        Numbers come first, in order of their parts. Writers may go on meanwhile: a field that
-        exists throughout is returned, one that is set or removed may be.
+        Numbers come first, in order of their parts. Others may write in the meantime: a field that
+        exists throughout is returned; one that is set or removed may be.
 
         Cost: one command per part, an exchange for every 64. All fields are in memory at once; for
         large hashes use `hscan_iter`.
         """
-        found: dict[F, V] = {}
+        result: dict[F, V] = {}
         seen = 0
         for chunk in (yield from self._chunks(PARTS_READ)):
             items = yield from self._read_items(chunk)
-            found.update(items)
+            result.update(items)
             seen += _counted(chunk, items)
         yield from self.layout.verify(seen)
-        return found
+        return result
 
     @operation
     def hkeys(self) -> Operation[list[F]]:
         """Return all fields; see `hgetall`."""
-        found: list[F] = []
+        keys: list[F] = []
         seen = 0
         for chunk in (yield from self._chunks(PARTS_READ)):
             fields = yield from self._read_fields(chunk)
-            found += fields
+            keys += fields
             seen += _counted(chunk, fields)
         yield from self.layout.verify(seen)
-        return found
+        return keys
 
     @operation
     def hvals(self) -> Operation[list[V]]:
         """Return all values; see `hgetall`."""
-        found: list[V] = []
+        values: list[V] = []
         seen = 0
         for chunk in (yield from self._chunks(PARTS_READ)):
             for _, stored in (yield from self.layout.read_parts(chunk, "HVALS")):
                 yield from self._values.load_missing(stored)
-                found += map(self.codec.decode, stored)
+                values += map(self.codec.decode, stored)
                 seen += _counted(chunk, stored)
         yield from self.layout.verify(seen)
-        return found
+        return values
 
     @stream
     def hscan_iter(
@@ -438,7 +438,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @operation
     def hrandfield(self, count: int | None = None, withvalues: bool = False) -> Operation[Any]:
-        """Return random fields, each as likely as any other.
+        """Return random fields, each with the same probability.
 
         Args:
             count: how many distinct ones, at most all; if negative, how many with repetition.
@@ -459,18 +459,18 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         yield from self._open()
         args = ("WITHVALUES",) if withvalues else ()
         drawn = yield from random_members(self.layout, "HLEN", "HRANDFIELD", number, *args)
-        found: list[Any] = []
+        results: list[Any] = []
         for part, flat in drawn:
             stored = flat[::2] if withvalues else flat
             fields = [self._field(part, field) for field in stored]
             if withvalues:
                 yield from self._values.load_missing(flat[1::2])
-                found += zip(fields, map(self.codec.decode, flat[1::2]), strict=True)
+                results += zip(fields, map(self.codec.decode, flat[1::2]), strict=True)
             else:
-                found += fields
+                results += fields
         if number > 0:
-            del found[number:]
-        return found if count is not None else next(iter(found), None)
+            del results[number:]
+        return results if count is not None else next(iter(results), None)
 
     @operation
     def hexpire(
@@ -529,18 +529,12 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         gt: bool = False,
         lt: bool = False,
     ) -> Operation[list[int]]:
-        """Set fields to expire at a time; see `hexpire`.
+        """Set fields to expire at a time: seconds since 1970, or a datetime with a timezone.
 
-        Args:
-            unix_time_seconds: seconds since 1970, or a datetime with a timezone.
-            fields: the fields.
-            nx: as `hexpire`; so are the others.
-            xx: likewise.
-            gt: likewise.
-            lt: likewise.
+        The conditions are those of `hexpire`.
 
         Returns:
-            As `hexpire`; 2 if the time is past, and the field was removed.
+            As `hexpire`; 2 if the time has passed and the field was removed.
         """
         when = timestamp(self.name, unix_time_seconds)
         return (yield from self._expire_fields("HEXPIREAT", fields, when, nx, xx, gt, lt))
@@ -659,21 +653,21 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @stream
     def check(self) -> Stream[Damage]:
-        """Read everything, and give out what is damaged; see `ShardedSet.check`."""
+        """Read everything and yield what is damaged; see `ShardedSet.check`."""
         yield (yield from confirmed(lambda: suspected(self._values.load())))
         yield from super()._check()
 
     @operation
     def rebuild(self) -> Operation[int]:
-        """Repair what `check` finds and can be repaired; return the number of fields.
+        """Repair the damage that `check` finds, where possible; return the number of fields.
 
-        Fields are put into their own parts, where they do not replace what is there; see
+        Fields move to their own parts, where they do not replace existing ones; see
         `ShardedSet.rebuild`.
         """
         yield from self._rebuild()
         return (yield from self.deferred.hlen())
 
-    def _look(self, member: bytes, value: Any) -> None:
+    def _validate_member(self, member: bytes, value: Any) -> None:
         self._fields.decode(member)
         self.codec.decode(value)
 
@@ -718,8 +712,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         """Copy a plain HASH of the same component; return how many fields are new.
 
         Its values are what the codec would store, uncompressed: with ``codec="json"`` JSON. The
-        HASH is not changed: compare, then remove it. What is written to it meanwhile may be missed;
-        copy it again for that.
+        HASH is not changed: compare, then remove it. Writes to it in the meantime may be missed:
+        copy it again.
 
         Args:
             key: the key of the HASH.
@@ -753,7 +747,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         return (yield from self._expiry.read(command, sent))
 
     def _parts_of(self, count: int | None) -> int:
-        """Return how many parts hold about so many fields."""
+        """Return how many parts hold about ``count`` fields."""
         if count is None:
             return PARTS_READ
         check_integer(self.name, "count", count, 1, MOST_MEMBERS)
@@ -811,7 +805,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
 
 def _counted(chunk: Chunk, found: Sequence[Any]) -> int:
-    """Return how many of the fields of a chunk are counted in the states of groups."""
+    """Return how many of a chunk's entries are counted in the states of groups."""
     return len(found) if isinstance(chunk[0], GroupPart) else 0
 
 

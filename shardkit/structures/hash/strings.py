@@ -5,11 +5,11 @@ A STRING of its own costs the overhead of a key, 50 to 80 bytes, however short i
 
     SET user:139960 abc  ──►  user:strings:1093   HASH   {56: abc, …}    field 139960, 128 to a part
 
-None of its keys is that of a string it replaces, so both can be there while strings are copied, and
-a program that still sets them overwrites nothing else.
+Its keys differ from those of the strings it replaces, so both can exist while strings are copied,
+and a program that still sets the old ones overwrites nothing else.
 
-One million of 12 bytes take 88 bytes each as keys of Redis 7.0, and 12.7 so (57.7 and 11.6 on
-Valkey 9.1).
+Of a million strings of 12 bytes, each takes 88 bytes as a key of Redis 7.0, and 12.7 as a field
+(57.7 and 11.6 on Valkey 9.1).
 
 Not available are the other commands of STRINGs (APPEND, GETRANGE, …), and LRU or LFU eviction of
 single strings. Those expire where servers expire fields: with EXPIRE from Redis 7.4 on, with the
@@ -82,7 +82,7 @@ class ShardedStrings(Structure[Face], Generic[Face, V]):
                 on, Valkey from 9.0 on.
         """
         if nx and xx:
-            raise InvalidArgumentError(f"{self.name}: nx and xx exclude one another", "give one")
+            raise InvalidArgumentError(f"{self.name}: nx and xx exclude each other", "give one")
         if not (xx or keepttl) and ex is px is exat is pxat is None:
             if nx:
                 return (yield from self._fields.hsetnx(name, value)) or None
@@ -138,8 +138,8 @@ class ShardedStrings(Structure[Face], Generic[Face, V]):
     def exists(self, *names: Key) -> Operation[int]:
         """Return how many of these strings exist."""
         check_some(self.name, "exists", names, "name")
-        found = yield from self._fields.hmget(names)
-        return sum(value is not None for value in found)
+        values = yield from self._fields.hmget(names)
+        return sum(value is not None for value in values)
 
     @operation
     def incr(self, name: Key, amount: int = 1) -> Operation[int]:

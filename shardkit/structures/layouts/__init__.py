@@ -1,4 +1,4 @@
-"""Layouts: which keys the members of a hash, set or sorted set in parts live at.
+"""Layouts: the keys of a structure's members.
 
 ================ ========================================== ======================= ==============
 layout           part of a member                           its key                 parts
@@ -9,5 +9,5 @@ layout           part of a member                           its key             
 ================ ========================================== ======================= ==============
 
 A structure passes its members and a function that builds the command for one part. The layout
-groups the members, sends one command per part, and handles parts that split meanwhile.
+groups the members, sends one command per part, and handles parts that split at the same time.
 """

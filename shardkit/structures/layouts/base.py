@@ -20,7 +20,7 @@ from shardkit.operations.commands import (
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
 from shardkit.routing.partition import PartitionAll
-from shardkit.structures.base.parameters import Life, Metadata
+from shardkit.structures.base.parameters import ChangeScope, Metadata
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.writes import REFUSED, WRITTEN, PartReply, settled_writes
 
@@ -28,38 +28,37 @@ T = TypeVar("T")
 
 MEMBERS_PER_SCRIPT = 1000
 
-# Some parts, to be visited in one exchange. Its content is private to the layout.
+# Some parts that one exchange visits. Its content is private to the layout.
 Chunk: TypeAlias = Sequence[Any]
-# Builds a part's command, without the key, from its members as stored and what belongs to each.
-# How many members a bulk load sends at once: the least, for each part, the most (of pairs, of bare
+# Members that a bulk load sends at once: the least, for each part, the most (of pairs, of bare
 # members, which take less memory), and their bytes.
 PAGE, MEMBERS_PER_PART, MOST_PAIRS, MOST_OF_PAGE = 10_000, 64, 200_000, 500_000
 MOST_PAGE_BYTES = 32 * 2**20
-LOOKED_AT_ONCE = 100
+SIZED_AT_ONCE = 100
+# Builds a part's command, without the key, from its members as stored and the owned value of each.
 Build: TypeAlias = Callable[[list[bytes], list[T]], tuple[Argument, ...]]
 
 
 class BareMembers(list[Any]):
-    """Members to which nothing belongs, for `Layout.write`: those of a set.
+    """Members without owned values, for `Layout.write`: those of a set.
 
-    A pair for each would take as much memory again, and keep the garbage collector busy for a
-    quarter of the time of a bulk load.
+    A pair for each would double the memory, and keep the garbage collector busy for a quarter of
+    the time of a bulk load.
     """
 
 
 class Layout(ABC):
     """Where members live, and how to read and write them there.
 
-    Attributes:
-        component: where they live.
-        meta: the structure's parameters; None for what has none.
+    A caller may pass an owned value with each member, such as the field of a hash as the user wrote
+    it.
     """
 
     component: str
     meta: Metadata | None = None
 
     def bind(self, meta: Metadata) -> None:
-        """Say with which parameters the structure was created."""
+        """Set the parameters that the structure was created with."""
         self.meta = meta
 
     @property
@@ -78,14 +77,10 @@ class Layout(ABC):
     def read(
         self, members: Iterable[tuple[bytes, T]], build: Build[T]
     ) -> Operation[list[tuple[list[T], Reply]]]:
-        """Send a command that reads to every part that members are in.
-
-        Args:
-            members: each with whatever belongs to it; up to some thousands.
-            build: builds the command of a part.
+        """Send a reading command to every part that has some of the members.
 
         Returns:
-            For each part what belonged to its members, and the reply; in no order.
+            For each part the owned values of its members, and the reply; in no order.
 
         Cost: one exchange, in nearly every case; one command a part.
         """
@@ -98,17 +93,11 @@ class Layout(ABC):
         *,
         adds: bool = True,
     ) -> Operation[list[tuple[list[T], Reply]]]:
-        """Send a command that writes to every part that members are in; see `read`.
-
-        Args:
-            members: each with whatever belongs to it, or bare ones.
-            build: builds the command of a part.
-            adds: whether the command may add members.
-        """
+        """Send a writing command to every part that has some of the members; see `read`."""
 
     @abstractmethod
     def part_count(self) -> int:
-        """Return how many parts members fall into at random, as last seen."""
+        """Return the number of parts that members fall into at random, as last read."""
 
     def pages(
         self, members: Iterable[Any], total: int | None = None, *, bare: bool = False
@@ -117,18 +106,13 @@ class Layout(ABC):
 
         A page grows with the number of parts, so that a command carries dozens of members: each
         costs a server little more than one with a single member.
-
-        Args:
-            members: each with its value, or what else belongs to it; read as they are written.
-            total: how many there are, if it is known.
-            bare: whether they come without a value; then pages are `BareMembers`.
         """
         rest = iter(members)
         while True:
             page: list[Any] = BareMembers() if bare else []
             size = min(self._page_size(), MOST_OF_PAGE if bare else MOST_PAIRS)
             room = MOST_PAGE_BYTES
-            while room > 0 and (some := list(islice(rest, min(LOOKED_AT_ONCE, size - len(page))))):
+            while room > 0 and (some := list(islice(rest, min(SIZED_AT_ONCE, size - len(page))))):
                 page += some
                 if bare:
                     room -= sum(map(len, some))
@@ -158,25 +142,20 @@ class Layout(ABC):
     def read_parts(
         self, chunk: Chunk, name: str, *args: Argument
     ) -> Operation[list[tuple[int | None, Reply]]]:
-        """Send a command that reads, ``name key args…``, to every part of a chunk.
+        """Send a reading command, ``name key args…``, to every part of a chunk.
 
-        If parts split meanwhile, the replies are of all parts that then hold the members of the
-        chunk, each member once.
+        If parts split at the same time, the replies are of all parts that then hold the members of
+        the chunk, each member once.
 
         Returns:
-            For each part the number that `member` needs, or None if it needs none, and the reply.
+            For each part the number that `member` needs, or None, and the reply.
 
         Cost: one exchange, in nearly every case.
         """
 
     @abstractmethod
-    def send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
+    def send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
         """Send UNLINK, PERSIST or PEXPIREAT to all parts and the keys of their state.
-
-        Args:
-            life: the life that they are of: those of others are left alone.
-            name: the command.
-            args: its arguments.
 
         Returns:
             The sum of the replies.
@@ -185,16 +164,16 @@ class Layout(ABC):
         """
 
     def member(self, part: int | None, stored: bytes) -> bytes:
-        """Return the whole member of what a part stores."""
+        """Return the whole member that a part stores."""
         return stored
 
     def verify(self, found: int) -> Operation[None]:
-        """Compare how many members a visit to all parts found with what is stored beside them.
+        """Compare the number of members that a visit to all parts read with the stored number.
 
         Raises:
-            DamagedDataError: nobody else can have changed the number in the meantime.
+            DamagedDataError: no other client can have changed the number in the meantime.
 
-        Cost: none if it is what it was at `refresh`; else one exchange.
+        Cost: none if it is the same as at `refresh`; else one exchange.
         """
         yield from ()
 
@@ -213,21 +192,15 @@ def write_parts(
 ) -> Operation[list[tuple[list[T], Reply]]]:
     """Write to parts that are keys of their own; settle those that were created.
 
-    Args:
-        meta: the structure's parameters.
-        component: where the parts live.
-        groups: for each part its key, its members as stored, and what belongs to each.
-        build: builds the command of a part.
-        registry: where parts are registered before they are written to.
-        numbers: their numbers by key, if they are.
+    With a ``registry``, the parts' ``numbers`` are registered before.
 
     Returns:
-        For each part what belonged to its members, and the reply; in no order.
+        For each part the owned values of its members, and the reply; in no order.
 
     Cost: one exchange; two more if parts were created.
     """
-    # The key, what belongs to its members, and the command. A bulk load makes thousands of them:
-    # each copy of the members that is not made saves 2% of its time.
+    # The key, the owned values, and the command. A bulk load makes thousands of them: each copy of
+    # the members that is not made saves 2% of its time.
     writes: list[tuple[str, list[T], tuple[Argument, ...]]] = []
     for key, members, owned in groups:
         if len(members) <= MEMBERS_PER_SCRIPT:
@@ -237,13 +210,13 @@ def write_parts(
             some, its = members[at : at + MEMBERS_PER_SCRIPT], owned[at : at + MEMBERS_PER_SCRIPT]
             writes.append((key, its, build(some, its)))
     lua = script(WRITE_PART)
-    begun = None
+    first = None
     if len(writes) == 1 and (registry is None or not registry.unseen((numbers or {}).values())):
         [(key, its, sent)] = writes  # the usual case, in fewer steps
         [(state, *rest)] = yield [script_call(component, lua, [key], (meta.end, *sent))]
         if state == WRITTEN:
             return [(its, rest[0])]
-        begun = PartReply(0, state, None if state == REFUSED else rest[0], rest[-1])
+        first = PartReply(0, state, None if state == REFUSED else rest[0], rest[-1])
 
     def send(waiting: Sequence[int]) -> Operation[tuple[Replies, list[PartReply]]]:
         end = meta.end
@@ -251,7 +224,7 @@ def write_parts(
             script_call(component, lua, [key], chain((end,), sent))
             for key, _, sent in map(writes.__getitem__, waiting)
         ]
-        # Of one command the failure is raised as it is.
+        # The failure of a single command is raised unchanged.
         replies = (yield calls) if len(calls) == 1 else (yield Partial(calls))
         return replies, [
             PartReply(at, REFUSED, None, reply[1]) if reply[0] == REFUSED else PartReply(at, *reply)
@@ -260,14 +233,14 @@ def write_parts(
         ]
 
     keys = {at: key for at, (key, *_) in enumerate(writes)}
-    found = yield from settled_writes(meta, keys, send, registry, numbers, begun)
-    return [(writes[at][1], reply) for at, reply in found.items()]
+    results = yield from settled_writes(meta, keys, send, registry, numbers, first)
+    return [(writes[at][1], reply) for at, reply in results.items()]
 
 
 def grouped(
     members: Iterable[tuple[bytes, T]], parts_of: PartitionAll
 ) -> dict[int, tuple[list[bytes], list[T]]]:
-    """Return members, and what belongs to each, by part; to bare ones nothing."""
+    """Return members and their owned values by part; bare members have no values."""
     if isinstance(members, BareMembers):
         bare: defaultdict[int, list[bytes]] = defaultdict(list)
         for part, member in zip(parts_of(members), members, strict=True):

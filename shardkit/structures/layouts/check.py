@@ -1,16 +1,16 @@
-"""Checks and repairs the parts of a layout: see `shardkit.structures.base.check`.
+"""Check and repair the parts of a layout: see `shardkit.structures.base.check`.
 
-What each layout can tell of its parts:
+The checks find:
 
-* a key of another type; a member or value that cannot be read; a member in a part that is not its
-  own, as after two parts were swapped;
-* of groups: a state that is lost, out of range, or does not agree with what the parts hold, also
-  if parts were lost; parts beyond the number that the state has;
-* of numbers: parts of the first range that are not registered.
+* a key of another type; an unreadable member or value; a member in the wrong part, as after two
+  parts were swapped;
+* in groups: a state that is lost, out of range or does not match the parts, even if parts were
+  lost; parts beyond the number in the state;
+* in numbered parts: unregistered parts of the first range.
 
-Repair puts members into their own part, and writes states from what the parts hold. How many parts
-a group has follows from the last one that exists: parts after it are empty, and linear hashing puts
-every member where it would be if there were none.
+The repair moves members to their own part, and writes states from the parts' content. The last
+existing part decides how many parts a group has: linear hashing places every member as if parts
+after it had never existed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from shardkit.structures.base.check import (
     KEYS_CHECKED,
     REBUILD,
     Damage,
-    Look,
     Suspicion,
     Suspicions,
+    Validate,
     check_registered,
     confirmed,
     contents,
@@ -39,34 +39,31 @@ from shardkit.structures.base.check import (
     suspected,
 )
 from shardkit.structures.base.damage import damage
-from shardkit.structures.base.parameters import FIRST_LIFE
+from shardkit.structures.base.parameters import FIRST_GENERATION
 from shardkit.structures.layouts.base import Build, Layout
 from shardkit.structures.layouts.fixed import FixedLayout
-from shardkit.structures.layouts.growing import KEYS_LOOKED_FOR, GrowingLayout, address
+from shardkit.structures.layouts.growing import KEYS_PROBED, GrowingLayout, address
 from shardkit.structures.layouts.numbered import NumberedLayout
 
-# Of a group whose state may say anything, so many parts are looked for.
-_MOST_LOOKED_FOR = 100_000
+# The most parts to search for in a group whose state may be wrong.
+_MOST_SEARCHED = 100_000
 _NAMES = re.compile(rb"[0-9a-f]{8}")  # parameters, in groups: `Metadata.fingerprint`
 _OTHERS = "what the key holds; what it held before is lost already"
-_MOVES = f"{REBUILD} moves what is not its own"
+_MOVES = f"{REBUILD} moves members of other parts"
 
 Entries = list[tuple[bytes, Any]]
 
 
-def check_layout(layout: Layout, kind: str, look: Look) -> Stream[Damage]:
+def check_layout(layout: Layout, kind: str, validate: Validate) -> Stream[Damage]:
     """Check all parts of a layout; see `shardkit.structures.base.check.Damage`.
 
-    Args:
-        layout: the layout.
-        kind: HASH, SET or ZSET: what a part is.
-        look: raises DamagedDataError for a member with its value that cannot be read.
+    ``kind`` is the parts' type: HASH, SET or ZSET.
 
     Cost: three exchanges for 64 parts, or for each group; entries of 64 parts are in memory.
     """
     if isinstance(layout, GrowingLayout):
         for group in range(layout.groups):
-            yield (yield from confirmed(partial(_check_group, layout, group, look)))
+            yield (yield from confirmed(partial(_check_group, layout, group, validate)))
         return
     if isinstance(layout, NumberedLayout):
         if (yield from _refreshed(layout)):
@@ -79,13 +76,13 @@ def check_layout(layout: Layout, kind: str, look: Look) -> Stream[Damage]:
     for chunk in layout.chunks(KEYS_CHECKED):
         if not isinstance(chunk[0], int):
             break
-        yield (yield from confirmed(partial(_check_parts, layout, kind, chunk, look)))
+        yield (yield from confirmed(partial(_check_parts, layout, kind, chunk, validate)))
     if isinstance(layout, NumberedLayout) and isinstance(layout.rest, GrowingLayout):
-        yield from check_layout(layout.rest, kind, look)
+        yield from check_layout(layout.rest, kind, validate)
 
 
 def _check_parts(
-    layout: FixedLayout | NumberedLayout, kind: str, parts: Sequence[int], look: Look
+    layout: FixedLayout | NumberedLayout, kind: str, parts: Sequence[int], validate: Validate
 ) -> Operation[Suspicions]:
     """Check parts that are keys of their own."""
     notes: Suspicions = []
@@ -95,32 +92,26 @@ def _check_parts(
     )
     for part, key, entries in zip(parts, keys, held, strict=True):
         whole = [(layout.member(part, stored), value) for stored, value in entries]
-        notes += first_wrong(layout.component, key, whole, look)
-        notes += _misplaced_in(layout, part, key, entries)
+        notes += first_wrong(layout.component, key, whole, validate)
+        if wrong := [stored for stored, _ in entries if not layout.holds(part, stored)]:
+            notes.append(_misplaced(layout.component, key, wrong))
     return notes
 
 
-def _misplaced_in(
-    layout: FixedLayout | NumberedLayout, part: int, key: str, entries: Entries
-) -> Suspicions:
-    wrong = [stored for stored, _ in entries if not layout.holds(part, stored)]
-    return [_misplaced(layout.component, key, wrong)] if wrong else []
-
-
 def _misplaced(component: str, key: str, wrong: Sequence[bytes]) -> Suspicion:
-    found = f"{shown(wrong[0])} and {len(wrong) - 1} others of other parts"
+    text = f"{shown(wrong[0])} and {len(wrong) - 1} others of other parts"
     if len(wrong) == 1:
-        found = f"{shown(wrong[0])} of another part"
-    error = damage(component, key, found, "only its own members")
+        text = f"{shown(wrong[0])} of another part"
+    error = damage(component, key, text, "only its own members")
     return Suspicion(error, _MOVES, "members of which their own part has another value")
 
 
 def _refreshed(layout: NumberedLayout) -> Operation[Suspicions]:
-    return (yield from suspected(layout.refresh_numbers(), f"{REBUILD} removes what is no range"))
+    return (yield from suspected(layout.refresh_numbers(), f"{REBUILD} removes all but ranges"))
 
 
 def _first_parts(layout: NumberedLayout) -> tuple[list[int], list[str]]:
-    """Return those of the first parts of numbers that are not registered, and their keys."""
+    """Return the unregistered ones of the first parts of numbers, and their keys."""
     parts = layout.first_unregistered()
     return parts, list(map(layout.key, parts))
 
@@ -128,15 +119,15 @@ def _first_parts(layout: NumberedLayout) -> tuple[list[int], list[str]]:
 # ---- groups
 
 
-def _check_group(layout: GrowingLayout, group: int, look: Look) -> Operation[Suspicions]:
+def _check_group(layout: GrowingLayout, group: int, validate: Validate) -> Operation[Suspicions]:
     state, component = layout._keys[group], layout.component
     notes = yield from suspected(layout.refresh_group(group), f"{REBUILD} counts what there is")
     if notes:
         return notes
     [of] = yield [Command(component, state, ("HGET", state, "of"))]
     if of is not None and not _NAMES.fullmatch(of):
-        error = damage(component, state, f"of={shown(of)}", "what names parameters")
-        return [Suspicion(error, f"{REBUILD} names them anew")]
+        error = damage(component, state, f"of={shown(of)}", "a fingerprint of parameters")
+        return [Suspicion(error, f"{REBUILD} stores it again")]
     number, held = layout.parts[group], Entries()
     wrong: list[tuple[str, list[bytes]]] = []
     for parts in pages(range(number), KEYS_CHECKED):
@@ -145,24 +136,24 @@ def _check_group(layout: GrowingLayout, group: int, look: Look) -> Operation[Sus
             component, layout._kind, keys, notes, f"{REBUILD} removes it", _OTHERS
         )
         for part, key, entries in zip(parts, keys, read, strict=True):
-            notes += first_wrong(component, key, entries, look)
+            notes += first_wrong(component, key, entries, validate)
             strange = [m for m, _ in entries if not _belongs(layout, group, number, part, m)]
             if strange:
                 wrong.append((key, strange))
             held += entries
     beyond = [layout.key(group, part) for part in range(number, number + 16)]
-    found = yield [Command(component, key, ("EXISTS", key)) for key in beyond]
-    for key, exists in zip(beyond, found, strict=True):
+    replies = yield [Command(component, key, ("EXISTS", key)) for key in beyond]
+    for key, exists in zip(beyond, replies, strict=True):
         if exists:
             wanted = f"none, as its group has {number} parts,"
-            repair = f"{REBUILD} takes it in"
+            repair = f"{REBUILD} adds it to the group"
             return [*notes, Suspicion(damage(component, key, "a part", wanted), repair)]
     yield from layout.refresh_group(group)
-    if layout.parts[group] != number:  # parts were split meanwhile: members were in two places
+    if layout.parts[group] != number:  # parts split in between: members were in two places
         return notes
     notes += [_misplaced(component, key, strange) for key, strange in wrong]
     if not wrong and not any(note.loses for note in notes):
-        if number <= KEYS_LOOKED_FOR:
+        if number <= KEYS_PROBED:
             [(_, stored, members)] = yield [layout.count_command(group)]
         else:
             stored, members = layout._counts[group], len(held)
@@ -184,12 +175,9 @@ def _belongs(layout: GrowingLayout, group: int, number: int, part: int, member: 
 
 
 def rebuild_layout(layout: Layout, kind: str, build: Build[Any]) -> Operation[None]:
-    """Put members into their own parts, and write what is stored beside them anew.
+    """Put members into their own parts, and write states and indexes again.
 
-    Args:
-        layout: the layout.
-        kind: HASH, SET or ZSET.
-        build: builds the command that adds one member where it is not there; see `Layout.write`.
+    ``build`` builds the command that adds one member where it is missing; see `Layout.write`.
 
     Cost: that of a check, and an exchange for each member that moves.
     """
@@ -221,11 +209,7 @@ def rebuild_layout(layout: Layout, kind: str, build: Build[Any]) -> Operation[No
 
 
 def restore_index(layout: Layout, kind: str) -> Operation[None]:
-    """Write anew what says which parts there are, from those that exist.
-
-    Args:
-        layout: the layout.
-        kind: HASH, SET or ZSET.
+    """Write the index of existing parts again, from the parts that exist.
 
     Cost: an exchange for 1,000 parts, and for each group.
     """
@@ -244,7 +228,7 @@ def restore_index(layout: Layout, kind: str) -> Operation[None]:
 def _out_of_place(
     layout: FixedLayout | NumberedLayout, kind: str, parts: Sequence[int]
 ) -> Operation[list[tuple[str, Entries]]]:
-    """Remove parts of another type; return what is in a part that is not its own."""
+    """Remove parts of another type; return the entries that are in the wrong part."""
     keys, notes = list(map(layout.key, parts)), Suspicions()
     held = yield from contents(layout.component, kind, keys, notes)
     yield [
@@ -259,7 +243,7 @@ def _out_of_place(
 
 
 def _move(layout: Layout, kind: str, key: str, rows: Entries, build: Build[Any]) -> Operation[None]:
-    """Add members where they belong, unless they are there, and then remove them here."""
+    """Add members to their own part unless they are there, and then remove them here."""
     remove = {"SET": "SREM", "HASH": "HDEL", "ZSET": "ZREM"}[kind]
     for row in rows:
         yield from layout.write([row], build)
@@ -268,12 +252,12 @@ def _move(layout: Layout, kind: str, key: str, rows: Entries, build: Build[Any])
 
 
 def _write_state(layout: GrowingLayout, group: int, kind: str) -> Operation[None]:
-    """Store a group's number of parts and of members, as its parts have them."""
+    """Store a group's numbers of parts and members, as its parts have them."""
     while True:
         number = yield from _last_part(layout, group)
         keys = [layout._keys[group], *(layout.key(group, n) for n in range(number + 1))]
-        life = FIRST_LIFE if layout.meta is None else layout.meta.life
-        args: Iterable[Argument] = (kind, *layout._life, life)
+        generation = FIRST_GENERATION if layout.meta is None else layout.meta.generation
+        args: Iterable[Argument] = (kind, *layout._write_terms, generation)
         rebuild = script("structures/layouts/rebuild_group")
         [done] = yield [script_call(layout.component, rebuild, keys, args, idempotent=True)]
         if done:
@@ -282,20 +266,20 @@ def _write_state(layout: GrowingLayout, group: int, kind: str) -> Operation[None
 
 
 def _last_part(layout: GrowingLayout, group: int) -> Operation[int]:
-    """Return how many parts a group needs to have: up to the last one that exists."""
+    """Return how many parts a group must have: up to the last one that exists."""
     state = layout._keys[group]
     [field] = yield Partial([Command(layout.component, state, ("HGET", state, "parts"))])
     stored = int(field) if isinstance(field, bytes) and field.isdigit() else 0
     last, start = -1, 0
     while True:
-        keys = [layout.key(group, part) for part in range(start, start + KEYS_LOOKED_FOR)]
-        there: list[int] = []
+        keys = [layout.key(group, part) for part in range(start, start + KEYS_PROBED)]
+        existing: list[int] = []
         [some] = yield [Command(layout.component, state, ("EXISTS", *keys))]
         if some:
-            found = yield [Command(layout.component, key, ("EXISTS", key)) for key in keys]
-            there = [n for n, exists in enumerate(found) if exists]
-        if there:
-            last = start + there[-1]
-        start += KEYS_LOOKED_FOR
-        if not there and start >= min(stored, _MOST_LOOKED_FOR):
+            replies = yield [Command(layout.component, key, ("EXISTS", key)) for key in keys]
+            existing = [n for n, exists in enumerate(replies) if exists]
+        if existing:
+            last = start + existing[-1]
+        start += KEYS_PROBED
+        if not existing and start >= min(stored, _MOST_SEARCHED):
             return max(layout.initial, last + 1)

@@ -7,29 +7,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from shardkit.operations.commands import Argument, Columns, Command, Reply
 from shardkit.operations.operation import Operation
 from shardkit.routing.partition import part_count, partition_of_all
-from shardkit.structures.base.parameters import Life, Metadata
+from shardkit.structures.base.parameters import ChangeScope, Metadata
 from shardkit.structures.base.partition import hashed_partition
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import send_to_parts
 from shardkit.structures.layouts.base import Build, Chunk, Layout, T, grouped, write_parts
 
-# A structure with members has one in these, unless it has fewer than it has parts.
-PARTS_LOOKED_AT = 64
+# A structure with members has one in these, unless it has fewer members than parts.
+PARTS_PROBED = 64
 
 
 class FixedLayout(Layout):
-    """Parts whose number never changes.
-
-    Args:
-        component: where they live.
-        name: the prefix of their keys.
-        rule: the partition's name; see `shardkit.routing.partition`.
-        total: about how many members to expect.
-        part_size: how many members a part may have.
-
-    Attributes:
-        component: as given.
-        count: how many parts there are.
+    """Parts whose number, computed from ``total`` and ``part_size``, never changes.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -52,7 +41,7 @@ class FixedLayout(Layout):
         return self._part_of(member)
 
     def holds(self, part: int, stored: bytes) -> bool:
-        """Return whether a part is that of what is stored in it."""
+        """Return whether a stored member belongs to a part."""
         return self._part_of(stored) == part
 
     def key(self, part: int) -> str:
@@ -101,7 +90,7 @@ class FixedLayout(Layout):
 
     def data_keys(self) -> Iterable[str]:
         """See `Layout.data_keys`: some parts."""
-        return map(self.key, range(0, self.count, -(-self.count // PARTS_LOOKED_AT)))
+        return map(self.key, range(0, self.count, -(-self.count // PARTS_PROBED)))
 
     def refresh(self) -> Operation[None]:
         """See `Layout.refresh`: the parts never change."""
@@ -120,11 +109,11 @@ class FixedLayout(Layout):
         replies = yield Columns.each(self.component, name, keys, *args)
         return [(None, reply) for reply in replies]
 
-    def send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
+    def send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
         """See `Layout.send_to_all`."""
         assert self.meta is not None
         total = 0
         for chunk in self.chunks(PARTS_AT_ONCE):
             keys = list(map(self.key, chunk))
-            total += yield from send_to_parts(self.meta, life, name, keys, *args)
+            total += yield from send_to_parts(self.meta, generation, name, keys, *args)
         return total

@@ -14,17 +14,18 @@ one server; it grows on its own, by linear hashing::
 
 Before a script adds members, it splits parts in order until they average at most ``max_load``
 members. Part ``p`` keeps about half of its members, the others move to the new part ``p + 2^L``.
-Parts not yet split hold twice as many members as split ones, so ``max_load`` is half of what a part
-may hold, with a margin of six standard deviations: no part outgrows its size. Parts of at most 512
-hold 196 members on average, parts of at most 128 hold 37. SHA-1 is the fastest hash in a server's
-Lua. A write that needs no split is sent as a script that only compares the group's state, writes
-and counts: 5 to 7 microseconds of the server's time for a member added alone, of which the SADD or
-HSET takes 1. The script that splits is sent where something is to be split, or is not as expected.
+Parts not yet split hold twice as many members as split ones, so ``max_load`` is half of a part's
+size, with a margin of six standard deviations: no part outgrows its size. Parts of at most 512 hold
+196 members on average, parts of at most 128 hold 37. SHA-1 is the fastest hash in a server's Lua.
 
-A caller uses the number of parts it last saw. A script compares it first, and if it has changed
-only returns the new one; a read fetches it behind the read commands, on the same connection. The
-caller then repeats what was affected. The number of parts only grows, so if it is still the same
-after a read, whatever the read did not find did not exist.
+A write that needs no split is a script that only compares the group's state, writes and counts: 5
+to 7 microseconds of the server's time for a single member, of which the SADD or HSET takes 1. The
+longer script that splits is sent when a split is due or the state has changed.
+
+A caller uses the number of parts that it last read. A script compares it first; if it has changed,
+the script only returns the new one. A read fetches the number after the read commands, on the same
+connection. The caller then repeats the affected commands. The number of parts only grows, so if it
+is the same after a read, any member that the read did not return did not exist.
 
 Tags spread the groups evenly over any 2^n shards by CRC-32: the tag of group ``g`` is the first
 number whose CRC-32 modulo the number of groups is ``g``.
@@ -67,28 +68,28 @@ from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Suspicions
 from shardkit.structures.base.damage import damage, stored_integer
-from shardkit.structures.base.parameters import ANY_LIFE, Life, Metadata
+from shardkit.structures.base.parameters import ANY_GENERATION, ChangeScope, Metadata
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import ATTEMPTS, open_again, unstable
 from shardkit.structures.layouts.base import PAGE, BareMembers, Build, Chunk, Layout, T
 
 GROUPS = 64
 KEYS_PER_EXCHANGE = 100_000
-# What a script says that wrote to a group: that it created it; that it belongs to others, or is to
-# be settled.
-# What the script for all keys says: that there is no such group; that it expires otherwise by now.
+# Results of a write script: it created the group; the group belongs to another structure, or is not
+# settled.
 CREATED, OTHERS = 2, -1
+# Results of the script for all keys: there is no such group; it has another expiry now.
 ABSENT, CHANGED = 2, 3
 MOST_GROUPS = 4096
 SPLITS_PER_SCRIPT = 16
 _WRITE_UNSPLIT = "structures/layouts/write_unsplit"
-_MANY = 1024  # more members than a script writes: its reply is a multiple of this, and how many
-# Commands whose replies say how many members were added or removed.
+_MANY = 1024  # more members than a script writes: its reply is _MANY * count + changed
+# Commands that reply with the number of members added or removed.
 _COUNTED = ("SADD", "SREM", "HSET", "HSETNX", "HDEL")
 # Members that one script writes, so that it does not block its server for long.
 MEMBERS_PER_SCRIPT = 500
-_PARTS_LOOKED_FOR = 16  # behind the last one, before a group is removed
-KEYS_LOOKED_FOR = 1000
+_PARTS_PROBED = 16  # after the last one, before a group is removed
+KEYS_PROBED = 1000
 # Where fields expire, a group's count is too high: recount when it has grown by this factor.
 _RECOUNT = 1.1
 MOST_PARTS = 2**24  # of a group
@@ -97,14 +98,14 @@ MOST_UNPLANNED = 2**16  # members that writers add at the same time before parts
 
 
 def _quickest_sha1() -> Any:
-    """Return CPython's own SHA-1 where there is one: OpenSSL's takes twice as long for a member."""
+    """Return CPython's own SHA-1 if possible: OpenSSL's takes twice as long for a member."""
     try:
         return import_module("_sha1").sha1
     except (ImportError, AttributeError):
         pass
     try:
         sha1()
-    except ValueError:  # saying that nothing depends on its security takes half as long again
+    except ValueError:  # usedforsecurity=False takes half as long again
         return partial(sha1, usedforsecurity=False)
     return sha1
 
@@ -113,21 +114,7 @@ _sha1 = _quickest_sha1()
 
 
 class GrowingLayout(Layout):
-    """Groups whose parts split as they fill.
-
-    Args:
-        component: where they live.
-        name: the prefix of their keys.
-        kind: HASH, SET or ZSET: what a part is.
-        part_size: how many members a part may have.
-        groups: how many groups; a power of two.
-        total: about how many members to start with, so that the first ones split nothing.
-
-    Attributes:
-        component, name, groups: as given.
-        initial: how many parts a group starts with.
-        parts: how many each group had when last seen.
-    """
+    """Groups whose parts split as they fill; ``total`` members to start with need no split."""
 
     def __init__(
         self,
@@ -144,11 +131,11 @@ class GrowingLayout(Layout):
         self._part_size = part_size
         self._bits = groups.bit_length() - 1
         self._load = max_load(part_size)
-        self.initial = max(1, ceil(total / groups / self._load))
+        self.initial = max(1, ceil(total / groups / self._load))  # parts of a new group
         self._kind = kind
         self._keys = state_keys(name, groups)
         self._parts_queries = [self._read(key, "HGET", "parts") for key in self._keys]
-        self.parts = [self.initial] * groups
+        self.parts = [self.initial] * groups  # of each group, as last read
         self._counts = [0] * groups
         self._expiring = [False] * groups
         self._recounted = [0] * groups
@@ -195,10 +182,10 @@ class GrowingLayout(Layout):
             replies = iter((yield batch))
             new = []
             for group, number, parts in plans:
-                found = [(owned, next(replies)) for _, owned in parts.values()]
+                read = [(owned, next(replies)) for _, owned in parts.values()]
                 now = next(replies)
                 if self._update_parts(group, now) == number:
-                    results += found
+                    results += read
                     del waiting[group]
                 if now is None:
                     new.append(group)
@@ -216,12 +203,12 @@ class GrowingLayout(Layout):
         results: list[tuple[list[T], Reply]] = []
         waiting: list[Any] = members if isinstance(members, list) else list(members)
         kind = BareMembers if isinstance(members, BareMembers) else list
-        unsure = set[int]()  # groups of which only the whole script can say what they are
+        unsure = set[int]()  # groups that need the longer script
         while waiting:
             plans: list[WritePlan] = []
             commands = Partial()
             for plan in (yield from self._planned(waiting, adds=adds)):
-                # At once, while its members are in the processor's cache.
+                # Now, while its members are in the processor's cache.
                 plans.append(plan)
                 commands.append(
                     self._write_command(plan, build, adds=adds, unsure=plan.group in unsure)
@@ -256,13 +243,13 @@ class GrowingLayout(Layout):
                 else:
                     waiting += plan.pairs()
             if created or others:
-                new = {group: found[-1] for group, (_, found) in created.items()}
+                new = {group: values[-1] for group, (_, values) in created.items()}
                 gone = yield from self._settle(new, others, replies)
-                for group, (plan, found) in created.items():
-                    if group in gone:  # somebody has deleted the structure since
+                for group, (plan, values) in created.items():
+                    if group in gone:  # another client deleted the structure since
                         waiting += plan.pairs()
                     else:
-                        results += plan.results(found[:-1])
+                        results += plan.results(values[:-1])
             raise_failures(replies)
         return results
 
@@ -272,13 +259,11 @@ class GrowingLayout(Layout):
         others: Mapping[int, tuple[int, int]],
         written: Replies | None = None,
     ) -> Operation[set[int]]:
-        """Let groups live as long as the structure does; see `shardkit.structures.base.writes`.
+        """Give groups the structure's expiry; see `shardkit.structures.base.writes`.
 
-        Args:
-            created: the groups that a write created, and when they expire.
-            others: those that expire otherwise than the structure, or are of other parameters,
-                which are removed: how many parts they have, and when they expire.
-            written: the replies to the write.
+        ``created`` has the expiry of the groups that a write created. ``others`` has the number of
+        parts and the expiry of groups with another expiry, or of other parameters: the latter are
+        removed.
 
         Returns:
             The groups that do not exist.
@@ -297,12 +282,12 @@ class GrowingLayout(Layout):
             try:
                 yield from open_again(meta, (), written)
             except ParameterMismatchError:
-                yield from self._to_all(created, meta.life, "UNLINK", of=meta.fingerprint)
+                yield from self._to_all(created, meta.generation, "UNLINK", of=meta.fingerprint)
                 raise
             again: dict[int, int] = {}
             yield from self._to_all(
                 list(waiting),
-                meta.life,
+                meta.generation,
                 *meta.expiry,
                 of=meta.fingerprint,
                 seen=waiting,
@@ -321,13 +306,13 @@ class GrowingLayout(Layout):
     def _planned(
         self, pairs: Sequence[tuple[bytes, T]], *, adds: bool
     ) -> Operation[Iterator[WritePlan]]:
-        """Return the scripts that write some members, each with what belongs to it."""
+        """Return the scripts that write some members, each with its plan."""
         hashes = _hashes(pairs)
         sizes = Counter(map((self.groups - 1).__and__, hashes))
         if adds:
             yield from self._recount(sizes)
         wanted = {group: self._wanted(group, new if adds else 0) for group, new in sizes.items()}
-        # By the group, and as many bits of the other number as any of them needs for its parts.
+        # By the group and the bits of q that choose a part in the largest group.
         bits = self._bits
         low = (1 << bits + max(wanted.values()).bit_length()) - 1
         together: defaultdict[int, list[Any]] = defaultdict(list)
@@ -345,7 +330,7 @@ class GrowingLayout(Layout):
         )
 
     def _wanted(self, group: int, new: int) -> int:
-        """Return how many parts a group needs for so many more members."""
+        """Return how many parts a group needs for ``new`` more members."""
         number = self.parts[group]
         if not new:
             return number
@@ -357,7 +342,7 @@ class GrowingLayout(Layout):
     ) -> Iterator[WritePlan]:
         """Cut the writes to a group into scripts, after the splits that they need.
 
-        Members of one part go together, so that a command adds as many of them as it can.
+        Members of one part stay together, so that a command adds as many as possible.
         """
         number = self.parts[group]
         while wanted - number > SPLITS_PER_SCRIPT:
@@ -391,7 +376,7 @@ class GrowingLayout(Layout):
             room = floor(plan.parts * self._load) - sum(
                 len(some) for some, _ in plan.writes.values()
             )
-            end, of = self._life
+            end, of = self._write_terms
             args = [plan.parts, of, *((end, max(0, room)) if adds else ("", 2**52))]
             for command in commands:
                 args += [len(command), *command]
@@ -400,7 +385,7 @@ class GrowingLayout(Layout):
         parts = [*plan.writes, *plan.splits()]
         keys = [self._keys[group], *(self.key(group, part) for part in parts)]
         args = [
-            *(self._kind, plan.parts, plan.wanted, self.groups, self.initial, *self._life),
+            *(self._kind, plan.parts, plan.wanted, self.groups, self.initial, *self._write_terms),
             len(plan.writes),
         ]
         for name, *arguments in commands:
@@ -408,8 +393,8 @@ class GrowingLayout(Layout):
         return script_call(self.component, script("structures/layouts/write_growing"), keys, args)
 
     @property
-    def _life(self) -> tuple[Argument, Argument]:
-        """When the structure expires (-1: never), and what names its parameters."""
+    def _write_terms(self) -> tuple[Argument, Argument]:
+        """When the structure expires (-1: never), and the fingerprint of its parameters."""
         return (-1, "") if self.meta is None else (self.meta.end, self.meta.fingerprint)
 
     def part_count(self) -> int:
@@ -421,7 +406,7 @@ class GrowingLayout(Layout):
         return self._keys
 
     def refresh(self) -> Operation[None]:
-        """See `Layout.refresh`: reads how many parts each group has.
+        """See `Layout.refresh`: read how many parts each group has.
 
         Cost: one exchange; one more while some groups are empty.
 
@@ -435,34 +420,29 @@ class GrowingLayout(Layout):
         yield from self._check_new((yield from self._read_states([group])))
 
     def check_beside(self, group: int, held: Sequence[tuple[bytes, Any]]) -> Operation[Suspicions]:
-        """Check what a group has beside its state and its parts.
-
-        Args:
-            group: the group.
-            held: its members, with their values or scores.
-        """
+        """Check a group's keys besides its state and parts against its members ``held``."""
         yield from ()
         return []
 
     def rebuild_beside(self) -> Operation[None]:
-        """Rebuild what groups have beside their states and parts."""
+        """Rebuild the groups' keys besides their states and parts."""
         yield from ()
 
     def _check_new(self, new: Sequence[int]) -> Operation[None]:
         """Check that groups without a state have no parts. Cost: one exchange, none for none."""
-        each = max(1, KEYS_LOOKED_FOR // max(1, len(new)))
+        each = max(1, KEYS_PROBED // max(1, len(new)))
         firsts = [(g, part) for g in new for part in range(min(max(self.initial, 16), each))]
         if firsts:
-            found = yield [self._read(self.key(*first), "EXISTS") for first in firsts]
-            there = {
-                group: part for (group, part), exists in zip(firsts, found, strict=True) if exists
+            replies = yield [self._read(self.key(*first), "EXISTS") for first in firsts]
+            existing = {
+                group: part for (group, part), exists in zip(firsts, replies, strict=True) if exists
             }
-            # They may have been written since.
-            for group in (yield from self._read_states(list(there))):
-                raise self._damage(group, "no state", f"that of {self.key(group, there[group])}")
+            # Their states may have been written since.
+            for group in (yield from self._read_states(list(existing))):
+                raise self._damage(group, "no state", f"that of {self.key(group, existing[group])}")
 
     def _read_states(self, groups: Sequence[int]) -> Operation[list[int]]:
-        """Read the states of groups; return the groups that have none."""
+        """Read the states of groups; return the groups without one."""
         new = []
         if groups:
             fields = ("parts", "count", "expiring")
@@ -479,10 +459,10 @@ class GrowingLayout(Layout):
         return new
 
     def verify(self, found: int) -> Operation[None]:
-        """See `Layout.verify`: compares with the counts, and if need be group by group."""
+        """See `Layout.verify`: compare with the counts, and if they differ, group by group."""
         if found == sum(self._counts):
             return
-        # Members may have come and gone meanwhile: a group is counted in one step.
+        # Members may have been added and removed in between: a script counts a group in one step.
         small = [g for g in range(self.groups) if self.parts[g] <= PARTS_AT_ONCE]
         replies = yield [self.count_command(group) for group in small]
         for group, (parts, number, members) in zip(small, replies, strict=True):
@@ -511,7 +491,7 @@ class GrowingLayout(Layout):
         [replies] = yield from read_parts_together([self], chunk, name, *args)
         return [(None, reply) for reply in replies]
 
-    def send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
+    def send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
         """See `Layout.send_to_all`; each group changes as one.
 
         Cost: one script per group, of one to two microseconds a part; an exchange for every
@@ -519,28 +499,28 @@ class GrowingLayout(Layout):
         """
         yield from self.refresh()
         if name == "UNLINK":
-            yield from self._look_beyond()
-        return (yield from self._to_all(range(self.groups), life.number, name, *args))
+            yield from self._check_beyond()
+        return (yield from self._to_all(range(self.groups), generation.number, name, *args))
 
     def filled(self) -> set[int]:
-        """Return the groups that have members, as far as this process has seen."""
+        """Return the groups that have members, as this process last read them."""
         return {group for group, count in enumerate(self._counts) if count}
 
     def expire_groups(self, groups: Iterable[int], seconds: int) -> Operation[None]:
         """Let some groups expire. Cost: as `send_to_all`, for these."""
-        yield from self._to_all(groups, ANY_LIFE, "EXPIRE", seconds)
+        yield from self._to_all(groups, ANY_GENERATION, "EXPIRE", seconds)
 
-    def _look_beyond(self) -> Operation[None]:
-        """Check that groups have no more parts than they say, as these would be left behind.
+    def _check_beyond(self) -> Operation[None]:
+        """Check that groups have no parts beyond their number, as these would be left behind.
 
         Cost: one exchange.
         """
         beyond = [
-            [self.key(group, number + n) for n in range(_PARTS_LOOKED_FOR)]
+            [self.key(group, number + n) for n in range(_PARTS_PROBED)]
             for group, number in enumerate(self.parts)
         ]
-        found = yield [self._read(keys[0], "EXISTS", *keys[1:]) for keys in beyond]
-        for group, more in enumerate(found):
+        replies = yield [self._read(keys[0], "EXISTS", *keys[1:]) for keys in beyond]
+        for group, more in enumerate(replies):
             if more:
                 number = self.parts[group]
                 raise self._damage(group, f"parts={number}", f"more, as {beyond[group][0]} says")
@@ -548,7 +528,7 @@ class GrowingLayout(Layout):
     def _to_all(
         self,
         groups: Iterable[int],
-        life: int,
+        generation: int,
         name: str,
         *args: Argument,
         of: str = "",
@@ -556,19 +536,12 @@ class GrowingLayout(Layout):
         again: dict[int, int] | None = None,
         gone: set[int] | None = None,
     ) -> Operation[int]:
-        """Send a command to all keys of groups; return the sum of the replies.
+        """Send UNLINK, PERSIST or PEXPIREAT to all keys of groups; return the sum of the replies.
 
-        Args:
-            groups: the groups.
-            life: the life of the structure that they are of: those that were settled in another one
-                are left as they are.
-            name: see `send_to_all`.
-            args: likewise.
-            of: the fingerprint of the parameters whose groups these are; of any if it is empty.
-            seen: when each expires, as last seen, if that is to be settled: then groups of other
-                parameters are removed.
-            again: gets those that expire otherwise by now.
-            gone: gets those that do not exist.
+        Groups that were settled in another generation stay unchanged, as do those with another
+        fingerprint than ``of`` (any if empty). ``seen`` has the expiry that unsettled groups had
+        when last read: with it, groups of other parameters are removed, ``again`` gets the groups
+        with another expiry, and ``gone`` those that do not exist.
         """
         changed = 0
         waiting = list(groups)
@@ -582,7 +555,7 @@ class GrowingLayout(Layout):
                         lua,
                         self._all_keys(group),
                         (
-                            *(self.initial, self.parts[group], of, life),
+                            *(self.initial, self.parts[group], of, generation),
                             *("" if seen is None else seen[group], name, *args),
                         ),
                         idempotent=True,
@@ -622,8 +595,7 @@ class GrowingLayout(Layout):
     def replace_by(self, other: GrowingLayout) -> Operation[int]:
         """Replace this layout's groups by those of another, each group atomically.
 
-        Args:
-            other: made by `sibling`; empty afterwards.
+        ``other``, made by `sibling`, is empty afterwards.
 
         Returns:
             The number of members afterwards.
@@ -653,7 +625,7 @@ class GrowingLayout(Layout):
         keys = [self._keys[group], other._keys[group]]
         keys += [self.key(group, part) for part in range(max(ours, theirs))]
         keys += [other.key(group, part) for part in range(theirs)]
-        args = (ours, theirs, self.initial, *self._life)
+        args = (ours, theirs, self.initial, *self._write_terms)
         return script_call(self.component, script("structures/layouts/replace_growing"), keys, args)
 
     def reset(self) -> None:
@@ -692,12 +664,12 @@ class GrowingLayout(Layout):
     def pages(
         self, members: Iterable[Any], total: int | None = None, *, bare: bool = False
     ) -> Iterator[list[Any]]:
-        """See `Layout.pages`. Parts are made for all that is to come, not split again and again.
+        """See `Layout.pages`. Parts are made for all coming members, so that they split once.
 
-        How much of it will be new is seen from the page before; the first one is small, so that few
-        members move when parts are made for the rest.
+        Each page shows how many of the members are new. The first one is small, so that few members
+        move when parts are made for the rest.
         """
-        known, sent, share = None, 0, 0.0
+        previous, sent, share = None, 0, 0.0
         self._is_trial = (total or 0) > PAGE and not any(self._counts)
         try:
             for page in super().pages(members, bare=bare):
@@ -706,9 +678,9 @@ class GrowingLayout(Layout):
                 self._to_come = share * max(0, (total or 0) - sent)
                 yield page
                 count = sum(self._counts)
-                if known is not None:
-                    share = min(1.0, max(0.0, (count - known) / len(page)))
-                known = count
+                if previous is not None:
+                    share = min(1.0, max(0.0, (count - previous) / len(page)))
+                previous = count
         finally:
             self._to_come, self._is_trial = 0.0, False
 
@@ -750,56 +722,48 @@ class GrowingLayout(Layout):
     def _update_state(
         self, group: int, parts: int, number: int, expiring: int | None = None
     ) -> None:
-        # Parts split before members are added, but writers at the same time do not know each other.
+        # Parts split before members are added, but concurrent writers do not see each other.
         if number > ceil(parts * self._load) + MOST_UNPLANNED:
             most = f"about {ceil(parts * self._load)} members at most in {parts} parts"
             raise self._damage(group, f"count={number}", most)
         self.parts[group] = parts
         self._counts[group] = number
-        if expiring is not None:  # else it is as last seen
+        if expiring is not None:  # else unchanged
             self._expiring[group] = bool(expiring)
 
 
-# A member, the number that decides its part within its group, and what belongs to it.
+# A member, the number that decides its part within its group, and its owned value.
 _Placed: TypeAlias = tuple[bytes, int, T]
 
 
 class WritePlan(NamedTuple):
-    """What one script does: split a group's parts up to a number, then write to some of them.
-
-    Attributes:
-        group: the group.
-        parts: how many parts it had when last seen.
-        wanted: how many it needs.
-        writes: by part, members and what belongs to each; nothing to bare ones.
-    """
+    """One script: split a group's parts up to a number, then write to some of them."""
 
     group: int
-    parts: int
+    parts: int  # as last read
     wanted: int
-    writes: dict[int, tuple[list[bytes], list[Any]]]
+    writes: dict[int, tuple[list[bytes], list[Any]]]  # by part, members and their owned values
 
     def pairs(self) -> list[Any]:
-        """The members, each with what belongs to it, or bare."""
-        found: list[Any] = []
+        """The members, each with its owned value, or bare."""
+        result: list[Any] = []
         for members, owned in self.writes.values():
-            found += zip(members, owned, strict=True) if owned else members
-        return found
+            result += zip(members, owned, strict=True) if owned else members
+        return result
 
     def results(self, replies: Sequence[Reply]) -> Iterator[tuple[list[Any], Reply]]:
-        """What belonged to the members of each write, and its reply."""
-        owned = (belonging for _, belonging in self.writes.values())
-        return zip(owned, replies, strict=True)
+        """The owned values of each write, and its reply."""
+        return zip((owned for _, owned in self.writes.values()), replies, strict=True)
 
     def splits(self) -> Iterator[int]:
-        """For each split the part that is split, and the new one."""
+        """For each split the part that splits, and the new one."""
         for new in range(self.parts, self.wanted):
             yield _split_from(new)
             yield new
 
 
 class GroupPart(NamedTuple):
-    """A part of a group, as of when the group had ``number`` parts."""
+    """A part of a group, when the group had ``number`` parts."""
 
     group: int
     number: int
@@ -807,7 +771,7 @@ class GroupPart(NamedTuple):
 
 
 def chunks_of(numbers: Sequence[int], size: int) -> Iterator[list[GroupPart]]:
-    """Cut the parts of all groups into chunks; ``numbers`` says how many each group has."""
+    """Cut the parts of all groups into chunks; ``numbers`` has each group's number of parts."""
     every = (
         GroupPart(group, number, part)
         for group, number in enumerate(numbers)
@@ -820,20 +784,16 @@ def chunks_of(numbers: Sequence[int], size: int) -> Iterator[list[GroupPart]]:
 def read_parts_together(
     layouts: Sequence[GrowingLayout], chunk: Sequence[GroupPart], name: str, *args: Argument
 ) -> Operation[list[list[Reply]]]:
-    """Send a command that reads to the same chunk of several layouts; see `Layout.read_parts`.
+    """Send a reading command to the same chunk of several layouts; see `Layout.read_parts`.
 
-    Args:
-        layouts: layouts with the same groups, each with at least as many parts as the chunk says.
-        chunk: some parts.
-        name: the command's name.
-        args: what follows the key.
+    The layouts have the same groups, each with at least as many parts as the chunk was made for.
 
     Returns:
         The replies, by layout.
 
     Cost: one exchange, in nearly every case.
     """
-    found: list[list[Reply]] = [[] for _ in layouts]
+    results: list[list[Reply]] = [[] for _ in layouts]
     groups: dict[int, list[GroupPart]] = {}
     for part in chunk:
         groups.setdefault(part.group, []).append(part)
@@ -853,10 +813,10 @@ def read_parts_together(
         for n, group, number, length in plans:
             some = list(islice(replies, length))
             if layouts[n]._update_parts(group, next(replies)) == number:
-                found[n] += some
+                results[n] += some
             else:
                 waiting.append((n, group))
-    return found
+    return results
 
 
 def address(q: int, parts: int) -> int:
@@ -867,12 +827,12 @@ def address(q: int, parts: int) -> int:
 
 
 def _split_from(new: int) -> int:
-    """Return the part that is split to make part ``new``."""
+    """Return the part that splits into part ``new``."""
     return new & ((1 << (new.bit_length() - 1)) - 1)
 
 
 def parts_after_splits(before: int, now: int, parts: set[int]) -> list[int]:
-    """Return which of ``now`` parts hold what some parts held when there were ``before``."""
+    """Return which of ``now`` parts hold the members of some parts out of ``before``."""
     within = set(parts)
     for new in range(before, now):
         if _split_from(new) in within:
@@ -894,28 +854,28 @@ def _hashes(pairs: Sequence[tuple[bytes, Any]]) -> Sequence[int]:
 
 
 def _by_part(placed: Iterable[_Placed[T]], parts: int) -> dict[int, tuple[list[bytes], list[T]]]:
-    """Return members, and what belongs to each, by part; see `address`."""
+    """Return members, and their owned values, by part; see `address`."""
     mask = (1 << parts.bit_length()) - 1
     half = mask >> 1
-    found: dict[int, tuple[list[bytes], list[T]]] = {}
+    by_part: dict[int, tuple[list[bytes], list[T]]] = {}
     for member, q, owned in placed:
         part = q & mask
         if part >= parts:
             part &= half
-        some = found.get(part)
+        some = by_part.get(part)
         if some is None:
-            found[part] = [member], [owned]
+            by_part[part] = [member], [owned]
         else:
             some[0].append(member)
             some[1].append(owned)
-    return found
+    return by_part
 
 
 def max_load(part_size: int) -> float:
     """Return how many members parts may average, so that none outgrows its size.
 
-    A part not yet split holds up to twice the average. Members fall to parts at random, so their
-    number has its square root as standard deviation; six of these are kept free.
+    A part that has not split holds up to twice the average. Members fall to parts at random, so the
+    standard deviation of their number is its square root; six of these are kept free.
     """
     return max(1.0, (sqrt(9 + part_size) - 3) ** 2 / 2)
 
@@ -924,7 +884,7 @@ def check_groups(owner: str, groups: int) -> None:
     """Check a number of groups.
 
     Raises:
-        InvalidArgumentError: it is no power of two, or too large.
+        InvalidArgumentError: it is not a power of two, or too large.
     """
     check_integer(owner, "groups", groups, 1, MOST_GROUPS)
     if groups & (groups - 1):
@@ -940,21 +900,21 @@ def state_keys(name: str, groups: int) -> list[str]:
 def remove_groups(component: str, name: str) -> Operation[int]:
     """Remove all groups of a structure, whatever their number; return how many keys there were.
 
-    Cost: an EXISTS for each of some 8,000 keys, 1,000 in an exchange; for each group that there is
-    an exchange for 1,000 parts.
+    Cost: an EXISTS for each of some 8,000 keys, 1,000 in an exchange; for each existing group an
+    exchange for 1,000 parts.
     """
     powers = (2**n for n in range(MOST_GROUPS.bit_length()))
     states = dict.fromkeys(key for groups in powers for key in state_keys(name, groups))
     removed = 0
-    for some in pages(states, KEYS_LOOKED_FOR):
-        found = yield [Command(component, k, ("EXISTS", k)) for k in some]
-        for state in (key for key, exists in zip(some, found, strict=True) if exists):
+    for some in pages(states, KEYS_PROBED):
+        replies = yield [Command(component, k, ("EXISTS", k)) for k in some]
+        for state in (key for key, exists in zip(some, replies, strict=True) if exists):
             gone, start = 1, 0
             while gone:  # parts are side by side, unless they are empty
-                keys = [f"{state}:{part}" for part in range(start, start + KEYS_LOOKED_FOR)]
+                keys = [f"{state}:{part}" for part in range(start, start + KEYS_PROBED)]
                 unlink = ("UNLINK", *keys)
                 [gone] = yield [Command(component, state, unlink, idempotent=True)]
-                removed, start = removed + gone, start + KEYS_LOOKED_FOR
+                removed, start = removed + gone, start + KEYS_PROBED
             beside = ("UNLINK", f"{state}:top", f"{state}:bottom", state)
             removed += sum((yield [Command(component, state, beside, idempotent=True)]))
     return removed
@@ -962,9 +922,9 @@ def remove_groups(component: str, name: str) -> Operation[int]:
 
 def tags(groups: int) -> tuple[int, ...]:
     """Return the tag of each group: numbers that CRC-32 spreads evenly."""
-    found: dict[int, int] = {}
+    by_group: dict[int, int] = {}
     numbers = count()
-    while len(found) < groups:
+    while len(by_group) < groups:
         number = next(numbers)
-        found.setdefault(crc32(b"%d" % number) % groups, number)
-    return tuple(found[group] for group in range(groups))
+        by_group.setdefault(crc32(b"%d" % number) % groups, number)
+    return tuple(by_group[group] for group in range(groups))

@@ -7,12 +7,12 @@
 
     field 370001  ──►  part 370001 // 128 = 2890, stored as 370001 % 128 = 81
 
-A part's key already says the quotient, so a member is stored as the remainder: 2 bytes of a
-listpack in parts of 128, where the whole number takes up to 11. Digits with leading zeros (``007``)
-go to the part of their number, but are stored unchanged, and so stay members of their own.
+A part's key contains the quotient, so a member is stored as the remainder: 2 bytes of a listpack in
+parts of 128, where the whole number takes up to 11. Digits with leading zeros (``007``) go to the
+part of their number, but are stored unchanged, and so stay members of their own.
 
-Members that are not numbers are passed to another layout. If that is a `FixedLayout`, the two share
-parts; a stored number shorter than ``part_size`` is always a remainder, which tells them apart.
+Another layout stores members that are not numbers. If that is a `FixedLayout`, the two share parts;
+a stored number shorter than ``part_size`` is always a remainder, which tells them apart.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from shardkit.operations.commands import Argument, Columns, Command, Reply
 from shardkit.operations.operation import Operation
-from shardkit.structures.base.parameters import Life, Metadata
+from shardkit.structures.base.parameters import ChangeScope, Metadata
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import send_to_parts
@@ -31,22 +31,11 @@ from shardkit.structures.layouts.fixed import FixedLayout
 
 PARTS_PER_RANGE = 64
 LONGEST_NUMBER = 4300  # digits; Python reads no longer ones
-_DIGITS = [b"%d" % n for n in range(1024)]  # of remainders: to make one takes four times as long
+_DIGITS = [b"%d" % n for n in range(1024)]  # remainders' digits: four times as fast as formatting
 
 
 class NumberedLayout(Layout):
-    """Parts by number; members that are not numbers are passed to another layout.
-
-    Args:
-        component: where they live.
-        name: the prefix of their keys.
-        part_size: how many numbers share a part.
-        rest: the layout of other members.
-
-    Attributes:
-        component, rest: as given.
-        registry: the ranges of parts that exist.
-    """
+    """Parts by number; the layout ``rest`` stores members that are not numbers."""
 
     def __init__(self, component: str, name: str, part_size: int, rest: Layout) -> None:
         self.component = component
@@ -63,7 +52,7 @@ class NumberedLayout(Layout):
         return self.rest.first_key
 
     def place(self, member: bytes) -> tuple[int, bytes] | None:
-        """Return a number's part and how it is stored there; None if it is not a number."""
+        """Return a number's part and its stored form; None if it is not a number."""
         if not member.isdigit() or len(member) > LONGEST_NUMBER:
             return None
         part, left = divmod(int(member), self._size)
@@ -150,7 +139,7 @@ class NumberedLayout(Layout):
             yield from self.rest.refresh()
 
     def refresh_numbers(self) -> Operation[None]:
-        """Read which parts of numbers are registered. Cost: one exchange."""
+        """Read the registered parts of numbers. Cost: one exchange."""
         parts = self.registry.parts((yield from self.registry.read()))
         if isinstance(self.rest, FixedLayout):
             self._parts = sorted({*parts, *range(self.rest.count)})
@@ -158,7 +147,7 @@ class NumberedLayout(Layout):
             self._parts = list(parts)
 
     def holds(self, part: int, stored: bytes) -> bool:
-        """Return whether a part is that of what is stored in it."""
+        """Return whether a stored member belongs to a part."""
         if self.place(self.member(part, stored)) == (part, stored):
             return True
         rest = self.rest
@@ -167,7 +156,7 @@ class NumberedLayout(Layout):
         return rest.holds(part, stored)
 
     def first_unregistered(self) -> list[int]:
-        """Return those of the first parts of numbers that are not registered."""
+        """Return the unregistered ones of the first parts of numbers."""
         count = self.rest.count if isinstance(self.rest, FixedLayout) else 0
         return [part for part in range(count, PARTS_PER_RANGE) if part not in self._parts]
 
@@ -188,20 +177,20 @@ class NumberedLayout(Layout):
         replies = yield Columns.each(self.component, name, keys, *args)
         return list(zip(chunk, replies, strict=True))
 
-    def send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
+    def send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
         """See `Layout.send_to_all`; the registry comes last."""
         assert self.meta is not None
         yield from self.refresh()
-        # The registry may have lost parts: none of the first ones is left behind.
+        # The registry may have lost parts: remove all of the first ones.
         parts = [*self._parts, *(self.first_unregistered() if name == "UNLINK" else ())]
         total = 0
         for start in range(0, len(parts), PARTS_AT_ONCE):
             keys = list(map(self.key, parts[start : start + PARTS_AT_ONCE]))
-            total += yield from send_to_parts(self.meta, life, name, keys, *args)
+            total += yield from send_to_parts(self.meta, generation, name, keys, *args)
         if not isinstance(self.rest, FixedLayout):
-            total += yield from self.rest.send_to_all(life, name, *args)
+            total += yield from self.rest.send_to_all(generation, name, *args)
         keys = [self.registry.key]
-        return total + (yield from send_to_parts(self.meta, life, name, keys, *args))
+        return total + (yield from send_to_parts(self.meta, generation, name, keys, *args))
 
     def verify(self, found: int) -> Operation[None]:
         """See `Layout.verify`: of members that are not numbers."""

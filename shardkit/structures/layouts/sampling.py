@@ -1,4 +1,4 @@
-"""Random members of a structure in parts, each as likely as any other."""
+"""Draw random members of a structure in parts, each with the same probability."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardkit.operations.operation import Operation
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.layouts.base import Layout
 
-# Has no state that forked processes would share.
+# It has no state that forked processes would share.
 _RANDOM = SystemRandom()
 
 
@@ -20,12 +20,8 @@ def random_members(
 ) -> Operation[list[tuple[int | None, Reply]]]:
     """Draw random members: choose parts by their sizes, then members within each.
 
-    Args:
-        layout: where the members live.
-        size: the command that returns the size of a part, such as SCARD.
-        command: the command that draws from one part, such as SRANDMEMBER.
-        number: how many distinct members, or if negative how many in independent draws.
-        args: further arguments of the command, behind the number.
+    ``size`` is the command for a part's size, such as SCARD; ``command`` draws from one part, such
+    as SRANDMEMBER. A negative ``number`` draws independently, so that members may repeat.
 
     Returns:
         Parts, as `Layout.read_parts`, with the reply of the command.
@@ -37,7 +33,7 @@ def random_members(
     yield from layout.refresh()
     for chunk in layout.chunks(PARTS_AT_ONCE):
         replies = yield from layout.read_parts(chunk, size)
-        if len(replies) == len(chunk):  # or parts split meanwhile, and will be drawn from whole
+        if len(replies) == len(chunk):  # else parts split in between: start again
             parts += chunk
             sizes += (members for _, members in replies)
         else:
@@ -55,8 +51,8 @@ def random_members(
     alike: defaultdict[tuple[int, type], list[Any]] = defaultdict(list)
     for n, count in times.items():
         alike[count, type(parts[n])].append(parts[n])
-    found: list[tuple[int | None, Reply]] = []
+    results: list[tuple[int | None, Reply]] = []
     for (count, _), chunk in alike.items():
         sign = -count if number < 0 else count
-        found += yield from layout.read_parts(chunk, command, sign, *args)
-    return found
+        results += yield from layout.read_parts(chunk, command, sign, *args)
+    return results

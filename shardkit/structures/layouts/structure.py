@@ -3,54 +3,45 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from shardkit.operations.commands import Argument, Key, To
+from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import Driver, Face, Operation, Stream, stream
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.lifetime import ExpirableStructure
-from shardkit.structures.base.parameters import Life
+from shardkit.structures.base.parameters import ChangeScope
 from shardkit.structures.base.writes import is_still
 from shardkit.structures.encodings.limits import FORMS, warn_if_not_compact
 from shardkit.structures.layouts.base import Chunk, Layout
 from shardkit.structures.layouts.check import check_layout, rebuild_layout, restore_index
 from shardkit.structures.layouts.growing import remove_groups
 
-# What servers call the keys of a form.
+# Servers' names for the types of the forms' keys.
 _TYPES = {"hash": "HASH", "zset": "ZSET", "set": "SET", "intset": "SET"}
 
 
 class StructureWithLayout(ExpirableStructure[Face]):
-    """A structure in parts whose members are located by a layout.
-
-    Attributes:
-        layout: where its members live.
-        _form: the servers' compact form of its parts; see `shardkit.structures.encodings.limits`.
-        _largest_part: how many members a part may have.
-    """
+    """A structure in parts whose members are located by a layout."""
 
     layout: Layout
-    _form: str
-    _largest_part: int
+    _form: str  # the servers' compact form of its parts; see `shardkit.structures.encodings.limits`
+    _largest_part: int  # the most members that a part may have
 
     def __init__(
         self, driver: Driver, component: str, name: str, parameters: Mapping[str, object]
     ) -> None:
         super().__init__(driver, component, name, parameters)
         self.layout.bind(self.meta)
-        self.meta.data_keys = self._data_keys
-
-    def _data_keys(self) -> Iterable[tuple[To, str]]:
-        return ((self.component, key) for key in self.layout.data_keys())
+        self.meta.data_keys = lambda: ((component, key) for key in self.layout.data_keys())
 
     @property
     def _other_keys(self) -> tuple[str, ...]:
-        """The keys that it has besides its parts and parameters."""
+        """Its keys besides the parts and the parameters."""
         return ()
 
     def _open(self, *, create: bool = False) -> Operation[None]:
-        """Check the parameters; warn, before the first write, of parts too large to be compact."""
+        """Check the parameters; before the first write, warn of parts too large to be compact."""
         if self.meta.is_checked(create=create):
             return
         yield from super()._open(create=create)
@@ -67,21 +58,21 @@ class StructureWithLayout(ExpirableStructure[Face]):
 
     @stream
     def check(self) -> Stream[Damage]:
-        """Read everything, and give out what is damaged; changes nothing.
+        """Read everything and yield what is damaged; change nothing.
 
-        Others may write meanwhile. See `shardkit.structures.base.check` for what is looked at.
+        Other clients may write in the meantime. See `shardkit.structures.base.check`.
 
         Raises:
             ParameterMismatchError: it exists with other parameters.
             ShardErrors: a shard failed.
 
-        Cost: three exchanges for 64 parts, or for each group of parts; what they hold is in memory.
+        Cost: three exchanges for 64 parts, or for each group of parts; their content is in memory.
         """
         yield from self._check()
 
     def _check(self) -> Stream[Damage]:
         yield (yield from self._check_parameters())
-        yield from check_layout(self.layout, _TYPES[self._form], self._look)
+        yield from check_layout(self.layout, _TYPES[self._form], self._validate_member)
 
     def _restore_index(self) -> Operation[None]:
         yield from restore_index(self.layout, _TYPES[self._form])
@@ -90,12 +81,12 @@ class StructureWithLayout(ExpirableStructure[Face]):
         return (yield from remove_groups(self.component, self.name))
 
     def _rebuild(self) -> Operation[None]:
-        """Put members where they belong, and write anew what is stored beside them."""
+        """Move members to their own parts, and write states and indexes again."""
         yield from self._restore_parameters()
         yield from rebuild_layout(self.layout, _TYPES[self._form], self._add_if_absent)
 
     @abstractmethod
-    def _look(self, member: bytes, value: Any) -> None:
+    def _validate_member(self, member: bytes, value: Any) -> None:
         """Raise DamagedDataError if a member or its value cannot be read."""
 
     @abstractmethod
@@ -105,13 +96,7 @@ class StructureWithLayout(ExpirableStructure[Face]):
     def _copy(
         self, command: str, key: Key, add: Callable[[list[bytes]], Operation[int]]
     ) -> Operation[int]:
-        """Copy a plain key, about 1,000 elements at a time; return how many were new.
-
-        Args:
-            command: what iterates over it, such as HSCAN.
-            key: the key.
-            add: adds a reply's elements, and returns how many were new.
-        """
+        """Copy a plain key, about 1,000 elements at a time; return how many were new."""
         new = 0
         cursor: bytes | int = 0
         while cursor != b"0":
@@ -124,10 +109,10 @@ class StructureWithLayout(ExpirableStructure[Face]):
         self.meta.checked = False
         self.layout.reset()
 
-    def _send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
-        total = yield from self.layout.send_to_all(life, name, *args)
-        for key in self._other_keys:  # they do not say which life they are of
-            [there] = yield [self._at(key, "EXISTS", key)]
-            if there and (yield from is_still(self.meta, life)):
+    def _send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
+        total = yield from self.layout.send_to_all(generation, name, *args)
+        for key in self._other_keys:  # they do not store their generation
+            [exists] = yield [self._at(key, "EXISTS", key)]
+            if exists and (yield from is_still(self.meta, generation)):
                 total += sum((yield [self._at(key, name, key, *args)]))
         return total

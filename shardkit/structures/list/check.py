@@ -1,14 +1,14 @@
-"""Checks and repairs a list: see `shardkit.structures.base.check`.
+"""Check and repair a list: see `shardkit.structures.base.check`.
 
-Where a list ends says how many values each of its parts has: those between the ends are full. So a
-part that was cut, lengthened or lost is noticed, and so are ends that were lost or changed, as long
-as parts are there. What a value was cannot be known.
+A list's ends determine how many values each part has: parts between the ends are full. So the check
+detects a part that was cut, lengthened or lost, and ends that were lost or changed, as long as
+there are parts. Lost values cannot be restored.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -31,14 +31,14 @@ from shardkit.structures.base.damage import damage
 from shardkit.structures.list.ends import MOST_PARTS
 from shardkit.structures.list.scripts import ListScripts
 
-# Parts that are looked for beyond one that does not exist.
-_LOOKED_FOR = 1000
+# Parts to search for beyond a missing one.
+_SEARCHED = 1000
 _ENDS = "rebuild() stores the ends as the parts have them"
 _MOVES = "rebuild() moves up what follows"
 
 
 def check_list(scripts: ListScripts, decode: Callable[[bytes], Any]) -> Stream[Damage]:
-    """Check the ends of a list and all its parts, which may change meanwhile."""
+    """Check the ends of a list and all its parts, which may change at the same time."""
     at: int | None = None
     if (yield from _suspect_ends(scripts)):
         yield (yield from confirmed(partial(_suspect_ends, scripts)))
@@ -48,16 +48,16 @@ def check_list(scripts: ListScripts, decode: Callable[[bytes], Any]) -> Stream[D
         at = ends.first if at is None else max(at, ends.first)
         if not ends.part_size or at > ends.last:
             return
-        found = yield from confirmed(partial(_check_parts, scripts, at, decode))
-        yield found
-        missing = sum(damage.found == "0 values" for damage in found)
+        page = yield from confirmed(partial(_check_parts, scripts, at, decode))
+        yield page
+        missing = sum(damage.found == "0 values" for damage in page)
         if missing == KEYS_CHECKED:  # the ends may say anything
             return
         at += KEYS_CHECKED
 
 
 def _suspect_ends(scripts: ListScripts) -> Operation[Suspicions]:
-    """Check the ends by the parts there; the script looks at them in one step."""
+    """Check the ends against the parts in one script."""
     return (yield from suspected(scripts.length(), _ENDS, "values of lost parts, lost already"))
 
 
@@ -68,14 +68,14 @@ def _check_parts(
     start = max(first, ends.first)
     parts = range(start, min(start + KEYS_CHECKED, ends.last + 1))
     keys = [f"{scripts.head[0]}{part}" for part in parts]
-    found = yield from read_or_note(
+    replies = yield from read_or_note(
         [Command(scripts.component, key, ("LRANGE", key, 0, -1)) for key in keys],
         notes,
         "rebuild() removes it",
         "what the key holds; what it held before is lost already",
     )
     sizes = {ends.last: ends.right, ends.first: ends.left}
-    for part, key, values in zip(parts, keys, found, strict=True):
+    for part, key, values in zip(parts, keys, replies, strict=True):
         if values is None:
             continue
         wanted = sizes.get(part, ends.part_size)
@@ -93,10 +93,10 @@ def _check_parts(
 
 
 def restore_ends(scripts: ListScripts) -> Operation[dict[int, int]]:
-    """Store the ends as the parts that exist have them; return how many values each part has.
+    """Store the ends as the existing parts have them; return how many values each part has.
 
-    Keys of another type are removed. Parts are looked for between the ends that are stored, and
-    outwards until 1,000 are missing; among all keys of the server, if these ends cannot be.
+    Keys of another type are removed. Parts are searched between the stored ends, and outwards until
+    1,000 are missing; among all keys of the server, if these ends are impossible.
     """
     to, key, prefix = scripts.component, scripts.keys[1], scripts.head[0]
     [reply] = yield Partial([Command(to, key, ("HMGET", key, "first", "last", "due"))])
@@ -104,27 +104,27 @@ def restore_ends(scripts: ListScripts) -> Operation[dict[int, int]]:
     start, stop = _number(first), _number(last)
     held: dict[int, int] = {}
 
-    def look(parts: Iterable[int]) -> Operation[bool]:
+    def read(parts: Iterable[int]) -> Operation[bool]:
         numbers, notes = list(parts), Suspicions()
         if not numbers:
             return False
         sizes = yield from lengths(to, "LIST", [f"{prefix}{part}" for part in numbers], notes)
         for note in notes:
             yield [Command(to, note.error.key, ("UNLINK", note.error.key), idempotent=True)]
-        there = {part: size for part, size in zip(numbers, sizes, strict=True) if size}
-        held.update(there)
-        return bool(there)
+        existing = {part: size for part, size in zip(numbers, sizes, strict=True) if size}
+        held.update(existing)
+        return bool(existing)
 
     [keys] = yield [Command(to, key, ("DBSIZE",))]
     if start is None or stop is None or not 0 <= stop - start < keys:
-        yield from _each_part(scripts, look)
+        yield from _each_part(scripts, read)
     else:
         for step, begin, least in ((1, start, stop), (-1, start - 1, start)):
             at = begin
-            while (yield from look(range(at, at + step * _LOOKED_FOR, step))) or (
+            while (yield from read(range(at, at + step * _SEARCHED, step))) or (
                 step * (at - least) < 0
             ):
-                at += step * _LOOKED_FOR
+                at += step * _SEARCHED
     lowest, highest = min(held, default=0), max(held, default=0)
     fields: list[Argument] = ["first", lowest, "last", highest, "part_size", scripts.part_size]
     fields += [
@@ -137,7 +137,7 @@ def restore_ends(scripts: ListScripts) -> Operation[dict[int, int]]:
     ]
     meta = scripts.meta
     if not meta.due and isinstance(due, bytes) and due.isdigit() and len(due) < 16:
-        meta.due = int(due)  # as the parts that are left expire then
+        meta.due = int(due)  # the remaining parts expire then
     if meta.due:
         fields += ["due", meta.due]
     signal = scripts.signal
@@ -159,35 +159,35 @@ def restore_ends(scripts: ListScripts) -> Operation[dict[int, int]]:
 
 
 def _each_part(
-    scripts: ListScripts, look: Callable[[Iterable[int]], Operation[bool]]
+    scripts: ListScripts, read: Callable[[Iterable[int]], Operation[bool]]
 ) -> Operation[None]:
     """Find the parts among all keys of the server."""
     key, prefix = scripts.keys[1], scripts.head[0]
     pattern, cursor = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "*", b"0"
     while True:
-        scan = ("SCAN", cursor, "MATCH", pattern, "COUNT", _LOOKED_FOR)
-        [[cursor, found]] = yield [Command(scripts.component, key, scan)]
-        numbers = (_number(name.removeprefix(prefix.encode())) for name in found)
-        yield from look(number for number in numbers if number is not None)
+        scan = ("SCAN", cursor, "MATCH", pattern, "COUNT", _SEARCHED)
+        [[cursor, names]] = yield [Command(scripts.component, key, scan)]
+        numbers = (_number(name.removeprefix(prefix.encode())) for name in names)
+        yield from read(number for number in numbers if number is not None)
         if int(cursor) == 0:
             return
 
 
 def _expiry(scripts: ListScripts, key: str) -> tuple[Argument, ...]:
-    """Return the command that lets a key expire when the list does."""
+    """Return the command that gives a key the list's expiry."""
     name, *args = scripts.meta.expiry
     return (name, key, *args)
 
 
 def _number(stored: bytes | None) -> int | None:
-    """Return the number of a part; None if it is none."""
+    """Return the number of a part; None if it is not valid."""
     if stored is None or len(stored) > 17 or not re.fullmatch(rb"0|-?[1-9][0-9]*", stored):
         return None
     return int(stored) if abs(int(stored)) < MOST_PARTS else None
 
 
 def rebuild_list(scripts: ListScripts) -> Operation[None]:
-    """End what was begun, if that can be read; store the ends anew; pack values after a gap."""
+    """Complete unfinished work if it can be read; store the ends again; pack values after a gap."""
     with suppress(DamagedDataError):
         yield from scripts.finish()
     held = yield from restore_ends(scripts)
@@ -207,19 +207,15 @@ def rebuild_list(scripts: ListScripts) -> Operation[None]:
         waiting += values
         while len(waiting) >= size or (part == last and waiting):
             some, waiting = waiting[:size], waiting[size:]
-            yield from _write_part(scripts, f"{prefix}{at}", some)
+            new = f"{prefix}{at}"
+            commands: list[Command] = [Command(to, new, ("DEL", new))]
+            commands += [Command(to, new, ("RPUSH", new, *each)) for each in pages(some, 1000)]
+            commands.append(Command(to, new, _expiry(scripts, new)))
+            yield [Transaction(to, new, tuple(commands))]
             at += 1
     right = len(some)
     left = right if at - 1 == begin else size
     fields = ("first", begin, "last", at - 1, "left", left, "right", right)
     yield [Command(to, key, ("HSET", key, *fields))]
-    for olds in pages(held, _LOOKED_FOR):
+    for olds in pages(held, _SEARCHED):
         yield [Command(to, f"{prefix}{n}", ("UNLINK", f"{prefix}{n}")) for n in olds]
-
-
-def _write_part(scripts: ListScripts, key: str, values: Sequence[bytes]) -> Operation[None]:
-    to = scripts.component
-    commands: list[Command] = [Command(to, key, ("DEL", key))]
-    commands += [Command(to, key, ("RPUSH", key, *some)) for some in pages(values, 1000)]
-    commands.append(Command(to, key, _expiry(scripts, key)))
-    yield [Transaction(to, key, tuple(commands))]

@@ -1,4 +1,4 @@
-"""Where a list in parts ends, which also says which part a value is in.
+"""The ends of a list in parts, which locate every value.
 
 ::
 
@@ -21,32 +21,21 @@ from shardkit.structures.base.damage import damage, stored_integer
 
 MOST_PARTS = 2**50
 FIELDS = ("first", "last", "left", "right", "part_size")
-UNFINISHED = b"0"  # the part size while somebody changes many parts
+UNFINISHED = b"0"  # the part size while a client changes many parts
 
 
 class Ends(NamedTuple):
-    """The ends of a list.
+    """The ends of a list."""
 
-    Attributes:
-        first, last: the numbers of the end parts; equal in a list of one part, or of none.
-        left, right: how many values they hold.
-        part_size: how many values a part takes; 0 if nothing was ever pushed.
-    """
-
-    first: int
+    first: int  # the number of the first part
     last: int
-    left: int
+    left: int  # how many values the first part holds
     right: int
-    part_size: int
+    part_size: int  # 0 if nothing was ever pushed
 
     @classmethod
     def parse(cls, component: str, key: str, reply: Sequence[bytes | None]) -> Ends:
         """Parse the reply to an HMGET of FIELDS.
-
-        Args:
-            component: where the list lives.
-            key: where its ends are stored.
-            reply: the reply.
 
         Raises:
             DamagedDataError: the numbers cannot be a list's.
@@ -71,7 +60,7 @@ class Ends(NamedTuple):
         return self.left + self.right + (self.last - self.first - 1) * self.part_size
 
     def find(self, index: int) -> tuple[int, int] | None:
-        """Return the part of an index, and the place in it; None if there is no such index."""
+        """Return the part of an index and the place in it; None if there is no such index."""
         if index < 0:
             index += self.length
         if not 0 <= index < self.length:

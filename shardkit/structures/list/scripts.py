@@ -1,11 +1,11 @@
-"""Runs the scripts of one list, and finds where it ends.
+"""Runs the scripts of one list, and tracks its ends.
 
-A script does nothing unless the list's stored parameters are those of the caller: if somebody
-deleted the list, and perhaps created it anew, they are checked again and the script is repeated.
+A script does nothing unless the list's stored parameters match the caller's. If another client
+deleted the list, and perhaps re-created it, the caller checks them and repeats the script.
 
-What changes many parts is done by several scripts, so that none holds the server for long. The
-first one stores in the list's ends what is left to do, and from then on every other script does
-nothing; whoever meets that helps to end it first::
+A change of many parts takes several scripts, so that none holds the server for long. The first one
+stores the remaining work in the list's ends, and from then on every other script does nothing. A
+client that meets unfinished work completes it first::
 
     client 1                      {jobs}:ends                              client 2
     lrem 0 "x" ─────────────────► part_size=0
@@ -16,8 +16,8 @@ nothing; whoever meets that helps to end it first::
                                   …
     finish ─────────────────────► part_size=1000          ◄─────────────── lpop
 
-So it is atomic for all who use the list, and no client that dies can leave it half done. The tasks
-are in ``lua/steps.lua``.
+So the change is atomic for all clients, and no client that dies leaves it half done. The tasks are
+in ``lua/steps.lua``.
 """
 
 from __future__ import annotations
@@ -41,32 +41,17 @@ from shardkit.structures.base.damage import stored_integer
 from shardkit.structures.base.parameters import Metadata, open_all
 from shardkit.structures.list.ends import FIELDS, UNFINISHED, Ends
 
-# How often an operation is tried while others keep deleting and creating the list.
+# How often an operation is tried while other clients keep deleting and creating the list.
 ATTEMPTS = 5
-# How many parts a script visits that does not look at their values, and the most that one visits
-# which does; the latter also has a most of values. Each is 2 to 8 ms of the server.
+# How many parts a script visits that does not read their values, and the most parts and values for
+# one that does. Each takes 2 to 8 ms of the server.
 PARTS_PER_STEP = 1000
 PARTS_PER_SEARCH = 500
 VALUES_PER_SEARCH = 20_000
 
 
 class ListScripts:
-    """The scripts of one list; shared by all its faces.
-
-    Args:
-        component: where the list lives.
-        name: what its keys begin with.
-        part_size: how many values a part takes.
-        meta: its parameters.
-
-    Attributes:
-        component, part_size, meta: as given.
-        signal: the key that waiting consumers block on.
-        keys: those of its parameters, its ends and its signal.
-        head: the arguments that every script begins with.
-        searched: how many parts one script visits that looks at their values.
-        visited: how many one visits that does not.
-    """
+    """The scripts of one list; shared by all its faces."""
 
     def __init__(self, component: str, name: str, part_size: int, meta: Metadata) -> None:
         self.meta = meta
@@ -77,13 +62,13 @@ class ListScripts:
         self.part_size = part_size
         self.searched = max(1, min(PARTS_PER_SEARCH, VALUES_PER_SEARCH // part_size))
         self.visited = PARTS_PER_STEP
-        self._ends: Ends | None = None  # as last seen
+        self._ends: Ends | None = None  # as last read
 
     def command(self, name: str, *args: Argument, idempotent: bool = False) -> Command:
         """Return the command that runs ``lua/<name>.lua``."""
         sent = (*self.head, *args)
-        found = script(f"structures/list/{name}")
-        return script_call(self.component, found, self.keys, sent, idempotent=idempotent)
+        lua = script(f"structures/list/{name}")
+        return script_call(self.component, lua, self.keys, sent, idempotent=idempotent)
 
     def run(
         self,
@@ -93,14 +78,7 @@ class ListScripts:
         idempotent: bool = False,
         undo: Callable[[Replies], Operation[Any]] | None = None,
     ) -> Operation[Any]:
-        """Run a script.
-
-        Args:
-            name: ``lua/<name>.lua``.
-            args: its arguments, after those of every script.
-            create: whether to create the list if it does not exist.
-            idempotent: whether it may be sent twice.
-            undo: undoes it if the calling task is cancelled.
+        """Run a script; ``undo`` undoes it if the calling task is cancelled.
 
         Raises:
             ParameterMismatchError: the list exists with other parameters.
@@ -119,14 +97,14 @@ class ListScripts:
         raise self.unstable()
 
     def run_to_end(self, name: str, *args: Argument, idempotent: bool = False) -> Operation[Any]:
-        """Run a script whose reply ends with whether more is left to do; do that too."""
+        """Run a script whose reply ends with whether work remains; do that too."""
         *reply, more = yield from self.run(name, *args, idempotent=idempotent)
         if more:
             yield from self.finish()
         return reply[0]
 
     def remove(self, count: int, value: bytes) -> Operation[int]:
-        """Remove a value; return how many times: as the script says that ends it."""
+        """Remove a value; return how many times, as the last script reports."""
         result = f"{self.head[0]}removed:{secrets.token_hex(8)}"
         removed, more = yield from self.run("remove", count, value, self.searched, result)
         if not more:
@@ -145,7 +123,7 @@ class ListScripts:
         return stored_integer(self.component, result, "what was removed", stored, 0)
 
     def finish(self) -> Operation[bool]:
-        """End what somebody has begun; return whether there was anything. One exchange a step."""
+        """Complete unfinished work; return whether there was any. One exchange a step."""
         finishing = self.command("finish", self.searched, self.visited, idempotent=True)
         steps = 0
         while True:
@@ -159,7 +137,7 @@ class ListScripts:
         return (yield from self.run(name, *args, idempotent=True))
 
     def ends(self) -> Operation[Ends]:
-        """Return where the list ends now. Cost: one exchange."""
+        """Return the current ends. Cost: one exchange."""
         for _ in range(ATTEMPTS):
             yield from open_all([self.meta])
             [reply] = yield [self._ends_query]
@@ -167,19 +145,19 @@ class ListScripts:
             if ends is not None:
                 return ends
             yield from self.finish()
-        yield from self.length()  # says it if the stored part size is damaged
+        yield from self.length()  # raises if the stored part size is damaged
         raise self.unstable()
 
     def length(self) -> Operation[int]:
-        """Return how many values there are, once the ends are known to hold. Cost: one exchange."""
+        """Return the number of values, after a check of the ends. Cost: one exchange."""
         length, *_ = yield from self.read("at", 2**53 - 1)
         return int(length)
 
     def value_at(self, index: int) -> Operation[bytes | None]:
         """Return the value at an index.
 
-        It is read from where it would be if the ends had not changed since they were last seen, in
-        a transaction that also reads the ends: for the server a fraction of the work of a script.
+        It is read from its place according to the ends last read, in a transaction that also reads
+        the ends: a fraction of a script's work for the server.
         """
         ends = self._ends
         if ends is None or ends.find(index) is None:
@@ -205,14 +183,14 @@ class ListScripts:
                 if moved or held == [ends.left, ends.right]:
                     return value  # type: ignore[no-any-return]
                 break
-        _, *found = yield from self.read("at", index)
-        return found[0] if found else None
+        _, *values = yield from self.read("at", index)
+        return values[0] if values else None
 
     def unstable(self) -> ParameterMismatchError:
-        """Return the error for a list that others keep deleting and creating."""
+        """Return the error for a list that other clients keep deleting and creating."""
         return ParameterMismatchError(
-            f"{self.meta.key}: it is being deleted and created over and over",
-            "find out who else uses the list",
+            f"{self.meta.key}: other clients keep deleting and creating it",
+            "find the other clients",
         )
 
     @property
@@ -221,7 +199,7 @@ class ListScripts:
         return Command(self.component, key, ("HMGET", key, *FIELDS, "values"))
 
     def _update_ends(self, reply: Sequence[bytes | None]) -> Ends | None:
-        """Remember where the list ends; None if it has other parameters, or is being changed."""
+        """Store the ends; None if the list has other parameters, or is being changed."""
         *numbers, values = reply
         if numbers[-1] == UNFINISHED:
             return None

@@ -19,14 +19,14 @@ say which exist.
 
 It saves no memory: a server packs a plain LIST as densely. One million values of 7 characters take
 9.1 bytes each plain; in parts of 1,000 they take 9.5 on Redis 7.0 and 9.3 on Valkey 9.1, in parts
-of 128 11.5 and 9.7. It is for keys that stay small however long the list grows: to read from the
-middle, to move one by one, to inspect.
+of 128 11.5 and 9.7. Its keys stay small however long the list grows: it is for reading from the
+middle, moving keys one by one, and inspection.
 
 Waiting. ``blpop`` tries to pop; if the list is empty, it blocks on the signal and tries again. A
 push onto an empty list puts a token there. The consumer that receives it pops, and puts the token
 back for the next one if values are left; a pop that leaves none removes it. So there is at most one
-token, and while the list has values, either it is there or somebody is about to pop. Tokens are
-never among the values::
+token, and while the list has values, either there is a token or a consumer is about to pop. Tokens
+are never among the values::
 
     producer             {jobs}:signal         consumer 1                  consumer 2
                                                (blocks)                    (blocks)
@@ -34,9 +34,9 @@ never among the values::
                          1 ◄────────────────── lpop: a; b and c are left
                          ────────────────────────────────────────────────► (wakes) lpop: b …
 
-A consumer that dies between its token and its pop takes the token with it. So nobody blocks for
-longer than a second without trying, and whoever then finds a value passes a token on: the others
-are delayed by a second at most (`shardkit.structures.list.waiting`).
+The token is lost if a consumer dies between its token and its pop. So no consumer blocks for longer
+than a second without trying, and one that then pops a value passes a token on: the others are
+delayed by a second at most (`shardkit.structures.list.waiting`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from shardkit.structures.base.check import Damage
 from shardkit.structures.base.damage import stored_integer
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.members import M
-from shardkit.structures.base.parameters import Life, open_all
+from shardkit.structures.base.parameters import ChangeScope, open_all
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.list.check import check_list, rebuild_list, restore_ends
 from shardkit.structures.list.scripts import ATTEMPTS, ListScripts
@@ -79,30 +79,30 @@ VALUES_AT_ONCE = 10_000
 VALUES_PER_PAGE = 1000
 MOST_INDEX = 2**53 - 1  # Lua's integers
 
-# What pops and pushes at each side.
+# The commands that pop and push at each side.
 SIDES = {"LEFT": ("LPOP", "LPUSH"), "RIGHT": ("RPOP", "RPUSH")}
 
 
 class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     """A LIST in parts, on one server. Made by ``kit.list``.
 
-    Methods with redis-py's names take its arguments and return what it returns, without the key.
-    Indexes count from 0 on the left, from -1 on the right. Values pushed to a list that expires
-    expire with it. What changes many parts takes several exchanges, atomically: others who use the
-    list meanwhile end it first (`shardkit.structures.list.scripts`). `delete`, `expire` and the
-    like take one exchange for 1,000 parts.
+    Methods with redis-py's names have its arguments and results, without the key. Indexes count
+    from 0 on the left, from -1 on the right. Values pushed to a list that expires expire with it.
+    A change of many parts takes several exchanges and is atomic: other clients complete it before
+    they use the list (`shardkit.structures.list.scripts`). `delete`, `expire` and similar methods
+    take one exchange for 1,000 parts.
 
     Args:
         driver: runs its operations.
         component: where it lives: on the shard of its name.
         name: its name. Its keys begin with it if it has a ``{tag}``, else with ``{name}``.
-        part_size: how many values a part takes, 1 to 10,000.
+        part_size: how many values a part holds, 1 to 10,000.
         values: int, str or bytes: the type in which its values are returned.
         clock: tells the time during waits.
 
     Attributes:
-        name: what its keys begin with.
-        part_size: as given.
+        name: the prefix of its keys.
+        part_size: how many values a part holds.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -192,9 +192,9 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def lpop(self, count: int | None = None) -> Operation[Any]:
         """Remove and return the first value, or the first values.
 
-        If the calling task is cancelled meanwhile, what was popped for it is put back. If the
-        connection breaks, or the process dies, after the server has popped, the values are lost, as
-        with a plain LPOP: where that must not happen, use `lmove`.
+        If the calling task is cancelled, the popped values are put back. If the connection breaks,
+        or the process dies, after the server has popped, the values are lost, as with a plain LPOP:
+        to prevent that, use `lmove`.
 
         Args:
             count: how many at most, 0 to 10,000: then a list is returned, popped atomically.
@@ -248,7 +248,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     ) -> Operation[M | None]:
         """Pop a value and push it onto another list, atomically.
 
-        So it is always in one of the two, whatever fails: a list of work in progress.
+        The value is always in one of the two, whatever fails: use it for work in progress.
 
         Args:
             destination: a list on the same server: with the same tag, ``{jobs}:todo`` and
@@ -315,13 +315,13 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         """
         self._check_index("start", start)
         self._check_index("end", end)
-        found = yield from self._scripts.read("range", start, end, VALUES_AT_ONCE)
-        if isinstance(found, int):
+        values = yield from self._scripts.read("range", start, end, VALUES_AT_ONCE)
+        if isinstance(values, int):
             raise InvalidArgumentError(
-                f"{self.name}: lrange({start}, {end}) would return {found:,} values",
+                f"{self.name}: lrange({start}, {end}) would return {values:,} values",
                 f"read at most {VALUES_AT_ONCE:,} at a time, or iterate over items()",
             )
-        return [value for part in found for value in self._page(part)]
+        return [value for part in values for value in self._page(part)]
 
     @operation
     def lpos(
@@ -363,17 +363,17 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         compared = maxlen or 0
         check_integer(self.name, "maxlen", compared, 0, MOST_INDEX)
         sent = self._values.encode(value)
-        found = yield from self._search(sent, first, wanted, compared)
+        indexes = yield from self._search(sent, first, wanted, compared)
         if count is not None:
-            return found
-        return found[0] if found else None
+            return indexes
+        return indexes[0] if indexes else None
 
     @stream
     def items(self, *, reverse: bool = False) -> Stream[M]:
         """Iterate over the values, from the left or (reverse) from the right, part by part.
 
-        Others may push and pop at both ends meanwhile. A value that stays in the list comes once,
-        in its place; one that is pushed or popped meanwhile comes once or not at all. It ends with
+        Others may push and pop at both ends in the meantime. A value that stays in the list comes
+        once, in its place; one pushed or popped in between comes once or not at all. It ends with
         the parts that existed when it began. `linsert` and `lrem` shift values: one per part may
         then come twice or not at all.
 
@@ -404,8 +404,8 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         Cost: one exchange, O(part_size).
         """
         self._check_index("index", index)
-        length, *found = yield from self._scripts.run("at", index, self._values.encode(value))
-        if not found:
+        length, *replaced = yield from self._scripts.run("at", index, self._values.encode(value))
+        if not replaced:
             raise InvalidArgumentError(
                 f"{self.name}: there is no index {index} to set", f"it has {length:,} values"
             )
@@ -480,9 +480,9 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
     @stream
     def check(self) -> Stream[Damage]:
-        """Give out what is damaged; changes nothing.
+        """Yield what is damaged; change nothing.
 
-        The ends are looked at, how many values each part has, and whether each value can be read.
+        It checks the ends, each part's number of values, and that each value can be read.
 
         Raises:
             ParameterMismatchError: the list exists with other parameters.
@@ -495,12 +495,12 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
     @operation
     def rebuild(self) -> Operation[int]:
-        """Repair what `check` finds and can be repaired; return the length.
+        """Repair the damage that `check` finds, where possible; return the length.
 
         The ends are stored as the parts have them. Where a part was cut or lost, the values after
-        it move up. A key of another type is removed. Do not use the list meanwhile.
+        it move up. A key of another type is removed. Do not use the list at the same time.
 
-        Cost: an exchange for 1,000 parts, or for 1,000 keys of the server if the ends cannot be;
+        Cost: an exchange for 1,000 parts, or for 1,000 keys of the server if the ends are invalid;
         two for each part, if values move.
         """
         yield from self._restore_parameters()
@@ -512,13 +512,13 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
     def _remove_all(self, lost: bool = False) -> Operation[int]:
         """Remove all keys; return 1 if there were any, else 0."""
-        removed = yield from self._send_to_all(self.meta.present_life, "UNLINK")
+        removed = yield from self._send_to_all(self.meta.present_generation, "UNLINK")
         self._reset()
         return removed
 
     def _set_due(self, command: str, *args: Argument) -> Operation[bool]:
         """Change when all keys expire; return whether."""
-        return (yield from self._send_to_all(self.meta.present_life, command, *args)) > 0
+        return (yield from self._send_to_all(self.meta.present_generation, command, *args)) > 0
 
     def _begun_expiry(self) -> Command:
         ends = self._scripts.keys[1]
@@ -527,13 +527,13 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def _due_of(self, reply: Reply) -> int | None:
         if reply is None:
             return None
-        words = reply.decode(errors="replace").split()  # as ``lua/steps.lua`` has them
+        words = reply.decode(errors="replace").split()  # see ``lua/steps.lua``
         if len(words) < 5 or words[1] != "expire":
             return None
         return int(stored_integer(self.component, self._scripts.keys[1], "due", words[4]))
 
-    def _send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
-        """Send a command for every key; all of them expire at one moment, also parts made later."""
+    def _send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
+        """Send a command for every key; all expire together, even parts made later."""
         visited, again = self._scripts.visited, name != "UNLINK"
         return int(
             (yield from self._scripts.run_to_end("all", visited, name, *args, idempotent=again))
@@ -609,7 +609,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         """Return the indexes of a value; see `lpos`.
 
         Places are counted from where part 1 begins, which pushes and pops do not move as long as
-        there are two parts. A list that has shrunk to one is searched anew, in one step.
+        there are two parts. A list that has shrunk to one is searched again, in one step.
         """
         begin = rank, compared, "", ""
         next_rank, left, at, to = begin
@@ -672,7 +672,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
 
 def tagged(name: str) -> str:
-    """Return what the keys of a list begin with: its name, made a hash tag if it has none.
+    """Return the prefix of a list's keys: its name, made a hash tag if it has none.
 
     Raises:
         InvalidArgumentError: it is not a name, or cannot be a tag.

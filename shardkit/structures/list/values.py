@@ -1,4 +1,4 @@
-"""Values of a list: how they are sent, and how they are returned: text, bytes or integers."""
+"""Encode and decode values of a list: text, bytes or integers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,7 @@ _DECODERS: dict[type, Callable[[bytes], Any]] = {int: int, str: bytes.decode, by
 
 
 class Values(Generic[M]):
-    """Encodes and decodes the values of one list.
-
-    Args:
-        kind: int, str or bytes.
-        name: the list's name, for messages.
-
-    Attributes:
-        decode: converts a value from a reply.
-    """
+    """Encodes and decodes the values of one list."""
 
     decode: Callable[[bytes], M]
 

@@ -1,8 +1,8 @@
-"""Blocking reads of a list: waits for the list's signal and tries again, until a timeout.
+"""Blocking reads of a list: wait for the list's signal and try again, until a timeout.
 
 A waiting consumer blocks on a list of tokens, not on the values: see `list.sharded_list`. It blocks
-for at most a second at a time, so that a token lost with another consumer delays it by a second at
-most. A block that timed out counts in full, so a clock that is set back does not extend a timeout.
+for at most a second at a time, so a token lost with another consumer delays it by at most a second.
+A block that timed out counts in full, so a clock that is set back does not extend a timeout.
 """
 
 from __future__ import annotations
@@ -25,14 +25,7 @@ T = TypeVar("T")
 
 
 class SignalWaiter:
-    """Waits for the signal of a list.
-
-    Args:
-        component: where the list lives.
-        name: the list's name, for messages and for the clock.
-        signal: the key of its signal.
-        clock: tells the server's time.
-    """
+    """Waits for the signal of a list."""
 
     def __init__(self, component: str, name: str, signal: str, clock: ServerClock) -> None:
         self._component = component
@@ -44,10 +37,6 @@ class SignalWaiter:
         self, attempt: Callable[[], Operation[list[T]]], timeout: float | None
     ) -> Operation[list[T]]:
         """Make attempts until one returns something or the timeout has passed.
-
-        Args:
-            attempt: returns what it took, or an empty list.
-            timeout: in seconds; 0 or None to wait for ever.
 
         Raises:
             InvalidArgumentError: the timeout is not such a number.
@@ -80,6 +69,6 @@ class SignalWaiter:
             or not 0 <= timeout <= LONGEST_TIMEOUT
         ):
             raise InvalidArgumentError(
-                f"{self._name}: timeout={shown(timeout)}", "give seconds, or 0 to wait for ever"
+                f"{self._name}: timeout={shown(timeout)}", "give seconds, or 0 to wait forever"
             )
         return float(timeout) or math.inf

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from shardkit.operations.commands import Argument
 
-# Records with at most so many bytes between them are read together: that costs less than a command.
+# Records with at most this many bytes between them are read together: cheaper than a command.
 MAX_GAP = 64
 # The widest unsigned integer of BITFIELD; anything wider is split.
 MAX_BITFIELD_BITS = 63
@@ -29,42 +29,26 @@ PartCommands: TypeAlias = dict[int, list[tuple[Argument, ...]]]
 
 
 class ReadRange(NamedTuple):
-    """Bytes of a part that are read together.
-
-    Attributes:
-        part: the part.
-        first, last: the first and the last byte, both included, as GETRANGE takes them.
-        ids: the ids of the wanted records in it.
-    """
+    """Bytes of a part that are read together."""
 
     part: int
-    first: int
-    last: int
-    ids: Sequence[int]
+    first: int  # the first byte
+    last: int  # the last byte, included, as GETRANGE has it
+    ids: Sequence[int]  # of the wanted records in it
 
 
 class RecordLayout:
-    """Where records are.
-
-    Args:
-        bits: how many bits a record takes: 1, 2, 4 or a multiple of 8.
-        part_size: how many records a part has.
-
-    Attributes:
-        size: how many bytes a record takes; 1 if it is narrower.
-        mask: as many ones as a record has bits.
-        part_bytes: how many bytes a part has.
-    """
+    """Where records of 1, 2, 4 or a multiple of 8 bits are in parts."""
 
     def __init__(self, bits: int, part_size: int) -> None:
         self.bits = bits
         self.part_size = part_size
         self.part_bytes = bits * part_size // 8
-        self.size = max(1, bits // 8)
+        self.size = max(1, bits // 8)  # bytes of a record
         self.mask = (1 << bits) - 1
 
     def read_ranges(self, ids: Iterable[int]) -> list[ReadRange]:
-        """Return what to read for some ids, in order; ids may come twice."""
+        """Return the ranges to read for some ids, in order; ids may repeat."""
         ranges: list[ReadRange] = []
         size, bits, part_size = self.size, self.bits, self.part_size
         part = first = last = -1
@@ -126,10 +110,8 @@ class RecordLayout:
     ) -> PartCommands:
         """Return the commands that write records, by part, without their keys.
 
-        Args:
-            records: whole records by id.
-            fields: of other ids, some bits: the first (counted from the record's), how many, and
-                their new value.
+        ``fields`` has bits of other records: the first, counted from the record's, how many, the
+        value.
         """
         commands: PartCommands = {}
         alone: dict[int, list[Argument]] = defaultdict(list)
@@ -168,7 +150,7 @@ def bitfields(args: Sequence[Argument], *first: Argument) -> Iterator[tuple[Argu
 
 
 def set_bits(offset: int, bits: int, code: int) -> list[Argument]:
-    """Return the arguments of BITFIELD that set so many bits."""
+    """Return the arguments of BITFIELD that set some bits."""
     args: list[Argument] = []
     while bits > MAX_BITFIELD_BITS:
         bits -= SPLIT_BITS

@@ -43,13 +43,6 @@ class RecordGroup:
 class Aggregator:
     """Groups of records, counted and added up.
 
-    Args:
-        owner: the structure's name, for messages.
-        record_format: the records' format.
-        layout: where records are in a block.
-        by: names of the fields whose values make a group.
-        totals: names of the fields that are added up.
-
     Raises:
         InvalidArgumentError: there is no such field, or it cannot be grouped by or added up.
     """

@@ -1,4 +1,4 @@
-"""The types of a packed record's fields: each encodes a value as so many bits and decodes it.
+"""The types of a packed record's fields: each encodes a value in a fixed number of bits.
 
 =========== ==================================== ========================================
 spec        a value is                           zeros are
@@ -10,13 +10,13 @@ spec        a value is                           zeros are
 ``f16``     a number of that precision           0.0
 ``f32``
 ``f64``
-``bytes3``  exactly so many bytes                zero bytes
+``bytes3``  exactly three bytes                  zero bytes
 ``lat16``   degrees, -90 to 90; or None          None
 ``lon16``   degrees, -180 to 180; or None        None
 `Choice`    one of some names; or None           None
 =========== ==================================== ========================================
 
-The widths and the bit order are those of the servers' BITFIELD: the first bit is the most
+Widths and bit order match the servers' BITFIELD: the first bit is the most
 significant of the first byte, integers are big-endian, negative ones in two's complement.
 
 Degrees are stored as the number of a cell, and come back as its middle. A cell of ``lat16`` and
@@ -49,7 +49,7 @@ class FieldType(ABC):
     Args:
         spec: how it is written in a declaration, and stored beside the data.
         bits: how many bits it takes.
-        expects: what a value has to be, for messages.
+        expects: a description of valid values, for messages.
 
     Attributes:
         signed: whether its bits are an integer in two's complement.
@@ -78,7 +78,7 @@ class FieldType(ABC):
 
     @abstractmethod
     def decode(self, code: int) -> Any:
-        """Return the value of so many bits."""
+        """Return the value that bits encode."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.spec!r})"
@@ -256,11 +256,6 @@ class Choice(FieldType):
 
 def field_type(owner: str, field: str, spec: str | FieldType) -> FieldType:
     """Return the type that a field is declared with.
-
-    Args:
-        owner: the structure's name, for messages.
-        field: the field's name.
-        spec: as in the table of this module; or a type, such as a `Choice`.
 
     Raises:
         InvalidArgumentError: there is no such type.

@@ -18,7 +18,7 @@ before. Codes of a newer version than this program's come back as unknown.
 Ten million users in random order take 2.04 bytes each, on Redis 7.0 and on Valkey 9.1; as one key
 each 103 and 58, as one hash 57 and 44.
 
-The layout is that of Redis in Action (9.3), with smaller parts unless ``part_size=2**20`` is given,
+The layout is from Redis in Action (9.3), with smaller parts unless ``part_size=2**20`` is given,
 and without its ZSET of the highest id. This is a preset of `shardkit.structures.PackedRecords`.
 """
 
@@ -67,13 +67,7 @@ class LocationCounts(NamedTuple):
 
 
 class LocationCodes(NamedTuple):
-    """The codes, in order.
-
-    Attributes:
-        version: how many versions they are made of.
-        countries: codes of countries.
-        regions: codes of regions by country.
-    """
+    """The codes, in order."""
 
     version: int
     countries: tuple[str, ...]
@@ -98,10 +92,6 @@ def location_codes() -> LocationCodes:
 @lru_cache(maxsize=4096)
 def encode(country: str | None, region: str | None = None) -> bytes:
     """Return a location as two bytes.
-
-    Args:
-        country: its code, three capital letters. One that is not in the table is unknown.
-        region: its code. One that is not in its country's table is unknown.
 
     Raises:
         InvalidArgumentError: a code is malformed, or there is a region without a country.
@@ -156,9 +146,9 @@ class Locations(Structure[Face]):
 
     Attributes:
         records: the packed records, with fields ``country`` and ``region``.
-        regions: as given.
+        regions: the argument.
 
-    Ids, costs and errors are those of `shardkit.structures.PackedRecords`.
+    Ids, costs and errors: see `shardkit.structures.PackedRecords`.
     """
 
     def __init__(
@@ -199,7 +189,7 @@ class Locations(Structure[Face]):
         """Write where users are, 10,000 an exchange.
 
         Args:
-            locations: country and region by id; or pairs of an id and both, also a generator.
+            locations: country and region by id; or any iterable of pairs of an id and both.
 
         Raises:
             InvalidArgumentError: an id or a code is invalid; nothing of its 10,000 was written
@@ -228,11 +218,11 @@ class Locations(Structure[Face]):
     @operation
     def get_many(self, ids: Iterable[int]) -> Operation[dict[int, Location]]:
         """Return where users are, by id. Cost: one exchange for 1,000."""
-        found: dict[int, Location] = {}
+        locations: dict[int, Location] = {}
         for page in pages(ids, IDS_AT_ONCE):
             codes = yield from self.records.store.read(page)
-            found |= {user_id: self._decode(codes[user_id]) for user_id in page}
-        return found
+            locations |= {user_id: self._decode(codes[user_id]) for user_id in page}
+        return locations
 
     @operation
     def remove(self, *ids: int) -> Operation[int]:
@@ -247,7 +237,7 @@ class Locations(Structure[Face]):
         """Count users by country and region, those that are known.
 
         Args:
-            ids: these users only, also a generator; one that comes twice counts twice. By default
+            ids: these users only, any iterable; an id that repeats counts again. By default
                 everybody.
 
         Cost: as `shardkit.structures.PackedRecords.aggregate`.

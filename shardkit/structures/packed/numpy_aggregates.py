@@ -28,12 +28,7 @@ Array = NDArray[Any]
 
 
 class FieldSums:
-    """The totals of one field in many groups.
-
-    Args:
-        field: the field.
-        size: how many groups there are.
-    """
+    """The totals of one field in many groups."""
 
     def __init__(self, field: PackedField, size: int) -> None:
         floats = not field.type.is_integer
@@ -102,11 +97,11 @@ class ArrayAggregator(Aggregator):
             for field, sums in zip(self.summed, self._sums, strict=True):
                 sums.add(groups, _values(records, field))
             return
-        found, groups, counts = np.unique(keys, return_inverse=True, return_counts=True)
-        block = [FieldSums(field, len(found)) for field in self.summed]
+        unique, groups, counts = np.unique(keys, return_inverse=True, return_counts=True)
+        block = [FieldSums(field, len(unique)) for field in self.summed]
         for field, sums in zip(self.summed, block, strict=True):
             sums.add(groups, _values(records, field))
-        for group, (key, count) in enumerate(zip(found.tolist(), counts.tolist(), strict=True)):
+        for group, (key, count) in enumerate(zip(unique.tolist(), counts.tolist(), strict=True)):
             if key or not self._key_is_record:
                 self._merge(key, count, [sums.totals(group) for sums in block])
 

@@ -33,31 +33,21 @@ from shardkit.structures.base.check import (
     suspected,
 )
 from shardkit.structures.base.damage import damage
-from shardkit.structures.base.parameters import Life, Metadata, open_all
+from shardkit.structures.base.parameters import ChangeScope, Metadata, open_all
 from shardkit.structures.base.part_registry import HIGHEST, PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import PartReply, send_to_parts, settled_writes
 from shardkit.structures.packed.addressing import PartCommands, ReadRange, RecordLayout
 
 IDS_AT_ONCE = 1000
-_FIRST_PARTS = 1024  # that are looked for where they are not registered
+_FIRST_PARTS = 1024  # searched even if they are not registered
 BLOCK_BYTES = 2**18  # at most, of one GETRANGE
 
 T = TypeVar("T")
 
 
 class PartStore:
-    """The parts of one structure, shared by all its faces.
-
-    Args:
-        component: where its keys live.
-        name: the prefix of its keys.
-        layout: where records are in the parts.
-        meta: its parameters.
-
-    Attributes:
-        registry: which parts exist.
-    """
+    """The parts of one structure, shared by all its faces."""
 
     def __init__(self, component: str, name: str, layout: RecordLayout, meta: Metadata) -> None:
         self.component = component
@@ -141,12 +131,6 @@ class PartStore:
     ) -> Operation[dict[int, list[Any]]]:
         """Write to some parts, each in one step; return the replies by part.
 
-        Args:
-            parts: the commands, see `RecordLayout.write_commands`.
-            create: whether to create parts that do not exist, else they are left alone.
-            replies: whether to return what the commands reply.
-            idempotent: whether the commands may be sent again.
-
         Cost: one exchange; one more before parts that this process did not see registered, and two
         after parts were created.
         """
@@ -172,8 +156,9 @@ class PartStore:
             ]
 
         registry = self.registry if create else None
-        found = yield from settled_writes(self.meta, dict(enumerate(keys)), send, registry, numbers)
-        return {numbers[keys[at]]: reply for at, reply in found.items()}
+        by_write = dict(enumerate(keys))
+        results = yield from settled_writes(self.meta, by_write, send, registry, numbers)
+        return {numbers[keys[at]]: reply for at, reply in results.items()}
 
     def parts(self) -> Operation[list[int]]:
         """Return the parts that exist, in order. Cost: one exchange."""
@@ -181,7 +166,7 @@ class PartStore:
         return (yield from self.registry.read())
 
     def blocks(self, most_bytes: int) -> Operation[list[list[ReadRange]]]:
-        """Return all blocks, in order, in lists of so many bytes to read at once.
+        """Return all blocks, in order, in lists of limited size that are read at once.
 
         No block cuts a record. Cost: one exchange.
         """
@@ -194,7 +179,7 @@ class PartStore:
         )
         return list(pages(ranges, max(1, most_bytes // min(step, layout.part_bytes))))
 
-    def send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
+    def send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
         """Send a command to every part, then to the registry; return the sum."""
         parts = yield from self.parts()
         if name == "UNLINK":  # the registry may have lost parts: none of the first is left behind
@@ -202,7 +187,7 @@ class PartStore:
         keys = [*map(self.part_key, parts), self.registry.key]
         total = 0
         for some in pages(keys, PARTS_AT_ONCE):
-            total += yield from send_to_parts(self.meta, life, name, some, *args)
+            total += yield from send_to_parts(self.meta, generation, name, some, *args)
         return total
 
     def check(self) -> Stream[Damage]:
@@ -215,7 +200,7 @@ class PartStore:
             yield (yield from confirmed(partial(self._check_lengths, some)))
 
     def _registered(self) -> Operation[Suspicions]:
-        repair = "rebuild() removes what is no part, and registers the first that exist"
+        repair = "rebuild() removes invalid parts, and registers the first that exist"
         return (yield from suspected(self.registry.read(), repair))
 
     def _check_first(self) -> Operation[Suspicions]:
@@ -229,10 +214,10 @@ class PartStore:
     def _check_lengths(self, parts: Sequence[int]) -> Operation[Suspicions]:
         notes: Suspicions = []
         keys, full = list(map(self.part_key, parts)), self.layout.part_bytes
-        found = yield from lengths(
+        stored_lengths = yield from lengths(
             self.component, "STRING", keys, notes, "rebuild() removes it", "what the key holds"
         )
-        for key, length in zip(keys, found, strict=True):
+        for key, length in zip(keys, stored_lengths, strict=True):
             if length not in (None, 0, full):
                 error = damage(self.component, key, f"{length} bytes", f"{full} bytes")
                 loses = "records beyond the cut, lost already"
@@ -242,7 +227,7 @@ class PartStore:
         return notes
 
     def restore_registry(self) -> Operation[None]:
-        """Register the first parts that exist; remove what is no part."""
+        """Register the first existing parts; remove invalid ones."""
         yield from self.registry.repair()
         parts = yield from self._first_unregistered()
         keys = list(map(self.part_key, parts))
@@ -253,14 +238,14 @@ class PartStore:
         parts, full = (yield from self.registry.read()), self.layout.part_bytes
         for some in pages(parts, PARTS_AT_ONCE):
             keys, notes = list(map(self.part_key, some)), Suspicions()
-            found = yield from lengths(self.component, "STRING", keys, notes)
+            stored_lengths = yield from lengths(self.component, "STRING", keys, notes)
             yield [
                 Command(self.component, key, ("UNLINK", key), idempotent=True)
                 for key in (note.error.key for note in notes)
             ]
-            for key, length in zip(keys, found, strict=True):
+            for key, length in zip(keys, stored_lengths, strict=True):
                 if length is not None and 0 < length < full:
-                    # The last bit, unless somebody gave the part its length meanwhile.
+                    # The last bit, unless another client created the part in between.
                     extend = ("BITFIELD", key, "INCRBY", "u1", 8 * full - 1, 0)
                     yield [Command(self.component, key, extend, idempotent=True)]
                 elif length is not None and length > full:

@@ -45,21 +45,13 @@ METRES_PER_DEGREE = 111_320
 
 
 class PackedField(NamedTuple):
-    """A field and its position in a record.
-
-    Attributes:
-        name: the field's name.
-        type: what it holds.
-        offset: its first bit, counted from the record's first.
-        shift: how many bits follow it.
-        mask: as many ones as it has bits.
-    """
+    """A field and its position in a record."""
 
     name: str
     type: FieldType
-    offset: int
-    shift: int
-    mask: int
+    offset: int  # its first bit, counted from the record's first
+    shift: int  # how many bits follow it
+    mask: int  # as many ones as it has bits
 
     def code_in(self, record: int) -> int:
         """Return the field's bits in a packed record."""
@@ -68,17 +60,6 @@ class PackedField(NamedTuple):
 
 class RecordFormat:
     """Packs records into integers or bytes, and unpacks them.
-
-    Args:
-        fields: what each field holds, in the order in which they are packed; see
-            `shardkit.structures.packed.field_types`. Or the name of a preset.
-        owner: the structure's name, for messages.
-
-    Attributes:
-        fields: the fields by name.
-        bits: how many bits a record takes: 1, 2, 4 or a multiple of 8.
-        size: how many bytes that is; alone, a record of less than a byte takes 1.
-        spec: the fields as they are stored beside the data.
 
     Raises:
         InvalidArgumentError: there are no fields, or one is invalid.
@@ -109,7 +90,7 @@ class RecordFormat:
         if used > 8 * MAX_BYTES:
             raise InvalidArgumentError(
                 f"{owner}: a record of {used:,} bits",
-                f"a record has at most {MAX_BYTES:,} bytes; put what is longer in a hash",
+                f"a record has at most {MAX_BYTES:,} bytes; use a hash for longer ones",
             )
         self.bits = 1 << (used - 1).bit_length() if used <= 4 else -(-used // 8) * 8
         self.size = -(-self.bits // 8)
@@ -158,7 +139,7 @@ class RecordFormat:
         return codes
 
     def refuse(self, record: object) -> NoReturn:
-        """Refuse what is not a record.
+        """Refuse a value that is not a record.
 
         Raises:
             InvalidArgumentError: always.

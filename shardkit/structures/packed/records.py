@@ -51,7 +51,7 @@ from shardkit.operations.operation import (
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.lifetime import ExpirableStructure
-from shardkit.structures.base.parameters import Life
+from shardkit.structures.base.parameters import ChangeScope
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.packed.addressing import RecordLayout, bitfields, set_bits
 from shardkit.structures.packed.aggregates import Aggregator, RecordGroup
@@ -89,7 +89,7 @@ class PackedRecords(ExpirableStructure[Face]):
 
     Attributes:
         format: encodes and decodes records.
-        part_size: as given, or the default.
+        part_size: the argument, or the default.
         part_bytes: how long a part is.
         store: reads and writes packed records.
 
@@ -98,7 +98,7 @@ class PackedRecords(ExpirableStructure[Face]):
 
     Ids are integers, 0 to 2**63 - 1. Operations raise InvalidArgumentError when an id, a field or a
     value is invalid, ParameterMismatchError when the records exist with other parameters, and
-    ShardErrors when shards fail; what the others hold is read or written then.
+    ShardErrors when shards fail; records on the others are still read or written.
 
     The first operation costs one more exchange, to check the parameters; the first write of this
     object into a part one more, to register the part.
@@ -174,7 +174,7 @@ class PackedRecords(ExpirableStructure[Face]):
         Each record is written in one step, not all of them.
 
         Args:
-            records: values by field, by id; or pairs of both, also a generator: it is read as
+            records: values by field, by id; or any iterable of pairs; it is read as
                 records are sent. If an id comes twice, later values replace earlier ones.
 
         Raises:
@@ -205,7 +205,7 @@ class PackedRecords(ExpirableStructure[Face]):
                     (field.offset, (field.offset, field.type.bits, code)) for field, code in codes
                 )
         most = max(map(len, partial.values()), default=1)
-        # So that no script sets more bits than a server does in 20 ms, were they all in one part.
+        # No script sets more bits than a server does in 20 ms, even if all are in one part.
         for some in [*pages(partial.items(), max(1, FIELDS_AT_ONCE // most))] or [[]]:
             fields = {record_id: [*changes.values()] for record_id, changes in some}
             by_part = self.store.layout.write_commands(whole, fields)
@@ -229,11 +229,11 @@ class PackedRecords(ExpirableStructure[Face]):
 
         Cost: one exchange for 1,000 ids; a command for each row of near ones.
         """
-        found: dict[int, dict[str, Any]] = {}
+        records: dict[int, dict[str, Any]] = {}
         for page in pages(ids, IDS_AT_ONCE):
             codes = yield from self.store.read(page)
-            found |= {record_id: self.format.unpack(codes[record_id]) for record_id in page}
-        return found
+            records |= {record_id: self.format.unpack(codes[record_id]) for record_id in page}
+        return records
 
     @operation
     def increment(
@@ -244,10 +244,9 @@ class PackedRecords(ExpirableStructure[Face]):
         Args:
             record_id: the record's id.
             field: an integer field.
-            amount: what to add.
-            overflow: what becomes of a sum that does not fit: ``wrap`` wraps around, ``sat`` takes
-                the greatest or the least value, ``fail`` leaves the field as it is and returns
-                None.
+            amount: the number to add.
+            overflow: the result of a sum that does not fit: ``wrap`` wraps around, ``sat`` stores
+                the greatest or least value, ``fail`` leaves the field unchanged and returns None.
         """
         sums = yield from self.deferred.increment_many([(record_id, amount)], field, overflow)
         return sums[record_id]
@@ -262,7 +261,7 @@ class PackedRecords(ExpirableStructure[Face]):
         """Add to an integer field of many records, each in one step; return new values by id.
 
         Args:
-            amounts: what to add, by id; or pairs of both.
+            amounts: the numbers to add, by id; or pairs of both.
             field: an integer field.
             overflow: see `increment`.
 
@@ -297,15 +296,15 @@ class PackedRecords(ExpirableStructure[Face]):
             replies = yield from self._bitfields(args, *how, idempotent=False)
             for part, values in replies.items():
                 sums.update(zip(ids[part], values, strict=True))
-        for record_id, found in sums.items():
-            if isinstance(found, list):  # the upper bits, and the lower 32
-                sums[record_id] = target.type.decode(found[0] << 32 | found[1])
+        for record_id, total in sums.items():
+            if isinstance(total, list):  # the upper bits, and the lower 32
+                sums[record_id] = target.type.decode(total[0] << 32 | total[1])
         return sums
 
     def _bitfields(
         self, args: Mapping[int, Sequence[Argument]], *first: Argument, **how: bool
     ) -> Operation[dict[int, list[Any]]]:
-        """Send BITFIELDs with these arguments; return what they replied, by part."""
+        """Send BITFIELDs with these arguments; return the replies, by part."""
         parts = {part: [*bitfields(its, *first)] for part, its in args.items()}
         replies = yield from self.store.write(parts, replies=True, **how)
         return {part: [*chain(*its)] for part, its in replies.items()}
@@ -340,8 +339,8 @@ class PackedRecords(ExpirableStructure[Face]):
         for blocks in (yield from self.store.blocks(SCAN_BYTES)):
             replies = yield from self.store.read_ranges(blocks)
             for block, data in zip(blocks, replies, strict=True):
-                found = enumerate(layout.split(data), block.ids[0])
-                yield Page((record_id, unpack(code)) for record_id, code in found if code)
+                records = enumerate(layout.split(data), block.ids[0])
+                yield Page((record_id, unpack(code)) for record_id, code in records if code)
 
     @operation
     def highest(self) -> Operation[int | None]:
@@ -358,8 +357,8 @@ class PackedRecords(ExpirableStructure[Face]):
                 ends = layout.block(
                     block.part, block.first + last, block.first + last + layout.size
                 )
-                found = layout.extract(ends, data[last : last + layout.size])
-                return max(record_id for record_id, code in found if code)
+                entries = layout.extract(ends, data[last : last + layout.size])
+                return max(record_id for record_id, code in entries if code)
         return None
 
     @operation
@@ -434,24 +433,24 @@ class PackedRecords(ExpirableStructure[Face]):
     def _aggregate(
         self, by: Sequence[str], totals: Sequence[str], ids: Iterable[int] | None
     ) -> Operation[Aggregator]:
-        found = aggregator_class()(self.name, self.format, self.store.layout, by, totals)
+        aggregator = aggregator_class()(self.name, self.format, self.store.layout, by, totals)
         if ids is not None:
             for page in pages(ids, IDS_AT_ONCE):
                 codes = yield from self.store.read(page)
-                found.add(self.store.layout.join([codes[record_id] for record_id in page]))
-            return found
+                aggregator.add(self.store.layout.join([codes[record_id] for record_id in page]))
+            return aggregator
         for blocks in (yield from self.store.blocks(AGGREGATE_BYTES)):
-            found.add(b"".join((yield from self.store.read_ranges(blocks))))
-        return found
+            aggregator.add(b"".join((yield from self.store.read_ranges(blocks))))
+        return aggregator
 
     def _restore_index(self) -> Operation[None]:
         yield from self.store.restore_registry()
 
     @stream
     def check(self) -> Stream[Damage]:
-        """Give out what is damaged; changes nothing.
+        """Yield what is damaged; change nothing.
 
-        The lengths of all parts, and the register of parts, are looked at. What a record holds is
+        It checks the lengths of all parts, and the register of parts. What a record holds is
         not: any bits are a record.
 
         Raises:
@@ -469,7 +468,7 @@ class PackedRecords(ExpirableStructure[Face]):
 
         Parts that exist are registered, of the first 1,024; a part that is too short gets its
         length, and zeros in place of what it lost; one that is too long loses what is too much. A
-        key of another type is removed. Do not write to it meanwhile.
+        key of another type is removed. Do not write to it at the same time.
 
         Cost: as `check`, and an exchange for the parts that are repaired.
         """
@@ -477,8 +476,8 @@ class PackedRecords(ExpirableStructure[Face]):
         yield from self.store.restore_registry()
         return (yield from self.store.restore_lengths())
 
-    def _send_to_all(self, life: Life, name: str, *args: Argument) -> Operation[int]:
-        return self.store.send_to_all(life, name, *args)
+    def _send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
+        return self.store.send_to_all(generation, name, *args)
 
     def _reset(self) -> None:
         self.store.registry.reset()

@@ -37,11 +37,7 @@ _ALGEBRA: dict[str, Callable[[set[bytes], set[bytes]], set[bytes]]] = {
 
 
 def chunks(layouts: Sequence[FixedLayout | GrowingLayout]) -> Operation[list[Chunk]]:
-    """Return the corresponding parts of sets in chunks. Cost: at most one exchange per set.
-
-    Args:
-        layouts: the sets' layouts, all of one kind.
-    """
+    """Return the corresponding parts of sets in chunks. Cost: at most one exchange per set."""
     growing = _growing(layouts)
     for layout in growing:
         yield from layout.refresh()
@@ -51,22 +47,16 @@ def chunks(layouts: Sequence[FixedLayout | GrowingLayout]) -> Operation[list[Chu
 def combine(
     verb: str, layouts: Sequence[FixedLayout | GrowingLayout], chunk: Chunk
 ) -> Operation[list[bytes]]:
-    """Return the members that combining a chunk of sets gives.
-
-    Args:
-        verb: SINTER, SUNION or SDIFF.
-        layouts: the sets' layouts, all of one kind.
-        chunk: one of `chunks`.
-    """
+    """Return the members that combining a chunk of sets gives."""
     fixed = _fixed(layouts)
     if not fixed:
         return list((yield from _combined_growing(verb, _growing(layouts), chunk)))
     together = yield from _live_together(fixed, chunk)
     replies = iter((yield _fetch(verb, fixed, chunk, together)))
-    found: list[bytes] = []
+    members: list[bytes] = []
     for there in together:
-        found += next(replies) if there else _combine(verb, _next(replies, len(fixed)))
-    return found
+        members += next(replies) if there else _combine(verb, _next(replies, len(fixed)))
+    return members
 
 
 def store(
@@ -171,14 +161,14 @@ def _store_growing(
         yield from layout.refresh()
     expiring: set[int] = set()
     for chunk in _corresponding(sources):
-        found = yield from _combined_growing(verb, sources, chunk)
-        for page in pages(found, MEMBERS_AT_ONCE):
+        members = yield from _combined_growing(verb, sources, chunk)
+        for page in pages(members, MEMBERS_AT_ONCE):
             sent = [(member, None) for member in page]
             yield from result.write(sent, lambda some, _: ("SADD", *some))
             # Parts that are split off these inherit their time to live.
-            begun = result.filled() - expiring
-            yield from result.expire_groups(begun, _UNFINISHED)
-            expiring |= begun
+            filled = result.filled() - expiring
+            yield from result.expire_groups(filled, _UNFINISHED)
+            expiring |= filled
     return (yield from target.replace_by(result))
 
 

@@ -91,7 +91,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
             least the number of shards. Small sets need few groups.
 
     Attributes:
-        total, part_size: as given, or the default.
+        total, part_size: the arguments, or the defaults.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -128,7 +128,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
             self.layout = FixedLayout(component, name, rule, total, part_size)
             parameters = {"total": total, "part_size": part_size, "partition": rule}
         super().__init__(driver, component, name, {**parameters, "members": members.__name__})
-        if rule == "redis-in-action":  # what that book's programs wrote has no parameters
+        if rule == "redis-in-action":  # that book's programs store no parameters
             self.meta.data_keys = None
 
     @property
@@ -198,7 +198,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         """Add any number of members, 10,000 to 500,000 per exchange; return how many were new.
 
         Args:
-            members: any iterable of them, also a generator: it is read as they are sent.
+            members: any iterable, such as a generator; it is read as they are sent.
 
         Raises:
             InvalidArgumentError: a member does not fit; earlier pages were added.
@@ -231,7 +231,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def spop(self, count: int | None = None) -> Operation[Any]:
-        """Remove and return random members, each as likely as any other.
+        """Remove and return random members, each with the same probability.
 
         No member is returned to two callers.
 
@@ -265,7 +265,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def srandmember(self, number: int | None = None) -> Operation[Any]:
-        """Return random members, each as likely as any other.
+        """Return random members, each with the same probability.
 
         Args:
             number: how many distinct ones, at most all; if negative, how many with repetition.
@@ -280,8 +280,8 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         """
         wanted = 1 if number is None else number
         check_integer(self.name, "number", wanted, -MOST_RANDOM, MOST_RANDOM)
-        found = list(map(self._members.decode, (yield from self._random(wanted))))
-        return found if number is not None else next(iter(found), None)
+        drawn = list(map(self._members.decode, (yield from self._random(wanted))))
+        return drawn if number is not None else next(iter(drawn), None)
 
     @operation
     def sismember(self, value: M) -> Operation[bool]:
@@ -303,11 +303,11 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         check_some(self.name, "smismember", numbered, "member")
         yield from self._open()
         replies = yield from self.layout.read(numbered, lambda some, _: ("SMISMEMBER", *some))
-        found = [False] * len(numbered)
+        results = [False] * len(numbered)
         for positions, flags in replies:
             for n, flag in zip(positions, flags, strict=True):
-                found[n] = bool(flag)
-        return found
+                results[n] = bool(flag)
+        return results
 
     @operation
     def scard(self) -> Operation[int]:
@@ -328,20 +328,20 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     def smembers(self) -> Operation[set[M]]:
         """Return all members.
 
-        Writers may go on meanwhile: a member that exists throughout is returned, one that is added
-        or removed may be.
+        Others may write in the meantime: a member that exists throughout is returned; one that is
+        added or removed may be.
 
         Cost: one command per part, an exchange for every 256. All members are in memory at once;
         for large sets use `sscan_iter`.
         """
-        found: set[M] = set()
+        result: set[M] = set()
         seen = 0
         for chunk in (yield from self._chunks(PARTS_READ)):
             for _, members in (yield from self.layout.read_parts(chunk, "SMEMBERS")):
-                found.update(map(self._members.decode, members))
+                result.update(map(self._members.decode, members))
                 seen += len(members)
         yield from self.layout.verify(seen)
-        return found
+        return result
 
     @stream
     def sscan_iter(self, match: Key | None = None, count: int | None = None) -> Stream[M]:
@@ -428,7 +428,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         """Replace this set by the intersection of others, of which it may be one.
 
         Each part is replaced atomically (each group of parts, where they split as they fill), and
-        none is left over. Meanwhile a reader may see old parts beside new ones, and what is added
+        none is left over. Until then a reader may see old parts beside new ones, and what is added
         to this set may be lost.
 
         Args:
@@ -465,11 +465,11 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def rebuild(self) -> Operation[int]:
-        """Repair what `check` finds and can be repaired; return the number of members.
+        """Repair the damage that `check` finds, where possible; return the number of members.
 
-        Members are put into their own parts, and the states of groups are written as their parts
-        have them; a key of another type is removed. Lost parameters are stored as the set was
-        opened. Do not write to it meanwhile.
+        Members move to their own parts, and the states of groups are written as their parts have
+        them; a key of another type is removed. Lost parameters are stored as the set was opened. Do
+        not write to it at the same time.
 
         Raises:
             ParameterMismatchError: the set exists with other parameters.
@@ -479,7 +479,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         yield from self._rebuild()
         return (yield from self.deferred.scard())
 
-    def _look(self, member: bytes, value: Any) -> None:
+    def _validate_member(self, member: bytes, value: Any) -> None:
         self._members.decode(member)
 
     def _add_if_absent(self, members: list[bytes], values: list[Any]) -> tuple[Argument, ...]:
@@ -490,14 +490,14 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         yield from self._open()
         drawn = yield from random_members(self.layout, "SCARD", "SRANDMEMBER", number)
         members = [member for _, some in drawn for member in some]
-        return members[: abs(number)]  # more, if a part was split meanwhile
+        return members[: abs(number)]  # there are more if a part has split
 
     def _combined(self, verb: str, others: Sequence[ShardedSet[Any, M]]) -> Operation[set[M]]:
         layouts = yield from self._compatible([self, *others])
-        found: set[M] = set()
+        combined: set[M] = set()
         for chunk in (yield from algebra.chunks(layouts)):
-            found.update(self._page((yield from algebra.combine(verb, layouts, chunk))))
-        return found
+            combined.update(self._page((yield from algebra.combine(verb, layouts, chunk))))
+        return combined
 
     def _iterate(self, verb: str, others: Sequence[ShardedSet[Any, M]]) -> Stream[M]:
         layouts = yield from self._compatible([self, *others])

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from math import ceil, floor, sqrt
+from operator import ge, le
 from typing import Any, NamedTuple, TypeAlias
 
 from shardkit.operations.arguments import shown
@@ -36,29 +37,21 @@ from shardkit.structures.layouts.growing import KEYS_PER_EXCHANGE, OTHERS, Growi
 # A score and a member: rows compare in the order of a ZSET.
 Row: TypeAlias = tuple[float, bytes]
 
-# What a script says about the parts of its group: it needs all of them as keys, or it had them.
+# In a script's reply: it needs all parts of its group as keys, or it had them.
 _NEEDS_ALL_PARTS, _HAD_ALL_PARTS = 1, 2
 
 
 class OrderedRange(NamedTuple):
-    """A range of members in order, and the end from which to read it.
+    """A range of members in order, and the end from which to read it."""
 
-    Attributes:
-        start: where reading begins, as ZRANGEBYSCORE or ZRANGEBYLEX takes it.
-        stop: where it ends.
-        desc: whether to read from the highest; then ``start`` is the upper end.
-        by: SCORE or LEX.
-        after: the row after which to begin; for scores only.
-    """
-
-    start: Argument
+    start: Argument  # where reading begins, as ZRANGEBYSCORE or ZRANGEBYLEX has it
     stop: Argument
-    desc: bool = False
-    by: str = "SCORE"
-    after: Row | None = None
+    desc: bool = False  # from the highest: ``start`` is the upper end
+    by: str = "SCORE"  # or LEX
+    after: Row | None = None  # the row after which to begin; for scores only
 
     def resume_after(self, row: Row) -> OrderedRange:
-        """Return what follows a row."""
+        """Return the range after a row."""
         score, member = row
         if self.by == "LEX":
             return self._replace(start=b"(" + member)
@@ -81,19 +74,7 @@ _FULL = (OrderedRange("-inf", "inf"), OrderedRange("inf", "-inf", desc=True))
 
 
 class ScoredGroups(GrowingLayout):
-    """Groups of a sorted set.
-
-    Args:
-        component: where they live.
-        name: the prefix of their keys.
-        part_size: how many members a part may have.
-        groups: how many groups; a power of two.
-        bound: how many of the highest and lowest members can be read without reading parts.
-        total: about how many members to expect, so that the first ones split nothing.
-
-    Attributes:
-        bound_size: how many of its highest and lowest members each group caches, at least.
-    """
+    """Groups of a sorted set."""
 
     def __init__(
         self, component: str, name: str, part_size: int, groups: int, bound: int, total: int
@@ -123,7 +104,7 @@ class ScoredGroups(GrowingLayout):
         keys = [*self._bounded(group), *self._part_keys(group, parts)]
         args: list[Argument] = [
             *(plan.parts, plan.wanted, self.groups, self.initial, self.bound_size),
-            *(len(plan.writes), int(whole), *self._life),
+            *(len(plan.writes), int(whole), *self._write_terms),
         ]
         for stored, owned in plan.writes.values():
             verb, count, *rest = build(stored, owned)
@@ -144,14 +125,14 @@ class ScoredGroups(GrowingLayout):
         most = floor(plan.parts * self._load) - 1 if adds else 2**52
         score, member = rest if verb == "ADD" else ("", *rest)
         keys = [self._keys[group], self.key(group, part)]
-        end, of = self._life
+        end, of = self._write_terms
         args = (plan.parts, of, end, max(0, most), 2 * self.bound_size, member, score)
         return script_call(self.component, script("structures/sorted_set/write_one"), keys, args)
 
     def _update_state(
         self, group: int, parts: int, number: int, expiring: int | None = None
     ) -> None:
-        """Note a reply's state; its last field says whether a script needs all parts as keys."""
+        """Note a reply's state; in its last field, whether a script needs all parts as keys."""
         super()._update_state(group, parts, number)
         if expiring == _NEEDS_ALL_PARTS:
             self._needs_all_parts.add(group)
@@ -181,7 +162,7 @@ class ScoredGroups(GrowingLayout):
         if not self.bound_size:
             return notes
         state, top, bottom = self._bounded(group)
-        repair = "rebuild() makes it anew"
+        repair = "rebuild() makes it again"
         highest, lowest, fields = yield from read_or_note(
             [
                 self._read(top, "ZRANGE", 0, -1, "WITHSCORES"),
@@ -196,15 +177,15 @@ class ScoredGroups(GrowingLayout):
         for n, (key, flat) in enumerate(((top, highest), (bottom, lowest))):
             if flat is None or fields is None:
                 continue
-            found = _rows(flat)
-            best = rows[-len(found) :] if n == 0 and found else rows[: len(found)]
+            cached = _rows(flat)
+            best = rows[-len(cached) :] if n == 0 and cached else rows[: len(cached)]
             size, _, worst = (fields[n] or b"0").partition(b" ")
-            wrong = size != b"%d" % len(found) or (
-                bool(found) and _number(worst) != found[0 if n == 0 else -1][0]
+            wrong = size != b"%d" % len(cached) or (
+                bool(cached) and _number(worst) != cached[0 if n == 0 else -1][0]
             )
-            if found != best or len(found) < least or wrong:
+            if cached != best or len(cached) < least or wrong:
                 wanted = f"the {least} or more {('highest', 'lowest')[n]} of its group"
-                what = f"{len(found)} members, noted as {shown(fields[n])}"
+                what = f"{len(cached)} members, noted as {shown(fields[n])}"
                 notes.append(Suspicion(damage(self.component, key, what, wanted), repair))
         return notes
 
@@ -218,7 +199,7 @@ class ScoredGroups(GrowingLayout):
                     self.component,
                     script(name),
                     [*self._bounded(group), *self._part_keys(group, range(self.parts[group]))],
-                    (self.initial, self.bound_size, self._life[1], *args),
+                    (self.initial, self.bound_size, self._write_terms[1], *args),
                 )
                 for group in waiting
             )
@@ -256,19 +237,20 @@ class ScoredGroups(GrowingLayout):
         Cost: one or two exchanges, in nearly every case. Within the bound one command per group;
         otherwise one script per 1,000 parts, which visits them.
         """
+        reaches = ge if wanted.desc else le
         share = limit / self.groups
         size = min(limit, ceil(share + 3 * sqrt(share)) + 1)
-        found: dict[int, list[Row]] = {}
+        by_group: dict[int, list[Row]] = {}
         full: dict[int, bool] = {}
         asked: Sequence[int] = range(self.groups)
         while True:
-            found.update((yield from self._first_of(asked, wanted, size)))
-            full.update((group, len(found[group]) == size < limit) for group in asked)
-            best = sorted(chain.from_iterable(found.values()), reverse=wanted.desc)[:limit]
+            by_group.update((yield from self._first_of(asked, wanted, size)))
+            full.update((group, len(by_group[group]) == size < limit) for group in asked)
+            best = sorted(chain.from_iterable(by_group.values()), reverse=wanted.desc)[:limit]
             asked = [
                 group
                 for group, more in full.items()
-                if more and (len(best) < limit or _reaches(found[group][-1], best[-1], wanted.desc))
+                if more and (len(best) < limit or reaches(by_group[group][-1], best[-1]))
             ]
             if not asked:
                 return best
@@ -289,20 +271,20 @@ class ScoredGroups(GrowingLayout):
             name, keys = "ZRANGE", self._bottoms
         asking = (0, size - 1, "WITHSCORES")
         replies = yield [self._read(keys[group], name, *asking) for group in groups]
-        found = {g: _rows(flat) for g, flat in zip(groups, replies, strict=True)}
-        short = [group for group, rows in found.items() if len(rows) < size]
+        by_group = {g: _rows(flat) for g, flat in zip(groups, replies, strict=True)}
+        short = [group for group, rows in by_group.items() if len(rows) < size]
         if short:
-            yield from self._check_all(short, found, keys)
-        return found
+            yield from self._check_all(short, by_group, keys)
+        return by_group
 
     def _check_all(
-        self, groups: Sequence[int], found: dict[int, list[Row]], keys: Sequence[str]
+        self, groups: Sequence[int], by_group: dict[int, list[Row]], keys: Sequence[str]
     ) -> Operation[None]:
-        """Check that what was found in tops or bottoms is all that groups have. One exchange."""
+        """Check that groups have no members besides those in tops or bottoms. One exchange."""
         counts = yield [self._read(self._keys[group], "HGET", "count") for group in groups]
         for group, count in zip(groups, counts, strict=True):
             state = self._keys[group]
-            if self._stored_count(group, count) > len(found[group]):
+            if self._stored_count(group, count) > len(by_group[group]):
                 # Members may have been added since.
                 pair = (self._read(keys[group], "ZCARD"), self._read(state, "HGET", "count"))
                 [[cached, count]] = yield [Transaction(self.component, state, pair)]
@@ -319,28 +301,23 @@ class ScoredGroups(GrowingLayout):
     ) -> Operation[dict[int, list[Row]]]:
         after = (repr(wanted.after[0]), wanted.after[1]) if wanted.after else ()
         args = (size, wanted.by, int(wanted.desc), wanted.start, wanted.stop, *after)
-        found = yield from self._from_parts(groups, "structures/sorted_set/range", args)
+        by_group = yield from self._from_parts(groups, "structures/sorted_set/range", args)
         return {
             group: sorted((row for flat in replies for row in _rows(flat)), reverse=wanted.desc)[
                 :size
             ]
-            for group, replies in found.items()
+            for group, replies in by_group.items()
         }
 
     def count_between(self, command: str, *args: Argument) -> Operation[int]:
         """Return how many members are within a range.
 
-        Args:
-            command: ZCOUNT or ZLEXCOUNT.
-            args: where the range begins and ends. Optionally a score, a member, and 1 to also count
-                the members with this score that follow the member, 0 for those that precede it.
-
         Cost: one exchange per 100,000 parts, one script per 1,000, which visits them.
         """
-        found = yield from self._from_parts(
+        by_group = yield from self._from_parts(
             range(self.groups), "structures/sorted_set/count", (command, *args)
         )
-        return sum(count for replies in found.values() for [count] in replies)
+        return sum(count for replies in by_group.values() for [count] in replies)
 
     def rank(self, row: Row, *, desc: bool = False) -> Operation[int]:
         """Return how many members precede a row, which need not be stored. Cost: as above."""
@@ -350,9 +327,6 @@ class ScoredGroups(GrowingLayout):
 
     def sample(self, size: int) -> Operation[list[Row]]:
         """Return the members of some parts of each group, at random with regard to their scores.
-
-        Args:
-            size: about how many.
 
         Cost: one exchange.
         """
@@ -369,7 +343,7 @@ class ScoredGroups(GrowingLayout):
         self, groups: Sequence[int], name: str, args: Sequence[Argument]
     ) -> Operation[dict[int, list[Any]]]:
         """Run a script that only reads over all parts of groups; return the replies by group."""
-        found: dict[int, list[Any]] = {}
+        by_group: dict[int, list[Any]] = {}
         waiting: Sequence[int] = groups
         while waiting:
             plans = [
@@ -394,13 +368,13 @@ class ScoredGroups(GrowingLayout):
             for (group, parts, _), (now, *rest) in zip(plans, replies, strict=True):
                 self.parts[group] = now
                 if now == parts:
-                    found.setdefault(group, []).append(rest)
+                    by_group.setdefault(group, []).append(rest)
                 else:
                     changed.add(group)
             for group in changed:
-                found.pop(group, None)
+                by_group.pop(group, None)
             waiting = list(changed)
-        return found
+        return by_group
 
     def cache_of(self, member: bytes, desc: bool) -> str:
         """Return the key of the top, or the bottom, that has a member if it is among the first."""
@@ -465,10 +439,6 @@ def _batches(calls: Iterable[Command], size: Callable[[Command], int]) -> Iterat
         batch.append(call)
         held += size(call)
     yield batch
-
-
-def _reaches(last: Row, worst: Row, reverse: bool) -> bool:
-    return last >= worst if reverse else last <= worst
 
 
 def _number(text: bytes) -> float | None:

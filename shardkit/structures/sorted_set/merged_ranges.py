@@ -77,7 +77,7 @@ def range_over(
         places: the ZSETs: for each, where it lives and its key. A missing one is empty. A member
             should be in only one of them; otherwise it comes more than once.
         min: the lowest score: a number; or text, ``"-inf"``, or ``"(1.5"`` to exclude 1.5.
-        max: the highest score, likewise.
+        max: the highest score, in the same forms.
         limit: how many at most, 0 to 10,000.
         cursor: the last row of the previous page, a member and its score, which is not returned
             again; None for the first page. The member need not exist any more.
@@ -144,13 +144,13 @@ class _ZsetReader:
         return script_call(self.to, script("structures/sorted_set/score_range"), [self.key], sent)
 
     def add(self, flat: Sequence[bytes], size: int, desc: bool) -> None:
-        found = [
+        fresh = [
             (float(score), member) for member, score in zip(flat[::2], flat[1::2], strict=True)
         ]
-        self.ended = len(found) < size
-        if found:
-            self.rows += found
-            self.after = min(found) if desc else max(found)
+        self.ended = len(fresh) < size
+        if fresh:
+            self.rows += fresh
+            self.after = min(fresh) if desc else max(fresh)
 
     def may_have_more(self, rows: Sequence[Row], limit: int, desc: bool) -> bool:
         if self.ended or self.after is None:
@@ -234,7 +234,7 @@ class ScoreRanges(ScoreQueries[Face], Generic[Face, M]):
     ) -> Stream[tuple[M, float]]:
         """Iterate over the members with scores within a range, in order, with their scores.
 
-        The parts may change meanwhile: a member whose score changes may come twice or not at all;
+        The parts may change in between: a member whose score changes may come twice or not at all;
         members that do not change come once.
 
         Cost: as `range_over` for the first 1,000, then for the next 2,000, and so on to 10,000.

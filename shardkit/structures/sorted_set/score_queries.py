@@ -1,4 +1,4 @@
-"""redis-py's queries by score, for all that reads members in order of their scores."""
+"""redis-py's queries by score, for everything that reads members in order of score."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class ScoreQueries(Structure[Face]):
 
         Args:
             min: the lowest score, ``"(1.5"`` to exclude that score itself, or ``"-inf"``.
-            max: the highest score; likewise.
-            start: how many members to skip; `page` does without reading them.
+            max: the highest score, in the same forms.
+            start: how many members to skip; `page` skips without reading them.
             num: how many to return, given with ``start``; negative for all.
             withscores: whether to return pairs ``(member, score)``.
             score_cast_func: converts each score.

@@ -23,17 +23,12 @@ Score: TypeAlias = int | float
 Scored: TypeAlias = Mapping[Any, Score] | Iterable[tuple[Key, Score]]
 # The bound of a range: a score, or text as in Redis: "(1.5", "-inf".
 ScoreBound: TypeAlias = Score | str
-# What redis-py takes as score_cast_func.
+# redis-py's score_cast_func.
 CastScore: TypeAlias = Callable[[float], Any]
 
 
 def check_score(owner: str, field: str, value: object) -> float:
     """Return a score as a float.
-
-    Args:
-        owner: the structure, for messages.
-        field: the argument's name, for messages.
-        value: what was given.
 
     Raises:
         InvalidArgumentError: it is not a number, is NaN, or is out of a double's range.
@@ -51,11 +46,6 @@ def check_score(owner: str, field: str, value: object) -> float:
 
 def score_bound(owner: str, field: str, value: ScoreBound) -> str:
     """Return the bound of a range of scores as it is sent.
-
-    Args:
-        owner: the structure, for messages.
-        field: the argument's name, for messages.
-        value: a score, or text: ``"1.5"``, ``"-inf"``, or ``"(1.5"`` to exclude the score itself.
 
     Raises:
         InvalidArgumentError: it is not a bound.
@@ -78,11 +68,6 @@ def score_bound(owner: str, field: str, value: ScoreBound) -> str:
 def lex_bound(owner: str, field: str, value: str | bytes) -> bytes:
     """Return the bound of a range of members as it is sent.
 
-    Args:
-        owner: the structure, for messages.
-        field: the argument's name, for messages.
-        value: ``-``, ``+``, ``[member``, or ``(member`` to exclude the member itself.
-
     Raises:
         InvalidArgumentError: it is not a bound.
     """
@@ -104,18 +89,18 @@ def zadd_options(owner: str, *, nx: bool, xx: bool, gt: bool, lt: bool, ch: bool
         InvalidArgumentError: they are mutually exclusive.
     """
     given = {"NX": nx, "XX": xx, "GT": gt, "LT": lt, "CH": ch}
-    found: list[Argument] = [name for name, wanted in given.items() if wanted]
+    options: list[Argument] = [name for name, wanted in given.items() if wanted]
     if (gt and lt) or (nx and (xx or gt or lt)):
-        names = ", ".join(f"{str(name).lower()}=True" for name in found if name != "CH")
+        names = ", ".join(f"{str(name).lower()}=True" for name in options if name != "CH")
         raise InvalidArgumentError(
             f"{owner}: {names} are mutually exclusive",
             "give nx alone; or one of gt and lt, or xx, or both",
         )
-    return found
+    return options
 
 
 def offset_and_limit(owner: str, start: int | None, num: int | None) -> tuple[int, int | None]:
-    """Return what a LIMIT means: how many rows to skip, and how many to return, None for all.
+    """Return a LIMIT as the rows to skip and the rows to return, None for all.
 
     Raises:
         InvalidArgumentError: only one is given, or one is out of range.

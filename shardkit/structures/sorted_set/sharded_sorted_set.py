@@ -19,8 +19,8 @@ hash of the member, that split as they fill (`shardkit.structures.layouts.growin
     │ 1 byte    │ 7       │ 1    │ 1         │ 6      │ 1    │   (whole numbers take 2 to 10)
     └───────────┴─────────┴──────┴───────────┴────────┴──────┘
 
-The most frequent reads of a sorted set, those of its first or last members, would otherwise visit
-every part. So every script that changes members also updates top and bottom of their group
+The most frequent reads, of the first or last members, would otherwise visit every part. So every
+script that changes members also updates top and bottom of their group
 (`shardkit.structures.sorted_set.groups`, ``lua/bounds.lua``): they are exact at all times. All
 other reads in order, ranges of scores, pages and ranks, visit all parts, some 400 per script, and
 merge the results (`shardkit.structures.sorted_set.range_reader`).
@@ -89,7 +89,7 @@ DEFAULT_PART_SIZE = 128
 DEFAULT_BOUND = 100
 MOST_BOUND = 100_000
 MEMBERS_AT_ONCE = 10_000
-# How often the same members are popped in vain before that is damage, and no race.
+# How often a pop of the same members may fail before it is damage and not a race.
 SAME_IN_VAIN = 5
 # How many parts `zscan_iter` reads at a time.
 PARTS_READ = 256
@@ -99,8 +99,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     """A ZSET in parts, over one server or many. Made by ``kit.sorted_set``.
 
     Members are in order of score, and of their bytes where scores are equal, as in a ZSET. Scores
-    are doubles, including infinite ones. Methods with redis-py's names take its arguments and
-    return what it returns.
+    are doubles, including infinite ones. Methods with redis-py's names have its arguments and
+    results.
 
     Args:
         driver: runs its operations.
@@ -116,7 +116,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             shards. Small sorted sets need few.
 
     Attributes:
-        part_size, bound: as given.
+        part_size, bound: see the arguments.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -183,7 +183,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             incr: add to the score of the one member given; return its new score, or None if the
                 other options prevented it.
             gt: change a score only to a higher one; new members are still added.
-            lt: change a score only to a lower one; likewise.
+            lt: change a score only to a lower one; new members are still added.
 
         Returns:
             How many were added.
@@ -221,16 +221,10 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         gt: bool = False,
         lt: bool = False,
     ) -> Operation[int]:
-        """Add any number of members, 10,000 per exchange; see `zadd`.
+        """Add any number of members, 10,000 per exchange; return how many were added.
 
-        Args:
-            pairs: any iterable of ``(member, score)``, including generators: it is read as pages
-                are sent.
-            nx: see `zadd`; so are the others.
-            xx: likewise.
-            ch: likewise.
-            gt: likewise.
-            lt: likewise.
+        ``pairs`` is any iterable of ``(member, score)``, such as a generator; it is read as pages
+        are sent. The options are those of `zadd`.
 
         Raises:
             InvalidArgumentError: a member or score is invalid; earlier pages have been added.
@@ -299,7 +293,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
         Args:
             min: the lowest score, ``"(1.5"`` to exclude that score itself, or ``"-inf"``.
-            max: the highest score; likewise.
+            max: the highest score, ``"(2.5"`` to exclude that score itself, or ``"inf"``.
 
         Raises:
             InvalidArgumentError: a bound is invalid.
@@ -336,7 +330,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     def copy_from(self, key: Key) -> Operation[int]:
         """Add the members of a plain ZSET of the same component; return how many are new.
 
-        The ZSET is not changed: check the result, then remove it. Changes made to it meanwhile may
+        The ZSET is not changed: check the result, then remove it. Changes made to it in between may
         be missed; repeat the call to pick them up.
 
         Args:
@@ -358,7 +352,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     def rebuild(self) -> Operation[int]:
         """Recount all members and rebuild each group's top and bottom; return the count.
 
-        Normal use never needs it. It repairs what was changed behind the structure's back: see
+        Normal use never needs it. It repairs changes by other programs: see
         `check`, and `ShardedSet.rebuild`.
 
         Cost: as `check`, and `zremrangebyscore`.
@@ -366,7 +360,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         yield from self._rebuild()
         return (yield from self.layout.rebuild())
 
-    def _look(self, member: bytes, value: Any) -> None:
+    def _validate_member(self, member: bytes, value: Any) -> None:
         self._members.decode(member)
 
     def _add_if_absent(self, members: list[bytes], values: list[Any]) -> tuple[Argument, ...]:
@@ -393,14 +387,14 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             )
         asked = [(self._members.encode(member), n) for n, member in enumerate(members)]
         check_some(self.name, "zmscore", asked, "member")
-        found: list[float | None] = [None] * len(asked)
+        results: list[float | None] = [None] * len(asked)
         yield from self._open()
         for page in pages(asked, MEMBERS_AT_ONCE):
             replies = yield from self.layout.read(page, lambda some, _: ("ZMSCORE", *some))
             for positions, scores in replies:
                 for n, score in zip(positions, scores, strict=True):
-                    found[n] = _score(score)
-        return found
+                    results[n] = _score(score)
+        return results
 
     @stream
     def zscan_iter(
@@ -411,14 +405,14 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     ) -> Stream[tuple[M, Any]]:
         """Iterate over all members with their scores, part by part, in no order.
 
-        Each that exists throughout comes once. Members added or removed meanwhile may come or not.
+        Each that exists throughout comes once. Members added or removed in between may come or not.
 
         Args:
             match: only members that match this pattern, as SCAN takes it.
             count: about how many members to read per exchange; a hint, as for SCAN.
             score_cast_func: converts each score.
 
-        Cost: one command per part, 256 parts per exchange unless ``count`` says otherwise; their
+        Cost: one command per part, 256 parts per exchange unless ``count`` is given; their
         members are in memory. Much cheaper than `range_iter`.
         """
         decode = self._members.decode
@@ -473,7 +467,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     ) -> Operation[Any]:
         """Return how many members are lower than one; None if it does not exist.
 
-        Expensive: all parts are visited. Concurrent changes may or may not be counted.
+        Expensive: it visits all parts. Concurrent changes may be counted or not.
 
         Args:
             value: the member.
@@ -569,7 +563,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             score_cast_func: converts each score.
             byscore: ``start`` and ``end`` are scores, see `zrangebyscore`; with ``desc`` the
                 highest comes first.
-            bylex: ``start`` and ``end`` are members, see `zrangebylex`; likewise.
+            bylex: ``start`` and ``end`` are members, see `zrangebylex`.
             offset: with ``byscore`` or ``bylex``, how many members to skip.
             num: how many to return then.
 
@@ -622,7 +616,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
         Args:
             min: ``"[member"``, or ``"(member"`` to exclude the member itself, or ``"-"``.
-            max: likewise, or ``"+"``.
+            max: the highest member, in the same forms, or ``"+"``.
             start: how many members to skip.
             num: how many to return, given with ``start``; negative for all.
 
@@ -650,7 +644,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     ) -> Stream[tuple[M, float]]:
         """Iterate over the members with scores within a range, in order, with their scores.
 
-        The sorted set may change meanwhile: a member whose score changes may come twice or not at
+        The sorted set may change in between: a member whose score changes may come twice or not at
         all; members that do not change come once.
 
         Args:
@@ -678,7 +672,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
         Args:
             min: see `zrangebylex`.
-            max: likewise.
+            max: see `zrangebylex`.
             desc: whether to go from the last to the first.
 
         Cost: as `range_iter`.
@@ -826,15 +820,10 @@ def _score(reply: bytes | None) -> float | None:
 
 
 def _one_each(pairs: Sequence[tuple[bytes, str]], *, last: bool) -> Iterator[dict[bytes, str]]:
-    """Distribute pairs over batches in which no member occurs twice; keep each one's order.
-
-    Args:
-        pairs: members with scores.
-        last: whether only the last score of each member matters.
-    """
-    found = dict(pairs)
-    if last or len(found) == len(pairs):
-        yield found
+    """Distribute pairs over batches in which no member occurs twice; keep each one's order."""
+    last_scores = dict(pairs)
+    if last or len(last_scores) == len(pairs):
+        yield last_scores
         return
     rounds: list[dict[bytes, str]] = []
     seen: Counter[bytes] = Counter()

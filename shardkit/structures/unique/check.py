@@ -1,8 +1,4 @@
-"""Checks a day's parts: see `shardkit.structures.base.check`.
-
-Of the ids of ``compact`` it cannot be known whether they are in their own part: any 32 bits are an
-id of each. A bitmap's bits are numbers of users, all of them; only its length can be wrong.
-"""
+"""Check a day's parts: see `shardkit.structures.base.check`."""
 
 from __future__ import annotations
 
@@ -58,8 +54,8 @@ def _check_sets(day: SetDay, parts: Sequence[int]) -> Operation[Suspicions]:
 def _check_bitmaps(day: BitmapDay, parts: Sequence[int]) -> Operation[Suspicions]:
     notes: Suspicions = []
     keys, full = list(map(day.part_key, parts)), -(-day.part_size // 8)
-    found = yield from lengths(day.component, "STRING", keys, notes)
-    for key, length in zip(keys, found, strict=True):
+    stored_lengths = yield from lengths(day.component, "STRING", keys, notes)
+    for key, length in zip(keys, stored_lengths, strict=True):
         if length not in (None, 0, full):
             error = damage(day.component, key, f"{length} bytes", f"{full} bytes")
             notes.append(Suspicion(error))

@@ -6,8 +6,8 @@
     unique:2015-05-17:expected    2048              the plan, if one is stored   ├ exchange
     unique:2015-05-17:meta        total=1280 …      the parameters of the day    ┘
 
-Whoever needs a plan first stores it unless one exists, and reads it again, so all processes agree.
-The stored parameters of a day decide where its ids are, whatever a plan says: days that were
+A process that needs a plan stores one unless it exists, and reads it again, so all processes agree.
+The stored parameters of a day decide where its ids are, even if a plan differs: days that were
 created by other rules keep theirs.
 """
 
@@ -35,15 +35,6 @@ _PARTS_LOOKED_AT: Final = 256
 
 class DayPlanner:
     """Finds and plans the days of one counter, shared by all its faces.
-
-    Args:
-        component: its shards hold the ids; its unsharded entry, if it has one, the counts.
-        name: the counter's name, the prefix of its keys.
-        settings: the counter's parameters.
-
-    Attributes:
-        meta: the counter's parameters.
-        plans: whether the precision plans its days.
 
     Raises:
         InvalidArgumentError: the first day would be invalid.
@@ -80,7 +71,7 @@ class DayPlanner:
         return f"{self.name}:{day.isoformat()}"
 
     def parts(self, expected: int) -> int:
-        """Return how many parts a day has that so many visitors are expected on.
+        """Return how many parts a day with ``expected`` visitors has.
 
         Raises:
             InvalidArgumentError: the precision plans nothing, or the number is out of range.
@@ -101,10 +92,6 @@ class DayPlanner:
     def day(self, day: date, *, write: bool = False) -> Operation[Day]:
         """Return a day's data.
 
-        Args:
-            day: the day, UTC.
-            write: whether it is going to be written to, so that its plan must be stored.
-
         Cost: none when this process knows the day, else one exchange, or two to store a plan; the
         first day costs one or two more, to compare the counter's parameters.
         """
@@ -116,37 +103,31 @@ class DayPlanner:
         if day in self._days:
             return self._days[day]
         key = self.count_key(day)
-        found: Day
+        data: Day
         if self.plans:
             before = self.count_key(date.fromordinal(max(day.toordinal() - 1, 1)))
-            found, decided = yield from self._find(key, before, store=write)
+            data, decided = yield from self._find(key, before, store=write)
             if not decided:  # another process may still plan it otherwise
-                return found
+                return data
         elif self.settings.precision == "bitmap":
-            found = BitmapDay(self.component, key, self._part_size)
+            data = BitmapDay(self.component, key, self._part_size)
         else:
-            found = HyperLogLogDay(self.component, key)
-        self._days[day] = found
+            data = HyperLogLogDay(self.component, key)
+        self._days[day] = data
         while len(self._days) > DAYS_CACHED:
             self._days.popitem(last=False)
-        return found
+        return data
 
     def seek(self, day: date) -> None:
-        """Look for the count of a day, if the parameters are not there."""
+        """Check for the count of a day without parameters."""
         self._sought[:] = [(self.home, self.count_key(day))]
 
     def forget(self, day: date) -> None:
-        """Drop what is cached of a day that was removed."""
+        """Drop the cached data of a removed day."""
         self._days.pop(day, None)
 
     def _find(self, key: str, before: str, *, store: bool) -> Operation[tuple[SetDay, bool]]:
-        """Return a planned day, and whether its plan is final.
-
-        Args:
-            key: the key of its count.
-            before: the key of the count of the day before.
-            store: whether to store a plan if there is none.
-        """
+        """Return a planned day, and whether its plan is final."""
         plan, meta = plan_key(key), meta_key(key)
         field = "parts" if self._compact else "total"
         stored, size, came = yield [
@@ -161,7 +142,9 @@ class DayPlanner:
         if stored is not None:
             expected = self._stored_plan(plan, stored)
         elif size is not None:
-            expected = self._expected(size)
+            # redis-in-action stores the number itself.
+            own = self.settings.partition == "redis-in-action"
+            expected = size if own else expected_for(self._parts(size), self._part_size)
         else:
             first = self.settings.first_day or 0
             # A damaged count of yesterday does not spoil today's plan.
@@ -212,7 +195,7 @@ class DayPlanner:
     def _check_size(self, key: str, size: int, expected: int) -> Operation[None]:
         """Check a day whose size does not follow from its plan: created by other rules, or damaged.
 
-        Some ids are looked at: whether they are in the parts where that size puts them.
+        It checks whether some ids are in the parts where that size puts them.
         """
         day, partition = self._set_day(key, expected, size), self.settings.partition
         wanted = f"total={self._size(expected)}, as it was planned"
@@ -246,18 +229,12 @@ class DayPlanner:
         return SetDay(self.component, key, expected, parts, meta, partition)
 
     def _size(self, expected: int) -> int:
-        """Return what a day's parameters say of its size: the parts, or a sharded set's total."""
+        """Return the size in a day's parameters: the parts, or a sharded set's total."""
         if self.settings.partition == "redis-in-action":
             return expected
         parts = parts_for(expected, self._part_size)
         # A sharded set has parts for twice its total.
         return parts if self._compact else (parts * self._part_size + 1) // 2
-
-    def _expected(self, size: int) -> int:
-        """Return how many visitors were expected on a day, from its stored size."""
-        if self.settings.partition == "redis-in-action":
-            return size
-        return expected_for(self._parts(size), self._part_size)
 
     def _parts(self, size: int) -> int:
         """Return how many parts a day of a size has."""

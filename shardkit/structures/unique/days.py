@@ -53,7 +53,7 @@ from shardkit.operations.operation import Operation, Page, Stream, pages
 from shardkit.routing.partition import Partition
 from shardkit.structures.base.check import KEYS_CHECKED
 from shardkit.structures.base.damage import damage, stored_integer
-from shardkit.structures.base.parameters import Life, Metadata, open_all
+from shardkit.structures.base.parameters import ChangeScope, Metadata, open_all
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import (
@@ -66,7 +66,7 @@ from shardkit.structures.base.writes import (
 from shardkit.structures.unique.precision import MEMBER_BITS, Visitor, VisitorId, visitor_id
 
 _MARK_KEPT: Final = 600_000  # milliseconds
-_UNTIL_REMOVED: Final = 0.05  # seconds between looks at a day that may be being removed
+_UNTIL_REMOVED: Final = 0.05  # seconds between reads of a day that may be being removed
 
 # Members to send, by the key of their part.
 Members: TypeAlias = Mapping[str, Sequence[Argument]]
@@ -83,7 +83,7 @@ class VisitorPlace(NamedTuple):
     """Where a visitor's id lives.
 
     Attributes:
-        id: what the visitor is counted as: a number, or with ``exact`` and ``hyperloglog`` the
+        id: the stored form of the visitor: a number, or with ``exact`` and ``hyperloglog`` the
             session.
         part: the number of the part; 0 where a day has only one key.
         key: the part's key.
@@ -97,13 +97,7 @@ class VisitorPlace(NamedTuple):
 
 
 class DayInParts(ABC):
-    """Ids in parts, ``unique:2015-05-17:<part>``, and a count beside them.
-
-    Args:
-        component: its shards hold the ids; its entry, if it has one, the count.
-        key: the key of the count: ``unique:2015-05-17``.
-        index_key: the key that says which parts exist. It is removed last.
-    """
+    """Ids in parts, ``unique:2015-05-17:<part>``, and a count beside them."""
 
     size_command: ClassVar[str]
     read_command: ClassVar[str]
@@ -119,7 +113,7 @@ class DayInParts(ABC):
         """Return a visitor's part, and the member to send to it."""
 
     def id_of(self, visitor: Visitor) -> VisitorId:
-        """Return what a visitor is counted as."""
+        """Return the stored form of a visitor."""
         return visitor_id(visitor)
 
     @abstractmethod
@@ -128,7 +122,7 @@ class DayInParts(ABC):
 
     @abstractmethod
     def prepare(self, parts: Iterable[int]) -> Operation[None]:
-        """Register what must exist before these parts are written."""
+        """Register parts before they are written."""
 
     @abstractmethod
     def existing_parts(self) -> Operation[tuple[Sequence[int], bool]]:
@@ -138,7 +132,7 @@ class DayInParts(ABC):
     def add_commands(self, members: Members, counter: str | None) -> Iterable[Command]:
         """Return scripts that add members and reply how many were new; also to the counter.
 
-        The reply goes on with the numbers, among the script's keys, of parts that were created.
+        The rest of the reply has the numbers, among the script's keys, of created parts.
         """
 
     def part_key(self, part: int) -> str:
@@ -184,7 +178,7 @@ class DayInParts(ABC):
                     raise damage(self.home, self.key, "no number", "a count")
             if created or refused:
                 yield from self.settle({key: waiting[key] for key in created}, refused, replies)
-            raise_failures(replies)  # only now that what succeeded is counted
+            raise_failures(replies)  # after the successful ones are counted
             if not refused:
                 return added
             waiting = {key: waiting[key] for key in refused}
@@ -192,13 +186,7 @@ class DayInParts(ABC):
 
     @abstractmethod
     def settle(self, created: Members, refused: Sequence[str], written: Replies) -> Operation[None]:
-        """See that parts live as long as the day does.
-
-        Args:
-            created: members of the parts that were created, by key.
-            refused: the parts that expire at another time than the script was told.
-            written: the replies to the write: see `shardkit.structures.base.writes.settle`.
-        """
+        """See that parts live as long as the day does."""
 
     def size(self) -> Operation[int | None]:
         """Count the ids of all parts; None if the day has no data but its count.
@@ -221,17 +209,17 @@ class DayInParts(ABC):
     def ids(self) -> Stream[VisitorId]:
         """Iterate over the ids, part by part. Cost: an exchange for 256 parts."""
         parts, known = yield from self.existing_parts()
-        found = 0
+        count = 0
         for page in pages(parts, PARTS_LISTED):
             replies = yield [self.read(self.read_command, part) for part in page]
             for part, reply in zip(page, replies, strict=True):
                 ids = Page(self.ids_in(part, reply))
-                found += len(ids)
+                count += len(ids)
                 yield ids
         if known:
-            yield from self._verify(parts, found)
+            yield from self._verify(parts, count)
 
-    def _verify(self, parts: Sequence[int], found: int) -> Operation[None]:
+    def _verify(self, parts: Sequence[int], total: int) -> Operation[None]:
         """Check that a day has as many ids as were counted, or more.
 
         A visitor is in a part before it is counted; only a removal of the day ends that.
@@ -243,17 +231,17 @@ class DayInParts(ABC):
                 Command(self.component, index, ("EXISTS", index)),
             ]
             counted = stored_integer(self.home, self.key, "count", text or b"0")
-            if counted <= found or not exists:
+            if counted <= total or not exists:
                 return
             yield Pause(_UNTIL_REMOVED)
-            found = 0
+            total = 0
             for page in pages(parts, PARTS_AT_ONCE):
-                found += sum((yield [self.read(self.size_command, part) for part in page]))
+                total += sum((yield [self.read(self.size_command, part) for part in page]))
         raise damage(
             self.home,
             self.key,
             f"a count of {counted:,}",
-            f"that of the {found:,} visitors in {self.key}:…",
+            f"that of the {total:,} visitors in {self.key}:…",
             "recount(day): the others are lost",
         )
 
@@ -280,15 +268,7 @@ class DayInParts(ABC):
 
 
 class SetDay(DayInParts):
-    """Ids in SETs, as many as were planned: ``exact``, ``60-bit`` and ``compact``.
-
-    Args:
-        component, key: see `DayInParts`.
-        expected: how many visitors it is planned for.
-        parts: how many parts that makes.
-        meta: its parameters, stored with the first id.
-        partition: the part of a member; None for ``compact``, whose ids begin with their part.
-    """
+    """Ids in SETs, as many as were planned: ``exact``, ``60-bit`` and ``compact``."""
 
     size_command = "SCARD"
     read_command = "SMEMBERS"
@@ -312,12 +292,14 @@ class SetDay(DayInParts):
 
     def _complete_deletion(self) -> Operation[None]:
         """End a deletion of the day as a sharded set, unless others have ended it."""
-        life = self.meta.life
+        generation = self.meta.generation
         [[marked, *due]] = yield [self.meta.beginning()]
         if marked > 0:
             for page in pages(map(self.part_key, range(self.parts)), PARTS_AT_ONCE):
-                yield from send_to_parts(self.meta, Life(life, (-1, *due)), "UNLINK", page)
-            yield [self.meta.removal("end", life)]
+                yield from send_to_parts(
+                    self.meta, ChangeScope(generation, (-1, *due)), "UNLINK", page
+                )
+            yield [self.meta.removal("end", generation)]
 
     def part_and_member(self, visitor: Visitor) -> tuple[int, Argument]:
         """Return a visitor's part and member."""
@@ -329,7 +311,7 @@ class SetDay(DayInParts):
         return self._partition(sent), sent
 
     def id_of(self, visitor: Visitor) -> VisitorId:
-        """Return what a visitor is counted as: of ``compact`` as many bits as the day stores."""
+        """Return the stored form of a visitor: for ``compact`` as many bits as the day stores."""
         if self._partition is None:
             return int(visitor) % (self.parts << MEMBER_BITS)
         return super().id_of(visitor)
@@ -376,19 +358,19 @@ class SetDay(DayInParts):
                 for number in {*databases} - {databases[home.number or 0]}
             ]
             replies = yield [Command(to, k, ("SMEMBERS", k)) for to, k in others]
-            found = [
+            held = [
                 (to, key, some)
                 for (to, key), members in zip(others, replies, strict=True)
                 for some in pages(members, MEMBERS_PER_SCRIPT)
             ]
-            # What is interrupted leaves ids in both places: gathering again ends it.
+            # An interruption leaves ids in both places: gather again.
             yield [
                 self.meta.command(key, *written)
-                for _, key, some in found
+                for _, key, some in held
                 for written in (("SADD", *some), self.meta.expiry)
             ]
             yield [
-                Command(to, key, ("SREM", key, *some), idempotent=True) for to, key, some in found
+                Command(to, key, ("SREM", key, *some), idempotent=True) for to, key, some in held
             ]
 
     def _databases(self, shards: int) -> Operation[list[int]]:
@@ -486,7 +468,7 @@ class BitmapDay(DayInParts):
         return parts, bool(parts)
 
     def first_unregistered(self) -> Operation[tuple[list[int], list[str]]]:
-        """Return those of the first parts that are not registered, and their keys."""
+        """Return the unregistered ones of the first parts, and their keys."""
         registered = set((yield from self.registry.read()))
         parts = [part for part in range(KEYS_CHECKED) if part not in registered]
         return parts, list(map(self.part_key, parts))
@@ -521,12 +503,7 @@ class BitmapDay(DayInParts):
 
 
 class HyperLogLogDay:
-    """One key, which is also the count's: an estimate from registers of 12 KB at most.
-
-    Args:
-        component: see `DayInParts`; the key lives where a count would.
-        key: the key.
-    """
+    """One key, which is also the count's: an estimate from registers of 12 KB at most."""
 
     def __init__(self, component: str, key: str) -> None:
         self.key = key

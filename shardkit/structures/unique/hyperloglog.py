@@ -10,7 +10,7 @@ r"""HyperLogLogs as servers store them: 16,384 registers, 12 KB at most. Pure.
     └──────┴──────────┴────────┴───────────────┴──────────────────────────────────────┘
 
 A visitor's hash selects a register by 14 bits. The register holds the maximum of how many zeros the
-other bits begin with, plus one. Many zeros are rare, so they tell how many different visitors it
+other bits begin with, plus one. Many zeros are rare, so they show how many different visitors it
 takes to see them. The standard error is 1.04 / sqrt(16384) = 0.81%.
 
 The maximum of two days' registers is the HyperLogLog of both days. It is counted here as servers
@@ -43,10 +43,10 @@ def registers(stored: bytes, key: str = "") -> bytes:
     if stored[:4] == b"HYLL" and len(stored) >= _HEADER:
         body = stored[_HEADER:]
         dense = stored[4] == 0 and len(body) == REGISTERS * 6 // 8
-        found = bytes(_dense(body)) if dense else _sparse(body)
-        if len(found) == REGISTERS and max(found) <= _HIGHEST:
-            return found
-    raise StructureError(f"{key}: holds no HyperLogLog", "see what wrote to it, or delete it")
+        values = bytes(_dense(body)) if dense else _sparse(body)
+        if len(values) == REGISTERS and max(values) <= _HIGHEST:
+            return values
+    raise StructureError(f"{key}: is not a HyperLogLog", "find what wrote to it, or delete it")
 
 
 def estimate(values: bytes) -> int:
@@ -73,19 +73,19 @@ def _dense(body: bytes) -> Iterable[int]:
 
 def _sparse(body: bytes) -> bytes:
     """Runs: 00llllll of zeros, 01llllll llllllll of more zeros, 1vvvvvll of a value."""
-    found = bytearray()
+    values = bytearray()
     at = 0
     while at < len(body):
         code = body[at]
         if code & 0x80:
-            found += bytes([(code >> 2 & 31) + 1]) * ((code & 3) + 1)
+            values += bytes([(code >> 2 & 31) + 1]) * ((code & 3) + 1)
         elif code & 0x40:
             at += 1
-            found += bytes(((code & 63) << 8 | body[at]) + 1)
+            values += bytes(((code & 63) << 8 | body[at]) + 1)
         else:
-            found += bytes((code & 63) + 1)
+            values += bytes((code & 63) + 1)
         at += 1
-    return bytes(found)
+    return bytes(values)
 
 
 def _sigma(x: float) -> float:

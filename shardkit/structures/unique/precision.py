@@ -97,15 +97,6 @@ class Odds(NamedTuple):
 class CounterSettings:
     """The parameters of a counter, checked; None where the precision has no such parameter.
 
-    Args:
-        owner: the counter's name, for messages.
-        precision: one of `PRECISIONS`.
-        part_size, first_day, digits, partition: see `UniqueVisitors`; None for the default.
-
-    Attributes:
-        encode: the function from a session to what is stored of it. It raises InvalidArgumentError
-            when the session does not fit the precision.
-
     Raises:
         InvalidArgumentError: the precision is unknown, has no such parameter, or one is out of
             range.
@@ -157,10 +148,11 @@ class CounterSettings:
             "bitmap": self._user_number,
             "compact": lambda session: _hash(self.session_bytes(session)),
         }
+        # From a session to its stored form; raises InvalidArgumentError if it does not fit.
         self.encode = encoders.get(precision, self.session_bytes)
 
     def refusal(self, problem: str, remedy: str) -> InvalidArgumentError:
-        """Return the error for what the precision does not have."""
+        """Return the error for a feature that the precision lacks."""
         return InvalidArgumentError(f"{self.owner}: precision={self.precision!r} {problem}", remedy)
 
     def part_size_is_default(self) -> bool:
@@ -188,7 +180,7 @@ class CounterSettings:
         raise InvalidArgumentError(
             f"{self.owner}: session {shown(session)} is no text of 1 to {MAX_SESSION_BYTES:,} "
             f"bytes for precision={self.precision!r}",
-            "give a UUID or text; of what is longer, or not UTF-8, its hexadecimal digest",
+            "give a UUID or text; for longer or other bytes, their hexadecimal digest",
         )
 
     def _first_bits(self, session: Session) -> int:
@@ -222,7 +214,7 @@ class CounterSettings:
         )
 
     def odds(self, visitors: int, *, uuid4: bool = False) -> Odds:
-        """Return the odds of a day with so many visitors; see `UniqueVisitors.odds`.
+        """Return the odds of a day with ``visitors`` visitors; see `UniqueVisitors.odds`.
 
         Raises:
             InvalidArgumentError: the precision estimates, or the number is out of range.
@@ -251,7 +243,7 @@ def visitor_id(visitor: Visitor) -> VisitorId:
 
 
 def odds(visitors: int, bits: float) -> Odds:
-    """Return how often two of so many visitors get the same id of so many random bits."""
+    """Return how many visitors out of ``visitors`` share an id of ``bits`` random bits."""
     missed = visitors**2 * 2.0 ** -(bits + 1)
     return Odds(bits, missed, -math.expm1(-missed))
 

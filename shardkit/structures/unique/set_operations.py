@@ -132,13 +132,13 @@ def _count_groups(
 def _count_large_group(
     days: Sequence[SetDay], group: Sequence[Sequence[str]], which: Which
 ) -> Operation[int]:
-    """Count the ids of one group of so many parts that they take several exchanges."""
-    found: list[set[bytes]] = []
+    """Count the ids of one group whose parts take several exchanges."""
+    sets: list[set[bytes]] = []
     for keys in group:
         ids: set[bytes] = set()
         for page in pages(keys, PARTS_AT_ONCE):
             ids.update(*(yield _members(days[0].component, page)))
-            if sum(map(len, found)) + len(ids) > MOST_IDS_A_GROUP:
+            if sum(map(len, sets)) + len(ids) > MOST_IDS_A_GROUP:
                 plans = ", ".join(f"{day.key}: {day.parts:,}" for day in days[:5])
                 raise ParameterMismatchError(
                     f"days cannot be combined: their numbers of parts, {plans}, have no large "
@@ -146,8 +146,8 @@ def _count_large_group(
                     "once",
                     "combine days with plans of about the same size",
                 )
-        found.append(ids)
-    return len(reduce(_COMBINE[which], found))
+        sets.append(ids)
+    return len(reduce(_COMBINE[which], sets))
 
 
 def _members(component: str, keys: Sequence[str]) -> list[Command]:
@@ -183,10 +183,10 @@ def _estimate(days: Sequence[HyperLogLogDay]) -> Operation[int]:
     merged = bytes(hyperloglog.REGISTERS)
     for page in pages(keys, REGISTERS_AT_ONCE):
         replies = yield [Command(home, key, ("GET", key)) for key in page]
-        found = [
+        estimates = [
             hyperloglog.registers(reply, key)
             for key, reply in zip(page, replies, strict=True)
             if reply
         ]
-        merged = bytes(map(max, merged, *found)) if found else merged
+        merged = bytes(map(max, merged, *estimates)) if estimates else merged
     return hyperloglog.estimate(merged)

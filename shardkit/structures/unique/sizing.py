@@ -14,7 +14,7 @@ import math
 
 
 def expected_after(visitors: int) -> int:
-    """Return how many visitors to expect after a day with so many: half as many again.
+    """Return how many visitors to expect after a day: half as many again.
 
     Rounded up to a power of two, so that days of similar size can be combined.
     """
@@ -31,7 +31,7 @@ def average_fill(part_size: int) -> float:
 
 
 def parts_for(expected: int, part_size: int) -> int:
-    """Return how many parts a day has that expects so many visitors.
+    """Return how many parts a day with ``expected`` visitors has.
 
     One, or a unit times a power of two. The unit is odd, below 16, and depends on the part size
     alone: 5 for 512, 13 for 128.
@@ -47,7 +47,7 @@ def parts_for(expected: int, part_size: int) -> int:
 
 
 def expected_for(parts: int, part_size: int) -> int:
-    """Return the largest power of two of visitors that `parts_for` plans so many parts for."""
+    """Return the largest power of two of visitors that `parts_for` plans ``parts`` parts for."""
     expected = 1
     while parts_for(2 * expected, part_size) <= parts:
         expected *= 2

@@ -39,7 +39,7 @@ the count is raised once the id is confirmed to be new; so a crash between the t
 low, never too high, and `recount` repairs it from the sets. A lost plan is recovered from the day's
 own parameters, which decide where its ids are.
 
-A day is a date, UTC; today is what the server says. Where a ``day`` is an argument, a datetime with
+A day is a date, UTC; today is the server's date. Where a ``day`` is an argument, a datetime with
 a timezone stands for its day UTC.
 """
 
@@ -113,10 +113,10 @@ class UniqueVisitors(Structure[Face]):
         first_day: how many visitors to assume before the first day: 1,000,000. Not with
             ``hyperloglog`` and ``bitmap``.
         digits: with ``60-bit``: how many hexadecimal digits of a session make its id, 1 to 15.
-            Fewer digits are fewer bits, and more sessions that are taken for one another.
+            Fewer digits are fewer bits, and more sessions that share an id.
         partition: with ``exact``, ``60-bit`` and ``64-bit``: how ids are spread over parts,
             ``crc32``; or ``redis-in-action``, with that book's rule and number of parts.
-        clock: tells what day it is.
+        clock: provides the current day.
 
     Attributes:
         precision, part_size, first_day, digits, partition: as given, or the default; None, or
@@ -160,7 +160,7 @@ class UniqueVisitors(Structure[Face]):
     # ---- without an exchange
 
     def visitor_id(self, session: Session) -> VisitorId:
-        """Return what a session is counted as. No exchange.
+        """Return the stored form of a session. No exchange.
 
         With ``compact`` a number of 128 bits, of which a day stores as many as its plan has room
         for (see `locate`); with ``exact`` and ``hyperloglog`` the session as text.
@@ -180,7 +180,7 @@ class UniqueVisitors(Structure[Face]):
         return self._planner.count_key(day_of(self.name, day))
 
     def parts(self, expected: int) -> int:
-        """Return how many parts a day has that so many visitors are expected on. No exchange.
+        """Return how many parts a day with ``expected`` visitors has. No exchange.
 
         Raises:
             InvalidArgumentError: the precision plans nothing, or the number is out of range.
@@ -188,7 +188,7 @@ class UniqueVisitors(Structure[Face]):
         return self._planner.parts(expected)
 
     def odds(self, visitors: int, *, uuid4: bool = False) -> Odds:
-        """Return how often visitors are taken for one another on a day. No exchange.
+        """Return how often visitors share an id on a day. No exchange.
 
         Args:
             visitors: how many come, on a day that is planned after one of as many.
@@ -206,7 +206,7 @@ class UniqueVisitors(Structure[Face]):
     def visit(self, session: Session, day: date | None = None) -> Operation[bool]:
         """Count a session on a day; return whether it is the first time.
 
-        With ``hyperloglog`` True says that registers have changed, so the session is certainly new;
+        With ``hyperloglog`` True means that registers have changed, so the session is surely new;
         False is for sessions that came before, and for new ones that change nothing.
 
         Args:
@@ -231,7 +231,7 @@ class UniqueVisitors(Structure[Face]):
         With ``hyperloglog`` by how many the estimate grew.
 
         Args:
-            sessions: any iterable, also a generator: it is read as sessions are sent.
+            sessions: any iterable, such as a generator; it is read as sessions are sent.
             day: by default today, by the server's clock, when each 10,000 are sent.
 
         Raises:
@@ -306,7 +306,7 @@ class UniqueVisitors(Structure[Face]):
     def recount(self, day: date | None = None) -> Operation[int]:
         """Repair a day's count from its ids; return the count.
 
-        The count of a day without visits at the moment is then exact. Visits meanwhile make count
+        The count of a day without visits at the moment is then exact. Visits in between make count
         and ids differ rightly, so the count is changed only as far as they cannot explain it:
         another recount finds the rest. Where an id and the count live on different servers, a visit
         that takes longer than a tenth of a second between adding and counting may be counted twice:
@@ -337,7 +337,7 @@ class UniqueVisitors(Structure[Face]):
                 self._home, data.key, f"count={count}", f"the {size} ids that its parts have"
             )
         missing = size - (count if size > count else before)
-        # A difference, so that visits counted meanwhile stay counted.
+        # A difference, so that visits counted in between stay counted.
         [repaired] = yield [Command(self._home, data.key, ("INCRBY", data.key, missing))]
         return int(repaired)
 
@@ -352,10 +352,10 @@ class UniqueVisitors(Structure[Face]):
 
         Args:
             day: the day.
-            shards: how many shards the component has, all of which are looked at.
+            shards: how many shards the component has; all are read.
 
         Returns:
-            The day's count, which is that of its ids.
+            The day's count: the number of its ids.
 
         Raises:
             InvalidArgumentError: the precision keeps no SETs, or the number is out of range.
@@ -402,7 +402,7 @@ class UniqueVisitors(Structure[Face]):
 
     @stream
     def check(self, day: date | None = None) -> Stream[Damage]:
-        """Read all that is stored of a day, and give out what is damaged; changes nothing.
+        """Read everything stored of a day and yield what is damaged; change nothing.
 
         The counter's parameters, the day's plan, parameters and count, the type of each part, and
         each id: whether it can be read, and is in its own part. `recount` repairs counts.
@@ -441,7 +441,7 @@ class UniqueVisitors(Structure[Face]):
     def _suspect_count(self, data: SetDay | BitmapDay) -> Operation[Suspicions]:
         [stored] = yield [self._count_command(data.key)]
         if stored is not None and not stored.isdigit():
-            return []  # that was said
+            return []  # already reported
         size = yield from data.size()
         if size is None or int(stored or 0) == size:
             return []
@@ -497,7 +497,7 @@ class UniqueVisitors(Structure[Face]):
 
     @operation
     def visitors(self, day: date | None = None) -> Operation[ShardedSet[Face, int]]:
-        """Return a day's ids as a set, to look into or to combine with other sets; ``60-bit`` only.
+        """Return a day's ids as a set, to read or combine with other sets; ``60-bit`` only.
 
         Do not add to it: what is added is not counted.
 
@@ -539,7 +539,7 @@ class UniqueVisitors(Structure[Face]):
         """Remove a day's ids, count and plan; return whether there was anything.
 
         Args:
-            day: a day that is over: processes that still count it would go on by its old plan.
+            day: a day that is over: processes that still count it would use its old plan.
             keep_count: whether to keep the count, which is small; see `expire`.
 
         Cost: one command a part, an exchange for every 1,000 parts.
@@ -561,7 +561,7 @@ class UniqueVisitors(Structure[Face]):
             data = yield from self._planner.day(date_, write=True)
             try:
                 return (yield from data.add(visitors))
-            except ParameterMismatchError:  # the day was removed, and planned anew
+            except ParameterMismatchError:  # the day was removed, and planned again
                 self._planner.forget(date_)
         return (yield from (yield from self._planner.day(date_, write=True)).add(visitors))
 
@@ -588,11 +588,11 @@ class UniqueVisitors(Structure[Face]):
             raise InvalidArgumentError(
                 f"{self.name}: {len(wanted):,} days at once", f"give at most {DAYS_AT_ONCE:,}"
             )
-        found: list[Day] = []
+        chosen: list[Day] = []
         for day in wanted:
             data = yield from self._planner.day(day)
-            found.append(data)
-        return (yield from count_days(found, which)) if found else 0
+            chosen.append(data)
+        return (yield from count_days(chosen, which)) if chosen else 0
 
     def _send_to_day(self, day: date, keep_count: bool, name: str, *args: int) -> Operation[bool]:
         day = day_of(self.name, day)

@@ -16,25 +16,31 @@ time.
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
 import os
 from threading import RLock
 from typing import Any, Final
 
-from fakeredis import _msgs as msgs
-from fakeredis._commands import COMMANDS_WITH_SUB, SUPPORTED_COMMANDS
-from fakeredis._helpers import SimpleError, SimpleString
-from fakeredis._socket import AsyncFakeSocket, FakeSocket
-from fakeredis.commands_mixins import scripting_mixin
+from lupa import lua51
 
-from shardkit.testing.fakes.commands import PlannedCommands
-from shardkit.testing.fakes.reads import OTHERWISE, SHORT_READS, ShortRead
+from shardkit.testing.fakes.fakeredis_private import (
+    AwaitingEnd,
+    BlockingEnd,
+    Command,
+    SimpleError,
+    SimpleString,
+    find_command,
+)
 from shardkit.testing.fakes.struct_library import pack, size, unpack
 
-_LUA = scripting_mixin.LUA_MODULE
 # Lua's own, and those of its libraries, which are Python here.
-_FAILURES = (_LUA.LuaError, ValueError, TypeError, ArithmeticError)
+_FAILURES = (lua51.LuaError, ValueError, TypeError, ArithmeticError)
 # Lua hands out no more values at once than its stack has room for.
 _MOST_AT_ONCE: Final = 2000
+_LOG: Final = logging.getLogger("shardkit.lua")
+_LOG_LEVELS: Final = {0: logging.DEBUG, 1: logging.INFO, 2: logging.INFO, 3: logging.WARNING}
+_NULL: Final = object()
 _SETUP: Final = """
 function(call, pcall_, sha1hex, log, encode, decode, null, pack, unpack_, size)
     redis = {
@@ -92,25 +98,23 @@ class _Lua:
 
     Attributes:
         lock: held by the thread whose script runs.
-        socket: the connection whose script runs.
     """
 
     def __init__(self) -> None:
         self.lock = RLock()
         self.socket: Any = None
-        self.runtime: Any = _LUA.LuaRuntime(encoding=None, unpack_returned_tuples=True)
+        self.runtime: Any = lua51.LuaRuntime(encoding=None, unpack_returned_tuples=True)
         self.compiled: dict[bytes, Any] = {}
-        self.commands: dict[bytes, tuple[str, Any, ShortRead | None]] = {}
-        null = scripting_mixin._lua_cjson_null
+        self.commands: dict[bytes, Command] = {}
         setup = self.runtime.eval(_SETUP % _MOST_AT_ONCE)
         self.run, self.run_flat, self.open, self.compile = setup(
             self._call,
             self._pcall,
             _sha1hex,
-            self._log,
-            self._encode,
+            _log,
+            _encode,
             self._decode,
-            null,
+            _NULL,
             pack,
             unpack,
             size,
@@ -136,7 +140,7 @@ class _Lua:
             return 1 if value else None
         if kind is float:
             return int(value)
-        if _LUA.lua_type(value) != "table":
+        if lua51.lua_type(value) != "table":
             return None
         opened = self.open(value)
         if opened == b"list":
@@ -169,43 +173,26 @@ class _Lua:
             )
         if isinstance(reply, SimpleString):
             return self.table({b"ok": reply.value})
-        if isinstance(reply, SimpleError) and reply.value.startswith(
-            "ERR wrong number of arguments"
-        ):
-            raise SimpleError(msgs.WRONG_ARGS_MSG7)
-        return self.socket._convert_redis_result(self.runtime, reply)
+        if isinstance(reply, SimpleError):
+            if reply.value.startswith("ERR wrong number of arguments"):
+                raise SimpleError("ERR Wrong number of args calling Redis command from script")
+            raise reply
+        raise TypeError(f"a script cannot use a reply of type {kind.__name__}")
 
     def _call(self, op: bytes = b"", *args: Any) -> Any:
-        socket = self.socket
         try:
-            name, signature, read = self.commands[op]
+            command = self.commands[op]
         except (KeyError, TypeError):
-            name, signature, args = self._lookup(op, args)
-            read = None
-        given = [arg if type(arg) is bytes else _argument(arg) for arg in args]
-        if read is not None:
-            found = read(socket._db, given)
-            if found is not OTHERWISE:
-                return self.table(found) if type(found) is list else found
-        reply = socket._run_command(getattr(socket, name), signature, given, True)
-        return reply if type(reply) is bytes or type(reply) is int else self.to_lua(reply)
-
-    def _lookup(self, op: bytes, args: tuple[Any, ...]) -> tuple[str, Any, tuple[Any, ...]]:
-        if type(op) is not bytes:
             op = _argument(op)
-        name = op.decode(errors="replace").lower()
-        if name in COMMANDS_WITH_SUB and args:
-            name += " " + _argument(args[0]).decode(errors="replace").lower()
-            args = args[1:]
-            signature = SUPPORTED_COMMANDS.get(name)
-        else:
-            signature = SUPPORTED_COMMANDS.get(name)
-            if signature is not None:
-                read = SHORT_READS.get(name)
-                self.commands[op] = signature.func_name, signature, read
-        if signature is None:
-            raise SimpleError("ERR Unknown Redis command called from script")
-        return signature.func_name, signature, args
+            command, has_sub = find_command(op, _argument(args[0]) if args else None)
+            if has_sub:
+                args = args[1:]
+            else:
+                self.commands[op] = command
+        reply = self.socket.call(
+            command, [arg if type(arg) is bytes else _argument(arg) for arg in args]
+        )
+        return reply if type(reply) is bytes or type(reply) is int else self.to_lua(reply)
 
     def _pcall(self, op: bytes = b"", *args: Any) -> Any:
         try:
@@ -213,17 +200,9 @@ class _Lua:
         except Exception as error:
             return self.table({b"err": str(error).encode()})
 
-    def _log(self, level: int, *args: Any) -> None:
-        scripting_mixin._lua_redis_log(self.runtime, self._globals(), "redis", level, *args)
-
-    def _encode(self, value: Any) -> Any:
-        return scripting_mixin._lua_cjson_encode(self.runtime, self._globals(), value)
-
     def _decode(self, text: Any) -> Any:
-        return scripting_mixin._lua_cjson_decode(self.runtime, self._globals(), text)
-
-    def _globals(self) -> set[Any]:
-        return set(self.runtime.globals().keys())
+        value = _to_lua_values(json.loads(text))
+        return self.table(value, recursive=True) if isinstance(value, dict | list) else value
 
 
 _lua: _Lua | None = None
@@ -250,67 +229,90 @@ def _sha1hex(text: Any) -> bytes:
 
 
 def _argument(value: Any) -> bytes:
-    converted: bytes = scripting_mixin._convert_redis_arg(value)
-    return converted
+    if type(value) is bytes:
+        return value
+    if type(value) in (int, float):
+        return f"{value:.17g}".encode()
+    raise SimpleError("ERR Lua redis lib command arguments must be strings or integers")
+
+
+def _log(level: int, *texts: Any) -> None:
+    if not texts:
+        raise SimpleError("ERR redis.log() requires two arguments or more.")
+    if level not in _LOG_LEVELS:
+        raise SimpleError("ERR Invalid debug level.")
+    text = " ".join(_text(each) if type(each) is bytes else str(each) for each in texts)
+    _LOG.log(_LOG_LEVELS[level], text)
+
+
+def _encode(value: Any) -> bytes:
+    return json.dumps(_to_python(value), separators=(",", ":")).encode()
+
+
+def _to_python(value: Any) -> Any:
+    """Return a value of a script as ``json`` takes it."""
+    if value is _NULL:
+        return None
+    if type(value) is bytes:
+        return value.decode()
+    if lua51.lua_type(value) != "table":
+        return value
+    items = dict(value)
+    if items.keys() == set(range(1, len(items) + 1)):
+        return [_to_python(items[n]) for n in range(1, len(items) + 1)]
+    return {_to_python(key): _to_python(item) for key, item in items.items()}
+
+
+def _to_lua_values(value: Any) -> Any:
+    """Return a value that ``json`` read, with the kinds of a script's values in it."""
+    if value is None:
+        return _NULL
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, list):
+        return [_to_lua_values(item) for item in value]
+    if isinstance(value, dict):
+        return {_to_lua_values(key): _to_lua_values(item) for key, item in value.items()}
+    return value
 
 
 def _text(value: bytes) -> str:
     return value.decode("utf-8", "replace")
 
 
-class _CompiledScripts:
-    """EVAL and EVALSHA with compiled scripts; a mixin for fakeredis' sockets."""
+class RunsScripts:
+    """Runs scripts in the process's runtime; a mixin for a server's end of a connection."""
 
-    _server: Any
-    _script_resp: int | None
+    keep_script: Any
 
-    def eval(self, script: bytes, numkeys: int, *keys_and_args: bytes) -> Any:
-        sha = hashlib.sha1(script, usedforsecurity=False).hexdigest().encode()
-        reply = self._run_script(sha, script, numkeys, keys_and_args)
-        self._server.script_cache[sha] = script
-        return reply
-
-    def evalsha(self, sha1: bytes, numkeys: int, *keys_and_args: bytes) -> Any:
-        text = self._server.script_cache.get(sha1)
-        if text is None:
-            text = self._server.script_cache.get(sha1.lower())
-        if text is None:
-            raise SimpleError(msgs.NO_MATCHING_SCRIPT_MSG)
-        return self._run_script(sha1, text, numkeys, keys_and_args)
-
-    def _run_script(self, sha: bytes, text: bytes, numkeys: int, given: tuple[bytes, ...]) -> Any:
-        if numkeys > len(given):
-            raise SimpleError(msgs.TOO_MANY_KEYS_MSG)
-        if numkeys < 0:
-            raise SimpleError(msgs.NEGATIVE_KEYS_MSG)
+    def run_script(self, sha: bytes, text: bytes, keys: int, given: tuple[bytes, ...]) -> Any:
+        """Run a script, whose first arguments are its keys, and return its reply."""
         lua = _runtime()
         function = lua.function(sha, text)
-        self._server.script_cache[sha] = text
+        self.keep_script(sha, text)
         with lua.lock:
-            self._script_resp = 2
             caller, lua.socket = lua.socket, self
             try:
                 if len(given) <= _MOST_AT_ONCE:
-                    found = lua.run_flat(function, numkeys, *given)
+                    value = lua.run_flat(function, keys, *given)
                 else:
-                    found = lua.run(
-                        function, lua.table(given[:numkeys]), lua.table(given[numkeys:])
-                    )
-                if type(found) is bytes or type(found) is int:
-                    return found
-                if type(found) is tuple:  # a script returns one value: further ones are dropped
-                    found = found[0]
-                return lua.to_reply(found, False)
+                    value = lua.run(function, lua.table(given[:keys]), lua.table(given[keys:]))
+                if type(value) is bytes or type(value) is int:
+                    return value
+                if type(value) is tuple:  # a script returns one value: further ones are dropped
+                    value = value[0]
+                return lua.to_reply(value, False)
             except _FAILURES as error:
-                raise SimpleError(msgs.SCRIPT_ERROR_MSG.format(sha.decode(), error)) from None
+                raise SimpleError(
+                    f"ERR Error running script (call to f_{sha.decode()}): @user_script:?: {error}"
+                ) from None
             finally:
                 lua.socket = caller
-                self._script_resp = None
 
 
-class CompilingSocket(_CompiledScripts, PlannedCommands, FakeSocket):
-    """fakeredis' end of a blocking connection, with compiled scripts."""
+class CompilingSocket(RunsScripts, BlockingEnd):
+    """The server's end of a blocking connection."""
 
 
-class AsyncCompilingSocket(_CompiledScripts, PlannedCommands, AsyncFakeSocket):
-    """fakeredis' end of an awaiting connection, with compiled scripts."""
+class AsyncCompilingSocket(RunsScripts, AwaitingEnd):
+    """The server's end of an awaiting connection."""

@@ -47,31 +47,26 @@ from __future__ import annotations
 import copy
 import math
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any, Final, TypeAlias
 
-import hiredis
 import redis
 import redis.asyncio as aioredis
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     RedisError,
-    ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
 from shardkit.config.entry import DEFAULT_PORT, Entry
 from shardkit.errors import LocalServerError, RoutingError
-from shardkit.network.connections import Connector, is_reusable, round_trip
-from shardkit.network.connections.connection import AsyncClosable, Closable, closed_error
+from shardkit.network.connections import Connector
 from shardkit.network.connections.redis_private import parse_error
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
-from shardkit.operations.deadlines import Deadline
 from shardkit.operations.forks import ForkSafeLock
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.placement import slot_of
@@ -94,10 +89,6 @@ _IGNORED: Final = frozenset(
     }
 )
 _CROSS_SLOT: Final = "CROSSSLOT Keys in request don't hash to the same slot"
-# Sent to the fake server in place of a command whose answer is to be an error. It refuses both, and
-# so aborts the transaction that the command is part of, as a real server does.
-_NONSENSE: Final = hiredis.pack_command(("GET",))
-_NO_EXEC: Final = hiredis.pack_command(("DISCARD",))
 
 
 @dataclass(eq=False)
@@ -106,7 +97,6 @@ class _Fault:
 
     Attributes:
         error: makes the error that the client gets instead of an answer.
-        executes: whether the server executes the command.
         cuts: whether the connection breaks after the command, so that no later one arrives.
     """
 
@@ -132,7 +122,7 @@ class MemoryServer:
     def __init__(self, address: str) -> None:
         self.address = address
         self.in_slots = False
-        self.fake = _fakeredis().FakeServer(version=(7, 2))
+        self.fake = _connections().FakeServer(version=(7, 2))
         self._lock = ForkSafeLock()
         self._faults: list[_Fault] = []
         self._down = False
@@ -172,11 +162,11 @@ class MemoryServer:
                 ``incr`` sends INCRBY). By default all are.
             times: how many commands are affected; None for all until `clear`.
         """
-        self._add(_Fault(_closed, cuts=True), commands, times)
+        self._add(_Fault(closed_by_server, cuts=True), commands, times)
 
     def lose_answer(self, *commands: str, times: int | None = 1) -> None:
         """Break the connection after the next command is executed; see `lose_command`."""
-        self._add(_Fault(_closed, executes=True, cuts=True), commands, times)
+        self._add(_Fault(closed_by_server, executes=True, cuts=True), commands, times)
 
     def hang(self, *commands: str, times: int | None = 1) -> None:
         """Execute the next command too late: its client times out, without really waiting.
@@ -213,8 +203,8 @@ class MemoryServer:
         Args:
             arguments: further arguments of ``redis.Redis``, such as ``db``.
         """
-        given = {"connection_class": _inside_class(), "protocol": 2, **arguments}
-        made: redis.Redis = _fakeredis().FakeRedis(server=self.fake, **given)
+        given = {"connection_class": _connections().InsideConnection, "protocol": 2, **arguments}
+        made: redis.Redis = _connections().FakeRedis(server=self.fake, **given)
         return made
 
     def flush(self) -> None:
@@ -277,7 +267,7 @@ class MemoryConnector(Connector):
 
     def __init__(self) -> None:
         super().__init__(DirectClient, MultiplexedClient)
-        _fakeredis()
+        _connections()
         self._servers: dict[str, MemoryServer] = {}
         self._lock = ForkSafeLock()
 
@@ -311,13 +301,13 @@ class MemoryConnector(Connector):
     def blocking(self, fields: Mapping[str, Any]) -> redis.Redis | redis.RedisCluster:
         """Return a blocking client of a server in memory; see `Connector.blocking`."""
         client = super().blocking(plain_tcp_fields(fields))
-        pool = self._lead_to_memory(client, fields, _connection_classes()[0])
+        pool = self._lead_to_memory(client, fields, _connections().MemoryConnection)
         return MemoryCluster(connection_pool=pool) if fields.get("cluster") else client
 
     def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
         """Return an awaiting client of a server in memory; see `Connector.awaiting`."""
         client = super().awaiting(plain_tcp_fields(fields))
-        pool = self._lead_to_memory(client, fields, _connection_classes()[1])
+        pool = self._lead_to_memory(client, fields, _connections().AsyncMemoryConnection)
         return AsyncMemoryCluster(connection_pool=pool) if fields.get("cluster") else client
 
     def _server(self, address: str) -> MemoryServer:
@@ -370,210 +360,12 @@ class AsyncMemoryCluster(_OneNode, aioredis.Redis):  # type: ignore[misc]  # red
     """An awaiting client of a cluster in memory."""
 
 
-# ---- connections: mixins for fakeredis's classes, which are imported on first use
-
-
-class _Faulty:
-    """A connection that applies the faults of its server to requests and answers."""
-
-    def __init__(self, *, memory: MemoryServer, **options: Any) -> None:
-        self._memory = memory
-        # For each answer that is due: None, or the error that comes instead.
-        self._due: deque[Exception | None] = deque()
-        self._cut = self._broken = False
-        super().__init__(server=memory.fake, **options)  # type: ignore[call-arg]
-
-    def break_off(self) -> None:
-        """Break the connection, and wake up whoever waits for an answer."""
-        self._broken = True
-        sock: Any = getattr(self, "_sock", None)
-        if sock is not None:
-            sock.put_response(None)
-
-    def _begin(self) -> None:
-        """Reset the state for a new connection; raises if the server refuses it."""
-        self._memory.accept(self)
-        self._due.clear()
-        self._cut = self._broken = False
-
-    def _let_through(self, command: Packed) -> list[bytes]:
-        """Note the answers due to a request, and return the commands that reach the server."""
-        seen = []
-        for args in _commands(command):
-            if self._cut:
-                break
-            fault = self._memory.fault_of(args)
-            error = None if fault is None else fault.error()
-            self._due.append(error)
-            if fault is None or fault.executes:
-                seen.append(_pack(args))
-            elif isinstance(error, ResponseError):
-                seen.append(_NO_EXEC if args[0].upper() == b"EXEC" else _NONSENSE)
-            self._cut = fault is not None and fault.cuts
-        return seen
-
-    def _next(self) -> tuple[Exception | None, bool]:
-        """Return the error instead of the next answer, if any, and whether the server answers."""
-        due = self._due.popleft() if self._due else None
-        return due, not self._broken and (due is None or isinstance(due, ResponseError))
-
-    def _lost(self: Any) -> Exception:
-        """Return the error of a connection that was broken."""
-        return closed_error() if self.closed else _closed()
-
-    def _spoiled(self) -> bool:
-        """Whether reading would raise."""
-        return self._broken or bool(self._due and self._due[0] is not None)
-
-
-class _BlockingFaulty(_Faulty):
-    def shut_down(self) -> None:
-        super().shut_down()  # type: ignore[misc]
-        self.break_off()
-        sock: Any = getattr(self, "_sock", None)
-        if sock is not None:
-            self._memory.unblock(sock._client_info["id"])
-
-    def _connect(self) -> Any:
-        self._begin()
-        sock = super()._connect()  # type: ignore[misc]
-        sock.__class__ = _socket_classes().CompilingSocket
-        return sock
-
-    def send_packed_command(self: Any, command: Packed, check_health: bool = True) -> None:
-        if not self.is_connected:
-            self.connect()
-        if check_health:
-            self.check_health()
-        if self._broken:
-            self.disconnect()
-            raise _closed()
-        seen = self._let_through(command)
-        super().send_packed_command(seen, check_health=False)  # type: ignore[misc]
-
-    def round_trip(
-        self, data: bytes, raw: bool, deadline: Deadline | None = None, count: int = 1
-    ) -> tuple[list[Any], bool]:
-        return round_trip(self, data, raw, deadline, count)
-
-    def is_reusable(self) -> bool:
-        return is_reusable(self)
-
-    def can_read(self, timeout: float | None = 0) -> Any:
-        return self._spoiled() or super().can_read(timeout)  # type: ignore[misc]
-
-    def read_response(self: Any, **options: Any) -> Any:
-        due, answered = self._next()
-        answer = refusal = None
-        if answered:
-            try:
-                answer = super().read_response(**options)  # type: ignore[misc]
-            except ResponseError as error:
-                refusal = error
-        instead = self._lost() if self._broken else due or refusal
-        if instead is None:
-            return answer
-        if not isinstance(instead, ResponseError):
-            self.disconnect()
-        raise instead
-
-
-class _AwaitingFaulty(_Faulty):
-    _id = 0
-    _sock: Any
-    _writer: Any
-
-    async def _connect(self) -> None:
-        self._begin()
-        await super()._connect()  # type: ignore[misc]
-        self._sock.__class__ = _socket_classes().AsyncCompilingSocket
-        transport: Any = getattr(self._writer, "transport", None)
-        if transport is not None:  # fakeredis' has only what redis-py calls
-            transport.abort, transport.get_write_buffer_size = self._writer.close, lambda: 0
-
-    async def on_connect_check_health(self: Any, check_health: bool = True) -> None:
-        await super().on_connect_check_health(check_health=check_health)  # type: ignore[misc]
-        await self.send_command("CLIENT", "ID", check_health=False)
-        self._id = await self.read_response()
-
-    def tell_closed(self: Any) -> None:
-        super().tell_closed()  # type: ignore[misc]
-        if self.closed:  # by the kit: there is no transport that would wake who waits
-            self.break_off()
-
-    async def disconnect(self: Any, nowait: bool = False, **options: Any) -> None:
-        # A command that still blocks on the server would take elements meant for others.
-        client_id, self._id = self._id, 0
-        await super().disconnect(nowait=nowait, **options)  # type: ignore[misc]
-        if client_id:
-            self._memory.unblock(client_id)
-
-    async def send_packed_command(self: Any, command: Packed, check_health: bool = True) -> None:
-        if not self.is_connected:
-            await self.connect()
-        if check_health:
-            await self.check_health()
-        if self._broken:
-            await self.disconnect(nowait=True)
-            raise _closed()
-        # Without awaiting: no other request may come between noting the answers and sending.
-        for seen in self._let_through(command):
-            self._sock.sendall(seen)
-
-    async def can_read(self, *args: Any) -> Any:
-        return self._spoiled() or await super().can_read(*args)  # type: ignore[misc]
-
-    async def read_response(self: Any, **options: Any) -> Any:
-        due, answered = self._next()
-        answer = refusal = None
-        if answered:
-            try:
-                answer = await super().read_response(**options)  # type: ignore[misc]
-            except ResponseError as error:
-                refusal = error
-        instead = self._lost() if self._broken else due or refusal
-        if instead is None:
-            return answer
-        if not isinstance(instead, ResponseError):
-            await self.disconnect(nowait=True)
-        raise instead
-
-
 @cache
-def _connection_classes() -> tuple[type[Any], type[Any]]:
-    fakeredis = _fakeredis()
-    # Nobody looks at the names of connections in memory, and there are no pushes to witness.
-    silent = {"greeting": property(lambda self: None, lambda self, greeting: None)}
-    blocking, awaiting = fakeredis.FakeRedisConnection, fakeredis.FakeAsyncRedisConnection
-    return (
-        type("MemoryConnection", (_BlockingFaulty, Closable, blocking), silent),
-        type("AsyncMemoryConnection", (_AwaitingFaulty, AsyncClosable, awaiting), silent),
-    )
-
-
-@cache
-def _inside_class() -> type[Any]:
-    """Return the class of connections that no fault affects."""
-
-    class InsideConnection(_fakeredis().FakeRedisConnection):  # type: ignore[misc]
-        def _connect(self) -> Any:
-            sock = super()._connect()
-            sock.__class__ = _socket_classes().CompilingSocket
-            return sock
-
-    return InsideConnection
-
-
-@cache
-def _socket_classes() -> Any:
-    return import_module("shardkit.testing.fakes.lua")  # imports fakeredis
-
-
-@cache
-def _fakeredis() -> Any:
+def _connections() -> Any:
+    """Return the connections to servers in memory, which import fakeredis."""
     try:
         import_module("lupa")  # fakeredis runs scripts with it
-        return import_module("fakeredis")
+        return import_module("shardkit.testing.fakes.connections")
     except ImportError as error:
         raise LocalServerError(
             f"servers in memory need {error.name}, which is not installed",
@@ -581,22 +373,9 @@ def _fakeredis() -> Any:
         ) from None
 
 
-def _closed() -> Exception:
+def closed_by_server() -> Exception:
+    """Return the error of a connection that was broken."""
     return ConnectionError("Connection closed by server.")
-
-
-def _commands(packed: Packed) -> Iterator[list[bytes]]:
-    """Split a packed request into commands."""
-    reader = hiredis.Reader()
-    for piece in [packed] if isinstance(packed, str | bytes) else packed:
-        reader.feed(piece)
-    while (args := reader.gets()) is not False:
-        yield args
-
-
-def _pack(args: Sequence[bytes]) -> bytes:
-    packed: bytes = hiredis.pack_command(tuple(args))  # type: ignore[arg-type]
-    return packed
 
 
 def _crosses_slots(args: Sequence[bytes]) -> bool:

@@ -29,7 +29,6 @@ class Choices:
 
     Attributes:
         taken: the choices that are not 0, by position.
-        count: how many were made.
     """
 
     def __init__(self, seed: int, recorded: dict[int, int] | None = None) -> None:

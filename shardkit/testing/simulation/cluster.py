@@ -18,12 +18,10 @@ import re
 from functools import cache
 from typing import Any, Final
 
-from fakeredis._helpers import OK, SimpleError
-from fakeredis.model import get_all_commands_info, get_command_info
-
 from shardkit.errors import RoutingError
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.placement import slot_of
+from shardkit.testing.fakes.fakeredis_private import OK, SimpleError, command_infos
 from shardkit.testing.simulation.replies import Packed, pack_reply
 from shardkit.testing.simulation.servers import ServerSocket, SimulatedServer
 
@@ -37,13 +35,11 @@ class SimulatedNode:
     """What makes a server a node of a cluster.
 
     Args:
-        server: the server.
         nodes: all nodes of the cluster, in the order of their slots; it adds itself.
 
     Attributes:
         owners: which node owns each slot, as far as this one knows.
         migrating: to which nodes slots are being moved.
-        importing: from which nodes.
     """
 
     def __init__(self, server: SimulatedServer, nodes: list[SimulatedNode]) -> None:
@@ -59,7 +55,7 @@ class SimulatedNode:
     def answer(self, socket: ServerSocket, args: list[bytes], name: bytes) -> Any:
         """Return what is answered in place of executing a command; None to execute it."""
         asking = socket.asking
-        in_transaction = socket._transaction is not None
+        in_transaction = socket.queues
         if not in_transaction or name in (b"EXEC", b"DISCARD"):
             # A node forgets ASKING after a command; after MULTI when the transaction is over.
             socket.asking = name == b"ASKING" or (asking and name == b"MULTI")
@@ -81,10 +77,9 @@ class SimulatedNode:
             socket.queued_keys += keys
         elif in_transaction and refusal is not None:
             if name == b"EXEC":
-                socket._forget_transaction()
-                socket._clear_watches()
+                socket.drop_transaction()
             else:
-                socket._transaction_failed = True
+                socket.fail_transaction()
         elif name in (b"MULTI", b"DISCARD"):
             socket.queued_keys = []
         return refusal
@@ -116,13 +111,7 @@ class SimulatedNode:
         return SimpleError(f"MOVED {slot} {owner.server.address}")
 
     def _missing(self, keys: list[bytes]) -> int:
-        return sum(key not in self._held() for key in keys)
-
-    def _held(self) -> Any:
-        """Return the keys that it has now."""
-        db = self.server.fake.dbs[0]
-        db.time = self.server.clock.time()
-        return db
+        return len(keys) - int(self.server.ask(b"EXISTS", *keys))
 
     # ---- its commands
 
@@ -134,8 +123,7 @@ class SimulatedNode:
         if what == b"MYID":
             return self.id
         if what == b"GETKEYSINSLOT" and len(args) == 4:
-            found = [key for key in list(self._held()) if slot_of(key) == int(args[2])]
-            return found[: int(args[3])]
+            return self._in_slot(int(args[2]))[: int(args[3])]
         if what == b"SETSLOT" and len(args) in (4, 5):
             return self._set_slot(int(args[2]), args[3].upper(), b"".join(args[4:]))
         return SimpleError(f"ERR simulated nodes have no CLUSTER {what.decode(errors='replace')}")
@@ -171,8 +159,9 @@ class SimulatedNode:
             self.importing.pop(slot, None)
         return OK
 
-    def _in_slot(self, slot: int) -> bool:
-        return any(slot_of(key) == slot for key in self._held())
+    def _in_slot(self, slot: int) -> list[bytes]:
+        """Return the keys that it has in a slot now."""
+        return [key for key in self.server.ask(b"KEYS", b"*") if slot_of(key) == slot]
 
     def _migrate(self, args: list[bytes]) -> Any:
         """Answer ``MIGRATE host port key|"" 0 timeout [REPLACE] [KEYS key …]``: all at once."""
@@ -180,21 +169,20 @@ class SimulatedNode:
         target = next((n.server for n in self._nodes if n.server.address == address), None)
         if target is None or not target.up:
             return SimpleError("IOERR error or timeout reading to target instance")
-        held, server = self._held(), self.server
+        server = self.server
         options = [arg.upper() for arg in args[6:]]
         keys = args[7 + options.index(b"KEYS") :] if b"KEYS" in options else [args[3]]
-        keys = [key for key in keys if key in held]
+        keys = [key for key in keys if server.ask(b"EXISTS", key)]
         for key in keys:
-            ends = held[key].expireat
-            left = 0 if ends is None else max(1, round((ends - held.time) * 1000))
+            left = max(0, server.ask(b"PTTL", key))
             replace = [b"REPLACE"] if b"REPLACE" in options else []
-            if not replace and key in target.fake.dbs[0]:
+            if not replace and target.ask(b"EXISTS", key):
                 return SimpleError(
                     "ERR Target instance replied with error: BUSYKEY Target key name already exists"
                 )
-            value = server.inside().dump(held[key])
-            target.execute(target.inside(), [b"RESTORE", key, b"%d" % left, value, *replace])
-            server.execute(server.inside(), [b"DEL", key])
+            value = server.ask(b"DUMP", key)
+            target.ask(b"RESTORE", key, b"%d" % left, value, *replace)
+            server.ask(b"DEL", key)
         return OK if keys else b"NOKEY"
 
 
@@ -204,8 +192,7 @@ def _commands() -> Packed:
 
     Each client reads it once, which would take longer than a schedule.
     """
-    infos = map(get_command_info, get_all_commands_info())
-    return Packed(pack_reply([info[:6] for info in infos if info]))
+    return Packed(pack_reply(command_infos()))
 
 
 @cache

@@ -444,12 +444,7 @@ class _AsyncNoRetry(AsyncRetry):
 
 
 class SimulatedConnector(Connector):
-    """Builds one process's clients of simulated servers.
-
-    Args:
-        world: the simulation.
-        process: the process.
-    """
+    """Builds one process's clients of simulated servers."""
 
     def __init__(self, world: World, process: SimulatedProcess) -> None:
         super().__init__(SimulatedClient, AsyncSimulatedClient)

@@ -32,9 +32,6 @@ class Wire:
     """One connection between a client and a server.
 
     Args:
-        process: the client's process.
-        server: the server.
-        db: the number of the database.
         receive: is given what arrives at the client; None when the server closed the connection.
 
     Attributes:
@@ -42,8 +39,6 @@ class Wire:
         not_before: when the next of it can be delivered.
         held: what has not reached the client, as nothing does; None while everything does.
         inherited: whether it is that of a forked child's parent.
-        client_open: whether the client still holds it.
-        server_open: whether the server still holds it.
         usable: whether what arrived last was executed to its end; not while a command blocks.
     """
 
@@ -118,7 +113,7 @@ class Wire:
             replies.append(reply)
             self._answer(reply)
 
-        socket.answer = answer
+        socket.receive = answer
 
     def close_client(self) -> None:
         """Close the client's end: what was sent may still be executed."""

@@ -40,15 +40,11 @@ class SimulatedProcess:
     """A client's process.
 
     Args:
-        name: for the timeline.
-        now: tells the time of the simulation.
         number: the how manyth client it is, from 0; -1 for an observer.
 
     Attributes:
-        clock: its clock.
         frozen_until: nothing of it runs before this time.
         dead: it was killed, or the simulation is over.
-        fibers: its blocking code.
         loop: its event loop, if it has one.
         immediate: whether its requests are executed at once, without the scheduler.
         cut_off: until when it cannot reach servers, by address.
@@ -139,9 +135,7 @@ class Fiber:
     """Blocking code that waits where it reads or sleeps.
 
     Attributes:
-        current: the one that runs.
         wake_at: when it goes on in any case.
-        done: whether it has ended.
         unwinding: whether its process is dead, and it knows.
     """
 
@@ -204,11 +198,7 @@ _Loop: Any = asyncio.AbstractEventLoop
 
 
 class SimulatedLoop(_Loop):  # type: ignore[misc]
-    """An event loop of virtual time, which the scheduler runs until it waits.
-
-    Args:
-        process: whose loop it is.
-    """
+    """An event loop of virtual time, which the scheduler runs until it waits."""
 
     def __init__(self, process: SimulatedProcess) -> None:
         self.process = process

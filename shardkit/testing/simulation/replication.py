@@ -16,7 +16,7 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from fakeredis._helpers import OK, SimpleError, SimpleString
+from shardkit.testing.fakes.fakeredis_private import OK, SimpleError, SimpleString
 
 if TYPE_CHECKING:
     from shardkit.testing.simulation.servers import ServerSocket, SimulatedServer
@@ -40,14 +40,11 @@ class Replication:
     """What a server does as a master or a replica.
 
     Args:
-        world: the simulation.
-        server: the server.
         others: all servers that know each other, by their addresses.
 
     Attributes:
         master: whom it follows; None if it is a master itself.
         linked: whether it has been filled, and is told of what its master executes.
-        settings: what was said by ``CONFIG SET``.
     """
 
     def __init__(
@@ -98,7 +95,7 @@ class Replication:
         if name == b"WAIT":
             return self._wait(socket, int(args[1]), int(args[2]) / 1000)
         answer = self._answer(args, name)
-        if socket._transaction is not None:
+        if socket.queues:
             writes = name == b"EXEC"
         if answer is None and writes:
             if self._handing_to is not None:
@@ -106,11 +103,10 @@ class Replication:
                 return False
             answer = self._refusal()
             if answer is not None and name == b"EXEC":
-                socket._forget_transaction()
-                socket._clear_watches()
+                socket.drop_transaction()
         if answer is not None:
             if answer is not True:
-                socket.put_response(answer)
+                socket.answer(answer)
             return True
         for each in self.replicas if writes else ():
             each.come()
@@ -129,7 +125,7 @@ class Replication:
             socket.waiting = retry, until, lambda found: there() if found is None else found
             return False
         refused = SimpleError("ERR WAIT cannot be used with replica instances.")
-        socket.put_response(there() if self.master is None else refused)
+        socket.answer(there() if self.master is None else refused)
         return True
 
     def _refusal(self) -> SimpleError | None:
@@ -165,9 +161,9 @@ class Replication:
 
     def _info(self, section: bytes) -> bytes:
         said = {} if section == b"KEYSPACE" else self._of_replication()
-        for number, db in self.server.fake.dbs.items():
-            if len(db):
-                said[f"db{number}"] = f"keys={len(db)},expires=0"
+        for number, keys in self.server.data.sizes().items():
+            if keys:
+                said[f"db{number}"] = f"keys={keys},expires=0"
         return "".join(f"{name}:{value}\r\n" for name, value in said.items()).encode()
 
     def _of_replication(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fakeredis._helpers import SimpleError, SimpleString
+from shardkit.testing.fakes.fakeredis_private import SimpleError, SimpleString
 
 
 class Packed(bytes):

@@ -18,7 +18,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from fakeredis._helpers import SimpleError
+from shardkit.testing.fakes.fakeredis_private import SimpleError
 
 if TYPE_CHECKING:
     from shardkit.testing.simulation.replication import Replication
@@ -36,12 +36,9 @@ class SimulatedSentinels:
     """The Sentinels of a service, and the failovers that they carry out.
 
     Args:
-        world: the simulation.
-        addresses: those of the Sentinels.
         servers: those that they watch over, the master first.
 
     Attributes:
-        master: the master since the last failover.
         settled_at: when all Sentinels and servers know of it.
     """
 

@@ -15,208 +15,42 @@ time is over.
 
 from __future__ import annotations
 
-import copy
 import random
-from collections import defaultdict
 from collections.abc import Callable
-from functools import cache, cached_property, partial
 from typing import Any, Final, Protocol, TypeAlias
 
-import fakeredis
-import redis
-from fakeredis._commands import COMMANDS_WITH_SUB, SUPPORTED_COMMANDS
-from fakeredis._core import CommandItem, Database
-from fakeredis._helpers import NoResponse
-from fakeredis.model import AccessControlList, ClientInfo, is_write_command
+import hiredis
 
-from shardkit.testing.fakes.lua import CompilingSocket
+from shardkit.testing.fakes.fakeredis_private import Data, DirectEnd, writes
+from shardkit.testing.fakes.lua import RunsScripts
 from shardkit.testing.simulation.replies import pack_reply
 from shardkit.testing.simulation.virtual_time import Clock
 
 LogEntry: TypeAlias = tuple[float, int, list[bytes]]
 """A write that was executed: when, in which database, and what."""
 
-_READ_SCRIPTS: Final = frozenset({b"EVAL_RO", b"EVALSHA_RO"})
-_RUN_SCRIPTS: Final = frozenset({b"EVAL", b"EVALSHA"})
 # Executed at once when they are sent: the handshake of a connection is no step of a schedule.
 HANDSHAKE: Final = frozenset({b"CLIENT", b"HELLO", b"SELECT", b"AUTH", b"READONLY", b"COMMAND"})
 
 
-class _Data(fakeredis.FakeServer):
-    """What a server holds; used by one thread, and never waited for.
-
-    Attributes:
-        changed: whether it has changed since this was set.
-    """
-
-    changed = False
-
-    def __init__(self, clock: Clock) -> None:
-        # As fakeredis has it, which looks at every command that there is to make the users.
-        vars(self).update({name: make() for name, make in _fields_of_servers()})
-        self.lastsave = int(clock.time())
-        self.clock = clock
-        lock: Any = _NoLock()
-        self.lock = lock
-        self.dbs = defaultdict(lambda: _KeySpace(lock))
-
-    @cached_property
-    def acl(self) -> AccessControlList:  # type: ignore[override]
-        """Its users."""
-        return copy.deepcopy(_users())
-
-
-@cache
-def _users() -> AccessControlList:
-    return AccessControlList()
-
-
-@cache
-def _fields_of_servers() -> list[tuple[str, Callable[[], Any]]]:
-    """Return what makes each attribute of a new server."""
-    first = vars(fakeredis.FakeServer(version=(7, 2)))
-    own = ("lock", "dbs", "acl")
-    return [(name, _maker(value)) for name, value in first.items() if name not in own]
-
-
-def _maker(value: Any) -> Callable[[], Any]:
-    """Return what makes another value like an empty collection; of others the same is given."""
-    return value.copy if isinstance(value, dict | list | set) else partial(_same, value)
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-class _NoLock:
-    def __enter__(self, *_: object) -> bool:
-        return True
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    acquire, release = __enter__, __exit__  # a condition asks for them
-
-
-class _KeySpace(Database):
-    def notify_watch(self, key: bytes) -> None:
-        watchers = self._watches.get(key)
-        if watchers:
-            for sock in watchers:
-                sock.notify_watch()
-
-    def setdefault(self, key: bytes, default: Any = None) -> Any:
-        """Return what a key holds, after it was given a default if it held nothing."""
-        item = self._dict.get(key)
-        if item is not None and (item.expireat is None or not self.expired(item)):
-            return item
-        self[key] = default
-        return default
-
-
-class ServerSocket(CompilingSocket):
+class ServerSocket(RunsScripts, DirectEnd):
     """The server's end of a connection.
 
     Attributes:
-        answer: is given each reply, packed.
-        waiting: what a blocked command tries again, until when, and how its reply is shaped.
         asking: whether a cluster's client has announced that it was redirected here.
         queued_keys: those of its transaction, on a cluster.
     """
 
     asking = False
 
-    def __init__(self, server: Any, db: int, answer: Callable[[bytes], None]) -> None:
-        info = dict(_first_info())
-        info["id"] = server.get_next_client_id()
-        info["-created"] = int(server.clock.time())
-        vars(self).update({name: make() for name, make in _fields_of_sockets()})
-        self._server, self._db_num, self._db = server, db, server.dbs[db]
-        self._client_info = ClientInfo.__new__(ClientInfo)
-        self._client_info.update(info)
-        server.sockets.append(self)
-        self.answer = answer
-        self.waiting: tuple[Callable[[bool], Any], float, Callable[[Any], Any] | None] | None = None
+    def __init__(self, data: Data, db: int, receive: Callable[[bytes], None]) -> None:
+        super().__init__(data, db)
+        self.receive = receive
         self.queued_keys: list[bytes] = []
 
-    def _expireat(self, key: CommandItem, timestamp: float, *args: bytes, **more: Any) -> int:
-        done: int = super()._expireat(key, timestamp, *args, **more)
-        if done and timestamp <= self._db.time:  # at once, though no time has passed
-            key.value = None
-        return done
-
-    def put_response(self, msg: Any) -> None:
+    def answer(self, reply: Any) -> None:
         """Give out a reply or a message."""
-        self.answer(pack_reply(msg))
-
-    def _process_command(self, fields: list[bytes]) -> None:
-        """Execute a command: in fewer steps than fakeredis, if nothing but the data matters."""
-        found = _plain_command(fields[0])
-        server = self._server
-        if (
-            found is None
-            or self._transaction is not None
-            or self._pubsub
-            or self._reply_off
-            or self._reply_skip
-            or self._reply_skip_next
-            or self._client_info["user"] != "default"
-        ):
-            super()._process_command(fields)
-            return
-        now = server.clock.time()
-        for db in server.dbs.values():
-            db.time = now
-        result = self._run_command(getattr(self, found.func_name), found, fields[1:], False)
-        if not isinstance(result, NoResponse):
-            self.put_response(result)
-
-    def close(self) -> None:
-        """Close it."""
-        server = self._server
-        super().close()
-        server.closed_sockets.clear()
-        self._cleanup(server)
-
-    def _decode_result(self, result: Any) -> Any:
-        return result
-
-    def _blocking(
-        self,
-        timeout: float | None,
-        func: Callable[[bool], Any],
-        shape: Callable[[Any], Any] | None = None,
-    ) -> Any:
-        found = func(True)
-        if found is not None or self._in_transaction:
-            return found if shape is None else shape(found)
-        self.waiting = func, timeout or float("inf"), shape
-        return NoResponse()
-
-
-@cache
-def _fields_of_sockets() -> list[tuple[str, Callable[[], Any]]]:
-    """Return what makes each attribute of a new socket."""
-    first = vars(_first_socket())
-    own = ("_server", "_db", "_db_num", "_client_info")
-    return [(name, _maker(value)) for name, value in first.items() if name not in own]
-
-
-@cache
-def _first_socket() -> CompilingSocket:
-    return CompilingSocket(fakeredis.FakeServer(version=(7, 2)), 0, client_class=redis.Redis)
-
-
-@cache
-def _first_info() -> dict[str, Any]:
-    return dict(_first_socket()._client_info)
-
-
-@cache
-def _plain_command(name: bytes) -> Any:
-    """Return the signature of a command that is one word; None of others, and of ACL's."""
-    known = name.decode(errors="replace").lower()
-    return None if known in COMMANDS_WITH_SUB else SUPPORTED_COMMANDS.get(known)
+        self.receive(pack_reply(reply))
 
 
 class Role(Protocol):
@@ -239,16 +73,11 @@ class SimulatedServer:
     """A server, its log and its state.
 
     Args:
-        address: as clients know it.
-        now: tells the time of the simulation.
         log: whether to keep a log, for crashes and failovers.
 
     Attributes:
-        clock: its clock.
-        up: whether it runs.
         refuses: what it answers instead of executing a command, if anything.
         reads: whether it executes commands that only read all the same.
-        sockets: its ends of the open connections.
         role: what answers first, if it is the node of a cluster.
         replication: what it does as a master or a replica, if it is one.
     """
@@ -261,17 +90,18 @@ class SimulatedServer:
         self.clock = Clock(now)
         self.up = True
         self.refuses, self.reads = b"", True
-        self.fake = _Data(self.clock)
+        self.data = Data(self.clock.time)
         self.sockets: dict[ServerSocket, float] = {}
         self._now = now
         self._log: list[LogEntry] | None = [] if log else None
         self._queued: dict[ServerSocket, list[list[bytes]]] = {}
         self._blocked: dict[ServerSocket, list[bytes]] = {}
         self._inside: ServerSocket | None = None
+        self._answers = hiredis.Reader()
 
-    def connect(self, db: int, answer: Callable[[bytes], None]) -> ServerSocket:
+    def connect(self, db: int, receive: Callable[[bytes], None]) -> ServerSocket:
         """Open a connection."""
-        socket = ServerSocket(self.fake, db, answer)
+        socket = ServerSocket(self.data, db, receive)
         self.sockets[socket] = self._now()
         return socket
 
@@ -288,37 +118,46 @@ class SimulatedServer:
         It may not while the command blocks.
         """
         name = args[0].upper()
-        if socket is not self._inside:
-            if self.refuses and not (self.reads and not _writes(name)):
-                socket.answer(b"-%b\r\n" % self.refuses)
+        if self.refuses and not (self.reads and not writes(name)):
+            socket.receive(b"-%b\r\n" % self.refuses)
+            return True
+        if self.role is not None:
+            answer = self.role.answer(socket, args, name)
+            if answer is not None:
+                socket.answer(answer)
                 return True
-            if self.role is not None:
-                answer = self.role.answer(socket, args, name)
-                if answer is not None:
-                    socket.put_response(answer)
-                    return True
-            if self.replication is not None:
-                answered = self.replication.execute(socket, args, name, _writes(name))
-                if answered is not None:
-                    if answered and name == b"EXEC":
-                        self._queued.pop(socket, None)
-                    return answered
-        if socket._server is not self.fake:  # it has stayed with a master that is one no longer
-            socket._process_command(args)
+        if self.replication is not None:
+            answered = self.replication.execute(socket, args, name, writes(name))
+            if answered is not None:
+                if answered and name == b"EXEC":
+                    self._queued.pop(socket, None)
+                return answered
+        if not socket.belongs_to(self.data):  # it has stayed with a master that is one no longer
+            socket.execute(args)
             return socket.waiting is None
-        db = socket._db_num
-        queueing = socket._transaction is not None
-        if self._log is not None and not queueing and _writes(name):
+        return self._execute(socket, args, name)
+
+    def ask(self, *args: bytes) -> Any:
+        """Execute a command that no fault, role or replication affects; return the reply."""
+        if self._inside is None:
+            self._inside = ServerSocket(self.data, 0, self._answers.feed)
+        self._execute(self._inside, list(args), args[0])
+        return self._answers.gets()
+
+    def _execute(self, socket: ServerSocket, args: list[bytes], name: bytes) -> bool:
+        db = socket.database
+        queueing = socket.queues
+        if self._log is not None and not queueing and writes(name):
             self._note(db, args, name)
         elif self._log is not None and queueing:
             if name == b"EXEC":
                 queued = self._queued.pop(socket, [])
-                if not (socket._transaction_failed or socket._watch_notified):
+                if not socket.aborts:
                     for each in queued:
                         self._note(db, each, each[0].upper())
             elif name != b"DISCARD":
                 self._queued.setdefault(socket, []).append(args)
-        socket._process_command(args)
+        socket.execute(args)
         if socket.waiting is not None:
             retry, seconds, shape = socket.waiting
             socket.waiting = retry, self._now() + seconds, shape
@@ -341,14 +180,8 @@ class SimulatedServer:
         return self._log
 
     def copy(self, entries: list[LogEntry], at_time: Callable[[float], None]) -> None:
-        """Hold what another server's log makes, and nothing else.
-
-        Args:
-            entries: that log.
-            at_time: sets the time of the simulation.
-        """
-        for db in self.fake.dbs.values():
-            db.clear()
+        """Hold what another server's log makes, and nothing else."""
+        self.data.clear()
         self._log = []
         self.follow(entries, at_time)
 
@@ -367,7 +200,7 @@ class SimulatedServer:
     def _note(self, db: int, args: list[bytes], name: bytes) -> None:
         assert self._log is not None
         if name == b"EVALSHA":  # of a replay the server knows no scripts
-            text = self.fake.script_cache.get(args[1].lower())
+            text = self.data.script(args[1])
             if text is None:
                 return
             args = [b"EVAL", text, *args[2:]]
@@ -382,14 +215,14 @@ class SimulatedServer:
                 found = retry(False)
                 if found is not None:
                     socket.waiting = None
-                    self.fake.changed = True
+                    self.data.changed = True
                     if self._log is not None and socket in self._blocked:
-                        self._note(socket._db_num, self._blocked.pop(socket), b"BLPOP")
-                    socket.put_response(found if shape is None else shape(found))
+                        self._note(socket.database, self._blocked.pop(socket), b"BLPOP")
+                    socket.answer(found if shape is None else shape(found))
 
     def take_changed(self) -> bool:
         """Return whether data has changed since this was called last."""
-        changed, self.fake.changed = self.fake.changed, False
+        changed, self.data.changed = self.data.changed, False
         return changed
 
     def next_timeout(self) -> float:
@@ -404,14 +237,10 @@ class SimulatedServer:
             if socket.waiting is not None and socket.waiting[1] <= self._now():
                 shape = socket.waiting[2]
                 socket.waiting = None
-                socket.put_response(None if shape is None else shape(None))
+                socket.answer(None if shape is None else shape(None))
 
     def lose(self, since: float, at_time: Callable[[float], None]) -> int:
         """Lose what was executed since a time: hold what the log up to it makes.
-
-        Args:
-            since: that time.
-            at_time: sets the time of the simulation.
 
         Returns:
             How many commands were lost.
@@ -419,7 +248,7 @@ class SimulatedServer:
         assert self._log is not None
         kept = [entry for entry in self._log if entry[0] < since]
         lost = len(self._log) - len(kept)
-        self.fake = _Data(self.clock)
+        self.data = Data(self.clock.time)
         self._inside = None
         self._log = []
         self._replay(kept, at_time)
@@ -430,47 +259,19 @@ class SimulatedServer:
 
     def _replay(self, entries: list[LogEntry], at_time: Callable[[float], None]) -> None:
         now = self._now()
-        socket = ServerSocket(self.fake, 0, lambda reply: None)
+        socket = ServerSocket(self.data, 0, lambda reply: None)
         for number, (when, db, args) in enumerate(entries, len(self.entries)):
             at_time(when)
             _seed(args, number)
-            socket._db_num, socket._db = db, self.fake.dbs[db]
-            socket._process_command(args)
+            socket.select_database(db)
+            socket.execute(args)
             socket.waiting = None
         at_time(now)
-        self.fake.changed = True
-
-    def inside(self, db: int = 0) -> ServerSocket:
-        """Return a connection for checks, which no fault affects."""
-        if self._inside is None:
-            self._inside = ServerSocket(self.fake, db, lambda reply: None)
-        return self._inside
-
-    def digest(self) -> int:
-        """Return a number that tells the server's data from most others."""
-        return hash(
-            tuple(
-                (number, key, _value(item.value), item.expireat)
-                for number, db in sorted(self.fake.dbs.items())
-                for key, item in sorted(db._dict.items())
-            )
-        )
-
-
-@cache
-def _writes(name: bytes) -> bool:
-    return name in _RUN_SCRIPTS or (
-        name not in _READ_SCRIPTS and bool(is_write_command(name.lower()))
-    )
+        self.data.changed = True
 
 
 def _seed(args: list[bytes], number: int) -> None:
     """Have a command that takes random members take the same ones in a replay."""
     name = args[0].upper()
-    if b"POP" in (args[1].upper() if name in _RUN_SCRIPTS else name):
+    if b"POP" in (args[1].upper() if name in (b"EVAL", b"EVALSHA") else name):
         random.seed(number)
-
-
-def _value(value: Any) -> str:
-    inner = getattr(value, "_values", None) or getattr(value, "_bylex", None) or value
-    return repr(sorted(inner, key=repr) if isinstance(inner, set | dict) else inner)

@@ -21,14 +21,7 @@ _MOST_ROWS = 400
 def timeline(
     events: Sequence[Event], clients: Sequence[str], servers: Sequence[str], width: int = 100
 ) -> str:
-    """Return events as text.
-
-    Args:
-        events: what happened, in order.
-        clients: the names of the columns on the left.
-        servers: those of the columns on the right.
-        width: how wide a line is; at least 80.
-    """
+    """Return events as text."""
     width = max(80, width)
     seen = {event.actor for event in events}
     left = [name for name in clients if name in seen]

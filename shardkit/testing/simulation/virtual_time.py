@@ -57,13 +57,7 @@ class Clock:
 def virtual_time(
     clock: Callable[[], Clock], sleep: Callable[[float], None], numbers: random.Random
 ) -> Iterator[None]:
-    """Replace Python's time and randomness.
-
-    Args:
-        clock: returns the clock of whoever runs.
-        sleep: waits.
-        numbers: where random numbers come from.
-    """
+    """Replace Python's time and randomness."""
     kept = [(time, name, getattr(time, name)) for name in ("time", "monotonic", "sleep", "time_ns")]
     kept += [(time, "monotonic_ns", time.monotonic_ns), (os, "urandom", os.urandom)]
     kept += [(random, "_urandom", random._urandom)]  # type: ignore[attr-defined]

@@ -61,7 +61,6 @@ class RunLimits:
     """What ends a run that would go on for ever.
 
     Attributes:
-        steps: how many steps it may take.
         faults: how many faults there may be; once they stop, everything must end.
     """
 
@@ -77,14 +76,11 @@ class World:
     """Everything of one run.
 
     Args:
-        choices: decide it.
         faults: the names of those that may happen.
-        limits: what ends it.
         appendfsync: what servers lose in a crash: "always" nothing, "everysec" up to the last
             second, "no" everything.
         changes: called for the fault "entry", by its choice.
         prefers: gives the weights of steps by their names; None to choose all alike.
-        traced: whether to keep a timeline.
     """
 
     def __init__(
@@ -585,7 +581,7 @@ class World:
         """Return a number that tells the state of the servers and clients from most others."""
         return hash(
             (
-                tuple(server.digest() for server in self.servers.values()),
+                tuple(server.data.digest() for server in self.servers.values()),
                 tuple(len(wire.requests) for wire in self._wires),
                 tuple(process.dead for process in self.processes),
             )

@@ -4,7 +4,7 @@ Each ``yield`` is a moment at which others go on, time passes, a mover is killed
 resumed) or stopped (and another one resumes it while the first goes on later), a client is told of
 new entries or not. One key stands for all: what the protocols do with one, they do with each.
 
-The models follow `shardkit.admin.growth.shard_move`, `shardkit.admin.growth.move` and
+The models follow `shardkit.admin.growth.shard_move`, `shardkit.admin.growth.server_move` and
 `shardkit.admin.growth.failover`; ``without`` leaves a part of the protocol out.
 """
 
@@ -330,7 +330,7 @@ def _copy(world: World, attempt: int) -> Generator[None, None, bool]:
 
 
 def move_of_a_server(world: World) -> Steps:
-    """`shardkit.admin.growth.move`, and a planned failover: FAILOVER, then the entries."""
+    """`shardkit.admin.growth.server_move`, and a planned failover: FAILOVER, then the entries."""
     source, target = world.servers["a"], world.servers["b"]
     if world.journal == "done":
         return

@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 import pytest
 from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, config_of, simulated_servers
 
-from shardkit.admin.growth import failover, servers
-from shardkit.admin.growth import move as server_move
+from shardkit.admin.growth import failover, moves, resume_move, server_move, servers, start_move
 from shardkit.admin.growth.entries import push_relocation
 from shardkit.admin.growth.relocation import ServerAddress, address_of
 from shardkit.admin.growth.servers import GrowthError
@@ -128,13 +127,13 @@ class MovedServer(Replaced):
 
     def operate(self, client: Client) -> None:
         config = config_of(client)
-        self.attempt(client, lambda: server_move.start_move(config, *self.replicating, hold=HOLD))
+        self.attempt(client, lambda: start_move(config, *self.replicating, hold=HOLD))
 
     def carry_on(self, client: Client) -> None:
         config = config_of(client)
         time.sleep(client.choose([0.5, 0.05, 2.0, 12.0]))  # simulated seconds
-        while [each for each in server_move.moves(config) if each.phase != "done"]:
-            self.attempt(client, lambda: server_move.resume_move(config, str(OLD), hold=HOLD))
+        while [each for each in moves(config) if each.phase != "done"]:
+            self.attempt(client, lambda: resume_move(config, str(OLD), hold=HOLD))
 
 
 class FailedOver(Replaced):
@@ -248,7 +247,7 @@ LOST = "NotLinearizable"
 
 # What is left out, what that leads to, and in which schedules, so that none has to be looked for.
 MUTATIONS: list[tuple[str, type[Replaced], Any, str, Any, str, int]] = [
-    ("writers are held", MovedServer, server_move, "hand_over", without_a_hold, LOST, 118),
+    ("writers are held", MovedServer, server_move, "hand_over", without_a_hold, LOST, 530),
     ("the source is a replica", MovedServer, server_move, "hand_over", without_a_fence, LOST, 10),
     ("entries follow roles", MovedServer, server_move, "take_writes_alone", push_first, LOST, 97),
     ("writers are held", FailedOver, failover, "hand_over", without_a_hold, LOST, 5),

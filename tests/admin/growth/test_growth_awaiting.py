@@ -62,7 +62,7 @@ def test_moves_are_awaited_while_the_event_loop_goes_on(fleet: Fleet) -> None:
         async with await shardkit.aconnect(fleet.url) as akit:
             router = akit.key_sharded("users")
             task = asyncio.create_task(write())
-            move = await awaiting.start_shard_move(
+            move = await awaiting.start_move(
                 fleet.config,
                 ["users:1"],
                 fleet.name(1),
@@ -70,8 +70,8 @@ def test_moves_are_awaited_while_the_event_loop_goes_on(fleet: Fleet) -> None:
                 progress=lambda what: told.append((what, threading.current_thread())),
             )
             assert move.phase == "done"
-            assert [each.phase for each in await awaiting.shard_moves(fleet.config)] == ["done"]
-            back = await awaiting.reverse_shard_move(fleet.config, "users:1", hold=3)
+            assert [each.phase for each in await awaiting.moves(fleet.config)] == ["done"]
+            back = await awaiting.reverse_move(fleet.config, "users:1", hold=3)
             assert back.phase == "done"
             whole = await awaiting.start_move(fleet.config, fleet.name(0), fleet.name(2))
             assert whole.phase == "done"

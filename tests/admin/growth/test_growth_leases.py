@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from test_move_shards import small, still_there
 
 import shardkit
 from shardkit.admin.growth import (
-    ShardMove,
+    Move,
     abort_move,
     entries,
     fail_over,
@@ -22,17 +21,12 @@ from shardkit.admin.growth import (
     journal,
     moves,
     resume_move,
-    resume_shard_move,
     reverse_move,
-    reverse_shard_move,
+    server_move,
     shard_move,
-    shard_moves,
     start_move,
-    start_shard_move,
     verify_move,
-    verify_shard_move,
 )
-from shardkit.admin.growth import move as server_move
 from shardkit.admin.growth.servers import GrowthError
 from shardkit.local import LocalServer
 
@@ -41,7 +35,7 @@ class Losing(redis.Redis):
     """A client to whom a move is listed that is deleted before it is read."""
 
     def get(self, name: Any) -> Any:
-        self.delete("config:growth:shards:lost")
+        self.delete("config:growth:move:lost")
         return super().get(name)
 
 
@@ -49,18 +43,18 @@ def test_a_move_that_goes_while_moves_are_read_is_not_shown(own_server: LocalSer
     with Losing(port=own_server.port) as config:
         for shard in ("lost", "there"):
             with journal.lease(config) as lease:
-                lease.write(ShardMove(shard, "id", [shard], "a:1", "b:1", [0]))
-        config.set("config:growth:shards:lost", "unreadable")
-        assert [each.name for each in shard_moves(config)] == ["there"]
+                lease.write(Move(shard, "keys", "a:1", "b:1", [shard]))
+        config.set("config:growth:move:lost", "unreadable")
+        assert [each.name for each in moves(config)] == ["there"]
 
 
-ENDED = "another process may have taken over"
+ENDED = "Another process may have taken over"
 
 
 def asleep_at(
     monkeypatch: pytest.MonkeyPatch,
     fleet: Fleet,
-    module: ModuleType,
+    owner: Any,
     moment: str,
     meanwhile: Callable[[], object],
 ) -> None:
@@ -69,19 +63,19 @@ def asleep_at(
     Args:
         monkeypatch: undoes that.
         fleet: with the config server that has the lease.
-        module: whose function that is, as the mover calls it.
+        owner: the module or class whose function that is, as the mover calls it.
         moment: the function's name.
         meanwhile: what somebody else does then.
     """
-    go_on = getattr(module, moment)
+    go_on = getattr(owner, moment)
 
     def asleep(*args: object, **options: object) -> object:
-        monkeypatch.setattr(module, moment, go_on)
+        monkeypatch.setattr(owner, moment, go_on)
         fleet.config.delete("config:growth:lease")
         meanwhile()
         return go_on(*args, **options)
 
-    monkeypatch.setattr(module, moment, asleep)
+    monkeypatch.setattr(owner, moment, asleep)
 
 
 def test_a_lease_is_renewed_while_it_is_held(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,16 +100,16 @@ def masters_write(fleet: Fleet) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("module", "moment"),
+    ("owner", "moment"),
     [
         (server_move, "wait_for_copy"),
         (server_move, "take_writes_alone"),
         (entries, "relocated"),
-        (server_move, "_compare"),
+        (server_move.ServerMover, "_certify"),
     ],
 )
 def test_a_mover_of_a_server_that_slept_leaves_alone_what_was_moved_back_meanwhile(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, module: ModuleType, moment: str
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, owner: Any, moment: str
 ) -> None:
     small(fleet)
     source, target = fleet.name(0), fleet.name(1)
@@ -124,7 +118,7 @@ def test_a_mover_of_a_server_that_slept_leaves_alone_what_was_moved_back_meanwhi
         resume_move(fleet.config, source, hold=PATIENT)
         reverse_move(fleet.config, source, hold=PATIENT)
 
-    asleep_at(monkeypatch, fleet, module, moment, meanwhile)
+    asleep_at(monkeypatch, fleet, owner, moment, meanwhile)
     with pytest.raises(GrowthError, match=ENDED):
         start_move(fleet.config, source, target, hold=PATIENT)
     assert {each.source: each.phase for each in moves(fleet.config)} == {
@@ -160,13 +154,13 @@ def test_a_mover_of_a_shard_that_slept_leaves_alone_what_was_moved_back_meanwhil
     small(fleet)
 
     def meanwhile() -> None:
-        resume_shard_move(fleet.config, "users:1", hold=PATIENT)
-        reverse_shard_move(fleet.config, "users:1", hold=PATIENT)
+        resume_move(fleet.config, "users:1", hold=PATIENT)
+        reverse_move(fleet.config, "users:1", hold=PATIENT)
 
     asleep_at(monkeypatch, fleet, shard_move, moment, meanwhile)
     with pytest.raises(GrowthError, match=ENDED):
-        start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
-    [move] = shard_moves(fleet.config)
+        start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+    [move] = moves(fleet.config)
     assert (move.target, move.phase) == (fleet.name(0), "done"), "the journal is of the way back"
     assert fleet.masters() == [fleet.name(0)] * 2
     assert masters_write(fleet)
@@ -200,17 +194,17 @@ def test_a_verification_does_not_overwrite_the_move_that_somebody_began_meanwhil
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small(fleet)
-    start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+    start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
     with monkeypatch.context() as patched:
         asleep_at(
             patched,
             fleet,
-            shard_move,
+            shard_move.ShardMover,
             "_note_strays",
-            lambda: reverse_shard_move(fleet.config, "users:1", hold=PATIENT),
+            lambda: reverse_move(fleet.config, "users:1", hold=PATIENT),
         )
-        assert verify_shard_move(fleet.config, "users:1").target == fleet.name(1)
-    assert [each.target for each in shard_moves(fleet.config)] == [fleet.name(0)]
+        assert verify_move(fleet.config, "users:1").target == fleet.name(1)
+    assert [each.target for each in moves(fleet.config)] == [fleet.name(0)]
     start_move(fleet.config, fleet.name(0), fleet.name(2), hold=PATIENT)
     written = fleet.config.get(f"config:growth:move:{fleet.name(0)}")
     fleet.config.set("config:growth:lease", "somebody")

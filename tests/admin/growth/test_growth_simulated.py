@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, config_of, simulated_servers
 
-from shardkit.admin.growth import shard_move
+from shardkit.admin.growth import MovePlan, moves, resume_move, shard_move, start_move
 from shardkit.admin.growth.capture import MissedChangesError
-from shardkit.admin.growth.move import MovePlan
 from shardkit.admin.growth.relocation import ServerAddress, moved
 from shardkit.admin.growth.servers import GrowthError, ServerRole
 from shardkit.network.connections.greeting import FENCE_KEY, Greeting
@@ -103,7 +102,7 @@ class MovedShard(Protocol):
     def move(self, client: Client) -> None:
         config = config_of(client)
         try:
-            shard_move.start_shard_move(config, ["data"], "new:1", hold=HOLD, kill=True)
+            start_move(config, ["data"], "new:1", hold=HOLD, kill=True)
         except GrowthError as error:
             client.log(str(error))
 
@@ -111,9 +110,9 @@ class MovedShard(Protocol):
         """Carry on with what somebody else began, who was killed perhaps, or only delayed."""
         config = config_of(client)
         time.sleep(client.choose([0.5, 0.05, 2.0, 12.0]))  # simulated seconds
-        while [each for each in shard_move.shard_moves(config) if each.phase != "done"]:
+        while [each for each in moves(config) if each.phase != "done"]:
             try:
-                shard_move.resume_shard_move(config, "data", hold=HOLD, kill=True)
+                resume_move(config, "data", hold=HOLD, kill=True)
             except GrowthError as error:
                 client.log(str(error))
                 time.sleep(1)
@@ -149,9 +148,9 @@ def simulated_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patched.setattr(shard_move, "KeyCapture", Capture)
         patched.setattr(shard_move, "turn_on_notifications", lambda client: "")
         patched.setattr(shard_move, "attest", lambda components, epoch: None)
-        patched.setattr(shard_move._Mover, "_run_of", staticmethod(lambda clients: ""))
-        plan = MovePlan(OLD, NEW, ("data",), {}, 0, 0.0, ())
-        patched.setattr(shard_move, "plan_of", lambda *args: (plan, [0]))
+        patched.setattr(shard_move.ShardMover, "_run_of", staticmethod(lambda clients: ""))
+        plan = MovePlan(OLD, NEW, ("data",), {}, 0, 0.0, (), databases=(0,))
+        patched.setattr("shardkit.admin.growth.move.plan_of", lambda *args: plan)
         execute = SimulatedServer.execute
 
         def tell(self: SimulatedServer, socket: Any, args: list[bytes]) -> bool:
@@ -188,7 +187,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
     (
         "writers are held until none is left",
         MovedShard,
-        shard_move._Mover,
+        shard_move.ShardMover,
         "_wait_until_left",
         nothing,
         42,
@@ -196,7 +195,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
     (
         "writers wait until no reader is left",
         MovedShard,
-        shard_move._Mover,
+        shard_move.ShardMover,
         "_wait_for_readers",
         nothing,
         43,
@@ -205,7 +204,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
     (
         "entries are pushed when it is decided",
         MovedShard,
-        shard_move._Mover,
+        shard_move.ShardMover,
         "_require_target",
         push_at_once,
         55,

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
+from typing import Any
 
 import pytest
 import redis
@@ -21,15 +21,13 @@ from growth_helpers import PATIENT, Fleet, check_nothing_lost, writing
 from test_move_server import filled
 
 import shardkit
-from shardkit.admin.growth import move as server_move
 from shardkit.admin.growth import (
+    mover,
     moves,
     resume_move,
-    resume_shard_move,
+    server_move,
     shard_move,
-    shard_moves,
     start_move,
-    start_shard_move,
     verify_move,
 )
 from shardkit.admin.growth.databases import MOST_NAMED, strays
@@ -53,7 +51,7 @@ def of_server(fleet: Fleet) -> list[str]:
 
 
 def of_shard(fleet: Fleet) -> list[str]:
-    if any(each.phase != "done" for each in shard_moves(fleet.config)):
+    if any(each.phase != "done" for each in moves(fleet.config)):
         return ["resume", "users:1"]
     with left_behind(fleet) as client:  # an operator looks at it, and removes it
         for key in strays(client, 10_000):
@@ -80,8 +78,8 @@ def finish_server(fleet: Fleet) -> object:
 def finish_shard(fleet: Fleet) -> object:
     words = of_shard(fleet)
     if words[0] == "resume":
-        return resume_shard_move(fleet.config, "users:1", hold=PATIENT).certificate
-    return start_shard_move(fleet.config, ["users:1"], words[3], hold=PATIENT).certificate
+        return resume_move(fleet.config, "users:1", hold=PATIENT).certificate
+    return start_move(fleet.config, ["users:1"], words[3], hold=PATIENT).certificate
 
 
 @pytest.mark.timeout(120 + 8 * KILLS)  # the check of the histories takes as long as the kills
@@ -188,8 +186,8 @@ def test_a_client_that_is_stopped_in_a_call_and_goes_on_after_a_move_writes_at_t
     fleet.push(0)
     with stopped_client(fleet) as client:
         with pytest.raises(GrowthError, match="did not leave"):
-            start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=0.2)
-        resume_shard_move(fleet.config, "users:1", hold=PATIENT, kill=True)
+            start_move(fleet.config, ["users:1"], fleet.name(1), hold=0.2)
+        resume_move(fleet.config, "users:1", hold=PATIENT, kill=True)
         count, sure, unsure = goes_on(fleet, client)
         with fleet.servers[0].client(db=2) as old:
             assert old.get("count") is None
@@ -225,23 +223,28 @@ def lasting(fleet: Fleet) -> None:
 
 
 def restart_at(
-    monkeypatch: pytest.MonkeyPatch, module: ModuleType, moment: str, server: LocalServer
+    monkeypatch: pytest.MonkeyPatch, owner: Any, moment: str, server: LocalServer
 ) -> None:
     """Have a server killed and restarted when a mover first calls a function."""
-    go_on = getattr(module, moment)
+    go_on = getattr(owner, moment)
 
     def killed(*args: object, **options: object) -> object:
-        monkeypatch.setattr(module, moment, go_on)
+        monkeypatch.setattr(owner, moment, go_on)
         server.kill()
         server.restart()
         return go_on(*args, **options)
 
-    monkeypatch.setattr(module, moment, killed)
+    monkeypatch.setattr(owner, moment, killed)
 
 
 PHASES = [("differing", 1), ("make_permanent", 0), ("attest", 1)]
 if KILLS > 3:
-    PHASES += [("compare", 0), ("compare", 1), ("differing", 0), ("make_permanent", 1)]
+    PHASES += [
+        ("compare", 0),
+        ("compare", 1),
+        ("differing", 0),
+        ("make_permanent", 1),
+    ]
     PHASES += [("attest", 0)]
 
 
@@ -250,11 +253,13 @@ def test_a_server_that_is_killed_in_each_phase_of_a_move_of_a_shard_loses_nothin
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, moment: str, server: int
 ) -> None:
     lasting(fleet)
-    restart_at(monkeypatch, shard_move, moment, fleet.servers[server])
+    restart_at(
+        monkeypatch, mover if moment == "compare" else shard_move, moment, fleet.servers[server]
+    )
     try:
-        start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+        start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
     except (GrowthError, redis.RedisError):
-        assert resume_shard_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+        assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
     assert fleet.masters() == [fleet.name(0), fleet.name(1)]
     with shardkit.connect(fleet.url) as kit:
         found = kit.key_sharded("users").mget([f"k{n}" for n in range(50)])
@@ -264,7 +269,7 @@ def test_a_server_that_is_killed_in_each_phase_of_a_move_of_a_shard_loses_nothin
 SERVER_PHASES = [("wait_for_copy", 1), ("hand_over", 1), ("push_relocation", 0)]
 if KILLS > 3:
     SERVER_PHASES += [("wait_for_copy", 0), ("hand_over", 0), ("push_relocation", 1)]
-    SERVER_PHASES += [("_compare", 0), ("_compare", 1)]
+    SERVER_PHASES += [("_certify", 0), ("_certify", 1)]
 
 
 @pytest.mark.parametrize(("moment", "server"), SERVER_PHASES)
@@ -272,7 +277,8 @@ def test_a_server_that_is_killed_in_each_phase_of_a_move_of_a_server_loses_nothi
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, moment: str, server: int
 ) -> None:
     lasting(fleet)
-    restart_at(monkeypatch, server_move, moment, fleet.servers[server])
+    owner = server_move.ServerMover if moment == "_certify" else server_move
+    restart_at(monkeypatch, owner, moment, fleet.servers[server])
     try:
         start_move(fleet.config, fleet.name(0), fleet.name(1), hold=PATIENT)
     except (GrowthError, redis.RedisError):

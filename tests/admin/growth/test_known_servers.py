@@ -18,10 +18,8 @@ from shardkit.admin.growth import (
     fail_over,
     known_servers,
     plan_move,
-    plan_shard_move,
     replica_tree,
     start_move,
-    start_shard_move,
 )
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.relocation import ServerAddress
@@ -72,11 +70,11 @@ def test_move_server_moves_entries_with_every_name_of_the_server(fleet: Fleet) -
 def test_move_shards_moves_a_database_with_every_name_of_its_server(fleet: Fleet) -> None:
     describe(fleet, {"a": 1, "b": 1})
     assert write_and_read(fleet, "old") == [None, "old"]
-    with pytest.raises(GrowthError, match="b is in the same database: name it as well"):
-        start_shard_move(fleet.config, ["a"], fleet.name(1))
-    plan = plan_shard_move(fleet.config, ["a"], f"localhost:{fleet.servers[0].port}")
+    with pytest.raises(GrowthError, match="b is in the same database: specify it as well"):
+        start_move(fleet.config, ["a"], fleet.name(1))
+    plan = plan_move(fleet.config, ["a"], f"localhost:{fleet.servers[0].port}")
     assert any("are one server" in each for each in plan.problems)
-    assert start_shard_move(fleet.config, ["a", "b"], fleet.name(1), hold=3).phase == "done"
+    assert start_move(fleet.config, ["a", "b"], fleet.name(1), hold=3).phase == "done"
     assert addresses(fleet) == {"a": f"{fleet.name(1)}/1", "b": f"{fleet.name(1)}/1"}
     assert write_and_read(fleet, "new") == ["old", "new"]
 
@@ -122,10 +120,12 @@ def test_a_move_under_way_is_found_by_every_name_of_its_server(
         raise GrowthError("killed")
 
     with monkeypatch.context() as patched:
-        patched.setattr("shardkit.admin.growth.move.wait_for_copy", killed)
+        patched.setattr("shardkit.admin.growth.server_move.wait_for_copy", killed)
         with pytest.raises(GrowthError, match="killed"):
             start_move(fleet.config, f"localhost:{fleet.servers[0].port}", fleet.name(1))
-    with pytest.raises(GrowthError, match=r"is being moved to .*; shardkit move resume localhost:"):
+    with pytest.raises(
+        GrowthError, match=r"already being moved to .*; shardkit move resume localhost:"
+    ):
         start_move(fleet.config, fleet.name(0), fleet.name(2))
 
 
@@ -148,11 +148,11 @@ def test_an_entry_that_has_a_socket_of_the_server_stops_a_move(
             start_move(fleet.config, f"127.0.0.1:{server.port}", fleet.name(1))
         with pytest.raises(GrowthError, match=said):
             fail_over(fleet.config, "a")
-        assert plan_shard_move(fleet.config, ["a"], fleet.name(1)).problems == ()
+        assert plan_move(fleet.config, ["a"], fleet.name(1)).problems == ()
         described["b"]["entry"]["db"] = 1
         push(fleet.config, ShardMap.parse(json.dumps({"components": described})), force=["b"])
         with pytest.raises(GrowthError, match=said):
-            start_shard_move(fleet.config, ["a"], fleet.name(1))
+            start_move(fleet.config, ["a"], fleet.name(1))
 
 
 def test_run_ids_decide_and_names_only_where_a_server_does_not_answer(

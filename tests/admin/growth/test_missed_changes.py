@@ -11,12 +11,12 @@ from growth_helpers import PATIENT, Fleet, on_redis_too
 
 import shardkit
 from shardkit.admin.growth import (
-    ShardMove,
+    Move,
     journal,
-    resume_shard_move,
+    resume_move,
     shard_move,
-    start_shard_move,
-    verify_shard_move,
+    start_move,
+    verify_move,
 )
 from shardkit.admin.growth.capture import KeyCapture
 from shardkit.admin.growth.servers import GrowthError
@@ -51,7 +51,7 @@ class Shard:
             found = kit.key_sharded("users").mget(self.keys)
         return bool(found[::2] == [value.encode()] * len(found[::2]) and not any(found[1::2]))
 
-    def move(self, moment: str, meddle: Callable[[], object], times: int = 1) -> ShardMove:
+    def move(self, moment: str, meddle: Callable[[], object], times: int = 1) -> Move:
         """Move it, and do something else when the mover has come so far."""
         left = [times]
 
@@ -60,7 +60,7 @@ class Shard:
                 left[0] -= 1
                 meddle()
 
-        return start_shard_move(
+        return start_move(
             self.fleet.config, ["users:1"], self.fleet.name(1), hold=PATIENT, progress=tell
         )
 
@@ -118,7 +118,7 @@ def test_a_copy_that_may_have_missed_changes_is_made_again(
     assert shard.has("new")
     assert move.certificate is not None
     assert move.certificate["same"]
-    assert verify_shard_move(fleet.config, "users:1").certificate == move.certificate | {
+    assert verify_move(fleet.config, "users:1").certificate == move.certificate | {
         "at": pytest.approx(move.certificate["at"], abs=60)
     }
 
@@ -144,9 +144,9 @@ def test_a_move_whose_copies_all_miss_changes_gives_up_and_names_the_cause(fleet
             shard.move("copied", lambda: set_by_somebody(source, shard.write), times=99)
         assert fleet.masters()[1] == fleet.name(0)
         assert shard.has("new")
-        assert journal.read_shards(fleet.config, "users:1").phase == "begun"
+        assert journal.read(fleet.config, "users:1").phase == "begun"
         shard.write("newer")
-        assert resume_shard_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+        assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
         assert shard.has("newer")
         assert not target.exists(FENCE_KEY)
 
@@ -174,13 +174,13 @@ def test_the_certificate_says_same_only_when_writers_are_held(
     decide = shard_move.make_permanent
 
     def decided(*args: Any) -> bool:
-        seen.append(journal.read_shards(fleet.config, "users:1").certificate)
+        seen.append(journal.read(fleet.config, "users:1").certificate)
         return decide(*args)
 
     monkeypatch.setattr(shard_move, "make_permanent", decided)
 
     def look() -> None:
-        seen.append(journal.read_shards(fleet.config, "users:1").certificate)
+        seen.append(journal.read(fleet.config, "users:1").certificate)
 
     shard.move("holding writers", look)
     assert seen[0] is None
@@ -221,5 +221,5 @@ def test_a_target_that_evicts_copied_keys_does_not_take_over(fleet: Fleet) -> No
             shard.move("holding writers", evict)
         assert fleet.masters()[1] == fleet.name(0)
         assert shard.has("new")
-        assert resume_shard_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+        assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
         assert shard.has("new")

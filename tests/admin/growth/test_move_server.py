@@ -28,7 +28,7 @@ from growth_helpers import (
 
 import shardkit
 from shardkit.admin.growth import (
-    ServerMove,
+    Move,
     abort_move,
     certificate,
     compare,
@@ -111,12 +111,14 @@ def test_a_move_that_is_killed_before_and_after_each_phase_is_resumed(
         router.mset({f"k{n}": n for n in range(50)})
         more = 0
         for turn, (phase, moment) in enumerate(
-            (phase, moment) for phase in journal.PHASES[:5] for moment in ("before", "after")
+            (phase, moment)
+            for phase in journal.PHASES["replication"][:5]
+            for moment in ("before", "after")
         ):
 
             def killed(
                 lease: journal.Lease,
-                move: journal.ServerMove,
+                move: Move,
                 phase: str = phase,
                 moment: str = moment,
             ) -> None:
@@ -150,7 +152,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("go_on", [resume_move, abort_move])
 def test_a_move_that_is_killed_leaves_no_server_that_asks_for_fewer_replicas(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, go_on: Callable[..., journal.ServerMove]
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, go_on: Callable[..., Move]
 ) -> None:
     follow(fleet.servers[2], fleet.servers[0])
     fleet.push(0, (2,))
@@ -160,8 +162,8 @@ def test_a_move_that_is_killed_leaves_no_server_that_asks_for_fewer_replicas(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("shardkit.admin.growth.move.hand_over", killed)
-        patched.setattr("shardkit.admin.growth.move.ask_for_replicas", lambda *args: None)
+        patched.setattr("shardkit.admin.growth.server_move.hand_over", killed)
+        patched.setattr("shardkit.admin.growth.server_move.ask_for_replicas", lambda *args: None)
         with pytest.raises(Killed):
             start_move(fleet.config, fleet.name(0), fleet.name(1))
     with fleet.servers[1].client() as client:
@@ -207,7 +209,7 @@ def test_a_new_server_that_lost_its_copy_before_the_handover_is_filled_first(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("shardkit.admin.growth.move.hand_over", killed)
+        patched.setattr("shardkit.admin.growth.server_move.hand_over", killed)
         with pytest.raises(Killed):
             start_move(fleet.config, fleet.name(0), fleet.name(1))
     with fleet.servers[0].client() as old, fleet.servers[1].client() as new:
@@ -222,7 +224,7 @@ def test_a_new_server_that_lost_its_copy_before_the_handover_is_filled_first(
 
 def test_two_movers_exclude_each_other(fleet: Fleet) -> None:
     fleet.push(0)
-    with journal.lease(fleet.config), pytest.raises(GrowthError, match="is at work"):
+    with journal.lease(fleet.config), pytest.raises(GrowthError, match="is working"):
         start_move(fleet.config, fleet.name(0), fleet.name(1))
     start_move(fleet.config, fleet.name(0), fleet.name(1))
 
@@ -238,10 +240,10 @@ def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(
         raise GrowthError("it did not catch up", "try again")
 
     with monkeypatch.context() as patched:
-        patched.setattr("shardkit.admin.growth.move.hand_over", not_now)
+        patched.setattr("shardkit.admin.growth.server_move.hand_over", not_now)
         with pytest.raises(GrowthError, match="did not catch up"):
             start_move(fleet.config, fleet.name(0), fleet.name(1))
-    with pytest.raises(GrowthError, match="is being moved"):
+    with pytest.raises(GrowthError, match="is already being moved"):
         start_move(fleet.config, fleet.name(0), fleet.name(2))
     assert abort_move(fleet.config, fleet.name(0)).phase == "aborted"
     assert fleet.masters() == [fleet.name(0)] * 2
@@ -249,7 +251,7 @@ def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(
         assert client.info("replication")["role"] == "master"
         assert client.info("keyspace") == {}
     with monkeypatch.context() as patched:
-        patched.setattr("shardkit.admin.growth.move.push_relocation", not_now)
+        patched.setattr("shardkit.admin.growth.server_move.push_relocation", not_now)
         with pytest.raises(GrowthError, match="did not catch up"):
             start_move(fleet.config, fleet.name(0), fleet.name(1))
     with pytest.raises(GrowthError, match="has taken over"):
@@ -275,7 +277,7 @@ def test_a_dry_run_says_what_would_be_done_and_what_stands_in_the_way(fleet: Fle
         start_move(fleet.config, fleet.name(0), fleet.name(1))
     fleet.servers[1].kill()
     [problem] = plan_move(fleet.config, fleet.name(0), fleet.name(1)).problems
-    assert "does not answer" in problem
+    assert "cannot be used" in problem
     [problem, *_] = plan_move(fleet.config, fleet.name(0), fleet.name(0)).problems
     assert "are one server" in problem
     fleet.servers[1].start()
@@ -283,7 +285,7 @@ def test_a_dry_run_says_what_would_be_done_and_what_stands_in_the_way(fleet: Fle
     assert f"{fleet.name(0)} is a replica" in plan_move(*asked).problems
     fleet.servers[0].kill()
     problem, *_ = plan_move(*asked).problems
-    assert problem.startswith(f"{fleet.name(0)} does not answer (")
+    assert problem.startswith(f"{fleet.name(0)} cannot be used (")
     assert moves(fleet.config) == []
 
 
@@ -302,31 +304,35 @@ def test_what_a_move_has_not_come_to_is_refused(fleet: Fleet) -> None:
         ("", resume_move, f"there is no move of {a}; see: shardkit move status"),
         ("aborted", resume_move, f"the move of {a} was aborted; start it again"),
         ("begun", verify_move, f"the move of {a} is begun; resume it first"),
-        ("pushed", verify_move, f"{a} does not follow {b} any more; there is nothing to compare"),
+        ("pushed", verify_move, f"{a} no longer follows {b}; there is nothing to compare"),
         ("begun", reverse_move, f"the move of {a} is begun; resume it, or abort it"),
         ("pushed", abort_move, f"{b} has taken over; resume it, and .*: shardkit move reverse {a}"),
-        ("unheard", resume_move, f"move:{a} holds no move; look at it; delete it if nothing is"),
+        (
+            "unheard",
+            resume_move,
+            f"move:{a} does not describe a move; check it; delete it if nothing",
+        ),
     ]
     for phase, work, said in refusals:
         if phase:
             with journal.lease(fleet.config) as lease:
-                lease.write(ServerMove(a, b, phase))
+                lease.write(Move(a, "replication", a, b, [], phase=phase))
         with pytest.raises((GrowthError, ConfigError), match=said):
             work(fleet.config, a)
     key = f"config:growth:move:{a}"
     fleet.config.set(key, json.dumps({**json.loads(fleet.config.get(key)), "format": 99}))
-    with pytest.raises(NewerFormatError, match=f"{key} is of format 99; use the release that"):
+    with pytest.raises(NewerFormatError, match=f"{key} has format 99; use the release that"):
         moves(fleet.config)
 
 
 def test_a_target_that_somebody_else_has_filled_meanwhile_is_not_emptied(fleet: Fleet) -> None:
     fleet.push(0)
     with journal.lease(fleet.config) as lease:
-        lease.write(ServerMove(fleet.name(0), fleet.name(1)))
+        lease.write(Move(fleet.name(0), "replication", fleet.name(0), fleet.name(1), []))
     with fleet.servers[1].client() as client:
         client.set("somebody's", 1)
         with pytest.raises(
-            GrowthError, match=r"has keys and is no replica .*; something else uses"
+            GrowthError, match=r"has keys and is not a replica .*: something else uses"
         ):
             resume_move(fleet.config, fleet.name(0))
         assert client.get("somebody's") == b"1"
@@ -338,7 +344,7 @@ def test_a_move_that_was_handed_over_before_that_was_noted_is_not_aborted(fleet:
     fleet.push(0)
     follow(fleet.servers[0], fleet.servers[1])
     with journal.lease(fleet.config) as lease:
-        lease.write(ServerMove(fleet.name(0), fleet.name(1)))
+        lease.write(Move(fleet.name(0), "replication", fleet.name(0), fleet.name(1), []))
     with pytest.raises(GrowthError, match=f"{fleet.name(1)} has taken over; resume it, and then"):
         abort_move(fleet.config, fleet.name(0))
     assert [each.phase for each in moves(fleet.config)] == ["begun"]
@@ -380,7 +386,7 @@ class Answering:
         return self
 
     def send_command(self, *words: object) -> None:
-        """A replica acknowledges, and does not answer."""
+        """A replica acknowledges, and cannot be used."""
 
     def release(self, connection: object) -> None:
         """Nothing is kept."""

@@ -22,17 +22,17 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.admin.growth import (
-    ShardMove,
-    abort_shard_move,
+    Move,
+    abort_move,
     certificate,
     journal,
-    plan_shard_move,
-    resume_shard_move,
-    reverse_shard_move,
+    moves,
+    plan_move,
+    resume_move,
+    reverse_move,
     shard_move,
-    shard_moves,
-    start_shard_move,
-    verify_shard_move,
+    start_move,
+    verify_move,
 )
 from shardkit.admin.growth.certificate import compare, differing
 from shardkit.admin.growth.fence import fence_value, write_under
@@ -49,7 +49,7 @@ def test_a_shard_is_moved_under_load_and_back_without_losing_anything(fleet: Fle
     fleet.push(0)
     filled(fleet)
     with writing(fleet) as writers:
-        move = start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+        move = start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
         assert fleet.masters() == [fleet.name(0), fleet.name(1)]
         assert move.phase == "done"
         assert move.certificate is not None
@@ -64,14 +64,14 @@ def test_a_shard_is_moved_under_load_and_back_without_losing_anything(fleet: Fle
             assert new.object("encoding", "hash") == b"hashtable"
             assert 0 < new.ttl("soon") <= 1000
             assert new.config_get("notify-keyspace-events") == {"notify-keyspace-events": ""}
-        back = reverse_shard_move(fleet.config, "users:1", hold=PATIENT)
+        back = reverse_move(fleet.config, "users:1", hold=PATIENT)
         assert back.certificate is not None
         assert back.certificate["same"]
         assert fleet.masters() == [fleet.name(0)] * 2
     assert writers.errors == []
     check_nothing_lost(fleet, writers)
     check_linearizable(writers.history, Register())
-    assert verify_shard_move(fleet.config, "users:1").certificate is not None
+    assert verify_move(fleet.config, "users:1").certificate is not None
 
 
 def small(fleet: Fleet) -> None:
@@ -168,7 +168,7 @@ def test_readers_never_wait_for_a_move_of_a_shard(
                     go_on = getattr(shard_move, moment)
                     monkeypatch.setattr(shard_move, moment, partial(stand_still, moment, go_on))
                 move = await asyncio.to_thread(
-                    start_shard_move, fleet.config, ["users:1"], fleet.name(1), hold=4 * PATIENT
+                    start_move, fleet.config, ["users:1"], fleet.name(1), hold=4 * PATIENT
                 )
                 for writer in writers:
                     writer.join()
@@ -182,7 +182,7 @@ def test_readers_never_wait_for_a_move_of_a_shard(
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("end", [start_shard_move, None])
+@pytest.mark.parametrize("end", [start_move, None])
 def test_reads_are_looked_at_no_more_when_a_move_has_ended(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, end: Any
 ) -> None:
@@ -204,9 +204,9 @@ def test_reads_are_looked_at_no_more_when_a_move_has_ended(
         monkeypatch.setattr(shard_move, "_ATTEMPTS", 1)
         monkeypatch.setattr(shard_move, "differing", while_held)
         try:
-            start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+            start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
         except GrowthError:
-            abort_shard_move(fleet.config, "users:1")
+            abort_move(fleet.config, "users:1")
         assert seen[0]
         give_up = time.monotonic() + 20
         while in_use.any - before:  # as soon as the last entries have been read
@@ -223,7 +223,7 @@ class Killed(BaseException):
 # Where a mover can be killed: what it calls next, and whether its move is decided by then.
 MOMENTS = {
     "turn_on_notifications": False,
-    "compare": False,
+    "DatabaseCopy": False,
     "close_for": False,
     "make_permanent": False,
     "differing": False,
@@ -239,16 +239,16 @@ def test_a_move_of_a_shard_that_is_killed_at_any_point_is_resumed(
     with shardkit.connect(fleet.url) as kit:
         router, more = kit.key_sharded("users"), 0
         for moment, decided in MOMENTS.items():
-            found = [each.phase for each in shard_moves(fleet.config)]
+            found = [each.phase for each in moves(fleet.config)]
 
             def killed(*args: object, **options: object) -> None:
                 raise Killed
 
-            begin = partial(start_shard_move, shards=["users:1"], to=fleet.name(1))
-            carry_on = partial(resume_shard_move, shard="users:1")
+            begin = partial(start_move, what=["users:1"], to=fleet.name(1))
+            carry_on = partial(resume_move, name="users:1")
             with monkeypatch.context() as patched:
                 patched.setattr(shard_move, moment, killed)
-                patched.setattr(shard_move._Mover, "_let_go", lambda self, old, value: None)
+                patched.setattr(shard_move.ShardMover, "_let_go", lambda self, old, value: None)
                 with pytest.raises(Killed):
                     (carry_on if found else begin)(fleet.config, hold=0.3)
             router["more"].incr("more")  # waits, at most until the fence of the killed one expires
@@ -256,7 +256,7 @@ def test_a_move_of_a_shard_that_is_killed_at_any_point_is_resumed(
             assert (fleet.masters()[1] == fleet.name(1)) == decided, moment
             if not decided:
                 assert still_there(fleet)
-        done = resume_shard_move(fleet.config, "users:1", hold=PATIENT)
+        done = resume_move(fleet.config, "users:1", hold=PATIENT)
         assert done.phase == "done"
         assert fleet.masters() == [fleet.name(0), fleet.name(1)]
         assert int(router["more"].get("more")) == more
@@ -275,15 +275,15 @@ def test_a_move_of_a_shard_that_is_killed_when_it_is_decided_is_carried_through(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(shard_move._Mover, "_reached", killed)
+        patched.setattr(shard_move.ShardMover, "_reached", killed)
         with pytest.raises(Killed):
-            start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
-    assert shard_moves(fleet.config)[0].phase == "begun"
+            start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+    assert moves(fleet.config)[0].phase == "begun"
     with pytest.raises(GrowthError, match="has taken over"):
-        abort_shard_move(fleet.config, "users:1")
+        abort_move(fleet.config, "users:1")
     with fleet.servers[1].client(db=2) as new:
         copied = new.dbsize()
-        assert resume_shard_move(fleet.config, "users:1").phase == "done"
+        assert resume_move(fleet.config, "users:1").phase == "done"
         assert new.dbsize() == copied
     assert still_there(fleet)
 
@@ -312,19 +312,19 @@ def test_shards_of_which_some_were_closed_for_good_when_the_mover_was_killed_are
         new2.set(FENCE_KEY, left)
         with monkeypatch.context() as patched:
             patched.setattr(shard_move, "make_permanent", killed)
-            patched.setattr(shard_move._Mover, "_let_go", lambda self, old, value: None)
+            patched.setattr(shard_move.ShardMover, "_let_go", lambda self, old, value: None)
             with pytest.raises(Killed):
-                start_shard_move(fleet.config, both, fleet.name(1), hold=PATIENT)
+                start_move(fleet.config, both, fleet.name(1), hold=PATIENT)
         assert closed == [True]
         assert old1.pttl(FENCE_KEY) > 0
         assert old2.pttl(FENCE_KEY) == -1
-        assert abort_shard_move(fleet.config, "users:0").phase == "aborted"
+        assert abort_move(fleet.config, "users:0").phase == "aborted"
         assert not old1.exists(FENCE_KEY)
         assert not old2.exists(FENCE_KEY)
         assert still_there(fleet)
         assert new1.dbsize() == 0
         assert (new2.get(FENCE_KEY), new2.dbsize()) == (left, 1)
-    assert start_shard_move(fleet.config, both, fleet.name(1), hold=PATIENT).phase == "done"
+    assert start_move(fleet.config, both, fleet.name(1), hold=PATIENT).phase == "done"
     assert fleet.masters() == [fleet.name(1)] * 2
     assert still_there(fleet)
 
@@ -340,13 +340,13 @@ def test_what_is_written_at_the_old_place_between_a_kill_and_its_emptying_is_kep
     with monkeypatch.context() as patched:
         patched.setattr(shard_move, "attest", killed)
         with pytest.raises(Killed):
-            start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+            start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
     with fleet.servers[0].client(db=2) as old:  # by somebody who does not ask for the fence
         there = sorted(key for key in old.scan_iter(match="k*"))
         old.set("stray", 1)
         old.append(there[0], "and more")
         old.expire(there[1], 100)
-        move = resume_shard_move(fleet.config, "users:1")
+        move = resume_move(fleet.config, "users:1")
         assert move.certificate is not None
         stale = [b"stray", *there[:2]]
         assert sorted(move.certificate["stale"]) == sorted(f"2 {key.decode()}" for key in stale)
@@ -371,9 +371,9 @@ def test_a_mover_that_was_stopped_for_longer_than_its_hold_decides_nothing(
         patched.setattr(shard_move, "make_permanent", stopped)
         patched.setattr(shard_move, "_ATTEMPTS", 1)
         with pytest.raises(GrowthError, match="the shards are where they were"):
-            start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=0.5)
+            start_move(fleet.config, ["users:1"], fleet.name(1), hold=0.5)
     assert fleet.masters() == [fleet.name(0)] * 2
-    assert resume_shard_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+    assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
     with shardkit.connect(fleet.url) as kit:
         assert kit.client("users", 1).get("meanwhile") == b"1"  # type: ignore[union-attr]
     assert written == [1]
@@ -406,15 +406,15 @@ def test_what_differs_after_the_first_copy_is_not_moved_until_it_is_copied_again
         return compare(*args, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(shard_move, "compare", spoiled)
+        patched.setattr("shardkit.admin.growth.mover.compare", spoiled)
         said = "^1 keys differ on both servers, such as 2 stray: is only on the .*; nothing has ch"
         with pytest.raises(GrowthError, match=said):
-            start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+            start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
     assert fleet.masters() == [fleet.name(0)] * 2
     with pytest.raises(GrowthError, match="the copy was not complete within 0 s; nothing has cha"):
-        resume_shard_move(fleet.config, "users:1", copy=0)
+        resume_move(fleet.config, "users:1", copy=0)
     assert still_there(fleet)
-    assert resume_shard_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+    assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
     with fleet.servers[1].client(db=2) as new:
         assert not new.exists("stray")
     assert still_there(fleet)
@@ -441,7 +441,7 @@ def test_a_mover_whose_target_is_another_ones_or_away_decides_nothing(
     monkeypatch.setattr(shard_move, "_ATTEMPTS", 5 if gone else 1)
     said = "^the target is away; start it" if gone else "^another process has taken over this move"
     with pytest.raises(GrowthError, match=said):
-        start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+        start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
     assert attempts == 1
     assert fleet.masters() == [fleet.name(0)] * 2
     assert still_there(fleet)
@@ -463,7 +463,7 @@ def test_readers_that_stay_at_the_old_place_or_its_replicas_are_closed(
             stack.enter_context(fleet.servers[2].client(db=2, client_name="shardkit:batch")),
         ]
         before = [client.client_id() for client in stay]
-        move = start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+        move = start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
         assert move.phase == "done"
         after = [client.client_id() for client in stay]
         assert all(now > then for now, then in zip(after, before, strict=True))
@@ -488,7 +488,7 @@ def test_what_differs_after_the_last_copy_is_not_moved(
         patched.setattr(shard_move.DatabaseCopy, "finish", finished)
         patched.setattr(shard_move, "_ATTEMPTS", 1)
         with pytest.raises(GrowthError, match="1 keys differ on both servers, such as"):
-            start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=60)
+            start_move(fleet.config, ["users:1"], fleet.name(1), hold=60)
     assert fleet.masters() == [fleet.name(0)] * 2
     with fleet.servers[0].client(db=2) as client:
         assert client.get(FENCE_KEY) is None, "clients go on at once"
@@ -502,16 +502,16 @@ def test_a_connection_that_stays_stops_a_move_and_is_named_unless_it_is_closed(
     stranger = fleet.servers[0].client(db=2, client_name="batch-job")
     stranger.ping()
     with pytest.raises(GrowthError, match=r"did not leave within 0\.15 s: batch-job"):
-        start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=0.3)
+        start_move(fleet.config, ["users:1"], fleet.name(1), hold=0.3)
     assert still_there(fleet)
     assert fleet.masters() == [fleet.name(0)] * 2
-    assert abort_shard_move(fleet.config, "users:1").phase == "aborted"
+    assert abort_move(fleet.config, "users:1").phase == "aborted"
     with fleet.servers[1].client(db=2) as new:
         assert new.dbsize() == 0
     with fleet.servers[0].client(db=2) as old:
         assert old.get("config:fence") is None
         assert old.config_get("notify-keyspace-events") == {"notify-keyspace-events": ""}
-    move = start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=1, kill=True)
+    move = start_move(fleet.config, ["users:1"], fleet.name(1), hold=1, kill=True)
     assert move.phase == "done"
     assert still_there(fleet)
     verify = ["move", "verify", "users:1", "--config", fleet.url]
@@ -520,7 +520,7 @@ def test_a_connection_that_stays_stops_a_move_and_is_named_unless_it_is_closed(
     assert "written at" not in right.output
     stranger.set("stray", 1)  # by another library, which does not ask for the fence
     stranger.close()
-    certificate = verify_shard_move(fleet.config, "users:1").certificate
+    certificate = verify_move(fleet.config, "users:1").certificate
     assert certificate is not None
     assert certificate["stale"] == ["2 stray"]
     wrong = CliRunner().invoke(app, verify)
@@ -541,7 +541,7 @@ def test_a_client_that_cannot_read_the_config_server_writes_nothing_at_the_old_p
         # From now on it reads nothing new, as if the config server were away for it alone.
         monkeypatch.setattr(kit.topology, "_read_again", lambda names: [])
         monkeypatch.setattr(kit.topology, "reread", kit.topology.last_known)
-        start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=1, kill=True)
+        start_move(fleet.config, ["users:1"], fleet.name(1), hold=1, kill=True)
         with pytest.raises(redis.ConnectionError, match="shardkit move resume users:1"):
             client.incr("count")  # type: ignore[union-attr]
         monkeypatch.undo()
@@ -564,7 +564,7 @@ def test_a_worker_that_blocks_is_woken_and_goes_on_at_the_new_place(fleet: Fleet
     with shardkit.connect(fleet.url) as kit:
         worker = threading.Thread(target=work, args=(kit,))
         worker.start()
-        start_shard_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+        start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
         kit.client("users", 1).rpush("jobs", "one")  # type: ignore[union-attr]
         worker.join()
     assert taken == [(b"jobs", b"one")]
@@ -572,38 +572,38 @@ def test_a_worker_that_blocks_is_woken_and_goes_on_at_the_new_place(fleet: Fleet
 
 def test_a_dry_run_says_what_stands_in_the_way_of_a_shard(fleet: Fleet) -> None:
     small(fleet)
-    plan = plan_shard_move(fleet.config, ["users:1"], fleet.name(1))
+    plan = plan_move(fleet.config, ["users:1"], fleet.name(1))
     assert plan.problems == ()
     assert plan.keys["2"] > 10
     assert any("PERSIST config:fence" in step for step in plan.steps)
     with fleet.servers[1].client(db=2) as new:
         new.set("somebody's", 1)
-    [problem] = plan_shard_move(fleet.config, ["users:1"], fleet.name(1)).problems
+    [problem] = plan_move(fleet.config, ["users:1"], fleet.name(1)).problems
     assert "has keys in database 2" in problem
     assert "are one server" in " ".join(
-        plan_shard_move(fleet.config, ["users:1"], fleet.name(0)).problems
+        plan_move(fleet.config, ["users:1"], fleet.name(0)).problems
     )
     with pytest.raises(InvalidArgumentError, match="is neither a shard"):
-        plan_shard_move(fleet.config, ["unknown"], fleet.name(1))
+        plan_move(fleet.config, ["unknown"], fleet.name(1))
     two = {"host": "127.0.0.1", "port": fleet.servers[0].port, "db": 2}
     text = json.dumps({"components": {"others": {"entry": two}}})
     push(fleet.config, ShardMap.parse(text))
-    [problem, _] = plan_shard_move(fleet.config, ["users:1"], fleet.name(1)).problems
-    assert problem == "others is in the same database: name it as well"
+    [problem, _] = plan_move(fleet.config, ["users:1"], fleet.name(1)).problems
+    assert problem == "others is in the same database: specify it as well"
     there = {**two, "port": fleet.servers[1].port}
     push(fleet.config, ShardMap.parse(json.dumps({"components": {"others": {"entry": there}}})))
     follow(fleet.servers[0], fleet.servers[2])
     follow(fleet.servers[1], fleet.servers[2])
     source, target = fleet.name(0), fleet.name(1)
-    assert plan_shard_move(fleet.config, ["users:1"], target).problems == (
+    assert plan_move(fleet.config, ["users:1"], target).problems == (
         f"{target} has others in a database of the same number",
         f"{source} is a replica",
         f"{target} is a replica",
     )
     for number, problem in (1, f"{target} cannot be used"), (0, f"{source} cannot be used"):
         fleet.servers[number].kill()
-        assert problem in " ".join(plan_shard_move(fleet.config, ["users:1"], target).problems)
-    assert shard_moves(fleet.config) == []
+        assert problem in " ".join(plan_move(fleet.config, ["users:1"], target).problems)
+    assert moves(fleet.config) == []
 
 
 def test_shards_that_cannot_be_moved_together_are_refused(fleet: Fleet) -> None:
@@ -616,16 +616,16 @@ def test_shards_that_cannot_be_moved_together_are_refused(fleet: Fleet) -> None:
     push(fleet.config, ShardMap.parse(json.dumps({"components": components})))
     both = ", ".join(sorted((fleet.name(0), fleet.name(1))))
     refusals: list[tuple[list[str], str]] = [
-        ([], "no shard was named; name one, as timelines:3"),
-        ([fleet.name(0)], f"{fleet.name(0)} is no shard; see: shardkit status"),
-        (["open"], "config:redis:open has its database from the environment; write db: into it"),
-        (["users:0", "users:1"], f"are on 2 servers .{both}.; move those of one server at a time"),
+        ([], "no shard was specified; specify one, as timelines:3"),
+        ([fleet.name(0)], f"{fleet.name(0)} is not a shard; see: shardkit status"),
+        (["open"], "config:redis:open takes its database from the environment; write db: into"),
+        (["users:0", "users:1"], f"are on 2 servers .{both}.; move the shards of one server"),
     ]
     for shards, said in refusals:
         with pytest.raises(InvalidArgumentError, match=said):
-            plan_shard_move(fleet.config, shards, fleet.name(2))
-    assert plan_shard_move(fleet.config, ["users:0"], fleet.name(1)).problems == ()
-    assert plan_shard_move(fleet.config, ["lone"], fleet.name(1)).shards == ("lone:0",)
+            plan_move(fleet.config, shards, fleet.name(2))
+    assert plan_move(fleet.config, ["users:0"], fleet.name(1)).problems == ()
+    assert plan_move(fleet.config, ["lone"], fleet.name(1)).shards == ("lone:0",)
 
 
 def test_a_dry_run_names_servers_that_are_no_masters_or_do_not_answer(fleet: Fleet) -> None:
@@ -633,7 +633,7 @@ def test_a_dry_run_names_servers_that_are_no_masters_or_do_not_answer(fleet: Fle
     a, b = fleet.name(0), fleet.name(1)
 
     def problems() -> tuple[str, ...]:
-        return plan_shard_move(fleet.config, ["users:1"], b).problems
+        return plan_move(fleet.config, ["users:1"], b).problems
 
     with fleet.servers[0].client(db=2) as client:
         client.set("config:epoch", 1)
@@ -649,44 +649,44 @@ def test_a_dry_run_names_servers_that_are_no_masters_or_do_not_answer(fleet: Fle
     assert source.startswith(f"{a} cannot be used (")
     assert target.startswith(f"{b} cannot be used (")
     with pytest.raises(GrowthError, match=r"cannot be used .*; nothing was changed"):
-        start_shard_move(fleet.config, ["users:1"], b)
+        start_move(fleet.config, ["users:1"], b)
 
 
 def test_what_a_move_of_shards_has_not_come_to_is_refused(fleet: Fleet) -> None:
     small(fleet)
     a, b = fleet.name(0), fleet.name(1)
-    key = "config:growth:shards:users:1"
-    start = partial(start_shard_move, to=b)
+    key = "config:growth:move:users:1"
+    start = partial(start_move, to=b)
 
     def refused(phase: str, work: Callable[..., object], said: str, shard: str = "users:1") -> None:
         if phase:
             with journal.lease(fleet.config) as lease:
-                lease.write(ShardMove(shard, "id", [shard], a, b, [2], phase))
+                lease.write(Move(shard, "keys", a, b, [shard], [2], phase=phase))
         given = [shard] if work is start else shard
         with pytest.raises((GrowthError, ConfigError), match=said):
             work(fleet.config, given)
 
-    refused("", resume_shard_move, "there is no move of users:1; see: shardkit move status")
-    refused("aborted", resume_shard_move, "the move of users:1 was aborted; start it again")
-    refused("begun", reverse_shard_move, "of users:1 is begun; resume it, or abort it")
-    refused("begun", verify_shard_move, "the move of users:1 is begun; resume it first")
-    refused("done", abort_shard_move, "the move of users:1 is done; there is nothing to abort")
-    done = resume_shard_move(fleet.config, "users:1")
+    refused("", resume_move, "there is no move of users:1; see: shardkit move status")
+    refused("aborted", resume_move, "the move of users:1 was aborted; start it again")
+    refused("begun", reverse_move, "of users:1 is begun; resume it, or abort it")
+    refused("begun", verify_move, "the move of users:1 is begun; resume it first")
+    refused("done", abort_move, "the move of users:1 is done; there is nothing to abort")
+    done = resume_move(fleet.config, "users:1")
     assert (done.phase, done.certificate) == ("done", None), "nothing was left to do"
     refused(
         "begun",
         start,
-        f"users:1 is being moved to {b} already .begun.; shardkit move resume users:1, or abort",
+        f"users:1 is already being moved to {b} .begun.; shardkit move resume users:1, or abort",
     )
     with fleet.servers[1].client(db=2) as client:
         client.set("somebody's", 1)
-        refused("begun", resume_shard_move, f"{b} has keys in database 2; empty it, or abort the")
-        assert abort_shard_move(fleet.config, "users:1").phase == "aborted"
+        refused("begun", resume_move, f"{b} has keys in database 2; empty it, or abort the")
+        assert abort_move(fleet.config, "users:1").phase == "aborted"
         assert client.get("somebody's") == b"1"
         client.flushdb()
     follow(fleet.servers[1], fleet.servers[2])
-    refused("begun", resume_shard_move, f"{b} is a replica; nothing has changed for clients")
-    refused("begun", resume_shard_move, "users:9 is no shard any more; push its entry", "users:9")
+    refused("begun", resume_move, f"{b} is a replica; nothing has changed for clients")
+    refused("begun", resume_move, "users:9 is no longer a shard; push its entry", "users:9")
     fleet.config.set(key, "[]")
-    with pytest.raises(ConfigError, match=f"{key} holds no move; look at it; delete it"):
-        shard_moves(fleet.config)
+    with pytest.raises(ConfigError, match=f"{key} does not describe a move; check it; delete it"):
+        moves(fleet.config)

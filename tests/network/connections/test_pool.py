@@ -496,7 +496,7 @@ async def test_who_finds_a_blocking_pool_used_up_gets_what_comes_back(face: Pool
 async def test_who_waits_for_a_connection_in_vain_is_told_the_field(face: Pooled) -> None:
     pool = face.pool(blocking_pool={"size": 1, "timeout": 0.02})
     held = await face.of(pool.get_connection())
-    with pytest.raises(MaxConnectionsError, match=r"none came back .* blocking_pool a larger size"):
+    with pytest.raises(MaxConnectionsError, match="none was released within"):
         await face.of(pool.get_connection())
     with (
         within(Deadline(time.monotonic() + 0.01, 0.01)),
@@ -516,7 +516,7 @@ async def test_more_callers_than_may_wait_for_a_server_are_refused_at_once(face:
     held = [await face.of(pool.get_connection()) for _ in range(2)]
     waiting = taking(face, pool)
     assert await waits(face, pool)
-    with pytest.raises(OverloadError, match="3 commands wait for it already, and max_waiting is 3"):
+    with pytest.raises(OverloadError, match="3 commands are waiting for the server already"):
         await face.of(pool.get_connection())
     await face.of(pool.release(held[0]))
     assert await waiting is held[0]
@@ -527,7 +527,7 @@ async def test_more_callers_than_may_wait_for_a_server_are_refused_at_once(face:
     await face.of(pool.disconnect())
     unlimited = face.pool(policy=policy)  # one connection each: no more of them than may wait
     held = [await face.of(unlimited.get_connection()) for _ in range(3)]
-    with pytest.raises(OverloadError, match="3 commands wait for it already, and max_waiting is 3"):
+    with pytest.raises(OverloadError, match="3 commands are waiting for the server already"):
         await face.of(unlimited.get_connection())
     for connection in held:
         await face.of(unlimited.release(connection))
@@ -607,7 +607,7 @@ async def test_an_idle_connection_to_a_server_whose_breaker_is_open_is_not_lent(
     idle = await pool.get_connection()
     await pool.release(idle)
     breaker.opened = True
-    with pytest.raises(BreakerOpenError, match="its breaker has been open since"):
+    with pytest.raises(BreakerOpenError, match="circuit breaker open since"):
         await pool.get_connection()
     assert not idle.is_connected
     breaker.close()

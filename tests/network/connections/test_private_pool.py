@@ -20,27 +20,10 @@ import yaml
 
 import shardkit
 from shardkit import ClosedError, ConfigError
-from shardkit.local import LocalCluster, LocalServer, LocalServers
+from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections.connector import Connector
 from shardkit.network.connections.private_pool import PrivatePool
 from shardkit.operations.deadlines import DeadlineExceeded
-
-
-@pytest.fixture(scope="module")
-def own() -> Iterator[LocalServers]:
-    plan = shardkit.ShardMap.parse("components: {c: {shards: [{port: 7001}, {port: 7002}]}}")
-    with LocalServers(plan, ports="free") as running:
-        yield running
-
-
-@pytest.fixture
-def here(own: LocalServers) -> LocalServer:
-    return own.servers[0]
-
-
-@pytest.fixture
-def there(own: LocalServers) -> LocalServer:
-    return own.servers[1]
 
 
 class Moving:
@@ -468,7 +451,7 @@ def test_who_finds_an_older_entry_than_another_thread_goes_where_that_one_went(
     client.connection_pool.disconnect()
 
 
-async def test_what_its_holder_sets_is_set_in_the_pool_of_the_present_entry(
+async def test_what_its_holder_sets_is_set_in_the_pool_of_the_current_entry(
     moving: Moving,
 ) -> None:
     client = await moving.client(private=True)

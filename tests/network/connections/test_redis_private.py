@@ -320,7 +320,7 @@ PRIVATE = re.compile(
 ALLOWED = {
     "network/connections/redis_private.py",
     "testing/simulation/connections.py",  # redis-py's connection over a simulated network
-    "testing/fakes/servers.py",  # fakeredis' parts
+    "testing/fakes/fakeredis_private.py",  # fakeredis's parts
     "network/replicas/reading.py",  # readers answer as the clients whose reads they take
 }
 

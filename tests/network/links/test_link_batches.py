@@ -292,7 +292,7 @@ async def test_what_cannot_be_sent_in_bulk_is_refused_and_nothing_is_sent(
 
 async def test_a_bad_key_or_shard_is_an_error_and_nothing_is_sent(face: Face) -> None:
     good = command("few", "k", "SET", 1)
-    with pytest.raises(InvalidKeyError, match="5 is a float; a key is a str, bytes or an int"):
+    with pytest.raises(InvalidKeyError, match="5 is a float; give a str, bytes or an int"):
         await face.send(good, Command("few", 1.5, ("GET", "x")))  # type: ignore[arg-type]
     with pytest.raises(MissingEntryError, match="config:redis:few:9"):
         await face.send(good, command(Shard("few", 9), "x", "GET"))

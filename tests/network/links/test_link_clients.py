@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -78,23 +78,6 @@ class Linked:
             found: Replies = await asyncio.to_thread(self.link.send, list(batch))
             return found
         return await self.link.send(list(batch))  # type: ignore[no-any-return]
-
-
-@pytest.fixture(scope="module")
-def own() -> Iterator[LocalServers]:
-    plan = ShardMap.parse("components: {c: {shards: [{port: 7001}, {port: 7002}]}}")
-    with LocalServers(plan, ports="free") as running:
-        yield running
-
-
-@pytest.fixture
-def here(own: LocalServers) -> LocalServer:
-    return own.servers[0]
-
-
-@pytest.fixture
-def there(own: LocalServers) -> LocalServer:
-    return own.servers[1]
 
 
 @pytest_asyncio.fixture(params=FACES)

@@ -187,11 +187,11 @@ ARGUMENT = st.one_of(st.text(max_size=5), st.binary(max_size=5), st.integers(), 
     st.lists(
         st.one_of(
             st.tuples(st.just("GET"), ARGUMENT),
-            st.tuples(st.just("HSET"), ARGUMENT, ARGUMENT, st.text("é\ud7ff", max_size=3000)),
+            st.tuples(st.just("HSET"), ARGUMENT, ARGUMENT, st.text("é\ud7ff", max_size=1100)),
             st.tuples(st.sampled_from(["SET", "DEL", "é"]), st.integers(), st.binary()),
         ),
         min_size=1,
-        max_size=40,
+        max_size=20,
     )
 )
 def test_columns_pack_as_hiredis_does(commands: list[Any]) -> None:

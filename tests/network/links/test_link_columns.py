@@ -133,7 +133,7 @@ async def test_what_cannot_be_sent_is_said_and_nothing_is_sent(face: Face) -> No
     for wrong in (None, 1.0, True, "\ud800"):
         with pytest.raises(
             (InvalidKeyError, InvalidArgumentError),
-            match=r"a key is a str, bytes or an int|cannot be encoded as UTF-8",
+            match=r"give a str, bytes or an int|cannot be encoded as UTF-8",
         ):
             await send(face, Columns("few", "SET", [*range(29), wrong], [1] * 30))
     assert await send(face, Columns("few", "EXISTS", keys)) == [0] * 30

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import redis
-from faces import Face
+from faces import Face, faced
 from link_helpers import FACES, eventually, opened
 from scripted_server import scripted
 
@@ -56,24 +57,14 @@ def connected(
     request: pytest.FixtureRequest, replaced: tuple[LocalServer, LocalServer]
 ) -> Iterator[Callable[[ShardMap], Face]]:
     """Open a kit of either face on a config server to which a map was pushed."""
-    opened: list[Face] = []
+    with ExitStack() as kits:
 
-    def connect(shard_map: ShardMap) -> Face:
-        with replaced[1].client() as config:
-            store.push(config, shard_map, force=True)
-        where = f"redis://{replaced[1].address}"
-        runner = asyncio.Runner() if request.param == "awaiting" else None
-        kit: Any = runner.run(shardkit.aconnect(where)) if runner else shardkit.connect(where)
-        opened.append(Face(kit, runner))
-        return opened[-1]
+        def connect(shard_map: ShardMap) -> Face:
+            with replaced[1].client() as config:
+                store.push(config, shard_map, force=True)
+            return kits.enter_context(faced(request.param, f"redis://{replaced[1].address}"))
 
-    yield connect
-    for face in opened:
-        if face.runner:
-            face.runner.run(face.kit.aclose())
-            face.runner.close()
-        else:
-            face.kit.close()
+        yield connect
 
 
 def client_of(face: Face) -> Any:

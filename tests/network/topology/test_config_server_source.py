@@ -31,17 +31,10 @@ from shardkit.local import LocalServer
 SECRET = "hunter2"  # a password in entries; it must show up nowhere
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[LocalServer]:
-    """A config server for the tests that leave it alive."""
-    with LocalServer(name="config") as server:
-        yield server
-
-
 @pytest.fixture
-def config(running: LocalServer) -> Iterator[redis.Redis]:
+def config(server: LocalServer) -> Iterator[redis.Redis]:
     """Its client; it is empty."""
-    with running.client() as client:
+    with server.client() as client:
         client.flushall()
         client.config_resetstat()
         yield client
@@ -98,20 +91,20 @@ def mgets(client: redis.Redis) -> int:
 
 
 def test_components_are_listed_by_their_whole_names(
-    running: LocalServer, config: redis.Redis
+    server: LocalServer, config: redis.Redis
 ) -> None:
-    fields = running.entry.fields
+    fields = server.entry.fields
     push(config, shard_map(**{"logs:old": [fields] * 12, "logs:old:web": fields, "logs": fields}))
-    with shardkit.connect(url(running)) as kit:
+    with shardkit.connect(url(server)) as kit:
         assert kit.topology.names() == ["logs", "logs:old", "logs:old:web"]
 
 
 def test_threads_read_each_component_once_a_second(
-    running: LocalServer, config: redis.Redis
+    server: LocalServer, config: redis.Redis
 ) -> None:
-    push(config, shards_on(running))
+    push(config, shards_on(server))
     config.config_resetstat()
-    with shardkit.connect(url(running)) as kit, ThreadPoolExecutor(32) as pool:
+    with shardkit.connect(url(server)) as kit, ThreadPoolExecutor(32) as pool:
         start = time.monotonic()
 
         def work() -> int:
@@ -130,10 +123,10 @@ def test_threads_read_each_component_once_a_second(
 
 
 async def test_tasks_read_each_component_once_a_second(
-    running: LocalServer, config: redis.Redis
+    server: LocalServer, config: redis.Redis
 ) -> None:
-    push(config, shards_on(running))
-    async with await shardkit.aconnect(url(running)) as kit:
+    push(config, shards_on(server))
+    async with await shardkit.aconnect(url(server)) as kit:
         config.config_resetstat()
         start = time.monotonic()
         router = kit.key_sharded("few")
@@ -154,11 +147,11 @@ async def test_tasks_read_each_component_once_a_second(
     assert mgets(config) <= 2 * (int(seconds) + 1)
 
 
-def test_a_first_load_by_many_is_one_exchange(running: LocalServer, config: redis.Redis) -> None:
-    push(config, shards_on(running))
+def test_a_first_load_by_many_is_one_exchange(server: LocalServer, config: redis.Redis) -> None:
+    push(config, shards_on(server))
     config.config_resetstat()
     barrier = threading.Barrier(32)
-    with shardkit.connect(url(running)) as kit, ThreadPoolExecutor(32) as pool:
+    with shardkit.connect(url(server)) as kit, ThreadPoolExecutor(32) as pool:
 
         def first(n: int) -> Any:
             barrier.wait(20)
@@ -169,11 +162,11 @@ def test_a_first_load_by_many_is_one_exchange(running: LocalServer, config: redi
 
 
 async def test_a_first_load_by_many_tasks_is_one_exchange(
-    running: LocalServer, config: redis.Redis
+    server: LocalServer, config: redis.Redis
 ) -> None:
-    push(config, shards_on(running))
+    push(config, shards_on(server))
     config.config_resetstat()
-    source, clients = shardkit.kit.kit._source(url(running), {})
+    source, clients = shardkit.kit.kit._source(url(server), {})
     async with shardkit.AsyncShardKit(source, config_clients=clients) as kit:
         found = await asyncio.gather(*[kit.component("few") for _ in range(200)])
         assert len(set(found)) == 1
@@ -181,12 +174,12 @@ async def test_a_first_load_by_many_tasks_is_one_exchange(
 
 
 def test_more_shards_than_expected_take_a_second_exchange_once(
-    running: LocalServer, config: redis.Redis
+    server: LocalServer, config: redis.Redis
 ) -> None:
     many = [{"host": "h", "port": 1 + n} for n in range(300)]
     push(config, shard_map(many=many))
     config.config_resetstat()
-    with shardkit.connect(url(running)) as kit:
+    with shardkit.connect(url(server)) as kit:
         assert len(kit.component("many").shards) == 300
         assert mgets(config) == 2
         kit.topology.expire()
@@ -203,7 +196,7 @@ def test_more_shards_than_expected_take_a_second_exchange_once(
 
 
 def test_a_moved_shard_is_live_within_about_a_second_and_no_call_fails(
-    running: LocalServer, config: redis.Redis, a: LocalServer, b: LocalServer
+    server: LocalServer, config: redis.Redis, a: LocalServer, b: LocalServer
 ) -> None:
     for server in (a, b):
         for db in range(4):
@@ -219,7 +212,7 @@ def test_a_moved_shard_is_live_within_about_a_second_and_no_call_fails(
         time.sleep(0.01)  # the callers answer meanwhile
         return seen == {b"b"}
 
-    with shardkit.connect(url(running)) as kit, ThreadPoolExecutor(9) as pool:
+    with shardkit.connect(url(server)) as kit, ThreadPoolExecutor(9) as pool:
 
         @kit.sharded_connection("few", shards=4)
         def who(conn: redis.Redis, key: str) -> Any:
@@ -272,14 +265,14 @@ def clients_of(server: LocalServer) -> int:
 
 
 def test_another_count_of_shards_is_live_and_refuses_who_says_the_old_one(
-    running: LocalServer, config: redis.Redis
+    server: LocalServer, config: redis.Redis
 ) -> None:
-    push(config, shards_on(running, 4))
-    with shardkit.connect(url(running)) as kit:
+    push(config, shards_on(server, 4))
+    with shardkit.connect(url(server)) as kit:
         router, strict = kit.key_sharded("few"), kit.key_sharded("few", shards=4)
         assert len(router) == len(strict) == 4
         epoch = kit.component("few").epoch
-        push(config, shards_on(running, 8))
+        push(config, shards_on(server, 8))
         kit.topology.expire()
         assert len(router) == 8
         assert kit.component("few").epoch > epoch
@@ -434,12 +427,12 @@ async def test_a_paused_config_server_delays_no_caller(mortal: LocalServer) -> N
 
 
 async def test_more_components_than_connections_are_read_by_few_exchanges(
-    running: LocalServer, config: redis.Redis, caplog: pytest.LogCaptureFixture
+    server: LocalServer, config: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     push(config, shard_map(**{f"c{n}": [{"host": "h", "port": 1 + n}] * 4 for n in range(150)}))
     config.config_resetstat()
     before = config.info("stats")["total_connections_received"]
-    async with await shardkit.aconnect(url(running)) as kit:
+    async with await shardkit.aconnect(url(server)) as kit:
         assert len(await kit.components()) == 150
         assert kit.key_sharded("c149")[1]
     assert mgets(config) <= 11  # 15 components of 64 expected shards at once
@@ -485,22 +478,22 @@ async def test_more_components_than_connections_are_read_by_few_exchanges(
     ],
 )
 def test_what_is_broken_or_gone_keeps_the_last_good_entries(
-    running: LocalServer,
+    server: LocalServer,
     config: redis.Redis,
     caplog: pytest.LogCaptureFixture,
     harm: Any,
     said: str,
 ) -> None:
     caplog.set_level(logging.INFO, "shardkit")
-    wanted = shards_on(running, password=SECRET)
+    wanted = shards_on(server, password=SECRET)
     push(config, wanted)
-    with shardkit.connect(url(running)) as kit:
+    with shardkit.connect(url(server)) as kit:
         known = kit.component("few")
         harm(config)
         for _ in range(3):
             kit.topology.expire()
             assert kit.component("few") is known
-        with shardkit.connect(url(running)) as late, pytest.raises(ConfigError) as refused:
+        with shardkit.connect(url(server)) as late, pytest.raises(ConfigError) as refused:
             late.component("few")
         assert said in str(refused.value)
         [message] = caplog.messages
@@ -515,13 +508,13 @@ def test_what_is_broken_or_gone_keeps_the_last_good_entries(
 
 
 def test_a_component_with_an_entry_does_not_become_unsharded_by_a_lost_count(
-    running: LocalServer, config: redis.Redis
+    server: LocalServer, config: redis.Redis
 ) -> None:
     both = Component("both", Entry({"port": 1}), (Entry({"port": 2}), Entry({"port": 3})))
     push(config, ShardMap({"both": both}))
     config.delete("config:shards:both")
     with (
-        shardkit.connect(url(running)) as kit,
+        shardkit.connect(url(server)) as kit,
         pytest.raises(
             MissingEntryError,
             match=r"config:shards:both is missing .*, but 2 entries are stored",
@@ -531,49 +524,49 @@ def test_a_component_with_an_entry_does_not_become_unsharded_by_a_lost_count(
 
 
 def test_a_missing_entry_names_its_key_and_is_never_localhost(
-    running: LocalServer, config: redis.Redis
+    server: LocalServer, config: redis.Redis
 ) -> None:
     push(config, shard_map(unique=[{"host": "h", "port": 1 + n} for n in range(8)]))
     config.delete("config:redis:unique:7")
-    with shardkit.connect(url(running)) as kit:
+    with shardkit.connect(url(server)) as kit:
         with pytest.raises(MissingEntryError, match="config:redis:unique:7 is missing"):
             kit.client("unique", 0)
         with pytest.raises(MissingEntryError, match="config:redis:logs and config:shards:logs are"):
             kit.client("logs")
         config.set("config:redis:logs", "")
     with (
-        shardkit.connect(url(running)) as kit,
+        shardkit.connect(url(server)) as kit,
         pytest.raises(InvalidEntryError, match="config:redis:logs: is not JSON"),
     ):
         kit.client("logs")
 
 
-def test_a_shard_is_not_taken_for_a_component(running: LocalServer, config: redis.Redis) -> None:
-    push(config, shards_on(running))
+def test_a_shard_is_not_taken_for_a_component(server: LocalServer, config: redis.Redis) -> None:
+    push(config, shards_on(server))
     with (
-        shardkit.connect(url(running)) as kit,
+        shardkit.connect(url(server)) as kit,
         pytest.raises(InvalidEntryError, match="would collide with a shard of 'few'"),
     ):
         kit.client("few:0")
 
 
 def test_an_entry_written_by_hand_is_enough_for_an_unsharded_component(
-    running: LocalServer, config: redis.Redis
+    server: LocalServer, config: redis.Redis
 ) -> None:
-    config.set("config:redis:one", json.dumps({"port": running.port, "db": 15}))
-    with shardkit.connect(url(running)) as kit:
+    config.set("config:redis:one", json.dumps({"port": server.port, "db": 15}))
+    with shardkit.connect(url(server)) as kit:
         kit.client("one").set("k", "v")
         assert kit.components() == ["one"]
-    with running.client(db=15) as client:
+    with server.client(db=15) as client:
         assert client.get("k") == b"v"
 
 
 def test_the_config_server_is_read_the_same_however_its_url_says_to_decode(
-    running: LocalServer, config: redis.Redis
+    server: LocalServer, config: redis.Redis
 ) -> None:
-    push(config, shards_on(running))
+    push(config, shards_on(server))
     for options in ("decode_responses=true", "protocol=3", "protocol=3&decode_responses=true"):
-        with shardkit.connect(f"{url(running)}/0?{options}") as kit:
+        with shardkit.connect(f"{url(server)}/0?{options}") as kit:
             assert kit.components() == ["few", "one"]
             assert len(kit.component("few").shards) == 4
 
@@ -591,13 +584,13 @@ def test_no_secret_shows_when_the_config_server_refuses_or_is_away() -> None:
 
 
 def test_a_component_that_cannot_be_used_does_not_keep_an_awaiting_kit_from_opening(
-    running: LocalServer, config: redis.Redis, caplog: pytest.LogCaptureFixture
+    server: LocalServer, config: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    push(config, shards_on(running))
+    push(config, shards_on(server))
     config.set("config:redis:broken", "{")
 
     async def main() -> None:
-        async with await shardkit.aconnect(url(running)) as kit:
+        async with await shardkit.aconnect(url(server)) as kit:
             assert await (await kit.client("one")).ping()
             with pytest.raises(InvalidEntryError, match="config:redis:broken"):
                 await kit.client("broken")
@@ -609,10 +602,10 @@ def test_a_component_that_cannot_be_used_does_not_keep_an_awaiting_kit_from_open
 
 
 def test_thousands_of_shards_that_did_not_change_are_not_parsed_again(
-    running: LocalServer, config: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    server: LocalServer, config: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     push(config, shard_map(many=[{"host": "h", "port": 1 + n} for n in range(2000)]))
-    with shardkit.connect(url(running)) as kit:
+    with shardkit.connect(url(server)) as kit:
         known = kit.component("many")
         kit.topology.expire()
         monkeypatch.setattr(Entry, "from_json", None)

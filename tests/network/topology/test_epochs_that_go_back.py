@@ -20,15 +20,9 @@ from shardkit.errors import ConfigServerError
 from shardkit.local import LocalServer
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[LocalServer]:
-    with LocalServer(name="config") as server:
-        yield server
-
-
 @pytest.fixture
-def config(running: LocalServer) -> Iterator[redis.Redis]:
-    with running.client() as client:
+def config(server: LocalServer) -> Iterator[redis.Redis]:
+    with server.client() as client:
         client.flushall()
         yield client
 
@@ -62,9 +56,9 @@ def put_back(config: redis.Redis, values: dict[bytes, bytes]) -> None:
 class Reader:
     """A kit of either kind that reads again when it is told to."""
 
-    def __init__(self, face: str, running: LocalServer) -> None:
+    def __init__(self, face: str, server: LocalServer) -> None:
         self.runner = asyncio.Runner() if face == "awaiting" else None
-        where = f"redis://{running.address}"
+        where = f"redis://{server.address}"
         self.kit: Any = (
             self.runner.run(shardkit.aconnect(where)) if self.runner else shardkit.connect(where)
         )
@@ -92,10 +86,10 @@ class Reader:
 
 @pytest.fixture(params=["blocking", "awaiting"])
 def reader(
-    request: pytest.FixtureRequest, running: LocalServer, config: redis.Redis
+    request: pytest.FixtureRequest, server: LocalServer, config: redis.Redis
 ) -> Iterator[Reader]:
     push(config, four())
-    found = Reader(request.param, running)
+    found = Reader(request.param, server)
     yield found
     found.close()
 
@@ -161,10 +155,10 @@ def test_what_was_never_read_is_refused_too(reader: Reader, config: redis.Redis)
 
 
 def test_a_slower_reply_than_that_of_a_newer_push_is_no_return(
-    running: LocalServer, config: redis.Redis
+    server: LocalServer, config: redis.Redis
 ) -> None:
     push(config, four())
-    source, clients = shardkit.kit.kit._source(f"redis://{running.address}", {})
+    source, clients = shardkit.kit.kit._source(f"redis://{server.address}", {})
     slow = source.read("few", None)
     slow_values = source.fetch(next(slow))
     push(config, four(port=2))
@@ -179,10 +173,10 @@ def test_a_slower_reply_than_that_of_a_newer_push_is_no_return(
 
 
 def test_entries_written_by_hand_have_no_epoch_and_may_change(
-    running: LocalServer, config: redis.Redis
+    server: LocalServer, config: redis.Redis
 ) -> None:
     config.set("config:redis:one", '{"port": 1}')
-    with shardkit.connect(f"redis://{running.address}") as kit:
+    with shardkit.connect(f"redis://{server.address}") as kit:
         assert kit.component("one").entry.fields["port"] == 1  # type: ignore[union-attr]
         config.set("config:redis:one", '{"port": 2}')
         kit.topology.expire()

@@ -40,12 +40,18 @@ def write(path: Path, shards: int = 4, port: int = 7001, text: str = "") -> Path
     return path
 
 
+@pytest.fixture
+def topology(path: Path, clock: Clock) -> Topology:
+    return Topology(MapFile(path), clock=clock)
+
+
 def port_of(topology: Topology) -> int:
     return topology.component("one").entry.fields["port"]
 
 
-def test_a_changed_file_is_read_again_within_a_second(path: Path, clock: Clock) -> None:
-    topology = Topology(MapFile(path), clock=clock)
+def test_a_changed_file_is_read_again_within_a_second(
+    topology: Topology, path: Path, clock: Clock
+) -> None:
     assert port_of(topology) == 7001
     write(path, port=7002)
     assert port_of(topology) == 7001
@@ -54,9 +60,8 @@ def test_a_changed_file_is_read_again_within_a_second(path: Path, clock: Clock) 
 
 
 def test_a_file_that_did_not_change_is_not_parsed_again(
-    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    topology: Topology, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topology = Topology(MapFile(path), clock=clock)
     first = topology.component("few")
     monkeypatch.setattr(ShardMap, "decode", None)
     clock.now += 1.01
@@ -73,10 +78,9 @@ def test_a_file_that_did_not_change_is_not_parsed_again(
     ],
 )
 def test_a_broken_change_keeps_the_old_map_and_is_said_once(
-    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture, broken: str
+    topology: Topology, path: Path, clock: Clock, caplog: pytest.LogCaptureFixture, broken: str
 ) -> None:
     caplog.set_level(logging.INFO, "shardkit")
-    topology = Topology(MapFile(path), clock=clock)
     known = topology.component("few"), topology.component("one")
     write(path, text=broken)
     for _ in range(5):
@@ -94,9 +98,8 @@ def test_a_broken_change_keeps_the_old_map_and_is_said_once(
 
 
 def test_a_broken_file_is_not_parsed_every_second(
-    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    topology: Topology, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topology = Topology(MapFile(path), clock=clock)
     topology.component("one")
     write(path, text="[]")
     parsed = 0
@@ -114,8 +117,9 @@ def test_a_broken_file_is_not_parsed_every_second(
     assert parsed == 1
 
 
-def test_a_file_that_is_gone_for_a_while_keeps_the_old_map(path: Path, clock: Clock) -> None:
-    topology = Topology(MapFile(path), clock=clock)
+def test_a_file_that_is_gone_for_a_while_keeps_the_old_map(
+    topology: Topology, path: Path, clock: Clock
+) -> None:
     assert port_of(topology) == 7001
     path.unlink()
     clock.now += 1.01
@@ -126,9 +130,8 @@ def test_a_file_that_is_gone_for_a_while_keeps_the_old_map(path: Path, clock: Cl
 
 
 def test_a_component_that_leaves_the_map_keeps_its_entries_for_who_has_seen_it(
-    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+    topology: Topology, path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topology = Topology(MapFile(path), clock=clock)
     known = topology.component("few")
     write(path, text="components: {one: {entry: {port: 7001}}}")
     clock.now += 1.01
@@ -139,8 +142,9 @@ def test_a_component_that_leaves_the_map_keeps_its_entries_for_who_has_seen_it(
         Topology(MapFile(path)).component("few")
 
 
-def test_another_count_of_shards_is_live_as_well(path: Path, clock: Clock) -> None:
-    topology = Topology(MapFile(path), clock=clock)
+def test_another_count_of_shards_is_live_as_well(
+    topology: Topology, path: Path, clock: Clock
+) -> None:
     assert len(topology.component("few").shards) == 4
     write(path, shards=8)
     clock.now += 1.01
@@ -199,10 +203,9 @@ def test_a_change_during_a_reading_is_not_missed(
 
 
 def test_a_map_that_is_half_written_while_it_is_read_is_read_when_it_is_whole(
-    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    topology: Topology, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is parsed is what was compared: the whole file is no repetition of its half."""
-    topology = Topology(MapFile(path), clock=clock)
     assert port_of(topology) == 7001
     write(path, port=7002)
     whole, read_bytes = path.read_bytes(), Path.read_bytes
@@ -221,8 +224,9 @@ def test_a_map_that_is_half_written_while_it_is_read_is_read_when_it_is_whole(
     assert port_of(topology) == 7002
 
 
-def test_a_change_in_the_tick_of_the_last_one_is_seen(path: Path, clock: Clock) -> None:
-    topology = Topology(MapFile(path), clock=clock)
+def test_a_change_in_the_tick_of_the_last_one_is_seen(
+    topology: Topology, path: Path, clock: Clock
+) -> None:
     assert port_of(topology) == 7001
     before = path.stat()
     path.write_text(MAP.format(shards=4, port=7002))  # in place, and of the same size
@@ -232,9 +236,8 @@ def test_a_change_in_the_tick_of_the_last_one_is_seen(path: Path, clock: Clock) 
 
 
 def test_a_component_that_was_never_read_comes_from_the_last_good_map(
-    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+    topology: Topology, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topology = Topology(MapFile(path), clock=clock)
     write(path, text="components: {few: {sha")
     assert port_of(topology) == 7001
     assert "component 'one' is read from the last good map" in caplog.text

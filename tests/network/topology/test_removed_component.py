@@ -20,12 +20,6 @@ from shardkit.errors import RetiredError
 from shardkit.local import LocalServer
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalServer]:
-    with LocalServer() as running:
-        yield running
-
-
 @pytest.fixture
 def config(server: LocalServer) -> Iterator[redis.Redis]:
     with server.client() as client:

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import ExitStack
 
 import pytest
 import redis
-from faces import Face
+from faces import Face, faced
 
-import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.config import store
 from shardkit.errors import ConfigServerError, ShardErrors
 from shardkit.local import LocalServer
 from shardkit.network.topology.witness import read_witness, write_witness
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalServer]:
-    with LocalServer() as running:
-        yield running
 
 
 @pytest.fixture
@@ -36,22 +28,9 @@ def config(server: LocalServer) -> Iterator[redis.Redis]:
 @pytest.fixture(params=["blocking", "awaiting"])
 def connect(request: pytest.FixtureRequest, server: LocalServer) -> Iterator[Callable[[], Face]]:
     """Open a kit of either face on the config server, as a client that just started."""
-    opened: list[Face] = []
-
-    def start() -> Face:
-        where = f"redis://{server.address}"
-        runner = asyncio.Runner() if request.param == "awaiting" else None
-        kit: Any = runner.run(shardkit.aconnect(where)) if runner else shardkit.connect(where)
-        opened.append(Face(kit, runner))
-        return opened[-1]
-
-    yield start
-    for face in opened:
-        if face.runner:
-            face.runner.run(face.kit.aclose())
-            face.runner.close()
-        else:
-            face.kit.close()
+    where = f"redis://{server.address}"
+    with ExitStack() as kits:
+        yield lambda: kits.enter_context(faced(request.param, where))
 
 
 def described(server: LocalServer, *databases: int) -> ShardMap:

@@ -1,4 +1,4 @@
-"""What checks find in visitors' days, cities, queues and indexes."""
+"""Checks of visitors' days, cities, queues and indexes."""
 
 from __future__ import annotations
 

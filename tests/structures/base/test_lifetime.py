@@ -1,4 +1,4 @@
-"""A structure in parts begins, expires and ends as one key does, whoever else is using it."""
+"""A structure in parts begins, expires and ends as one key does, despite concurrent clients."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class World(NamedTuple):
     def keys(self) -> dict[str, int]:
         """When each key expires, in milliseconds since 1970; -1 if it does not.
 
-        Without what says for a minute after a deletion which life is the next one.
+        Without the record of the next generation after a deletion.
         """
         found = {}
         for client in self.clients:
@@ -186,11 +186,11 @@ def opened_by_another(world: World, kind: Kind, **other: Any) -> Any:
 
 
 def check(world: World, kind: Kind, expected: set[int] | None = None) -> set[int]:
-    """Check that a newcomer finds what there is, counted rightly, with parameters and one end."""
+    """Check what a new client reads: members, counts, parameters and one expiry."""
     keys = world.keys()
     if keys:
         assert any(key.endswith(":meta") for key in keys), keys
-        # In a later life parts expire up to 16 milliseconds before the parameters.
+        # In a later generation parts expire up to 16 ms before the parameters.
         assert max(keys.values()) - min(keys.values()) <= 16, keys
     with shardkit.connect(world.shard_map) as newcomer:
         it = kind.make(newcomer, world.component)
@@ -203,7 +203,7 @@ def check(world: World, kind: Kind, expected: set[int] | None = None) -> set[int
 
 
 @pytest.mark.long(8)
-def test_a_kept_object_creates_anew_what_another_deleted(world: World, kind: Kind) -> None:
+def test_a_write_recreates_a_deleted_structure(world: World, kind: Kind) -> None:
     kept = kind.make(world.ours, world.component)
     kind.add(kept, range(50))
     assert opened_by_another(world, kind).delete()
@@ -213,7 +213,7 @@ def test_a_kept_object_creates_anew_what_another_deleted(world: World, kind: Kin
 
 
 @pytest.mark.long(8)
-def test_a_kept_object_creates_anew_what_has_expired(world: World, kind: Kind) -> None:
+def test_a_write_recreates_an_expired_structure(world: World, kind: Kind) -> None:
     kept = kind.make(world.ours, world.component)
     kind.add(kept, range(50))
     assert opened_by_another(world, kind).pexpire(1)
@@ -225,7 +225,7 @@ def test_a_kept_object_creates_anew_what_has_expired(world: World, kind: Kind) -
 
 
 @pytest.mark.long(8)
-def test_a_kept_object_writes_nothing_into_a_structure_with_other_parameters(
+def test_a_write_to_other_parameters_is_refused(
     world: World, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = kind.make(world.ours, world.component)
@@ -241,9 +241,7 @@ def test_a_kept_object_writes_nothing_into_a_structure_with_other_parameters(
 
 
 @pytest.mark.long(8)
-def test_parts_of_another_structure_that_a_write_creates_are_removed_again(
-    world: World, kind: Kind
-) -> None:
+def test_parts_of_a_refused_write_are_removed(world: World, kind: Kind) -> None:
     kept = kind.make(world.ours, world.component)
     kind.add(kept, range(50))
     opened_by_another(world, kind).delete()
@@ -260,7 +258,7 @@ def test_parts_of_another_structure_that_a_write_creates_are_removed_again(
 
 
 @pytest.mark.long(8)
-def test_what_is_made_after_expire_expires_with_the_rest(world: World, kind: Kind) -> None:
+def test_parts_made_after_expire_expire_too(world: World, kind: Kind) -> None:
     kept = kind.make(world.ours, world.component)
     kind.add(kept, range(5))
     assert opened_by_another(world, kind).pexpireat(LATER)
@@ -365,7 +363,7 @@ OVERTAKEN: dict[str, Callable[[Any, Kind], Any]] = {
     ],
     indirect=["world"],
 )
-def test_no_order_of_two_operations_leaves_parts_by_themselves(
+def test_no_order_of_two_operations_orphans_parts(
     world: World, kind: Kind, first: str, second: str, kept: bool
 ) -> None:
     at = 0
@@ -406,10 +404,10 @@ BEGINNINGS: dict[str, Callable[[Any], Any]] = {
     indirect=["world"],
 )
 @pytest.mark.parametrize("kind", [name for name in KINDS if name != IN_LISTS], indirect=True)
-def test_what_was_begun_in_one_life_changes_nothing_of_the_next_one(
+def test_a_change_never_reaches_the_next_generation(
     world: World, kind: Kind, begun: str, ends: bool, dies: bool
 ) -> None:
-    """The client dies after its next exchange, or goes on."""
+    """The client dies after its next exchange, or continues."""
     tried = 0
     for at in range(1, 20):
         flush(world)
@@ -450,9 +448,7 @@ def test_what_was_begun_in_one_life_changes_nothing_of_the_next_one(
 @pytest.mark.long(3)
 @pytest.mark.parametrize("world", ["few"], indirect=True)
 @pytest.mark.parametrize("kind", [name for name in KINDS if name != IN_LISTS], indirect=True)
-def test_a_write_that_meets_a_deletion_removes_nothing_of_what_is_created_after_it(
-    world: World, kind: Kind
-) -> None:
+def test_a_write_that_completes_a_deletion_keeps_later_data(world: World, kind: Kind) -> None:
     at, more = 0, True
     while more:
         flush(world)
@@ -469,7 +465,7 @@ def test_a_write_that_meets_a_deletion_removes_nothing_of_what_is_created_after_
 
 @pytest.mark.long(6)
 @pytest.mark.parametrize("world", ["few", "cluster"], indirect=True)
-def test_a_kept_object_lets_all_expire_that_others_created_anew(world: World, kind: Kind) -> None:
+def test_expire_applies_to_a_recreated_structure(world: World, kind: Kind) -> None:
     kept = kind.make(world.ours, world.component)
     kind.add(kept, range(20))
     theirs = opened_by_another(world, kind)
@@ -486,9 +482,7 @@ def test_a_kept_object_lets_all_expire_that_others_created_anew(world: World, ki
 
 @pytest.mark.long(3)
 @pytest.mark.parametrize("world", ["few"], indirect=True)
-def test_what_lost_its_parameters_in_a_later_life_is_deleted_and_rebuilt(
-    world: World, kind: Kind
-) -> None:
+def test_later_generations_without_parameters_are_repaired(world: World, kind: Kind) -> None:
     for action in ("delete", "rebuild"):
         flush(world)
         it = kind.make(world.ours, world.component)
@@ -530,9 +524,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.long(8)
 @pytest.mark.parametrize("world", ["few"], indirect=True)
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_a_client_that_stops_has_begun_the_next_write_ends(
-    world: World, kind: Kind, change: str
-) -> None:
+def test_the_next_write_completes_an_expiry_change(world: World, kind: Kind, change: str) -> None:
     at, more = 0, True
     while more:
         flush(world)
@@ -561,9 +553,7 @@ def test_what_a_client_that_stops_has_begun_the_next_write_ends(
 @pytest.mark.long(12)
 @pytest.mark.parametrize("world", ["few", "cluster"], indirect=True)
 @pytest.mark.parametrize("change", CHANGES)
-def test_the_time_to_live_is_what_was_begun_to_be_set(
-    world: World, kind: Kind, change: str
-) -> None:
+def test_ttl_returns_the_expiry_being_set(world: World, kind: Kind, change: str) -> None:
     at, more = 0, True
     while more:
         flush(world)
@@ -586,9 +576,7 @@ def test_the_time_to_live_is_what_was_begun_to_be_set(
 
 @pytest.mark.parametrize("world", ["few"], indirect=True)
 @pytest.mark.parametrize("kind", [name for name in KINDS if name != IN_LISTS], indirect=True)
-def test_a_time_to_live_that_was_begun_to_be_set_and_has_passed_is_that_of_what_is_not_there(
-    world: World, kind: Kind
-) -> None:
+def test_ttl_is_missing_once_the_expiry_being_set_has_passed(world: World, kind: Kind) -> None:
     ours = kind.make(world.ours, world.component)
     kind.add(ours, range(40))
     run_until(world.ours, ours.deferred.pexpire(20), BEGUN[1])
@@ -600,9 +588,7 @@ def test_a_time_to_live_that_was_begun_to_be_set_and_has_passed_is_that_of_what_
 
 @pytest.mark.long(3)
 @pytest.mark.parametrize("world", ["few"], indirect=True)
-def test_parameters_outlive_the_parts_when_a_client_stops_while_it_lets_them_expire(
-    world: World, kind: Kind
-) -> None:
+def test_parameters_outlive_expiring_parts(world: World, kind: Kind) -> None:
     at, more = 0, True
     while more:
         flush(world)

@@ -1,4 +1,4 @@
-"""What a server refuses for want of memory is not half written, and eviction is announced."""
+"""Full servers leave nothing half written, and eviction is announced."""
 
 from __future__ import annotations
 
@@ -76,9 +76,7 @@ KINDS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Some], Any]]] = {
 
 @pytest.mark.parametrize("full", ["blocking"], indirect=True)
 @pytest.mark.parametrize("name", KINDS)
-def test_what_is_refused_for_want_of_memory_leaves_nothing_half_written(
-    full: tuple[Face, Any], name: str
-) -> None:
+def test_a_full_server_leaves_nothing_half_written(full: tuple[Face, Any], name: str) -> None:
     face, client = full
     make, add = KINDS[name]
     face.run(add(make(face.kit), list(range(500))))
@@ -97,7 +95,7 @@ def test_what_is_refused_for_want_of_memory_leaves_nothing_half_written(
     assert face.list(make(face.kit).check()) == []
 
 
-def test_visitors_that_are_refused_for_want_of_memory_are_not_counted(
+def test_visitors_refused_by_a_full_server_do_not_count(
     full: tuple[Face, Any],
 ) -> None:
     face, client = full
@@ -115,7 +113,7 @@ def test_visitors_that_are_refused_for_want_of_memory_are_not_counted(
     assert face.run(visitors.count(DAY)) == len(set(map(visitors.visitor_id, came)))
 
 
-def test_a_server_that_evicts_keys_is_named_once_where_a_structure_is_first_written(
+def test_the_first_write_warns_of_eviction_once(
     full: tuple[Face, Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     face, client = full
@@ -131,7 +129,7 @@ def test_a_server_that_evicts_keys_is_named_once_where_a_structure_is_first_writ
     assert "set it to noeviction" in record.getMessage()
 
 
-def test_a_server_that_evicts_what_expires_takes_parts_of_structures_that_were_created_again(
+def test_volatile_eviction_takes_parts_of_later_generations(
     full: tuple[Face, Any],
 ) -> None:
     face, client = full

@@ -130,9 +130,7 @@ def call(it: Any, name: str, method: Any) -> object:
 
 @pytest.mark.parametrize("holds", [True, False], ids=["with data", "with parameters alone"])
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_each_operation_is_refused_where_there_are_other_parameters(
-    kit: ShardKit, kind: Kind, holds: bool
-) -> None:
+def test_operations_refuse_other_parameters(kit: ShardKit, kind: Kind, holds: bool) -> None:
     def made(**parameters: Any) -> Any:
         return getattr(kit, kind.make)(kind.name, component="many", **parameters)
 

@@ -1,4 +1,4 @@
-"""Parameters as two releases that work side by side read them."""
+"""Parameters, as two releases side by side read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The servers' time: asked for once a minute, never taken from this machine's clock."""
+"""The servers' time: read once a minute, never taken from this machine's clock."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def told(steps: Operation[Any], seconds: int, micros: int = 0) -> Any:
 
 
 def known(steps: Operation[Any]) -> Any:
-    """What steps return that ask nobody."""
+    """Return the result of steps that send nothing."""
     with pytest.raises(StopIteration) as end:
         next(steps)
     return end.value.value

@@ -1,4 +1,4 @@
-"""What a check finds, what a repair makes of it, and that data without parameters is not taken."""
+"""Checks and repairs of structures, and data without parameters."""
 
 from __future__ import annotations
 
@@ -85,9 +85,7 @@ def test_nothing_is_found_in_what_was_written(face: Face, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_parts_that_changed_places_are_found_and_put_right(
-    face: Face, kit: ShardKit, name: str
-) -> None:
+def test_swapped_parts_are_repaired(face: Face, kit: ShardKit, name: str) -> None:
     make, fill, read = KINDS[name]
     face.run(fill(make(face.kit)))
     before = face.run(read(make(face.kit)))
@@ -110,7 +108,7 @@ def test_parts_that_changed_places_are_found_and_put_right(
 @pytest.mark.long(8)
 @pytest.mark.parametrize("name", ["set", "hash", "sorted set"])
 @pytest.mark.parametrize("damage", ["lost", "a string", "count", "parts"])
-def test_a_damaged_state_of_a_group_is_rebuilt_from_its_parts(
+def test_a_damaged_group_state_is_rebuilt(
     face: Face, kit: ShardKit, name: str, damage: str
 ) -> None:
     make, fill, read = KINDS[name]
@@ -145,9 +143,7 @@ def test_a_lost_part_is_found_with_what_it_loses(face: Face, kit: ShardKit) -> N
     assert found_in(face, "set") == []
 
 
-def test_a_part_of_another_type_and_a_value_that_no_codec_wrote_are_found(
-    face: Face, kit: ShardKit
-) -> None:
+def test_wrong_types_and_values_are_found(face: Face, kit: ShardKit) -> None:
     face.run(a_hash(face.kit).hset(mapping={word: word for word in WORDS}))
     one, two = sorted(k for k in keys_of(kit, "many") if k.endswith("}:0"))
     holder(kit, "many", one).set(one, "x")
@@ -164,7 +160,7 @@ def test_a_part_of_another_type_and_a_value_that_no_codec_wrote_are_found(
 
 
 @pytest.mark.parametrize("plan", [{}, {"total": 300}], ids=["growing", "planned"])
-def test_words_and_numbers_of_other_parts_are_found_among_numbers(
+def test_misplaced_fields_are_found_among_numbers(
     face: Face, kit: ShardKit, plan: dict[str, int]
 ) -> None:
     it = numbers(face.kit, **plan)
@@ -190,9 +186,7 @@ def test_a_top_that_is_not_the_highest_is_found(face: Face, kit: ShardKit) -> No
     assert found_in(face, "sorted set") == []
 
 
-def test_a_lost_registry_of_numbers_is_made_of_the_parts_that_exist(
-    face: Face, kit: ShardKit
-) -> None:
+def test_a_lost_registry_is_rebuilt(face: Face, kit: ShardKit) -> None:
     face.run(numbers(face.kit).hset(mapping=dict.fromkeys(range(300), "v")))
     holder(kit, "many", "it:parts").delete("it:parts")
     [found] = found_in(face, "numbers")
@@ -226,7 +220,7 @@ def test_a_registry_with_what_is_no_range_is_found_and_repaired(face: Face, kit:
     holder(kit, "many", "it:parts").sadd("it:parts", "x")
     [found] = found_in(face, "numbers")
     assert (found.key, found.found) == ("it:parts", "a member=b'x'")
-    assert found.repair == "rebuild() removes what is no range"
+    assert found.repair == "rebuild() removes all but ranges"
     assert face.run(numbers(face.kit).rebuild()) == 300
     assert found_in(face, "numbers") == []
 
@@ -254,9 +248,7 @@ def run_with(kit: ShardKit, steps: Any, before: Callable[[Any], Any]) -> tuple[A
 @pytest.mark.parametrize(
     "moment", [("SCARD", "SMEMBERS"), ("SMEMBERS", "EXISTS"), ("EXISTS", "HMGET")]
 )
-def test_parts_that_split_while_they_are_checked_are_no_damage(
-    kit: ShardKit, moment: tuple[str, str]
-) -> None:
+def test_splits_during_a_check_are_no_damage(kit: ShardKit, moment: tuple[str, str]) -> None:
     make, fill, _ = KINDS["set"]
     it = make(kit)
     it.sadd(1)
@@ -272,10 +264,10 @@ def test_parts_that_split_while_they_are_checked_are_no_damage(
     assert it.scard() == 300
 
 
-def test_what_many_parts_hold_is_counted_by_the_check_itself(
+def test_the_check_counts_large_groups_itself(
     face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardkit.structures.layouts.check.KEYS_LOOKED_FOR", 2)
+    monkeypatch.setattr("shardkit.structures.layouts.check.KEYS_PROBED", 2)
     face.run(a_set(face.kit).sadd_many(range(300)))
     assert found_in(face, "set") == []
     key = next(k for k in keys_of(kit, "many") if k.endswith("}"))
@@ -313,10 +305,10 @@ def test_a_part_that_appears_while_a_group_is_rebuilt_is_taken_in(kit: ShardKit)
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_data_without_parameters_is_refused_and_taken_by_a_rebuild(
+def test_data_without_parameters_is_rebuilt(
     face: Face, kit: ShardKit, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parameters, "_LOOKED_AFTER", 0.0)
+    monkeypatch.setattr(parameters, "_READ_AFTER", 0.0)
     make, fill, read = KINDS[name]
     face.run(fill(make(face.kit)))
     before = face.run(read(make(face.kit)))
@@ -335,9 +327,7 @@ def test_data_without_parameters_is_refused_and_taken_by_a_rebuild(
 
 
 @pytest.mark.parametrize("damaged", ["a string", "a format"])
-def test_parameters_that_cannot_be_read_are_found_and_stored_anew(
-    face: Face, kit: ShardKit, damaged: str
-) -> None:
+def test_unreadable_parameters_are_restored(face: Face, kit: ShardKit, damaged: str) -> None:
     client: Any = holder(kit, "many", "it:meta")
 
     def damage_it() -> None:
@@ -386,7 +376,7 @@ def a_list(kit: Any) -> Any:
         ("a hash", lambda c: c.delete("{jobs}:1") and c.hset("{jobs}:1", "a", "b"), None),
     ],
 )
-def test_a_damaged_list_is_found_and_repaired(
+def test_damaged_lists_are_repaired(
     face: Face, kit: ShardKit, what: str, act: Callable[[Any], Any], left: list[int] | None
 ) -> None:
     face.run(a_list(face.kit).rpush(*range(100)))
@@ -460,10 +450,10 @@ def test_a_structure_is_deleted_whatever_is_damaged(face: Face, kit: ShardKit, n
 
 
 @pytest.mark.parametrize("precision", ["60-bit", "bitmap"])
-def test_visitors_without_parameters_are_refused_and_rebuild_stores_them(
+def test_visitors_without_parameters_are_rebuilt(
     face: Face, kit: ShardKit, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parameters, "_LOOKED_AFTER", 0)
+    monkeypatch.setattr(parameters, "_READ_AFTER", 0)
     planned = {"first_day": 100} if precision == "60-bit" else {}
 
     def visitors(**options: Any) -> Any:
@@ -484,9 +474,7 @@ def test_visitors_without_parameters_are_refused_and_rebuild_stores_them(
     assert face.run(visitors().visit_many(came, DAY)) == 0
 
 
-def test_a_day_that_lost_its_plan_and_its_parameters_is_not_planned_anew(
-    face: Face, kit: ShardKit
-) -> None:
+def test_a_day_without_plan_and_parameters_is_damaged(face: Face, kit: ShardKit) -> None:
     def visitors() -> Any:
         return face.kit.unique_visitors(component="many", first_day=100)
 
@@ -521,9 +509,7 @@ MADE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 
 @pytest.mark.long(6)
 @pytest.mark.parametrize("name", MADE)
-def test_a_structure_whose_parameters_were_changed_is_deleted_by_force(
-    face: Face, kit: ShardKit, name: str
-) -> None:
+def test_force_deletes_changed_parameters(face: Face, kit: ShardKit, name: str) -> None:
     make, fill = MADE[name]
     face.run(fill(make(face.kit)))
     for number in range(16):
@@ -531,7 +517,7 @@ def test_a_structure_whose_parameters_were_changed_is_deleted_by_force(
         for key in client.scan_iter("*:meta"):
             client.hset(key, "part_size", 77)
             client.hset(key, "chunk", 77)
-    with pytest.raises(ParameterMismatchError, match="'77', not None; open it with those it"):
+    with pytest.raises(ParameterMismatchError, match="'77', not None; open it with its own"):
         face.run(make(face.kit).delete())
     assert face.run(make(face.kit).delete(force=True))
     assert keys_of(kit, "many") == set()
@@ -559,10 +545,10 @@ def test_what_is_rebuilt_expires_with_its_structure(face: Face, kit: ShardKit, n
     assert {key for key, left in ends.items() if not 900 < left <= 1000} == set()
 
 
-def test_a_list_that_lost_its_parameters_expires_with_its_parts(
+def test_a_rebuilt_list_expires_with_its_parts(
     face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parameters, "_LOOKED_AFTER", 0)
+    monkeypatch.setattr(parameters, "_READ_AFTER", 0)
     face.run(a_list(face.kit).rpush(*range(100)))
     face.run(a_list(face.kit).expire(1000))
     client: Any = holder(kit, "many", "jobs")
@@ -613,9 +599,7 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[An
 
 @pytest.mark.long(4)
 @pytest.mark.parametrize("name", OTHERS)
-def test_by_force_nothing_is_left_that_only_other_parameters_name(
-    face: Face, kit: ShardKit, name: str
-) -> None:
+def test_force_removes_parts_of_other_parameters(face: Face, kit: ShardKit, name: str) -> None:
     make, fill, make_other = OTHERS[name]
     client: Any = kit.client("one")
     client.set("it:17x", "an application's")

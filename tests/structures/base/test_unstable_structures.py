@@ -1,4 +1,4 @@
-"""What is deleted and created anew at every attempt is told, and keeps nobody for ever."""
+"""A structure that is deleted and created at every attempt raises an error."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ CALLS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("what", CALLS)
-def test_what_is_created_anew_at_every_attempt_is_named(
+def test_endless_recreation_is_an_error(
     face: Face, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     module, call = CALLS[what]
     face.run(face.kit.set("x", component="few", total=1000).sadd("a"))
     monkeypatch.setattr(f"shardkit.structures.{module}.ATTEMPTS", 0)
-    with pytest.raises(ParameterMismatchError, match="is being deleted and created over and over"):
+    with pytest.raises(ParameterMismatchError, match="other clients keep deleting and creating it"):
         face.run(call(face.kit))

@@ -1,4 +1,4 @@
-"""What each codec takes, gives back and refuses."""
+"""The values that each codec encodes, decodes and refuses."""
 
 from __future__ import annotations
 
@@ -161,9 +161,7 @@ circle.append(circle)
         (("a", {"x"}), "value[1] {'x'}"),
     ],
 )
-def test_json_refuses_what_would_not_come_back_and_names_it(
-    json_codec: Json, value: Any, named: str
-) -> None:
+def test_json_refuses_lossy_values(json_codec: Json, value: Any, named: str) -> None:
     with pytest.raises(InvalidArgumentError, match="would not come back from JSON") as refused:
         json_codec.encode(value)
     assert named in str(refused.value)
@@ -185,9 +183,7 @@ def test_json_refuses_what_would_not_come_back_and_names_it(
         (codec("zstd"), [b""], "value[0] b'', a bytes"),
     ],
 )
-def test_values_of_a_wrong_type_are_refused_by_name(
-    made: Codec[Any], value: Any, named: str
-) -> None:
+def test_values_of_a_wrong_type_are_refused(made: Codec[Any], value: Any, named: str) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
         made.encode(value)
     assert named in str(refused.value)

@@ -1,4 +1,4 @@
-"""Dictionaries beside a structure: trained once, found by everybody, trained again."""
+"""Dictionaries beside a structure: trained once, read by every process, trained again."""
 
 from __future__ import annotations
 
@@ -63,9 +63,7 @@ def stored_dictionaries(face: Face) -> set[int]:
 
 
 @pytest.mark.parametrize("name", ["tokens", "zstd", "zstd-msgpack"])
-def test_a_dictionary_is_trained_once_and_read_by_every_process_that_opens(
-    face: Face, name: str
-) -> None:
+def test_a_dictionary_is_trained_once_for_all_processes(face: Face, name: str) -> None:
     one = Records(face, name)
     assert face.run(one.train(CITIES))
     stored = face.run(one.put("a", CITIES[0]))
@@ -78,9 +76,7 @@ def test_a_dictionary_is_trained_once_and_read_by_every_process_that_opens(
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_of_two_processes_that_train_at_once_one_wins_and_both_read_what_both_write(
-    face: Face, again: bool
-) -> None:
+def test_one_of_two_concurrent_trainings_wins(face: Face, again: bool) -> None:
     one, other = Records(face, "tokens"), Records(face, "tokens")
     if again:
         face.run(one.train(CITIES[:9]))
@@ -156,9 +152,7 @@ def test_an_invalid_dictionary_is_not_stored(face: Face) -> None:
     ("samples", "said"),
     [([], "a dictionary trained on no values"), ([{"x"}], "a set, would not come back from JSON")],
 )
-def test_a_sample_of_nothing_or_of_what_does_not_fit_is_refused(
-    face: Face, samples: Any, said: str
-) -> None:
+def test_invalid_samples_are_refused(face: Face, samples: Any, said: str) -> None:
     with pytest.raises(InvalidArgumentError, match=said):
         face.run(Records(face, "tokens").train(samples))
     assert stored_dictionaries(face) == set()
@@ -197,9 +191,7 @@ def test_the_codec_given_is_not_changed(shard_map: ShardMap) -> None:
     assert mine.coders == {}
 
 
-def test_dictionaries_without_parameters_are_deleted_with_their_hash(
-    face: Face, kit: ShardKit
-) -> None:
+def test_dictionaries_are_deleted_with_their_hash(face: Face, kit: ShardKit) -> None:
     def cities() -> Any:
         return face.kit.hash("cities", component="many", codec="tokens", groups=4)
 

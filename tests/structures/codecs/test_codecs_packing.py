@@ -1,10 +1,10 @@
-"""Packing with dictionaries: what is stored, and that it is read again."""
+"""Packing with dictionaries: stored forms, and reading them again."""
 
 from __future__ import annotations
 
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -115,9 +115,7 @@ def test_a_dictionary_cannot_be_trained_on_nothing(packing: Packing) -> None:
 
 @packings
 @pytest.mark.parametrize("samples", [[b"a"], [b"["] * 20, RECORDS[:3], [b"", b"x"]])
-def test_very_small_samples_make_poor_dictionaries_that_work(
-    packing: Packing, samples: list[bytes]
-) -> None:
+def test_tiny_samples_make_working_dictionaries(packing: Packing, samples: list[bytes]) -> None:
     coder = packing.coder(packing.build_dictionary(samples))
     for value in (b"a", b"[", *RECORDS[:3], bytes(range(256))):
         packed = coder.pack(value)
@@ -147,11 +145,8 @@ def test_one_zstd_coder_serves_many_threads() -> None:
             if made.decode(made.encode(value)) != value:
                 failed.append(value)
 
-    threads = [Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
     assert not failed
 
 
@@ -189,7 +184,7 @@ def test_bytes_that_the_sample_did_not_have_are_spelt_out() -> None:
 
 @settings(max_examples=40)
 @given(st.dictionaries(st.text(min_size=1), st.integers(0, 2**40), min_size=1))
-def test_code_lengths_make_a_prefix_code_with_the_escape_among_the_longest(
+def test_code_lengths_make_a_prefix_code(
     counts: dict[str, int],
 ) -> None:
     lengths = code_lengths({**counts, "": 0}, 8)
@@ -213,7 +208,7 @@ def test_a_table_with_more_short_codes_than_there_are_is_refused() -> None:
         TokenTable.load(zlib.compress(bytes(raw)))
 
 
-def test_a_table_remembers_only_so_many_beginnings_of_texts(
+def test_a_table_caches_a_limited_number_of_prefixes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("shardkit.structures.codecs.token_table._MOST_WINDOWS", 7)

@@ -1,4 +1,4 @@
-"""What is compact, which limit keeps it from that, what to set: rules, and on both servers."""
+"""Compact keys, the limits that prevent them, and recommended settings, on both servers."""
 
 from __future__ import annotations
 
@@ -198,9 +198,7 @@ def test_keys_of_every_type_are_looked_at(own: Face, own_server: LocalServer) ->
         assert excess["words"] == []
 
 
-def test_what_shrank_stays_converted_and_is_said_to_be_stale(
-    own: Face, own_server: LocalServer
-) -> None:
+def test_shrunken_keys_are_stale(own: Face, own_server: LocalServer) -> None:
     with own_server.client() as client:
         client.hset("h", mapping=dict.fromkeys(range(600), "v"))
         client.hdel("h", *range(500))
@@ -218,9 +216,7 @@ def test_of_a_large_key_only_some_entries_are_read(own: Face, own_server: LocalS
     assert (seen.length, seen.longest) == (30_000, 5)
 
 
-def test_keys_that_change_their_type_or_go_meanwhile_are_left_out(
-    own: Face, own_server: LocalServer
-) -> None:
+def test_changing_keys_are_left_out(own: Face, own_server: LocalServer) -> None:
     with own_server.client() as client:
         for key in ("list", "gone", "stays"):
             client.rpush(key, "a")
@@ -248,7 +244,7 @@ def test_keys_over_shards_are_looked_at_where_they_live(own: Face) -> None:
     assert {seen.encoding for seen in found.values()} == {"intset"}
 
 
-def test_a_server_that_may_not_be_asked_tells_no_limits(
+def test_limits_are_unknown_without_permission(
     own: Face, own_server: LocalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with own_server.client() as client:
@@ -279,7 +275,7 @@ def test_a_shard_that_is_away_is_an_error() -> None:
         run(face, inspect_keys("gone", ["h"]))
 
 
-def test_the_warning_names_the_setting_and_both_numbers(
+def test_the_warning_names_the_setting(
     own: Face, own_server: LocalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="shardkit"):

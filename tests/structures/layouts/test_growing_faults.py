@@ -1,4 +1,4 @@
-"""Structures that size themselves when shards fail: nothing is lost that was not on them."""
+"""Splitting parts when shards fail: nothing is lost on the other shards."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ def face(request: pytest.FixtureRequest, own_servers: LocalServers) -> Iterator[
         yield opened
 
 
-def test_a_write_that_met_a_dead_shard_can_be_done_again(
-    face: Face, own_servers: LocalServers
-) -> None:
+def test_writes_can_be_repeated_after_a_dead_shard(face: Face, own_servers: LocalServers) -> None:
     ids = face.kit.set("ids", component="data", members=int, part_size=64)
     assert face.run(ids.sadd_many(range(2000))) == 2000
     own_servers.server_of("data", 1).kill()
@@ -48,7 +46,7 @@ def test_a_write_that_met_a_dead_shard_can_be_done_again(
     assert {failure.shard for failure in caught.value.exceptions} == {"data:1"}
     assert all(isinstance(failure, ShardUnavailable) for failure in caught.value.exceptions)
     own_servers.server_of("data", 1).restart()
-    # That server has lost its data, and its groups are as they were at first: nobody was told.
+    # That server lost its data, and its groups are as at first: no client was told.
     face.run(ids.sadd_many(range(4000)))
     assert face.run(ids.scard()) == 4000
     assert sorted(face.run(ids.smembers())) == list(range(4000))

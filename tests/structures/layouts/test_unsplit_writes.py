@@ -1,4 +1,4 @@
-"""Writes to groups that need no split: what their script checks, and what it leaves to others."""
+"""Writes to groups that need no split: what their script checks and leaves to others."""
 
 from __future__ import annotations
 
@@ -88,9 +88,7 @@ def test_a_part_that_a_write_makes_expires_with_its_group(kit: ShardKit, client:
 
 
 @pytest.mark.parametrize("count", [b"many", b"-3", b"1.5"])
-def test_a_state_that_is_damaged_is_named_and_nothing_is_written(
-    kit: ShardKit, client: Any, count: bytes
-) -> None:
+def test_damaged_states_stop_a_write(kit: ShardKit, client: Any, count: bytes) -> None:
     ids = opened(kit)
     ids.sadd(1, 2)
     client.hset(state_key(client), "count", count)
@@ -109,9 +107,7 @@ def test_a_part_of_another_type_is_named(kit: ShardKit, client: Any) -> None:
         ids.sadd(3)
 
 
-def test_a_writer_hears_that_fields_expire_when_its_group_is_full(
-    kit: ShardKit, client: Any
-) -> None:
+def test_full_groups_report_expiring_fields(kit: ShardKit, client: Any) -> None:
     table = kit.hash("ids", component="own", groups=1, partition="crc32")
     table.hset(mapping={f"f{n}": "v" for n in range(20)})
     # Another client has given fields a time to live, and most have expired since.

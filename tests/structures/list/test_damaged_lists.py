@@ -1,4 +1,4 @@
-"""Lists whose stored ends contradict their parts, or are no numbers at all."""
+"""Lists whose stored ends contradict their parts, or are not numbers."""
 
 from __future__ import annotations
 
@@ -59,9 +59,7 @@ def test_a_damaged_number_is_named_and_nothing_is_written(
 
 
 @pytest.mark.parametrize("lost", ["{jobs}:0", "{jobs}:1", "{jobs}:3", "{jobs}:ends"])
-def test_a_lost_part_is_named_before_anything_is_popped(
-    face: Face, kit: ShardKit, lost: str
-) -> None:
+def test_lost_parts_stop_a_pop(face: Face, kit: ShardKit, lost: str) -> None:
     jobs = face.kit.list("jobs", component="many", part_size=3)
     client = holder(kit, "many", "jobs")
     face.run(jobs.rpush(*range(11)))
@@ -91,9 +89,7 @@ def test_a_list_with_one_part_has_one_number_of_values(face: Face, kit: ShardKit
 
 
 @pytest.mark.parametrize("end", ["{jobs}:0", "{jobs}:3"])
-def test_an_end_that_grew_behind_the_back_of_who_knows_the_ends_is_named(
-    face: Face, kit: ShardKit, end: str
-) -> None:
+def test_a_changed_end_part_is_detected(face: Face, kit: ShardKit, end: str) -> None:
     jobs = face.kit.list("jobs", component="many", part_size=3)
     face.run(jobs.rpush(*range(11)))
     assert face.run(jobs.lindex(4)) == "4"
@@ -114,9 +110,7 @@ def test_a_check_of_a_list_whose_last_part_is_far_away_ends(face: Face, kit: Sha
     assert face.run(jobs.rebuild()) == 100
 
 
-def test_a_list_that_lost_all_its_parts_is_rebuilt_as_an_empty_one(
-    face: Face, kit: ShardKit
-) -> None:
+def test_a_list_without_parts_is_rebuilt_empty(face: Face, kit: ShardKit) -> None:
     jobs = face.kit.list("jobs", component="many", part_size=3)
     face.run(jobs.rpush(*range(5)))
     holder(kit, "many", "jobs").delete("{jobs}:0", "{jobs}:1")
@@ -142,9 +136,7 @@ def test_the_parts_of_a_list_are_found_among_many_other_keys(face: Face, kit: Sh
 
 
 @pytest.mark.parametrize("beyond", ["{jobs}:-1", "{jobs}:4"])
-def test_a_full_part_beyond_an_end_is_taken_for_one_within(
-    face: Face, kit: ShardKit, beyond: str
-) -> None:
+def test_a_full_part_beyond_an_end_is_damage(face: Face, kit: ShardKit, beyond: str) -> None:
     jobs = face.kit.list("jobs", component="many", part_size=3)
     face.run(jobs.rpush(*range(11)))
     holder(kit, "many", "jobs").rpush(beyond, *"xyz")

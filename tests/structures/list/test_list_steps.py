@@ -1,4 +1,4 @@
-"""What changes many parts of a list takes steps: others see all of it or nothing, and end it."""
+"""Changes of many parts take steps: other clients see all of a change or nothing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def made(kit: ShardKit, name: str, change: str) -> Any:
 
 
 def run_until(kit: ShardKit, steps: Any, exchanges: int) -> bool:
-    """Run so many exchanges of an operation, and then no more; say whether it was not ended."""
+    """Run some exchanges of an operation; return whether it has not ended."""
     given = None
     for _ in range(exchanges):
         try:
@@ -80,9 +80,7 @@ def run_with(kit: ShardKit, steps: Any, after: Callable[[], Any]) -> Any:
 
 @pytest.mark.long(4)
 @pytest.mark.parametrize("change", CHANGES)
-def test_whoever_comes_after_a_client_that_died_in_a_change_ends_it(
-    kit: ShardKit, change: str
-) -> None:
+def test_the_next_client_completes_a_change(kit: ShardKit, change: str) -> None:
     call, _, left = CHANGES[change]
     unfinished = 0
     for number, (name, (use, then)) in enumerate(USES.items()):
@@ -134,7 +132,7 @@ def test_a_change_returns_the_same_whoever_ends_it(face: Face, kit: ShardKit, ch
     assert again.lrange(0, -1) == left
 
 
-def test_a_part_that_lost_a_value_is_named_before_an_unfinished_insertion_reaches_it(
+def test_damaged_parts_stop_an_insertion(
     kit: ShardKit,
 ) -> None:
     jobs = made(kit, "jobs", "linsert")
@@ -187,9 +185,7 @@ def test_no_script_removes_more_than_some_thousand_values(kit: ShardKit) -> None
     assert list(jobs.check()) == []
 
 
-async def test_what_a_cancelled_pop_took_is_put_back_once_a_change_has_ended(
-    akit: AsyncShardKit, kit: ShardKit
-) -> None:
+async def test_cancelled_pops_are_undone_after_a_change(akit: AsyncShardKit, kit: ShardKit) -> None:
     jobs = made(kit, "jobs", "lrem all")
     popping = akit.list("jobs", component="many", part_size=2)
     await popping.llen()
@@ -241,9 +237,7 @@ def test_an_unfinished_change_that_makes_no_sense_is_named(kit: ShardKit, stored
 
 @pytest.mark.long(3)
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_number_of_an_unfinished_change_that_no_step_has_stored_is_named_or_does_no_harm(
-    kit: ShardKit, change: str
-) -> None:
+def test_invalid_task_numbers_do_no_harm(kit: ShardKit, change: str) -> None:
     call, _, left = CHANGES[change]
     named = 0
     for exchanges in (1, 3, 5):
@@ -280,9 +274,7 @@ def test_a_number_of_an_unfinished_change_that_no_step_has_stored_is_named_or_do
 
 
 @pytest.mark.parametrize("damage", [{"first": 1}, {"unfinished": "2 pack 0 6 1 12"}])
-def test_a_change_goes_on_only_if_its_list_has_nothing_beyond_the_ends_and_between_its_parts(
-    kit: ShardKit, damage: dict[str, Any]
-) -> None:
+def test_a_change_checks_the_list(kit: ShardKit, damage: dict[str, Any]) -> None:
     jobs = made(kit, "jobs", "lrem all")
     client = holder(kit, "many", jobs.meta_key)
     assert run_until(kit, jobs.deferred.lrem(0, "x"), 7)
@@ -295,9 +287,7 @@ def test_a_change_goes_on_only_if_its_list_has_nothing_beyond_the_ends_and_betwe
 
 
 @pytest.mark.parametrize("damage", [{"first": -(10**12)}, {"last": 10**12}, {"first": "x"}])
-def test_the_parts_of_a_list_are_found_however_far_its_ends_are_from_them(
-    kit: ShardKit, damage: dict[str, Any]
-) -> None:
+def test_parts_far_from_the_ends_are_found(kit: ShardKit, damage: dict[str, Any]) -> None:
     jobs = kit.list("[a]*", component="many", part_size=2)
     jobs.rpush_many(VALUES * 100)
     jobs.ltrim(2300, -1)
@@ -342,7 +332,7 @@ def test_a_list_in_which_others_begin_a_change_at_every_look_is_named(kit: Shard
                 assert run_until(kit, jobs.deferred.expire(100 + len(looks)), 1)
             given = kit.driver.link.send(step)
 
-    with pytest.raises(ParameterMismatchError, match="is being deleted and created over and over"):
+    with pytest.raises(ParameterMismatchError, match="other clients keep deleting and creating it"):
         look()
     assert len(looks) == scripts.ATTEMPTS
     assert jobs.lrange(0, -1) == VALUES

@@ -1,4 +1,4 @@
-"""docs/lists.md: its figures are those that were measured."""
+"""docs/lists.md: its figures were measured."""
 
 from __future__ import annotations
 

@@ -189,9 +189,7 @@ def test_a_list_in_parts_does_what_a_list_does(
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_many_values_of_any_kind_come_back_as_they_were(
-    face: Face, kit: ShardKit, size: int
-) -> None:
+def test_values_of_any_kind_come_back(face: Face, kit: ShardKit, size: int) -> None:
     parts = face.kit.list("all", component="many", part_size=size, values=bytes)
     sent = [bytes([n % 256]) * (n % 7) for n in range(2500)]
     assert face.run(parts.rpush_many(sent[1000:])) == 1500

@@ -45,9 +45,7 @@ def between(kit: ShardKit, steps: Any, at: int, act: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize(("size", "most"), [(10_000, 2), (1000, 20), (10, 500)])
 @pytest.mark.parametrize("search", ["lpos", "linsert"])
-def test_no_script_searches_more_than_twenty_thousand_values_or_five_hundred_parts(
-    kit: ShardKit, search: str, size: int, most: int
-) -> None:
+def test_searches_are_limited_per_script(kit: ShardKit, search: str, size: int, most: int) -> None:
     jobs = kit.list("jobs", component="many", part_size=size)
     jobs.rpush_many(range(12 * most * size // 5))
     client: Any = holder(kit, "many", jobs.meta_key)
@@ -72,9 +70,7 @@ def test_no_script_searches_more_than_twenty_thousand_values_or_five_hundred_par
 
 @pytest.mark.parametrize("rank", [1, 2, -1, -2])
 @pytest.mark.parametrize("at", range(1, 5))
-def test_indexes_are_those_at_the_last_step_while_others_push_and_pop(
-    kit: ShardKit, jobs: Any, rank: int, at: int
-) -> None:
+def test_indexes_are_from_the_last_step(kit: ShardKit, jobs: Any, rank: int, at: int) -> None:
     def push_and_pop() -> None:
         jobs.lpush(*range(6))
         jobs.lpop(9)  # with the first "x"
@@ -89,9 +85,7 @@ def test_indexes_are_those_at_the_last_step_while_others_push_and_pop(
 
 @pytest.mark.parametrize("rank", [1, -1])
 @pytest.mark.parametrize("at", range(1, 5))
-def test_a_list_that_shrinks_to_one_part_is_searched_anew(
-    kit: ShardKit, jobs: Any, rank: int, at: int
-) -> None:
+def test_shrunken_lists_are_searched_again(kit: ShardKit, jobs: Any, rank: int, at: int) -> None:
     def shrink() -> None:
         jobs.lpop(16)
         jobs.lpush("x", "y")
@@ -101,9 +95,7 @@ def test_a_list_that_shrinks_to_one_part_is_searched_anew(
     assert found == ([1, 2] if rank > 0 else [2, 1])
 
 
-def test_a_value_is_inserted_beside_another_whatever_others_wrote_meanwhile(
-    kit: ShardKit, jobs: Any
-) -> None:
+def test_insertions_survive_concurrent_writes(kit: ShardKit, jobs: Any) -> None:
     def write() -> None:
         jobs.lpop(6)
         jobs.lpush("j")  # where it has searched already
@@ -115,9 +107,7 @@ def test_a_value_is_inserted_beside_another_whatever_others_wrote_meanwhile(
     assert list(jobs.check()) == []
 
 
-def test_nothing_is_inserted_beside_a_value_that_is_gone_when_its_step_comes(
-    kit: ShardKit, jobs: Any
-) -> None:
+def test_no_insertion_beside_a_removed_value(kit: ShardKit, jobs: Any) -> None:
     steps = jobs.deferred.linsert("AFTER", "j", "new")
     assert between(kit, steps, 2, lambda: jobs.lrem(1, "j")) == -1
     steps = jobs.deferred.linsert("AFTER", "m", "new")

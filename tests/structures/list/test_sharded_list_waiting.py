@@ -1,7 +1,7 @@
 """Blocking pops of a list in pieces: nothing lost, nothing twice, no wake-up missed.
 
 Where a wake-up could be missed, waiters here block for a minute at a time in place of a second: a
-test in which somebody is not woken by a token does not end in time.
+test in which a token does not wake a consumer does not end in time.
 """
 
 from __future__ import annotations
@@ -81,9 +81,7 @@ async def test_blocked_tasks_return_what_is_pushed(
     assert await jobs.llen() == 0
 
 
-def test_a_list_that_does_not_exist_yet_can_be_waited_for(
-    kit: ShardKit, only_tokens_wake: None
-) -> None:
+def test_a_missing_list_can_be_waited_for(kit: ShardKit, only_tokens_wake: None) -> None:
     jobs = kit.list("{new}:jobs", component="many", part_size=3)
     doing = kit.list("{new}:doing", component="many", part_size=3)
     with ThreadPoolExecutor() as pool:
@@ -97,7 +95,7 @@ def test_a_list_that_does_not_exist_yet_can_be_waited_for(
 
 
 def blocked(kit: ShardKit, name: str, count: int) -> None:
-    """Wait until so many clients block on the server of a list."""
+    """Wait until ``count`` clients block on the server of a list."""
     client = holder(kit, "many", name)
     while client.info("clients")["blocked_clients"] < count:
         threading.Event().wait(0.002)
@@ -109,9 +107,7 @@ def blocked(kit: ShardKit, name: str, count: int) -> None:
 ITEMS = 1500
 
 
-def test_threads_at_both_ends_lose_nothing_and_get_nothing_twice(
-    kit: ShardKit, only_tokens_wake: None
-) -> None:
+def test_threads_at_both_ends_lose_nothing(kit: ShardKit, only_tokens_wake: None) -> None:
     jobs = kit.list("jobs", component="many", part_size=3)
     taken: list[list[str | None]] = [[] for _ in range(6)]
 
@@ -140,9 +136,7 @@ def test_threads_at_both_ends_lose_nothing_and_get_nothing_twice(
     assert jobs.llen() == 0
 
 
-async def test_tasks_at_both_ends_lose_nothing_and_get_nothing_twice(
-    akit: AsyncShardKit, only_tokens_wake: None
-) -> None:
+async def test_tasks_at_both_ends_lose_nothing(akit: AsyncShardKit, only_tokens_wake: None) -> None:
     jobs = akit.list("jobs", component="many", part_size=2)
     taken: list[str | None] = []
     all_taken = asyncio.Event()
@@ -169,9 +163,7 @@ async def test_tasks_at_both_ends_lose_nothing_and_get_nothing_twice(
     assert Counter(taken) == Counter(map(str, range(ITEMS)))
 
 
-def test_consumers_that_wait_and_consumers_that_do_not_share_the_work(
-    kit: ShardKit, only_tokens_wake: None
-) -> None:
+def test_waiting_and_polling_consumers_share_work(kit: ShardKit, only_tokens_wake: None) -> None:
     jobs = kit.list("jobs", component="many", part_size=3)
     taken: list[str] = []
 
@@ -203,7 +195,7 @@ def test_consumers_that_wait_and_consumers_that_do_not_share_the_work(
 # ---- faults
 
 
-async def test_waiters_that_are_cancelled_at_any_moment_lose_nothing(
+async def test_cancelled_waiters_lose_nothing(
     akit: AsyncShardKit, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(list_waiting, "LONGEST_BLOCK", 0.05)
@@ -258,7 +250,7 @@ class Gate:
 
 @pytest.mark.parametrize("cancellations", [1, 3])
 @pytest.mark.parametrize("end", ["l", "r"])
-async def test_what_was_popped_for_a_cancelled_task_is_put_back_where_it_was(
+async def test_cancelled_pops_are_put_back(
     akit: AsyncShardKit, kit: ShardKit, end: str, cancellations: int
 ) -> None:
     gate = Gate(akit.driver.link)
@@ -290,7 +282,7 @@ def die_with_token(kit: ShardKit, name: str) -> None:
     steps.close()
 
 
-def test_a_consumer_that_dies_with_the_token_does_not_strand_the_others(
+def test_a_dead_consumer_does_not_strand_others(
     kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(list_waiting, "LONGEST_BLOCK", 0.1)
@@ -317,7 +309,7 @@ def mortal(request: pytest.FixtureRequest) -> Iterator[tuple[Face, LocalServer]]
             yield face, server
 
 
-def test_a_server_that_restarts_fails_the_wait_and_serves_the_next(
+def test_a_restart_fails_the_wait(
     mortal: tuple[Face, LocalServer],
 ) -> None:
     face, server = mortal
@@ -335,7 +327,7 @@ def test_a_server_that_restarts_fails_the_wait_and_serves_the_next(
         assert "the command may have been executed" in str(failed.value)
         crashing.result(30)
     server.restart()
-    assert face.run(jobs.rpush(1, 2)) == 2  # its data is gone, and the list is made anew
+    assert face.run(jobs.rpush(1, 2)) == 2  # its data is gone, and the list is created again
     assert face.run(jobs.blpop()) == "1"
     assert face.run(jobs.lindex(0)) == "2"
 
@@ -349,7 +341,7 @@ def blocking(client: Any, besides: int) -> int:
         threading.Event().wait(0.002)
 
 
-def test_a_waiter_whose_connection_is_cut_goes_on_waiting(
+def test_a_wait_survives_a_lost_connection(
     mortal: tuple[Face, LocalServer],
 ) -> None:
     """It can: a token is no value, so asking again for one is harmless."""

@@ -42,7 +42,7 @@ def places(request: pytest.FixtureRequest, face: Face) -> Any:
 
 
 @pytest.mark.parametrize(("country", "region", "code"), VECTORS)
-def test_codes_are_those_of_the_specification(
+def test_codes_match_the_spec(
     country: str | None, region: str | None, code: tuple[int, int]
 ) -> None:
     assert encode(country, region) == bytes(code)

@@ -1,4 +1,4 @@
-"""docs/sets.md: its figures are those that were measured."""
+"""docs/sets.md: its figures were measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a sorted set in order takes work in proportion to its members, counted and not timed."""
+"""Reading a sorted set in order takes commands in proportion to its members."""
 
 from __future__ import annotations
 

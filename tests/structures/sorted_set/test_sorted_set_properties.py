@@ -237,9 +237,7 @@ def machine(face: Face, kit: ShardKit, plan: dict[str, Any]) -> type[RuleBasedSt
 
 @pytest.mark.long(3)
 @pytest.mark.parametrize("plan", PLANS, ids=str)
-def test_a_sorted_set_in_parts_does_what_a_zset_does(
-    face: Face, kit: ShardKit, plan: dict[str, Any]
-) -> None:
+def test_it_does_what_a_zset_does(face: Face, kit: ShardKit, plan: dict[str, Any]) -> None:
     run_state_machine_as_test(machine(face, kit, plan), settings=BUDGET)
 
 
@@ -250,7 +248,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)
-def test_ranges_of_members_with_equal_scores_are_those_of_a_zset(
+def test_ranges_of_equal_scores_match_a_zset(
     face: Face, kit: ShardKit, plan: dict[str, Any]
 ) -> None:
     plain: Any = kit.client("one")

@@ -1,4 +1,4 @@
-"""HyperLogLogs that are merged here are counted as servers count them."""
+"""HyperLogLogs merged here give the same counts as servers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_registers_that_are_all_full_are_counted() -> None:
     "stored", [b"", b"5", b"HYLL", b"HYLL" + bytes(12), b"HYLL\1" + bytes(99), FULL]
 )
 def test_a_value_that_is_not_a_hyperloglog_is_refused(stored: bytes) -> None:
-    with pytest.raises(StructureError, match="unique:1: holds no HyperLogLog"):
+    with pytest.raises(StructureError, match="unique:1: is not a HyperLogLog"):
         registers(stored, "unique:1")
 
 

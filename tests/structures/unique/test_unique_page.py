@@ -1,4 +1,4 @@
-"""docs/unique.md and the modules' texts: the odds and bytes that they state are right."""
+"""docs/unique.md and the modules' texts: their odds and bytes are right."""
 
 from __future__ import annotations
 

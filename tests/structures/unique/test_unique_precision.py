@@ -1,4 +1,4 @@
-"""What each precision stores of a session, how days are planned, and the odds. No server."""
+"""Stored forms, plans and odds of each precision. No server."""
 
 from __future__ import annotations
 
@@ -82,9 +82,7 @@ BAD: list[Any] = ["", b"", None, True, 1.5, [SESSION], "\ud800", b"\xff" * 16, "
 
 @pytest.mark.parametrize("precision", ["exact", "compact", "hyperloglog"])
 @pytest.mark.parametrize("session", [*BAD, 17])
-def test_an_invalid_session_is_refused_with_the_name_of_the_precision(
-    precision: str, session: Any
-) -> None:
+def test_invalid_sessions_name_the_precision(precision: str, session: Any) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         read(precision, session)
     assert f"for precision={precision!r}; give a UUID or text" in str(caught.value)
@@ -124,7 +122,7 @@ def test_an_invalid_user_number_is_refused(session: Any) -> None:
         ([], {}, "precision=[]"),
     ],
 )
-def test_parameters_that_a_precision_does_not_have_are_refused(
+def test_parameters_of_other_precisions_are_refused(
     precision: Any, given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
@@ -188,9 +186,7 @@ def test_compact_hashes_alike_everywhere() -> None:
         (250, 56, 0.43, 0.35),
     ],
 )
-def test_the_odds_are_those_of_birthdays(
-    millions: int, bits: int, missed: float, some: float
-) -> None:
+def test_odds_are_those_of_birthdays(millions: int, bits: int, missed: float, some: float) -> None:
     """The table of spec 41: the book's own figures are wrong."""
     found = odds(millions * 10**6, bits)
     assert found.missed == pytest.approx(missed, rel=0.02)

@@ -1,4 +1,4 @@
-"""One way to count in every precision: on real servers, one and many, on both faces."""
+"""Counting in every precision, on one server and many, on both faces."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 from random import Random
 from typing import Any
@@ -63,7 +64,7 @@ def visitors(request: pytest.FixtureRequest, face: Face, component: str) -> Any:
 
 
 @pytest.mark.long(10)
-def test_a_visitor_counts_once_a_day(face: Face, visitors: Any, kit: ShardKit) -> None:
+def test_visitors_count_once_a_day(face: Face, visitors: Any, kit: ShardKit) -> None:
     first, second, third, *rest = some(visitors.precision, 600)
     assert face.run(visitors.visit(first, DAY)) is True
     assert face.run(visitors.visit(first, DAY)) is False
@@ -109,7 +110,7 @@ def test_a_day_can_expire(face: Face, visitors: Any, kit: ShardKit) -> None:
 
 
 @pytest.mark.parametrize("precision", SETS)
-def test_a_part_that_was_not_told_when_its_day_expires_is_told_by_the_next_visit(
+def test_visits_repair_a_parts_expiry(
     face: Face, component: str, kit: ShardKit, precision: str
 ) -> None:
     visitors = counter(face.kit, precision, component)
@@ -128,9 +129,7 @@ def test_a_part_that_was_not_told_when_its_day_expires_is_told_by_the_next_visit
 
 
 @pytest.mark.long(10)
-def test_a_counter_opened_in_another_precision_is_refused(
-    face: Face, visitors: Any, kit: ShardKit
-) -> None:
+def test_another_precision_is_refused(face: Face, visitors: Any, kit: ShardKit) -> None:
     face.run(visitors.visit(some(visitors.precision, 1)[0], DAY))
     before = keys_of(kit, visitors.component)
     for precision in SMALL.keys() - {visitors.precision}:
@@ -149,9 +148,7 @@ def test_a_counter_opened_in_another_precision_is_refused(
     assert keys_of(kit, visitors.component) == before
 
 
-def test_a_day_in_another_precision_is_refused_even_when_the_counters_parameters_are_lost(
-    face: Face, kit: ShardKit
-) -> None:
+def test_a_days_precision_outlives_lost_parameters(face: Face, kit: ShardKit) -> None:
     for precision in SETS:
         face.run(counter(face.kit, precision, "one", precision).visit(SESSION, DAY))
         kit.client("one").delete(f"{precision}:meta")  # type: ignore[union-attr]
@@ -178,11 +175,8 @@ def test_threads_count_exactly(kit: ShardKit, component: str, precision: str) ->
         added = sum(visitors.visit(session, DAY) for session in mine[::9])
         new.append(added + visitors.visit_many(mine, DAY))
 
-    threads = [threading.Thread(target=visit, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(visit, range(4)))
     assert len(new) == 4
     assert sum(new) == visitors.count(DAY) == visitors.recount(DAY) == 500
 
@@ -196,9 +190,7 @@ def test_visits_go_together(face: Face, visitors: Any) -> None:
 
 
 @pytest.mark.parametrize("precision", ["exact", "compact"])
-def test_a_wrong_count_and_a_lost_plan_are_repaired(
-    face: Face, kit: ShardKit, precision: str
-) -> None:
+def test_counts_and_plans_are_repaired(face: Face, kit: ShardKit, precision: str) -> None:
     visitors = counter(face.kit, precision, "both")
     known = some(precision, 200)
     face.run(visitors.visit_many(known, DAY))
@@ -386,9 +378,7 @@ def test_a_day_as_large_as_expected_is_all_intsets(
         assert sum(map(len, sizes)) == pytest.approx(width * 2**14, rel=0.05)
 
 
-def test_exact_ids_are_compact_where_the_server_can(
-    own_map: ShardMap, own_server: LocalServer
-) -> None:
+def test_exact_ids_are_compact(own_map: ShardMap, own_server: LocalServer) -> None:
     with connect(own_map) as kit, own_server.client() as client:
         visitors = kit.unique_visitors(component="own", precision="exact", first_day=2_000)
         assert visitors.visit_many(sessions(4096), DAY) == 4096
@@ -432,9 +422,7 @@ def test_a_bitmap_of_another_length_is_read_by_nobody(face: Face, kit: ShardKit)
             read()
 
 
-def test_a_bitmap_is_as_long_as_its_part_from_its_first_user_on(
-    own_map: ShardMap, own_server: LocalServer
-) -> None:
+def test_bitmaps_have_full_length_at_once(own_map: ShardMap, own_server: LocalServer) -> None:
     with connect(own_map) as kit, own_server.client() as client:
         visitors = kit.unique_visitors(component="own", precision="bitmap")
         visitors.visit(7, DAY)
@@ -444,7 +432,7 @@ def test_a_bitmap_is_as_long_as_its_part_from_its_first_user_on(
         assert not client.exists("unique:2015-05-17:1")
 
 
-def test_parts_larger_than_the_servers_limit_are_logged(
+def test_oversized_parts_are_logged(
     own_map: ShardMap, own_server: LocalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     for kind in ("blocking", "awaiting"):
@@ -565,7 +553,7 @@ def test_days_of_different_plans_are_combined(face: Face, component: str, precis
     assert face.run(visitors.count_union([DAY])) == 1000
 
 
-def test_days_whose_plans_have_nothing_in_common_are_refused_when_they_are_large(
+def test_large_days_with_unrelated_plans_are_refused(
     face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for day, total in ((DAY, 509 * 256), (NEXT, 521 * 256)):
@@ -652,9 +640,7 @@ def test_a_list_of_parts_with_what_is_no_part_is_found(face: Face, kit: ShardKit
     assert (found.key, found.found) == (parts, "a member=b'x'")
 
 
-def test_a_count_of_a_bitmap_is_not_repaired_from_half_of_its_parts(
-    face: Face, kit: ShardKit
-) -> None:
+def test_incomplete_bitmaps_do_not_repair_a_count(face: Face, kit: ShardKit) -> None:
     visitors = counter(face.kit, "bitmap", "many")
     face.run(visitors.visit_many(range(300), DAY))
     parts = f"unique:{DAY}:parts"
@@ -669,7 +655,7 @@ def test_a_count_of_a_bitmap_is_not_repaired_from_half_of_its_parts(
 
 @pytest.mark.parametrize("precision", ["60-bit", "bitmap"])
 @pytest.mark.parametrize("component", ["many", "both"])
-def test_a_count_that_is_no_number_is_named_by_visits(
+def test_visits_name_an_invalid_count(
     face: Face, kit: ShardKit, component: str, precision: str
 ) -> None:
     visitors = counter(face.kit, precision, component)
@@ -680,9 +666,7 @@ def test_a_count_that_is_no_number_is_named_by_visits(
         face.run(visitors.visit_many(some(precision, 20, seed=1), DAY))
 
 
-def test_a_part_of_a_bitmap_that_comes_later_expires_with_its_day(
-    face: Face, kit: ShardKit
-) -> None:
+def test_later_bitmap_parts_expire_too(face: Face, kit: ShardKit) -> None:
     visitors = counter(face.kit, "bitmap", "many")
     face.run(visitors.visit(1, DAY))
     assert face.run(visitors.expire(DAY, 1000))

@@ -69,7 +69,7 @@ def ids_on_all(servers: LocalServers) -> int:
     return total
 
 
-def test_what_was_added_before_a_crash_is_counted_by_recount(
+def test_recount_counts_ids_added_before_a_crash(
     face: Face, visitors: Any, own_servers: LocalServers
 ) -> None:
     """A process that ends between adding and counting: its steps stop there."""
@@ -90,7 +90,7 @@ def test_what_was_added_before_a_crash_is_counted_by_recount(
     assert face.run(visitors.count(DAY)) == 200
 
 
-def test_visitors_of_other_shards_are_counted_when_a_shard_is_down(
+def test_a_dead_shard_does_not_stop_others(
     face: Face, visitors: Any, own_servers: LocalServers
 ) -> None:
     assert face.run(visitors.visit_many(SESSIONS[:5], DAY)) == 5
@@ -111,7 +111,7 @@ def test_visitors_of_other_shards_are_counted_when_a_shard_is_down(
     assert face.run(visitors.recount(DAY)) == face.run(visitors.count(DAY)) == 600
 
 
-def test_visits_while_the_count_is_down_are_counted_by_recount(
+def test_recount_counts_visits_without_a_count(
     face: Face, visitors: Any, own_servers: LocalServers
 ) -> None:
     """The server of the counts loses everything: the count, the plan, the counter's parameters."""
@@ -130,9 +130,7 @@ def test_visits_while_the_count_is_down_are_counted_by_recount(
     assert face.run(visitors.count(DAY)) == 301
 
 
-def test_failures_of_the_count_and_of_a_shard_are_both_reported(
-    face: Face, visitors: Any, own_servers: LocalServers
-) -> None:
+def test_both_failures_are_reported(face: Face, visitors: Any, own_servers: LocalServers) -> None:
     face.run(visitors.visit(SESSIONS[0], DAY))
     own_servers.server_of("unique").kill()
     own_servers.server_of("unique", 2).kill()
@@ -141,9 +139,7 @@ def test_failures_of_the_count_and_of_a_shard_are_both_reported(
     assert {failure.shard for failure in caught.value.exceptions} == {"unique", "unique:2"}
 
 
-def test_a_wrong_count_is_repaired_in_both_directions(
-    face: Face, visitors: Any, own_servers: LocalServers
-) -> None:
+def test_recount_repairs_both_ways(face: Face, visitors: Any, own_servers: LocalServers) -> None:
     face.run(visitors.visit_many(SESSIONS[:200], DAY))
     with own_servers.server_of("unique").client() as client:
         for wrong in (0, 199, 201, 10_000, -3):
@@ -155,7 +151,7 @@ def test_a_wrong_count_is_repaired_in_both_directions(
 
 
 @pytest.mark.parametrize("wrong_by", [0, -20, 20])
-def test_recounting_meanwhile_changes_no_more_than_is_certainly_wrong(
+def test_concurrent_recounts_are_careful(
     face: Face, visitors: Any, own_servers: LocalServers, wrong_by: int
 ) -> None:
     """Fifty visitors come while the parts are counted, some before their part, some after."""
@@ -185,9 +181,7 @@ def test_recounting_meanwhile_changes_no_more_than_is_certainly_wrong(
     assert face.run(visitors.recount(DAY)) == 250
 
 
-def test_a_visit_between_adding_and_counting_is_waited_for(
-    face: Face, visitors: Any, own_servers: LocalServers
-) -> None:
+def test_recount_waits_for_visits(face: Face, visitors: Any, own_servers: LocalServers) -> None:
     face.run(visitors.visit_many(SESSIONS[:10], DAY))
     with faced("blocking", own_servers.shard_map) as other:
         link = other.kit.driver.link
@@ -232,7 +226,7 @@ def test_recounting_all_the_time_leaves_a_right_count_alone(own_servers: LocalSe
         counter.remove(DAY)
 
 
-def test_a_visit_that_failed_may_be_made_again(
+def test_failed_visits_can_be_repeated(
     face: Face, visitors: Any, own_servers: LocalServers
 ) -> None:
     face.run(visitors.visit(SESSIONS[0], DAY))

@@ -259,7 +259,7 @@ async def test_flushing_deletes_data_and_scripts_and_scripts_come_back(
 
 
 def test_without_fakeredis_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_servers._fakeredis.cache_clear()
+    fake_servers._connections.cache_clear()
     monkeypatch.setitem(sys.modules, "lupa", None)
     with pytest.raises(LocalServerError, match=r"need lupa.*pip install 'shardkit\[testing\]'"):
         MemoryConnector()

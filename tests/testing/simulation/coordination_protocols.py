@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardkit import ShardKit
-from shardkit.coordination import Hold, Leg, Transfers
+from shardkit.coordination import Hold, Leg
 from shardkit.errors import LockLostError, LockTimeoutError, StaleTokenError
-from shardkit.market import Market
 from shardkit.testing.simulation import CLIENTS, NETWORK, Client, Protocol, Register
 
 _ENDED = (LockLostError, LockTimeoutError, StaleTokenError)
@@ -353,7 +352,7 @@ class Transferring(Protocol):
     start = 10_000
 
     def transfers(self, kit: Any) -> Any:
-        return Transfers(kit.driver, "data", grace=5.0, monotonic=time.monotonic)
+        return kit.transfers(component="data", grace=5.0)
 
     def setup(self, kit: ShardKit) -> None:
         self.tried: dict[int, tuple[str, str]] = {}
@@ -410,9 +409,7 @@ class Markets(Protocol):
     prices = (5, 7)
 
     def market(self, kit: Any) -> Any:
-        market: Market[Any] = kit.market(component="data", grace=5.0)
-        market.transfers._monotonic = lambda: time.monotonic()
-        return market
+        return kit.market(component="data", grace=5.0)
 
     def setup(self, kit: ShardKit) -> None:
         market = self.market(kit)

@@ -38,7 +38,7 @@ from shardkit.operations.deadlines import Deadline
 from shardkit.queues import Worker
 from shardkit.queues.worker_base import BaseWorker
 from shardkit.search.searcher import Searcher
-from shardkit.social.delivery.fan_out import FanOut
+from shardkit.social.fan_out import FanOut
 from shardkit.structures.base import parameters
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.layouts import growing
@@ -178,7 +178,7 @@ MUTATIONS: dict[str, Mutation] = {
         (
             ExpirableStructure,
             "_let_all_expire",
-            "yield from self._send_to_all(life, *self.meta.expiry_of(max(0, due), life.number))",
+            "yield from self._send_to_all(generation, *expiry)",
             "pass",
         ),
     ),
@@ -204,7 +204,7 @@ MUTATIONS: dict[str, Mutation] = {
         "lives",
         "what is created after a deletion has the parts of the life before",
         lua,
-        ("life = KEYS[2] and tonumber(redis.call('GET', KEYS[2]) or nil)", "life = nil"),
+        ("generation = KEYS[2] and tonumber(", "generation = false and tonumber("),
     ),
     "lives-end-with-a-slow-deletion": Mutation(
         "lives",

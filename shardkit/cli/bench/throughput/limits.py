@@ -48,7 +48,6 @@ class RawSockets:
     """A blocking socket and a parser for each shard.
 
     Args:
-        addresses: the shards.
         hashed: returns the hash of a key, whose remainder is the shard.
     """
 

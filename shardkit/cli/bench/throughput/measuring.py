@@ -32,8 +32,6 @@ class BatchTimes:
     """The times of one kind of work, in batches of one size.
 
     Attributes:
-        work: its name.
-        size: how many commands a batch has.
         limit: the limit's time for a batch, in microseconds.
         ratios: each contestant's time as a multiple of the limit.
     """
@@ -50,14 +48,7 @@ class BatchTimes:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Servers, and the contestants that take turns on them.
-
-    Attributes:
-        software: the servers' software.
-        kit: our contestant.
-        limit: hand-written code over raw sockets.
-        redis_py: redis-py's clients.
-    """
+    """Servers, and the contestants that take turns on them."""
 
     software: str
     kit: ShardKit
@@ -100,10 +91,6 @@ class Comparison:
 @contextmanager
 def comparison(shards: int = SERVERS, binary: str | None = None) -> Iterator[Comparison]:
     """Start servers and connect the contestants.
-
-    Args:
-        shards: how many shards, spread over four servers.
-        binary: the server binary; None finds one.
 
     Raises:
         LocalServerError: no server can be started.

@@ -1,5 +1,5 @@
--- Included by scripts that read what may be damaged, first: says which key it is, and stops.
--- What a script finds it reports before it has written anything.
+-- Included by scripts that read what may be damaged, first: reports the key, and stops.
+-- Scripts report damage before they write anything.
 
 local function damage(key, found, expected)
   local function shown(text)
@@ -12,14 +12,14 @@ local function damaged(key, found, expected)
   error({err = damage(key, found, expected)})
 end
 
--- Commands say which key was of another type.
+-- Errors of commands report a key of another type.
 local redis = (function(server)
   local function pcall(...)
     local reply = server.pcall(...)
     if type(reply) == 'table' and reply.err and string.sub(reply.err, 1, 9) == 'WRONGTYPE' then
       local name, key = ...
       local found = 'a ' .. string.upper(server.call('TYPE', key).ok)
-      return {err = damage(key, found, 'what ' .. name .. ' takes')}
+      return {err = damage(key, found, 'a key for ' .. name)}
     end
     return reply
   end
@@ -31,7 +31,7 @@ local redis = (function(server)
   return setmetatable({call = call, pcall = pcall}, {__index = server})
 end)(redis)
 
--- Return a number that was stored as digits.
+-- Return a number that is stored as digits.
 local function stored_integer(key, field, text, low, high)
   local value = type(text) == 'string' and #text <= 16 and string.find(text, '^%-?%d+$')
     and tonumber(text)
@@ -42,7 +42,7 @@ local function stored_integer(key, field, text, low, high)
   return value
 end
 
--- Stop if a later release has given the data a format that this one cannot read; absent, it is 1.
+-- Stop if a later release wrote the data in a format that this one cannot read; absent, it is 1.
 local function check_format(key, format)
   if format and stored_integer(key, 'format', format, 1, 2 ^ 31) > 1 then
     error({err = 'NEWER ' .. cjson.encode({key, format, '1 to 1'})})

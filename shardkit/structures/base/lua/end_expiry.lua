@@ -1,11 +1,11 @@
--- End what base/begin_expiry began, when all parts expire as it says: the parameters do so too.
+-- Complete base/begin_expiry, when all parts have the new expiry: the parameters get it too.
 -- KEYS[1]  the parameters, a HASH: <name>:meta
--- ARGV[1]  when the parts expire, in milliseconds since 1970; -1 for never
--- ARGV[2]  which life they are of; 15 for the first one
--- Reply    when the structure expires, likewise; another time if somebody has changed it since, and
---          the parts have to follow again; -2 if it does not exist, or has another life
-local due, life = unpack(redis.call('HMGET', KEYS[1], 'hint:due', 'hint:life'))
-if (life or '15') ~= ARGV[2] then return -2 end
+-- ARGV[1]  the parts' expiry, in milliseconds since 1970; -1 for never
+-- ARGV[2]  their generation; 15 for the first one
+-- Reply    the structure's expiry; another one if a client changed it since, and the parts must
+--          follow again; -2 if the structure does not exist, or has another generation
+local due, generation = unpack(redis.call('HMGET', KEYS[1], 'hint:due', 'hint:life'))
+if (generation or '15') ~= ARGV[2] then return -2 end
 if not due then return redis.call('PEXPIRETIME', KEYS[1]) end
 if due ~= ARGV[1] then return tonumber(due) end
 redis.call('HDEL', KEYS[1], 'hint:due')

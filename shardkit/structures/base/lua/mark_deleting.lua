@@ -1,9 +1,8 @@
 -- Mark a structure as being deleted.
 -- KEYS[1]  its parameters, a HASH: <name>:meta
--- ARGV     field, value, field, value, … as the caller has read them, without marks, and of hints
---          the life only
--- Reply    {1, when it expires} if that was done, in milliseconds since 1970, -1 for never; {0} if
---          it does not exist; {-1}, with nothing done, if it has others
+-- ARGV     field, value, … as the caller read them, without marks, and of hints only hint:life
+-- Reply    {1, expiry} if done, in milliseconds since 1970, -1 for never; {0} if the structure does
+--          not exist; {-1}, with nothing done, if it has other parameters
 local stored, given = redis.call('HGETALL', KEYS[1]), {}
 if #stored == 0 then return {0} end
 for n = 1, #ARGV, 2 do given[ARGV[n]] = ARGV[n + 1] end
@@ -16,7 +15,7 @@ for n = 1, #stored, 2 do
   end
 end
 if same * 2 ~= #ARGV then return {-1} end
--- A server that is full takes what follows a removal: it must be possible to delete there.
+-- A full server accepts a write after a removal: deletion must work there.
 redis.call('HDEL', KEYS[1], 'deleting')
 redis.call('HSET', KEYS[1], 'deleting', 1)
 local due = redis.call('HGET', KEYS[1], 'hint:due')

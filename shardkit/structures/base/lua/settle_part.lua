@@ -1,13 +1,11 @@
--- Let a part expire when its structure does, once its parameters are known to be there.
+-- Give a part the structure's expiry, once its parameters are known to exist.
 -- KEYS[1]  the part
--- ARGV[1]  when it expires, as last seen, in milliseconds since 1970; -1 for never; empty if it may
---          expire at any time
--- ARGV[2]  when the structure expires, likewise; empty to remove a part that expires as last seen
--- ARGV[3]  which life the structure has; 0 for the first one
--- ARGV[4]  and on: what else to add to it, a SET
--- Reply    1; 0, with nothing done, if it does not exist, or somebody created it in another life of
---          the structure, and never settled it: then it is removed; when it expires, with nothing
---          done, if somebody has changed that
+-- ARGV[1]  its expiry as last read, in milliseconds since 1970; -1 for never; empty for any
+-- ARGV[2]  the structure's expiry, likewise; empty to remove a part with the expiry last read
+-- ARGV[3]  the structure's generation; 0 for the first one
+-- ARGV[4…] members to add to the part, a SET
+-- Reply    1; 0, with nothing done, if the part does not exist, or if it is an unsettled part of
+--          another generation, which is removed; its expiry, with nothing done, if that has changed
 local now = redis.call('PEXPIRETIME', KEYS[1])
 if now == -2 then return 0 end
 if ARGV[2] == '' then

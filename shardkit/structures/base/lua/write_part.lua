@@ -1,11 +1,11 @@
--- Write to a part of a structure, if it expires when its structure does, or does not exist.
+-- Write to a part of a structure, if it has the structure's expiry or does not exist.
 -- KEYS[1]  the part, a HASH or a SET
--- ARGV[1]  when the structure expires, in milliseconds since 1970; -1 for never
+-- ARGV[1]  the structure's expiry, in milliseconds since 1970; -1 for never
 -- ARGV[2]  the command
--- ARGV[3]  and on: its arguments, some thousands at most
--- Reply    {1, the command's reply}; {0, the reply, when it expires} if that created the part: in a
---          minute unless base/settle_part is told to keep it; {2, when it expires}, with nothing
---          done, if that is not as said: it was not settled, or is of a structure with another end
+-- ARGV[3…] its arguments, some thousands at most
+-- Reply    {1, the command's reply}; {0, the reply, expiry} if that created the part: it expires
+--          in a minute unless base/settle_part keeps it; {2, expiry}, with nothing done, if the
+--          part is unsettled or belongs to a structure with another expiry
 local due = redis.call('PEXPIRETIME', KEYS[1])
 if due ~= -2 and due ~= tonumber(ARGV[1]) then return {2, due} end
 local reply = redis.pcall(ARGV[2], KEYS[1], unpack(ARGV, 3))
@@ -14,7 +14,7 @@ if ARGV[2] == 'HINCRBY' then -- Lua's numbers would not hold the sum exactly
   reply = redis.call('HGET', KEYS[1], ARGV[3])
 end
 if due ~= -2 then return {1, reply} end
--- Of the same life as the end that was given: see structures/base/parameters.
+-- Of the same generation as the structure's expiry: see structures/base/parameters.
 local now = redis.call('TIME')
 due = (math.floor((now[1] * 1000 + now[2] / 1000) / 16) + 3750) * 16 + ARGV[1] % 16
 if redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', due)) == 0 then return {1, reply} end

@@ -1,9 +1,9 @@
 -- Count the members of a group of parts, and compare them with its state.
 -- KEYS[1]  the group's state
--- KEYS[2]  and on: all its parts
+-- KEYS[2…] all its parts
 -- ARGV[1]  HASH, SET or ZSET
--- ARGV[2]  1 to store what was counted, with the number of parts; else 0
--- Reply    {parts, count, members}: as stored, both 0 if there is no state, and as counted
+-- ARGV[2]  1 to store the count and the number of parts; else 0
+-- Reply    {parts, count, members}: the first two as stored, 0 without a state; the last as counted
 --@include structures/layouts/grow
 local members = 0
 for n = 2, #KEYS do members = members + redis.call(LENGTH[ARGV[1]], KEYS[n]) end

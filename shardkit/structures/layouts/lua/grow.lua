@@ -1,8 +1,8 @@
--- Included by scripts that write to parts that split as they fill: linear hashing.
+-- Included by scripts that write to splitting parts: linear hashing.
 -- A group's state is a HASH: parts (if absent, the initial number from ARGV), count of members,
--- expiring (1 once any field has been given a time to live), of (names the parameters of the
--- structure that it belongs to; absent in groups that earlier releases wrote), life (which of the
--- structure's lives it was settled in; absent in the first one, and until it is settled).
+-- expiring (1 once a field has got a time to live), of (the fingerprint of the structure's
+-- parameters; absent in groups of earlier releases), life (the structure's generation in which the
+-- group was settled; absent in the first one, and until it is settled).
 --@include structures/base/damage
 
 local MOST_PARTS = 2 ^ 24
@@ -40,7 +40,7 @@ local ADD = {
 
 local REMOVE = {HASH = 'HDEL', SET = 'SREM', ZSET = 'ZREM'}
 
--- Fields of a HASH may expire one by one: they keep their time to live where they move to.
+-- Fields of a HASH may expire one by one: they keep their time to live when they move.
 local function expiries(source, members)
   local found = {}
   slices(members, function(...)
@@ -75,10 +75,9 @@ local function split(kind, source, target, parts, groups, expiring)
   slices(members, function(...) redis.call(REMOVE[kind], source, ...) end)
 end
 
--- A group's state; new keys of a group that expires expire with it, as `due` says, in milliseconds
--- since 1970 (nil if it does not).
--- Names of more fields may follow: their values are in `more`. A group that has a state has its
--- number of parts there; one that has none has no parts: the first ones are looked for.
+-- A group's state; `due` is its expiry in milliseconds since 1970, for new keys too (nil for none).
+-- Names of more fields may follow: their values are in `more`. A group without a state has no
+-- parts: the first ones are checked.
 local function read_state(key, initial, ...)
   local stored = redis.call('HMGET', key, 'parts', 'count', 'expiring', 'of', ...)
   local parts, count = tonumber(initial), 0
@@ -88,12 +87,12 @@ local function read_state(key, initial, ...)
   else
     for part = 0, math.max(parts, 16) - 1 do -- small parts may have lost all members
       if redis.call('EXISTS', key .. ':' .. part) == 1 then
-        damaged(key, 'no state', 'that of the group that ' .. key .. ':' .. part .. ' belongs to')
+        damaged(key, 'no state', 'the state of the group of ' .. key .. ':' .. part)
       end
     end
   end
   if stored[4] and not string.find(stored[4], '^%x%x%x%x%x%x%x%x$') then
-    damaged(key, 'of=' .. stored[4], 'what names parameters: eight hexadecimal digits')
+    damaged(key, 'of=' .. stored[4], 'a fingerprint: eight hexadecimal digits')
   end
   local due = redis.call('PEXPIRETIME', key)
   return {
@@ -106,9 +105,9 @@ local function read_state(key, initial, ...)
   }
 end
 
--- Say when the structure of a group expires (-1: never, nil: unknown), and to which parameters the
--- group belongs ('': to none). Returns whether it belongs to others, or has another end. A group
--- that does not exist yet expires in a minute: see `shardkit.structures.base.parameters`.
+-- Return whether a group belongs to other parameters than `of` ('': none), or has another expiry
+-- than `ends` (-1: never, nil: unknown). A group that does not exist yet expires in a minute: see
+-- `shardkit.structures.base.parameters`.
 local function belongs_to_others(state, ends, of)
   if state.absent then
     local now = redis.call('TIME')

@@ -1,10 +1,10 @@
--- Store the state of a group of parts as its parts have it; remove keys of another type.
+-- Store a group's state according to its parts; remove keys of another type.
 -- KEYS[1]  the group's state
--- KEYS[2]  and on: its parts, and last the one that would be next, which does not exist
+-- KEYS[2…] its parts, and last the next one, which does not exist
 -- ARGV[1]  HASH, SET or ZSET
--- ARGV[2]  when a group without a state is to expire, in milliseconds since 1970; -1 for never
--- ARGV[3]  what names the structure's parameters; empty if it has none
--- ARGV[4]  which life the structure has; 15 for the first one
+-- ARGV[2]  the expiry of a group without a state, in milliseconds since 1970; -1 for never
+-- ARGV[3]  the fingerprint of the structure's parameters; empty if it has none
+-- ARGV[4]  the structure's generation; 15 for the first one
 -- Reply    1; 0, with nothing done, if the next part exists
 local LENGTH = {HASH = 'HLEN', SET = 'SCARD', ZSET = 'ZCARD'}
 if redis.call('EXISTS', KEYS[#KEYS]) == 1 then return 0 end
@@ -18,7 +18,7 @@ end
 if is(KEYS[1], 'HASH') then
   local of = redis.call('HGET', KEYS[1], 'of')
   local named = of and string.find(of, '^%x%x%x%x%x%x%x%x$') -- else it is damaged
-  if named and ARGV[3] ~= '' and of ~= ARGV[3] then return 1 end -- of a structure that is no more
+  if named and ARGV[3] ~= '' and of ~= ARGV[3] then return 1 end -- of a deleted structure
 end
 local members, due = 0, ARGV[2]
 for n = 2, #KEYS - 1 do

@@ -1,19 +1,18 @@
 -- Write to parts of a group, after splitting as many parts as that needs.
 -- KEYS[1]  the group's state
--- KEYS[2]  and on: for each command the part that it writes to; then for each split the part that
+-- KEYS[2…] for each command the part that it writes to; then for each split the part that
 --          is split, and the new one
 -- ARGV[1]  HASH, SET or ZSET
--- ARGV[2]  the number of parts that the caller last saw
+-- ARGV[2]  the number of parts that the caller last read
 -- ARGV[3]  the number of parts wanted
 -- ARGV[4]  the structure's number of groups
 -- ARGV[5]  the initial number of parts of a group
--- ARGV[6]  when the structure expires, in milliseconds since 1970; -1 for never
--- ARGV[7]  what names the structure's parameters; empty if it has none
+-- ARGV[6]  the structure's expiry, in milliseconds since 1970; -1 for never
+-- ARGV[7]  the fingerprint of the structure's parameters; empty if it has none
 -- ARGV[8]  the number of commands that follow: for each its name, number of arguments, arguments
--- Reply    {1, parts, count, expiring, reply, …}, or {2, …, when it expires} if the group was
---          created; or {0, parts,
---          count, expiring}, with nothing done, if the number of parts has changed, {-1, …} if the
---          group belongs to a structure with other parameters, or has another end
+-- Reply    {1, parts, count, expiring, reply, …}, or {2, …, expiry} if the group was created; with
+--          nothing done {0, parts, count, expiring} if the number of parts has changed, {-1, …} if
+--          the group belongs to a structure with other parameters, or has another expiry
 --@include structures/layouts/grow
 local kind, known, wanted = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local state = read_state(KEYS[1], ARGV[5])
@@ -26,7 +25,7 @@ end
 local commands = tonumber(ARGV[8])
 grow(kind, state, wanted, tonumber(ARGV[4]), 2 + commands)
 
--- Commands whose replies say how many members were added or removed; for others, count.
+-- Commands that reply with the number of members added or removed; for others, count.
 local CHANGE = {SADD = 1, SREM = -1, HSET = 1, HSETNX = 1, HDEL = -1}
 
 -- Commands that give a field a time to live.

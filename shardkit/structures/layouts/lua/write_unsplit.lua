@@ -1,19 +1,19 @@
 -- Write to parts of a group that need not be split; do nothing if that is not certain.
 -- KEYS[1]  the group's state
--- KEYS[2]  and on: for each command the part that it writes to
--- ARGV[1]  the number of parts that the caller last saw
--- ARGV[2]  what names the structure's parameters; empty if it has none
--- ARGV[3]  when the structure expires, in milliseconds since 1970; -1 for never; empty if the
+-- KEYS[2…] for each command the part that it writes to
+-- ARGV[1]  the number of parts that the caller last read
+-- ARGV[2]  the fingerprint of the structure's parameters; empty if it has none
+-- ARGV[3]  the structure's expiry, in milliseconds since 1970; -1 for never; empty if the
 --          commands remove members
 -- ARGV[4]  the most members that the group may have before
--- ARGV[5]  and on, for each command: how many words, its name (SADD, SREM, HSET, HSETNX or HDEL,
---          whose replies say how many members were added or removed), its arguments; fewer than
---          1024 members in all
--- Reply    1024 * count + how many were added or removed; {0, parts, count, expiring}, with nothing
---          done, if the group has another number of parts, or may have to be split; -1 if
---          write_growing has to decide
--- Nearly every write to a group is this one, so nothing is included, and no function defined:
--- either takes longer than the write; so does a reply that is a list.
+-- ARGV[5…] for each command: the number of words, its name (SADD, SREM, HSET, HSETNX or HDEL, which
+--          reply with the number of members added or removed), its arguments; fewer than 1024
+--          members in all
+-- Reply    1024 * count + members added or removed; {0, parts, count, expiring}, with nothing done,
+--          if the group has another number of parts, or may have to split; -1 if write_growing must
+--          decide
+-- Nearly every write to a group runs this script, so it includes nothing and defines no function:
+-- either takes longer than the write; so does a list as a reply.
 local call, try = redis.call, redis.pcall
 local state = try('HMGET', KEYS[1], 'parts', 'count', 'of')
 local parts, count, of = state[1], tonumber(state[2] or nil), state[3]
@@ -35,7 +35,7 @@ for n = 2, #KEYS do
     if string.sub(done.err, 1, 9) == 'WRONGTYPE' then
       local found = 'a ' .. string.upper(call('TYPE', key).ok)
       failed = redis.error_reply(
-        'DAMAGED ' .. cjson.encode({key, found, 'what ' .. ARGV[at + 1] .. ' takes'}))
+        'DAMAGED ' .. cjson.encode({key, found, 'a key for ' .. ARGV[at + 1]}))
     end
     break
   end

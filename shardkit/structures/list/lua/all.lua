@@ -4,12 +4,12 @@
 -- KEYS[3]  its signal, a LIST: <name>:signal
 -- ARGV[1]  what the keys of its parts begin with: <name>:
 -- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  the type of its values, likewise
+-- ARGV[3]  the type of its values
 -- ARGV[4]  how many parts one step visits
 -- ARGV[5]  UNLINK, PERSIST, or EXPIRE or one like it
 -- ARGV[6]  and on: its arguments; the key of the parameters decides whether conditions hold
--- Reply    {1 if that is done, else 0, 1 if list/finish has to go on, else 0}; nil if its
---          parameters are not those of the caller
+-- Reply    {1 if that is done, else 0, 1 if list/finish must continue, else 0}; nil if it has other
+--          parameters
 --@include structures/list/base
 --@include structures/list/steps
 local list = read_list(1, 1)

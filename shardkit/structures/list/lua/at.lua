@@ -4,11 +4,11 @@
 -- KEYS[3]  its signal, a LIST: <name>:signal
 -- ARGV[1]  what the keys of its parts begin with: <name>:
 -- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  the type of its values, likewise
+-- ARGV[3]  the type of its values
 -- ARGV[4]  which value: from 0 on the left, or from -1 on the right
 -- ARGV[5]  what to replace it by; absent to return it
 -- Reply    {how many values there are, the value, or what LSET says}; only how many if there is no
---          such value; nil if the list's parameters are not those of the caller
+--          such value; nil if the list has other parameters
 --@reads 3
 --@include structures/list/base
 --@include structures/list/find

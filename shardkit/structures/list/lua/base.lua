@@ -1,16 +1,15 @@
--- Included by the scripts of lists: reads and stores where a list ends.
--- A list has three KEYS: its parameters, its ends and its signal; and three ARGV: what the keys of
--- its parts begin with, how many values a part takes, and their type. Only the ends say which parts
+-- Included by the scripts of lists: reads and stores a list's ends.
+-- A list has three KEYS: its parameters, its ends and its signal; and three ARGV: the prefix of its
+-- parts' keys, how many values a part holds, and their type. Only the ends determine which parts
 -- exist, so parts are not in KEYS; they have the same {tag}.
 -- The ends are a HASH: first and last are the numbers of the end parts, left and right how many
--- values are in them; part_size and values are copies of the parameters; due is when the list
--- expires, in milliseconds since 1970. Parts between the ends are full. Numbers in it are far below
--- 2^53, so they are stored as digits.
--- Where part_size is 0, somebody has begun what takes several scripts, and `unfinished` says what
--- is left of it: see list/steps. To all scripts but list/finish that is another list: they answer
--- nil, and change nothing.
--- What is read is checked before it is used: the numbers, and that the end parts hold as many
--- values.
+-- values they hold; part_size and values are copies of the parameters; due is the list's expiry, in
+-- milliseconds since 1970. Parts between the ends are full. Its numbers are far below 2^53, so they
+-- are stored as digits.
+-- If part_size is 0, a change takes several scripts, and `unfinished` has the rest of it: see
+-- list/steps. All scripts but list/finish treat that as another list: they reply nil, and change
+-- nothing.
+-- The numbers, and that the end parts hold as many values, are checked before use.
 --@include structures/base/damage
 
 local MOST_PARTS = 2 ^ 50
@@ -19,7 +18,7 @@ local function part(list, n)
   return list.prefix .. string.format('%d', n)
 end
 
--- Check that a part holds so many values.
+-- Check that a part holds the wanted number of values.
 local function check_part(list, n, wanted)
   local held = redis.call('LLEN', part(list, n))
   if held ~= wanted then
@@ -39,7 +38,7 @@ local function check_parts(list, from, to)
   for n = from, to do check_part(list, n, size_of(list, n)) end
 end
 
--- Check that both ends are where the list says: a full part beyond one would be its own.
+-- Check both ends: a full part beyond one of them would belong to the list.
 local function check_ends(list)
   check_part(list, list.first, list.left)
   if list.first < list.last then check_part(list, list.last, list.right) end

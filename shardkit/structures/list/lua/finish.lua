@@ -1,18 +1,18 @@
--- Do the next step of what somebody has begun with a list, and not ended.
+-- Do the next step of a list's unfinished work.
 -- KEYS[1]  its parameters, a HASH: <name>:meta
 -- KEYS[2]  where it ends, a HASH: <name>:ends
 -- KEYS[3]  its signal, a LIST: <name>:signal
 -- ARGV[1]  what the keys of its parts begin with: <name>:
 -- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  the type of its values, likewise
+-- ARGV[3]  the type of its values
 -- ARGV[4]  how many parts to visit where values are searched or moved
 -- ARGV[5]  how many where they are not
--- Reply    1 if more is left to do, else 0; -1 if nobody has begun anything
+-- Reply    1 if more is left to do, else 0; -1 if there is none
 --@include structures/list/base
 --@include structures/list/steps
 local list = read_list(1, 1)
 if not list.unfinished then return -1 end
 local task = read_task(list)
--- A server that is full takes what follows a removal: whoever pops must be able to end this.
+-- A full server accepts writes after a removal: a client that pops must be able to complete this.
 redis.call('HDEL', KEYS[2], 'nothing')
 return advance(list, task, tonumber(ARGV[4]), tonumber(ARGV[5]))

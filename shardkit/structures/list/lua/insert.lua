@@ -4,7 +4,7 @@
 -- KEYS[3]  its signal, a LIST: <name>:signal
 -- ARGV[1]  what the keys of its parts begin with: <name>:
 -- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  the type of its values, likewise
+-- ARGV[3]  the type of its values
 -- ARGV[4]  BEFORE or AFTER
 -- ARGV[5]  the value to search for, from the left
 -- ARGV[6]  the new value
@@ -13,9 +13,9 @@
 -- ARGV[9]  how many parts to search
 -- ARGV[10] how many parts one step shifts
 -- Reply    {how many values there are then; -1 if the value was not found, 0 if the list is empty;
---          1 if list/finish has to go on, else 0}; {0, 0, the number of the next part, that of the
---          last one} if parts are left to search; nil if the list's parameters are not those of the
---          caller
+--          1 if list/finish must continue, else 0}; {0, 0, the number of the next part, that of the
+--          last one} if parts are left to search; nil if the list has other
+--          parameters
 -- A full part that takes the value passes one on to its neighbour, and so on to the nearer end.
 --@include structures/list/base
 --@include structures/list/find

@@ -7,7 +7,7 @@
 -- KEYS[6]  its signal
 -- ARGV[1]  what the keys of the first list's parts begin with: <name>:
 -- ARGV[2]  how many values a part of it takes, according to the caller
--- ARGV[3]  the type of its values, likewise
+-- ARGV[3]  the type of its values
 -- ARGV[4]  what the keys of the other list's parts begin with
 -- ARGV[5]  how many values a part of that takes
 -- ARGV[6]  the type of its values

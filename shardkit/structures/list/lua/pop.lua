@@ -4,11 +4,11 @@
 -- KEYS[3]  its signal, a LIST: <name>:signal
 -- ARGV[1]  what the keys of its parts begin with: <name>:
 -- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  the type of its values, likewise
+-- ARGV[3]  the type of its values
 -- ARGV[4]  LPOP or RPOP
 -- ARGV[5]  how many values, 10,000 at most
 -- ARGV[6]  1 if the caller is blocking, else 0
--- Reply    the values; nil if the list's parameters are not those of the caller
+-- Reply    the values; nil if the list has other parameters
 --@include structures/list/base
 --@include structures/list/pop_values
 local ends = redis.call('HMGET', KEYS[2], 'first', 'last', 'left', 'right', 'part_size', 'values')

@@ -4,7 +4,7 @@
 -- KEYS[3]  its signal, a LIST: <name>:signal
 -- ARGV[1]  what the keys of its parts begin with: <name>:
 -- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  the type of its values, likewise
+-- ARGV[3]  the type of its values
 -- ARGV[4]  the value
 -- ARGV[5]  which occurrence to begin with: from 1 on the left, or from -1 on the right
 -- ARGV[6]  how many indexes at most; 0 for all
@@ -14,8 +14,8 @@
 -- ARGV[10] how many parts
 -- Reply    {the number of the next part, that of the last one, which occurrence to go on with, how
 --          many values are still to be compared, the number of the list's first part, how many
---          values are in it, how many in the list, the indexes}; nil if the list's parameters
---          are not those of the caller
+--          values are in it, how many in the list, the indexes}; nil if the list has other
+--          parameters
 --@reads
 --@include structures/list/base
 --@include structures/list/find

@@ -4,10 +4,10 @@
 -- KEYS[3]  its signal, a LIST: <name>:signal
 -- ARGV[1]  what the keys of its parts begin with: <name>:
 -- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  the type of its values, likewise
+-- ARGV[3]  the type of its values
 -- ARGV[4]  LPUSH or RPUSH
 -- ARGV[5]  and on: the values, 10,000 at most
--- Reply    how many values it has now; nil if its parameters are not those of the caller
+-- Reply    how many values it has now; nil if it has other parameters
 --@include structures/list/base
 --@include structures/list/push_values
 local ends = redis.call('HMGET', KEYS[2],

@@ -4,12 +4,12 @@
 -- KEYS[3]  its signal, a LIST: <name>:signal
 -- ARGV[1]  what the keys of its parts begin with: <name>:
 -- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  the type of its values, likewise
+-- ARGV[3]  the type of its values
 -- ARGV[4]  the first value, as LRANGE has it
 -- ARGV[5]  the last one
 -- ARGV[6]  how many values the reply may have
--- Reply    the values, part by part; how many they are if there are more; nil if the list's
---          parameters are not those of the caller
+-- Reply    the values, part by part; how many they are if there are more; nil if the list has other
+--          parameters
 --@reads
 --@include structures/list/base
 --@include structures/list/find

@@ -4,13 +4,13 @@
 -- KEYS[3]  its signal, a LIST: <name>:signal
 -- ARGV[1]  what the keys of its parts begin with: <name>:
 -- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  the type of its values, likewise
+-- ARGV[3]  the type of its values
 -- ARGV[4]  how many at most: from the left, from the right if negative; 0 for all
 -- ARGV[5]  the value
 -- ARGV[6]  how many parts one step visits
 -- ARGV[7]  the key that says for an hour how many were removed, if list/finish has ended this
--- Reply    {how many were removed so far, 1 if list/finish has to go on, else 0}; nil if the list's
---          parameters are not those of the caller
+-- Reply    {how many were removed so far, 1 if list/finish must continue, else 0}; nil if the list
+--          has other parameters
 -- Parts between the ends must be full: each that lost values is filled from those behind it.
 --@include structures/list/base
 --@include structures/list/steps

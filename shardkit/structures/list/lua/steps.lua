@@ -1,7 +1,7 @@
 -- Included by the scripts that may change many parts of a list, after base: they do it in steps.
--- A task that one script does not end stands in the ends of its list: part_size is 0 there, so that
--- every other script leaves the list alone, and `unfinished` says what is left to do, as the part
--- size, the task's name and its numbers. Whoever meets it does the next step with list/finish.
+-- A task that one script does not complete is stored in the list's ends: part_size is 0, so that
+-- every other script leaves the list alone, and `unfinished` has the rest: the part size, the name
+-- of the task and its numbers. A client that meets it does the next step with list/finish.
 
 -- How many values one step removes: some 3 microseconds each.
 local MOST_REMOVED = 2500

@@ -4,12 +4,12 @@
 -- KEYS[3]  its signal, a LIST: <name>:signal
 -- ARGV[1]  what the keys of its parts begin with: <name>:
 -- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  the type of its values, likewise
+-- ARGV[3]  the type of its values
 -- ARGV[4]  the first value to keep, as LTRIM has it
 -- ARGV[5]  the last one
 -- ARGV[6]  how many parts one step removes
--- Reply    {how many values are left, 1 if list/finish has to go on, else 0}; nil if its parameters
---          are not those of the caller
+-- Reply    {how many values are left, 1 if list/finish must continue, else 0}; nil if it has other
+--          parameters
 --@include structures/list/base
 --@include structures/list/find
 --@include structures/list/steps

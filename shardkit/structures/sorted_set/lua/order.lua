@@ -9,7 +9,7 @@ local function number(text)
   return tonumber(text) or INFINITE[text]
 end
 
--- Reduce what was found to about the first n in order: exactly n where many scores are equal,
+-- Reduce the rows to about the first n in order: exactly n where many scores are equal,
 -- otherwise including all that have the score of the last one. Also returns the last score, and the
 -- last member if it was cut there.
 local function cut(found, n)

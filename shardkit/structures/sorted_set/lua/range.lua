@@ -4,7 +4,7 @@
 -- ARGV[1]  how many parts the group has, according to the caller
 -- ARGV[2]  how many parts a group starts with
 -- ARGV[3]  how many members are wanted
--- ARGV[4]  SCORE or LEX: what the range is of
+-- ARGV[4]  SCORE or LEX: the kind of range
 -- ARGV[5]  1 to begin with the last members, else 0
 -- ARGV[6]  where the range begins, as ZRANGEBYSCORE or ZRANGEBYLEX takes it; its upper bound if it
 --          begins with the last members

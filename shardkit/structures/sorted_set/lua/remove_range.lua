@@ -5,7 +5,7 @@
 -- KEYS[4]  and on: all its parts
 -- ARGV[1]  how many parts a group starts with
 -- ARGV[2]  how many members top and bottom each have at least, if the group has them; 0 for neither
--- ARGV[3]  what names the structure's parameters
+-- ARGV[3]  the fingerprint of the structure's parameters
 -- ARGV[4]  the range's lower end, as ZREMRANGEBYSCORE takes it
 -- ARGV[5]  its upper end
 -- Reply    {1, parts, count, 0, how many were removed}; {0, parts, count, 0}, with nothing done,

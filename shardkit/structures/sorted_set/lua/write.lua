@@ -5,14 +5,14 @@
 -- KEYS[4]  and on: for each command the part that it writes to; then for each split the part that
 --          is split, and the new one; then, if ARGV[7] is 1, all parts after the splits
 -- ARGV[1]  how many parts there are, according to the caller
--- ARGV[2]  how many there are to be
+-- ARGV[2]  the number of parts wanted
 -- ARGV[3]  how many groups the structure has
 -- ARGV[4]  how many parts a group starts with
 -- ARGV[5]  how many members top and bottom each have at least, if the group has them; 0 for neither
 -- ARGV[6]  how many commands follow
 -- ARGV[7]  1 if all parts are among the keys, else 0
 -- ARGV[8]  when the structure expires, in milliseconds since 1970; -1 for never
--- ARGV[9]  what names the structure's parameters
+-- ARGV[9]  the fingerprint of the structure's parameters
 -- ARGV[10] and on: for each command its verb, its number of options, its number of other
 --          arguments, the options, and the arguments:
 --            ADD   scores and members, as ZADD takes them with its options
@@ -76,7 +76,7 @@ if short and not whole then
   return {0, state.parts, state.count, 1}
 end
 
--- What a bound has, and its part has not, would be popped again and again.
+-- A member that is in a bound but not in its part would be popped again and again.
 for n, command in ipairs(given) do
   local members = command.verb == 'POP' and members_of(command, {}) or {}
   local held = #members > 0 and redis.call('ZMSCORE', KEYS[3 + n], unpack(members)) or {}

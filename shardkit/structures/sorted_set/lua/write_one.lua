@@ -2,7 +2,7 @@
 -- KEYS[1]  the group's state
 -- KEYS[2]  the member's part
 -- ARGV[1]  the number of parts that the caller last saw
--- ARGV[2]  what names the structure's parameters; empty if it has none
+-- ARGV[2]  the fingerprint of the structure's parameters; empty if it has none
 -- ARGV[3]  when the structure expires, in milliseconds since 1970; -1 for never
 -- ARGV[4]  the most members that the group may have before
 -- ARGV[5]  how many members its top and its bottom each have at most; 0 if it has neither

@@ -1,0 +1,91 @@
+"""What all moves have in common, whichever way they copy; see `server_move` and `shard_move`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar
+
+from shardkit.admin.growth.certificate import ServerComparison, compare
+from shardkit.admin.growth.failover import HOLD
+from shardkit.admin.growth.journal import Lease, Move
+from shardkit.admin.growth.known_servers import KnownServers
+from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.config.component import Component
+from shardkit.config.entry import Entry
+
+COPY = 3600.0  # seconds
+
+Progress = Callable[[str], object]
+
+
+class Mover(ABC):
+    """One attempt at a move; the arguments are those of `growth.start_move`."""
+
+    settled: ClassVar[tuple[str, ...]] = ("done", "aborted")
+    """Phases in which another move of the same shards may start."""
+    comparable: ClassVar[tuple[str, ...]] = ("done",)
+    """Phases in which `verify` can compare."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        components: Mapping[str, Component],
+        move: Move,
+        *,
+        hold: float = HOLD,
+        copy: float = COPY,
+        kill: bool = False,
+        share: float = 1.0,
+        progress: Progress = lambda what: None,
+    ) -> None:
+        self._lease, self._config = lease, lease.config
+        self._components = components
+        self._move = move
+        self._hold, self._copy, self._kill, self._share = hold, copy, kill, share
+        self._progress = progress
+        self._source = ServerAddress.parse(move.source)
+        self._target = ServerAddress.parse(move.target)
+        self._same = KnownServers(components.values(), self._source, self._target).same
+        self._like, self._where = self._login()
+
+    @abstractmethod
+    def _login(self) -> tuple[Entry, str]:
+        """Return an entry whose user both servers accept, and where it is stored."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """Carry the move on to its end, whatever phase it is in."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Undo what was done.
+
+        Raises:
+            GrowthError: the target has taken over.
+        """
+
+    @abstractmethod
+    def verify(self) -> None:
+        """Renew the certificate of a move that is done."""
+
+    def _reached(self, phase: str) -> None:
+        self._move.phase = phase
+        self._lease.write(self._move)
+
+    def _compare(
+        self,
+        first: Callable[[int], Any],
+        second: Callable[[int], Any],
+        databases: Sequence[int],
+        ignored: Collection[bytes] = (),
+    ) -> ServerComparison:
+        self._progress("comparing")
+        return compare(
+            first,
+            second,
+            databases,
+            lambda keys: self._progress(f"comparing: {keys:,} keys"),
+            ignored,
+            self._share,
+        )

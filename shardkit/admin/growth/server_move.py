@@ -1,0 +1,197 @@
+"""Moves of a whole server by replication, while it is in use.
+
+::
+
+    begun      the target becomes a replica of the source, and is filled
+    attached   FAILOVER: the source holds writers until the target has everything, and follows it
+    promoted   the entries are pushed; the source refuses writes that still reach it, and clients
+               send them to the target in the same call
+    pushed     clients leave the source; both servers are compared
+    done       the source is a replica that no entry names: reverse the move, or stop the server
+
+The source is its own fence: it is a replica, so it takes no writes. Until it is promoted, a move
+can be aborted, and nothing has changed for any client. Afterwards it can be reversed.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from shardkit.admin.client_list import connected_clients
+from shardkit.admin.growth.entries import LEAVE, push_relocation
+from shardkit.admin.growth.failover import replicas_of
+from shardkit.admin.growth.move_plan import entry_on
+from shardkit.admin.growth.mover import Mover
+from shardkit.admin.growth.relocation import ServerAddress, entries_on
+from shardkit.admin.growth.servers import (
+    GrowthError,
+    ask_for_replicas,
+    connected_to,
+    hand_over,
+    persist_roles,
+    replicate,
+    role_of,
+    same_server,
+    take_writes_alone,
+    wait_for_copy,
+)
+from shardkit.config.entry import Entry
+from shardkit.config.store import read_epoch
+from shardkit.errors import InvalidArgumentError
+
+
+class ServerMover(Mover):
+    """One attempt at the move of a server."""
+
+    settled = ("pushed", "done", "aborted")
+    comparable = ("pushed", "done")
+
+    def _login(self) -> tuple[Entry, str]:
+        try:
+            return entry_on(self._components, self._source, self._same)
+        except InvalidArgumentError:
+            return entry_on(self._components, self._target, self._same)
+
+    def run(self) -> None:
+        """Replicate, hand over, push the entries, and compare."""
+        move, config = self._move, self._config
+        source, target = self._source, self._target
+        with ExitStack() as stack:
+            old = stack.enter_context(connected_to(source, self._like, self._where))
+            new = stack.enter_context(connected_to(target, self._like, self._where))
+            stack.callback(ask_for_replicas, new, config, target)
+            if move.phase == "begun":
+                self._begin(old, new)
+            if move.phase == "attached":
+                self._progress(f"handing over to {target}")
+                # Otherwise a mover that was killed has handed over.
+                if not role_of(new).is_master or role_of(old).is_master:
+                    self._attach(new)  # the target may have been restarted
+                    wait_for_copy(old, new, self._copy)
+                    take_writes_alone(new, config, target)
+                    self._lease.check()
+                    move.held = hand_over(old, new, target, self._hold)
+                persist_roles(old, new)
+                self._reached("promoted")
+            if move.phase == "promoted":
+                self._push()
+            if move.phase == "pushed":
+                self._progress(f"waiting until clients have left {source}")
+                self._wait_for_clients()
+                self._certify()
+                self._reached("done")
+
+    def _begin(self, old: Any, new: Any) -> None:
+        others = replicas_of(self._components.values(), self._source, self._same)
+        self._move.others = [str(each) for each in others if not self._same(each, self._target)]
+        self._reached("begun")
+        self._progress(f"copying {self._source} to {self._target}")
+        self._attach(new)
+        wait_for_copy(old, new, self._copy)
+        self._reached("attached")
+
+    def _attach(self, new: Any) -> None:
+        role = role_of(new)
+        if role.is_master or role.master is None or not same_server(role.master, self._source):
+            if role.is_master and new.info("keyspace"):
+                raise GrowthError(
+                    f"{self._target} has keys and is not a replica of {self._source}: something "
+                    "else uses it",
+                    "check it, then resume or abort",
+                )
+            replicate(new, self._source, self._like, self._where)
+            persist_roles(new)
+
+    def _push(self) -> None:
+        self._progress("pushing the entries")
+        self._move.epoch = push_relocation(
+            self._lease,
+            self._source,
+            self._target,
+            self._same,
+            keep_source=False,
+            message=f"move of {self._source} to {self._target}",
+        )
+        for each in self._move.others:
+            with (
+                suppress(RedisError, OSError),
+                connected_to(ServerAddress.parse(each), self._like, self._where) as other,
+            ):
+                replicate(other, self._target, self._like, self._where)
+        self._reached("pushed")
+
+    def _wait_for_clients(self) -> None:
+        """Wait, at most `LEAVE` seconds, until shardkit's connections no longer use the source."""
+        concerned = [
+            component
+            for component in self._components.values()
+            if entries_on([component], self._source, self._same)
+        ]
+        end = time.monotonic() + LEAVE
+        while concerned and time.monotonic() < end:
+            processes, _ = connected_clients(concerned)
+            if not any(process.components for process in processes):
+                return
+            time.sleep(0.1)
+
+    def _certify(self) -> None:
+        move = self._move
+        with ExitStack() as stack:
+
+            def client(server: ServerAddress, number: int = 0) -> Any:
+                return stack.enter_context(
+                    connected_to(server, self._like, self._where, database=number)
+                )
+
+            used = {name[2:] for name in client(self._target).info("keyspace")} | set(move.keys)
+            compared = self._compare(
+                lambda number: client(self._target, number),
+                lambda number: client(self._source, number),
+                sorted(int(number) for number in used if number.isdigit()),
+            )
+        move.certificate = {
+            **asdict(compared),
+            "keys_before": move.total,
+            "keys_now": compared.total,
+            "same": compared.same,
+            "held": move.held,
+            "epoch": read_epoch(self._config),
+            "at": time.time(),
+        }
+
+    def verify(self) -> None:
+        """Compare both servers, if the source follows the target."""
+        if not self._follows(self._source, self._target):
+            raise GrowthError(
+                f"{self._source} no longer follows {self._target}", "there is nothing to compare"
+            )
+        self._certify()
+
+    def abort(self) -> None:
+        """Detach and empty the target."""
+        move, target = self._move, self._target
+        with connected_to(target, self._like, self._where) as new:
+            role = role_of(new)
+            if move.phase in ("promoted", "pushed") or (
+                role.is_master and self._follows(self._source, target)
+            ):
+                raise GrowthError(
+                    f"{target} has taken over",
+                    f"resume it, and then: shardkit move reverse {self._source}",
+                )
+            if role.master is not None and same_server(role.master, self._source):
+                new.execute_command("REPLICAOF", "NO", "ONE")
+                new.execute_command("FLUSHALL", "ASYNC")
+                persist_roles(new)
+            ask_for_replicas(new, self._config, target, 0)
+        self._reached("aborted")
+
+    def _follows(self, replica: ServerAddress, master: ServerAddress) -> bool:
+        with connected_to(replica, self._like, self._where) as client:
+            role = role_of(client)
+        return role.master is not None and same_server(role.master, master)

@@ -1,0 +1,26 @@
+-- After ads were replaced or removed, drop the counts of their former words, and estimate them.
+-- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- ARGV[1]  how many document numbers a chunk covers
+-- ARGV[2]  and on: the ads' ids
+-- Reply    how many of them exist
+--@include search/base
+--@include ads/base
+local existing = 0
+for i = 2, #ARGV do
+  local id = ARGV[i]
+  local ad, counts = read_ad(id), read_counts(id)
+  if ad then existing = existing + 1 end
+  if counts.number then
+    local chunk, place = floor(counts.number / CHUNK), counts.number % CHUNK
+    for field in pairs(counts) do
+      local word = sub(field, 2, 2) == ':' and sub(field, 3)
+      if word then
+        call('HDEL', bonuses_key(chunk, id_of(word)), int(place))
+        if ad and not has_word(ad, word) then call('HDEL', counts_key(id), field) end
+      end
+    end
+    if ad then call('HSET', counts_key(id), 'number', int(ad.number)) end
+    if ad then estimate(ad) else call('UNLINK', counts_key(id)) end
+  end
+end
+return existing

@@ -1,0 +1,48 @@
+"""Runs a generator that yields what it needs and is sent the answers, blocking or awaiting.
+
+What the provider raises is raised at the ``yield``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, TypeVar
+
+N = TypeVar("N")
+T = TypeVar("T")
+
+
+def run_steps(steps: Generator[N, Any, T], provide: Callable[[N], Any]) -> T:
+    """Run the steps to their end, and return their value."""
+    resume: Callable[[Any], N] = steps.send
+    answer: Any = None
+    try:
+        while True:
+            need = resume(answer)
+            try:
+                resume, answer = steps.send, provide(need)
+            except Exception as error:
+                resume, answer = steps.throw, error
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    finally:
+        steps.close()
+
+
+async def arun_steps(steps: Generator[N, Any, T], provide: Callable[[N], Awaitable[Any]]) -> T:
+    """Run the steps to their end, awaiting what they need; see `run_steps`."""
+    resume: Callable[[Any], N] = steps.send
+    answer: Any = None
+    try:
+        while True:
+            need = resume(answer)
+            try:
+                resume, answer = steps.send, await provide(need)
+            except Exception as error:
+                resume, answer = steps.throw, error
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    finally:
+        steps.close()

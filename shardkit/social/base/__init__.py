@@ -1,1 +1,0 @@
-"""The keys of a network, and the values it returns."""

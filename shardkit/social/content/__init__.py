@@ -1,1 +1,0 @@
-"""Statuses, in Redis and on disk, and timelines."""

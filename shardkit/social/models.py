@@ -1,0 +1,377 @@
+"""What a network returns: users, statuses, lists, pages and results; and how a HASH stores them.
+
+Times are stored as whole microseconds since 1970: exact in a double, and 9 bytes in a listpack
+where seconds with a fraction would take 18. Returned times are in seconds.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from shardkit.errors import InvalidArgumentError, InvalidKeyError
+from shardkit.operations.arguments import accepts, shown
+from shardkit.operations.commands import Argument, To
+from shardkit.operations.operation import Operation
+from shardkit.routing.keys import key_bytes
+from shardkit.social.keys import KeyLayout, is_id
+from shardkit.structures.base.damage import damage
+
+MICRO = 1_000_000
+LONGEST_LOGIN = 200
+LONGEST_VALUE = 1_000_000
+MOST_EXTRAS = 100
+
+USER_FIELDS = frozenset({"id", "login", "name", "followers", "following", "listed", "posts"}) | {
+    "signup"
+}
+STATUS_FIELDS = frozenset({"id", "uid", "login", "message", "posted"})
+# The order in which create_status.lua writes them; a listpack preserves it.
+# Fields of later releases begin with a colon, as no extra can; this release ignores them.
+_STATUS_ORDER = [b"id", b"uid", b"login", b"posted", b"message"]
+
+Extra: TypeAlias = str | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user.
+
+    Attributes:
+        id: the user's id.
+        login: the login, as specified.
+        name: the displayed name.
+        followers: the number of users who follow this user.
+        following: the number of users that this user follows.
+        posts: the number of the user's statuses.
+        signup: when the user was created, in seconds since 1970.
+        extras: further fields, as text.
+    """
+
+    id: int
+    login: str
+    name: str
+    followers: int
+    following: int
+    posts: int
+    signup: float
+    extras: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A status.
+
+    Attributes:
+        id: the status's id.
+        uid: the author's id.
+        login: the author's login.
+        message: the text.
+        posted: when it was posted, in seconds since 1970.
+        extras: further fields, as text.
+    """
+
+    id: int
+    uid: int
+    login: str
+    message: str
+    posted: float
+    extras: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UserList:
+    """A user's list of accounts.
+
+    Attributes:
+        id: the list's id.
+        owner: the owner's id.
+        name: the list's name.
+        following: the number of accounts on the list.
+        created: when the list was created, in seconds since 1970.
+    """
+
+    id: int
+    owner: int
+    name: str
+    following: int
+    created: float
+
+
+class TimelineCursor(NamedTuple):
+    """A position in a timeline; older entries follow it.
+
+    Attributes:
+        time: in microseconds since 1970.
+        id: the status.
+    """
+
+    time: int
+    id: int
+
+
+class TimelinePage(list[Status]):
+    """Statuses, newest first.
+
+    Attributes:
+        cursor: where the next page begins; None at the end of the timeline.
+    """
+
+    cursor: TimelineCursor | None = None
+
+
+class Relation(NamedTuple):
+    """An account that follows another, or is followed.
+
+    Attributes:
+        id: the other account.
+        version: when the relation began, in microseconds since 1970.
+    """
+
+    id: int
+    version: int
+
+
+class RelationPage(list[Relation]):
+    """Relations, latest first.
+
+    Attributes:
+        cursor: where the next page begins; None at the end.
+    """
+
+    cursor: Relation | None = None
+
+
+class FollowResult(Enum):
+    """The result of ``follow``. True if the call created the relation."""
+
+    FOLLOWED = "followed"
+    ALREADY_FOLLOWING = "already following"
+    NO_SUCH_USER = "no such user"
+    BLOCKED = "one user has blocked the other"
+    LIMIT_REACHED = "following_limit is reached"
+
+    def __bool__(self) -> bool:
+        return self is FollowResult.FOLLOWED
+
+
+class BlockResult(Enum):
+    """The result of ``block``. True if the block is new."""
+
+    BLOCKED = "blocked"
+    ALREADY_BLOCKED = "already blocked"
+    NO_SUCH_USER = "no such user"
+
+    def __bool__(self) -> bool:
+        return self is BlockResult.BLOCKED
+
+
+class MuteResult(Enum):
+    """The result of ``mute``. True if the mute is new."""
+
+    MUTED = "muted"
+    ALREADY_MUTED = "already muted"
+    NO_SUCH_USER = "no such user"
+    LIMIT_REACHED = "following_limit is reached"
+
+    def __bool__(self) -> bool:
+        return self is MuteResult.MUTED
+
+
+class ReconcileResult(NamedTuple):
+    """What ``reconcile`` corrected.
+
+    Attributes:
+        followers: the change of the counter of followers.
+        following: the change of the counter of followed accounts.
+        entries: removed timeline entries, whose statuses no longer exist.
+        accounts: accounts whose posts were missing from the timeline, or superfluous.
+        listed: the change of the counter of lists that follow the user.
+        posts: the change of the counter of the user's posts.
+    """
+
+    followers: int
+    following: int
+    entries: int
+    accounts: int
+    listed: int = 0
+    posts: int = 0
+
+
+T = TypeVar("T", User, Status, UserList)
+
+
+def login_key(owner: str, login: str) -> str:
+    """Return the form in which logins are compared: without regard to case, in any script.
+
+    Raises:
+        InvalidArgumentError: it is not a valid login.
+    """
+    if not isinstance(login, str) or not 1 <= len(login) <= LONGEST_LOGIN or login != login.strip():
+        raise InvalidArgumentError(
+            f"{owner}: login={shown(login)}",
+            f"give text of 1 to {LONGEST_LOGIN} characters without space around it",
+        )
+    _text(owner, "login", login)
+    # Caseless matching as the Unicode Standard defines it (section 3.13).
+    folded = unicodedata.normalize("NFD", login).casefold()
+    return unicodedata.normalize("NFC", folded)
+
+
+def check_text(owner: str, name: str, value: str) -> str:
+    """Return a text argument.
+
+    Raises:
+        InvalidArgumentError: it is not text, or too long.
+    """
+    if not isinstance(value, str) or len(value) > LONGEST_VALUE:
+        raise InvalidArgumentError(
+            f"{owner}: {name}={shown(value)}", f"give text of at most {LONGEST_VALUE:,} characters"
+        )
+    return _text(owner, name, value)
+
+
+def _text(owner: str, name: str, value: str) -> str:
+    try:
+        key_bytes(value)
+    except InvalidKeyError:
+        raise InvalidArgumentError(
+            f"{owner}: {name}={shown(value)} cannot be encoded as UTF-8", "remove lone surrogates"
+        ) from None
+    return value
+
+
+def flat_extras(owner: str, extras: Mapping[str, Extra], core: Iterable[str]) -> list[Argument]:
+    """Return extras as field, value, ….
+
+    Raises:
+        InvalidArgumentError: one has the name of a field that the network sets, or is not text or
+            a number.
+    """
+    if len(extras) > MOST_EXTRAS:
+        raise InvalidArgumentError(
+            f"{owner}: {len(extras):,} extras", f"give at most {MOST_EXTRAS}"
+        )
+    flat: list[Argument] = []
+    for name, value in extras.items():
+        if name in core or not name or name.startswith(":"):
+            raise InvalidArgumentError(
+                f"{owner}: extra field {shown(name)}: the network sets that itself",
+                "give it another name",
+            )
+        if not accepts(Extra, value):
+            raise InvalidArgumentError(
+                f"{owner}: extra {name}={shown(value)}", "give text or a number"
+            )
+        flat += [_text(owner, "extra", name), check_text(owner, name, str(value))]
+    return flat
+
+
+def fields_of(flat: Sequence[bytes]) -> dict[str, str]:
+    """Return the fields of a HASH without the internal ones, which begin with a colon."""
+    words = [word.decode() for word in flat]
+    return {
+        name: value for name, value in zip(words[::2], words[1::2], strict=True) if name[:1] != ":"
+    }
+
+
+def stored_ids(to: To, key: str, texts: Iterable[bytes]) -> list[int]:
+    """Return ids that are stored under a key.
+
+    Raises:
+        DamagedDataError: a text is not an id.
+    """
+    ids = []
+    for text in texts:
+        if not is_id(text):
+            raise damage(to, key, shown(text), "ids")
+        ids.append(int(text))
+    return ids
+
+
+def read_record(
+    to: To, key: str, parse: Callable[[Sequence[bytes]], T | None], flat: Sequence[bytes]
+) -> T | None:
+    """Return the record in a reply of HGETALL; None if the reply is empty.
+
+    Raises:
+        DamagedDataError: a field is missing or malformed, or the record has another id than its
+            key.
+    """
+    try:
+        record = parse(flat)
+    except KeyError as error:
+        raise damage(to, key, f"no field {error}", "a record with all its fields") from None
+    except ValueError as error:
+        raise damage(to, key, f"a field that cannot be read ({error})", "a record") from None
+    if record is not None and str(record.id) != key.rpartition(":")[2]:
+        raise damage(to, key, f"the record of {record.id}", "a record with the id of its key")
+    return record
+
+
+def read_records(
+    layout: KeyLayout, prefix: str, ids: Sequence[int], parse: Callable[[Sequence[bytes]], T | None]
+) -> Operation[list[T | None]]:
+    """Return records by id, None for unknown ids; see `read_record`. Cost: one exchange."""
+    keys = [layout.owned(prefix, id_) for id_ in ids]
+    replies = (yield [layout.at_user(key, "HGETALL", key) for key in keys]) if keys else ()
+    return [
+        read_record(layout.users, key, parse, flat) for key, flat in zip(keys, replies, strict=True)
+    ]
+
+
+def user_of(flat: Sequence[bytes]) -> User | None:
+    """Return the user in a reply of HGETALL; None if the reply is empty."""
+    if not flat:
+        return None
+    fields = fields_of(flat)
+    return User(
+        int(fields["id"]),
+        fields["login"],
+        fields["name"],
+        int(fields["followers"]),
+        int(fields["following"]),
+        int(fields["posts"]),
+        int(fields["signup"]) / MICRO,
+        {name: value for name, value in fields.items() if name not in USER_FIELDS},
+    )
+
+
+def status_of(fields: Mapping[str, str] | None) -> Status | None:
+    """Return the status with these fields; None if there are none."""
+    if not fields:
+        return None
+    rest = {name: value for name, value in fields.items() if name[:1] != ":"}
+    id_, uid, login, message, posted = map(rest.pop, ("id", "uid", "login", "message", "posted"))
+    return Status(int(id_), int(uid), login, message, int(posted) / MICRO, rest)
+
+
+def status_of_reply(flat: Sequence[bytes]) -> Status | None:
+    """Return the status in a reply of HGETALL; None if the reply is empty."""
+    if flat[:10:2] != _STATUS_ORDER:
+        return status_of(fields_of(flat))
+    return Status(
+        int(flat[1]),
+        int(flat[3]),
+        flat[5].decode(),
+        flat[9].decode(),
+        int(flat[7]) / MICRO,
+        fields_of(flat[10:]) if len(flat) > 10 else {},
+    )
+
+
+def list_of(flat: Sequence[bytes]) -> UserList | None:
+    """Return the list in a reply of HGETALL; None if the reply is empty."""
+    if not flat:
+        return None
+    fields = fields_of(flat)
+    return UserList(
+        int(fields["id"]),
+        int(fields["owner"]),
+        fields["name"],
+        int(fields["following"]),
+        int(fields["created"]) / MICRO,
+    )

@@ -1,0 +1,403 @@
+r"""Recent statuses in Redis, as copies of a store on disk that has all of them.
+
+::
+
+    status:17           HASH  {"uid": "4", "posted": "1431864000.5", …}, expires    a copy
+    {status:17}:gone    STRING  for a minute after 17 was changed or deleted        a tombstone
+    status:recent       ZSET  {"17": 1431864000512, …}, if the number of copies is limited
+
+The disk is authoritative; a copy may be lost at any time. A page of recent statuses takes one
+exchange. Others are read from disk with one `Call`, and copied::
+
+    read      HGETALL …  ──► hits
+                 │ misses
+                 ▼
+              TIME t  ──►  disk  ──►  copy, unless there is a tombstone or t is 10 s old
+    write     TIME t  ──►  disk  ──►  copy, by the same rule
+    remove    unlink, tombstone  ──►  disk  ──►  unlink, tombstone again
+
+**A deleted status never comes back.** A reader may read a status from disk just before it is
+deleted there, and copy it afterwards. The reader passes the time t at which it started, by the
+shard's clock. Within a minute of the deletion, the tombstone refuses the copy. Later, t is older
+than 10 seconds and is refused, however long the reader slept. The same rule protects replaced
+statuses, and deletions that overtake a writer.
+
+**A crash between disk and Redis is harmless.** If `write` reached only the disk, the next reader
+finds the status there. `remove` unlinks the copy first: then the status is either still on disk
+and not deleted, or gone from both. A repeated task cannot write a status again after its deletion,
+because the store remembers deleted ids.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Protocol, TypeAlias
+
+from shardkit.errors import InvalidArgumentError, ShardFailure
+from shardkit.operations.arguments import shown
+from shardkit.operations.commands import (
+    Argument,
+    Call,
+    Command,
+    Locate,
+    Partial,
+    Shard,
+    To,
+    Transaction,
+    script_call,
+)
+from shardkit.operations.lua import script
+from shardkit.operations.operation import Operation, pages
+from shardkit.routing.keys import hash_tag, key_bytes
+from shardkit.structures.base.arguments import check_integer
+
+Fields: TypeAlias = Mapping[str, str]
+StatusCursor: TypeAlias = tuple[float, int]
+TableRow: TypeAlias = tuple[int, int, float, str]
+
+AT_ONCE = 500  # statuses in one exchange, statement or transaction
+LARGEST = 2**63 - 1
+MOST_FIELDS = 500
+WEEK = 7 * 24 * 3600
+SHORTEST = 60
+# Only what was read within the window is copied; a tombstone outlives it. Milliseconds.
+WINDOW = 10_000
+TOMBSTONE_TTL = 60_000
+
+
+class StatusStore(Protocol):
+    """Stores all statuses on disk. Thread-safe; its methods block.
+
+    Ids are never reused, and a removed status stays removed, even if it is written again later.
+
+    Each method raises the database's own errors when the database fails.
+    """
+
+    def put_many(self, statuses: Mapping[int, Fields], /) -> set[int]:
+        """Write statuses, replacing existing ones; they are on disk when this returns.
+
+        Args:
+            statuses: fields by id; they include ``uid``, the author's id, and ``posted``, the time
+                as a number, such as microseconds since 1970. Each batch of 500 is written
+                atomically, but not all together: write them again after an interruption.
+
+        Returns:
+            The ids of statuses that were removed before, and so were not written.
+
+        Raises:
+            InvalidArgumentError: a status is malformed; nothing was written.
+        """
+        raise NotImplementedError
+
+    def add_many(self, statuses: Mapping[int, Fields], /) -> set[int]:
+        """Write statuses without replacing existing ones; otherwise as `put_many`."""
+        raise NotImplementedError
+
+    def get_many(self, ids: Iterable[int], /) -> dict[int, dict[str, str]]:
+        """Return the fields of existing statuses, by id."""
+        raise NotImplementedError
+
+    def remove_many(self, ids: Iterable[int], /) -> int:
+        """Remove statuses for good, written or not; return how many existed."""
+        raise NotImplementedError
+
+    def by_author(
+        self,
+        uid: int,
+        *,
+        limit: int = 30,
+        cursor: StatusCursor | None = None,
+        oldest_first: bool = False,
+    ) -> list[tuple[int, dict[str, str]]]:
+        """Return a page of an author's statuses, ids with fields, by (time, id).
+
+        Args:
+            uid: the author's id.
+            limit: the most statuses to return, up to 10,000.
+            cursor: the (time, id) of the previous page's last status.
+            oldest_first: go forward in time; by default the newest come first.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close its connections."""
+
+
+class CachedStatuses:
+    """Steps that read and write statuses through Redis and a store on disk.
+
+    Its methods return steps, for ``yield from`` in an operation, on either face.
+
+    Args:
+        store: has all statuses.
+        to: the component of the copies.
+        key: returns the key of a copy for a status's id.
+        ttl: the seconds after which a copy expires, 60 or more.
+        limit: the most copies, of which the newest are kept; by default any number.
+        index: with a ``limit``, the key of the ZSET that counts copies, about 76 bytes each.
+
+    Raises:
+        InvalidArgumentError: a number is out of range.
+    """
+
+    def __init__(
+        self,
+        store: StatusStore,
+        to: To,
+        key: Callable[[int], str] = "status:{}".format,
+        *,
+        ttl: int = WEEK,
+        limit: int | None = None,
+        index: str = "status:recent",
+    ) -> None:
+        check_integer("statuses", "ttl", ttl, SHORTEST, 2**31 - 1)
+        if limit is not None:
+            check_integer("statuses", "limit", limit, 1, 2**53)
+        self.store = store
+        self._to = to
+        self._key = key
+        self._ttl = ttl * 1000
+        self._limit = limit
+        self._index = index
+
+    def read(self, ids: Iterable[int]) -> Operation[dict[int, dict[str, str]]]:
+        """Return the fields of existing statuses by id, in the order of the ids.
+
+        Args:
+            ids: some thousands at most; duplicates are read once.
+
+        Raises:
+            ShardErrors: a shard with copies is down. A shard that refuses a new copy is no error:
+                the status was read.
+
+        Cost: one exchange for each 500; with misses two more, and one query of the store.
+        """
+        statuses: dict[int, dict[str, str]] = {}
+        for batch in _batches(ids):
+            copies = yield from self._copies(batch)
+            misses = [status for status in batch if status not in copies]
+            if misses:
+                times = yield from self._times(misses)
+                stored: dict[int, dict[str, str]] = yield Call(self.store.get_many, (misses,))
+                yield from self._put(stored, times, keep=True)
+                copies.update(stored)
+            statuses.update((status, copies[status]) for status in batch if status in copies)
+        return statuses
+
+    def write(self, statuses: Mapping[int, Fields]) -> Operation[None]:
+        """Write new statuses, to disk and then to Redis. May be repeated.
+
+        A status that is removed in the meantime is not written.
+
+        Args:
+            statuses: fields by id; see `StatusStore.put_many`. To change statuses, use `replace`.
+
+        Raises:
+            InvalidArgumentError: a status is malformed; nothing was written.
+
+        Cost: two exchanges and one transaction of the store for each 500.
+        """
+        table_rows(statuses)
+        for batch in _batches(statuses):
+            some = {status: statuses[status] for status in batch}
+            times = yield from self._times(batch)
+            deleted: set[int] = yield Call(self.store.put_many, (some,))
+            for status in deleted:
+                del some[status]
+            yield from self._put(some, times, keep=False)
+
+    def persist(self, ids: Iterable[int]) -> Operation[int]:
+        """Write statuses that a script created in Redis to disk; then their copies may expire.
+
+        Until this has run, they are in Redis only and do not expire. Repeat it after an error or a
+        crash.
+
+        Returns:
+            The number of statuses that were in Redis and are on disk now.
+
+        Cost: two exchanges (three with a ``limit``) and one transaction of the store for each 500.
+        """
+        persisted = 0
+        for batch in _batches(ids):
+            copies = yield from self._copies(batch)
+            if not copies:
+                continue
+            dropped: set[int] = yield Call(self.store.add_many, (copies,))  # deleted before
+            persisted += len(copies.keys() - dropped)
+            if self._limit is not None:
+                dropped |= yield from self._admit(copies)
+            expiring = copies.keys() - dropped
+            yield [
+                *(self._at(status, "PEXPIRE", self._ttl, idempotent=True) for status in expiring),
+                *(self._at(status, "UNLINK") for status in dropped),
+            ]
+        return persisted
+
+    def replace(self, statuses: Mapping[int, Fields]) -> Operation[None]:
+        """Change statuses on disk and drop their copies. May be repeated.
+
+        For a minute they are read from disk, without a copy.
+
+        Raises:
+            InvalidArgumentError: a status is malformed; nothing was written.
+            ShardErrors: a shard is down; repeat the call. The disk may have been written; then the
+                copies are gone.
+
+        Cost: two exchanges and one transaction of the store for each 500.
+        """
+        table_rows(statuses)
+        for batch in _batches(statuses):
+            some = {status: statuses[status] for status in batch}
+            yield self._removals(batch)
+            yield Call(self.store.put_many, (some,))
+            yield self._removals(batch)
+
+    def remove(self, ids: Iterable[int]) -> Operation[int]:
+        """Remove statuses; return how many were on disk. Repeat it after an error.
+
+        Cost: two exchanges and one transaction of the store for each 500.
+        """
+        removed = 0
+        for batch in _batches(ids):
+            yield self._removals(batch)
+            removed += yield Call(self.store.remove_many, (batch,))
+            yield self._removals(batch)
+        return removed
+
+    def by_author(
+        self,
+        uid: int,
+        *,
+        limit: int = 30,
+        cursor: StatusCursor | None = None,
+        oldest_first: bool = False,
+    ) -> Operation[list[tuple[int, dict[str, str]]]]:
+        """Return a page of an author's statuses from disk, however old; see `StatusStore`.
+
+        Cost: one query of the store, no exchange.
+        """
+        query = partial(
+            self.store.by_author, uid, limit=limit, cursor=cursor, oldest_first=oldest_first
+        )
+        page: list[tuple[int, dict[str, str]]] = yield Call(query)
+        return page
+
+    def _copies(self, batch: list[int]) -> Operation[dict[int, dict[str, str]]]:
+        replies = yield [self._at(status, "HGETALL") for status in batch]
+        return {
+            status: dict(zip(texts[::2], texts[1::2], strict=True))
+            for status, reply in zip(batch, replies, strict=True)
+            if (texts := [word.decode() for word in reply])
+        }
+
+    def _times(self, batch: list[int]) -> Operation[dict[int, int]]:
+        """Return the time of each status's server in milliseconds. Cost: one command a server."""
+        keys = [self._key(status) for status in batch]
+        places: list[tuple[Shard, int | None]] = yield Locate([(self._to, key) for key in keys])
+        key_on = dict(zip(places, keys, strict=True))
+        replies = yield [Command(self._to, key, ("TIME",)) for key in key_on.values()]
+        times = {
+            place: int(reply[0]) * 1000 + int(reply[1]) // 1000
+            for place, reply in zip(key_on, replies, strict=True)
+        }
+        return {status: times[place] for status, place in zip(batch, places, strict=True)}
+
+    def _put(
+        self, statuses: Mapping[int, Fields], times: Mapping[int, int], *, keep: bool
+    ) -> Operation[None]:
+        """Make copies. Errors are ignored: the disk is authoritative."""
+        if not statuses:
+            return
+        batch: list[Command | Transaction] = []
+        dropped: set[int] = set()
+        if self._limit is not None:
+            dropped = yield from self._admit(statuses)
+            batch += [self._at(status, "UNLINK") for status in dropped - statuses.keys()]
+        put = script("social/status_put")
+        for status, fields in statuses.items():
+            if status not in dropped:
+                key = self._key(status)
+                flat = [text for pair in fields.items() for text in pair]
+                sent: list[Argument] = [times[status], WINDOW, self._ttl, int(keep), *flat]
+                batch.append(script_call(self._to, put, [key, _tombstone_key(key)], sent))
+        yield Partial(batch)
+
+    def _admit(self, statuses: Iterable[int]) -> Operation[set[int]]:
+        """Register new copies; return the ids of those that exceed the limit."""
+        sent = (self._limit or 0, self._ttl, *statuses)
+        [reply] = yield Partial(
+            [script_call(self._to, script("social/status_admit"), [self._index], sent)]
+        )
+        if isinstance(reply, ShardFailure):
+            return set(statuses)  # copies that cannot be counted are not made
+        return {int(status) for status in reply}
+
+    def _removals(self, batch: list[int]) -> list[Command | Transaction]:
+        commands: list[Command | Transaction] = []
+        for status in batch:
+            key = self._key(status)
+            tombstone = ("SET", _tombstone_key(key), 1, "PX", TOMBSTONE_TTL)
+            both = (Command(self._to, key, ("UNLINK", key)), Command(self._to, key, tombstone))
+            commands.append(Transaction(self._to, key, both))
+        return commands
+
+    def _at(self, status: int, name: str, *args: int, idempotent: bool = False) -> Command:
+        key = self._key(status)
+        return Command(self._to, key, (name, key, *args), idempotent=idempotent)
+
+
+def _tombstone_key(key: str) -> str:
+    """Return the key of a copy's tombstone, which has the same hash tag."""
+    whole = key_bytes(key)
+    if hash_tag(whole) != whole:
+        return f"{key}:gone"
+    if "}" in key:
+        raise InvalidArgumentError(f"key {key!r} of a status", "give one without }, or with a tag")
+    return f"{{{key}}}:gone"
+
+
+def _batches(ids: Iterable[int]) -> Iterator[list[int]]:
+    unique = dict.fromkeys(ids)
+    for status in unique:
+        check_integer("statuses", "id", status, 1, LARGEST)
+    return pages(unique, AT_ONCE)
+
+
+def table_rows(statuses: Mapping[int, Fields]) -> list[TableRow]:
+    """Return statuses as rows of a table: id, author, time, and all fields as JSON.
+
+    Raises:
+        InvalidArgumentError: an id is not a positive integer, a field is not text, or ``uid`` or
+            ``posted`` is missing or not a number.
+    """
+    return [_table_row(status, fields) for status, fields in statuses.items()]
+
+
+def _table_row(status: int, fields: Fields) -> TableRow:
+    check_integer("status", "id", status, 1, LARGEST)
+    if len(fields) > MOST_FIELDS:
+        raise InvalidArgumentError(
+            f"status {status}: {len(fields)} fields", f"give at most {MOST_FIELDS}"
+        )
+    for name, value in fields.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidArgumentError(
+                f"status {status}: field {shown(name)} is {shown(value)}", "give text"
+            )
+    try:
+        uid, posted = int(fields["uid"]), float(fields["posted"])
+    except KeyError as missing:
+        raise InvalidArgumentError(
+            f"status {status}: no field {missing}", "give uid and posted"
+        ) from None
+    except ValueError:
+        uid, posted = 0, math.nan
+    if not 1 <= uid <= LARGEST or not math.isfinite(posted):
+        raise InvalidArgumentError(
+            f"status {status}: uid={shown(fields['uid'])} posted={shown(fields['posted'])}",
+            "give the author's id, and the time as a number",
+        )
+    return status, uid, posted, json.dumps(dict(fields))

@@ -1,0 +1,231 @@
+"""Connections to servers in memory: fakeredis's, to which the faults of a server happen."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeAlias
+
+import hiredis
+from fakeredis import FakeAsyncRedisConnection, FakeRedis, FakeRedisConnection, FakeServer
+from redis.exceptions import ResponseError
+
+from shardkit.network.connections import is_reusable, round_trip
+from shardkit.network.connections.connection import AsyncClosable, Closable, closed_error
+from shardkit.operations.deadlines import Deadline
+from shardkit.testing.fakes.fakeredis_private import client_id_of, complete_transport, end_of
+from shardkit.testing.fakes.lua import AsyncCompilingSocket, CompilingSocket
+from shardkit.testing.fakes.servers import MemoryServer, closed_by_server
+
+Packed: TypeAlias = str | bytes | Iterable[bytes]
+
+# Sent to the fake server in place of a command whose answer is to be an error. It refuses both, and
+# so aborts the transaction that the command is part of, as a real server does.
+_NONSENSE: Final = hiredis.pack_command(("GET",))
+_NO_EXEC: Final = hiredis.pack_command(("DISCARD",))
+
+
+class _Faulty:
+    """A connection that applies the faults of its server to requests and answers."""
+
+    def __init__(self, *, memory: MemoryServer, **options: Any) -> None:
+        self._memory = memory
+        # For each answer that is due: None, or the error that comes instead.
+        self._due: deque[Exception | None] = deque()
+        self._cut = self._broken = False
+        super().__init__(server=memory.fake, **options)  # type: ignore[call-arg]
+
+    @property
+    def greeting(self) -> None:
+        """Nothing: a connection in memory has no name that anybody reads, and gets no pushes."""
+
+    @greeting.setter
+    def greeting(self, greeting: object) -> None:
+        pass
+
+    def break_off(self) -> None:
+        """Break the connection, and wake up whoever waits for an answer."""
+        self._broken = True
+        end = end_of(self)
+        if end is not None:
+            end.put_response(None)
+
+    def _begin(self) -> None:
+        """Reset the state for a new connection; raises if the server refuses it."""
+        self._memory.accept(self)
+        self._due.clear()
+        self._cut = self._broken = False
+
+    def _let_through(self, command: Packed) -> list[bytes]:
+        """Note the answers due to a request, and return the commands that reach the server."""
+        seen = []
+        for args in _commands(command):
+            if self._cut:
+                break
+            fault = self._memory.fault_of(args)
+            error = None if fault is None else fault.error()
+            self._due.append(error)
+            if fault is None or fault.executes:
+                seen.append(hiredis.pack_command(tuple(args)))  # type: ignore[arg-type]
+            elif isinstance(error, ResponseError):
+                seen.append(_NO_EXEC if args[0].upper() == b"EXEC" else _NONSENSE)
+            self._cut = fault is not None and fault.cuts
+        return seen
+
+    def _next(self) -> tuple[Exception | None, bool]:
+        """Return the error instead of the next answer, if any, and whether the server answers."""
+        due = self._due.popleft() if self._due else None
+        return due, not self._broken and (due is None or isinstance(due, ResponseError))
+
+    def _lost(self: Any) -> Exception:
+        """Return the error of a connection that was broken."""
+        return closed_error() if self.closed else closed_by_server()
+
+    def _spoiled(self) -> bool:
+        """Whether reading would raise."""
+        return self._broken or bool(self._due and self._due[0] is not None)
+
+
+class _BlockingFaulty(_Faulty):
+    def shut_down(self) -> None:
+        super().shut_down()  # type: ignore[misc]
+        self.break_off()
+        end = end_of(self)
+        if end is not None:
+            self._memory.unblock(client_id_of(end))
+
+    def _connect(self) -> Any:
+        self._begin()
+        end = super()._connect()  # type: ignore[misc]
+        end.__class__ = CompilingSocket
+        return end
+
+    def send_packed_command(self: Any, command: Packed, check_health: bool = True) -> None:
+        if not self.is_connected:
+            self.connect()
+        if check_health:
+            self.check_health()
+        if self._broken:
+            self.disconnect()
+            raise closed_by_server()
+        seen = self._let_through(command)
+        super().send_packed_command(seen, check_health=False)  # type: ignore[misc]
+
+    def round_trip(
+        self, data: bytes, raw: bool, deadline: Deadline | None = None, count: int = 1
+    ) -> tuple[list[Any], bool]:
+        return round_trip(self, data, raw, deadline, count)
+
+    def is_reusable(self) -> bool:
+        return is_reusable(self)
+
+    def can_read(self, timeout: float | None = 0) -> Any:
+        return self._spoiled() or super().can_read(timeout)  # type: ignore[misc]
+
+    def read_response(self: Any, **options: Any) -> Any:
+        due, answered = self._next()
+        answer = refusal = None
+        if answered:
+            try:
+                answer = super().read_response(**options)  # type: ignore[misc]
+            except ResponseError as error:
+                refusal = error
+        instead = self._lost() if self._broken else due or refusal
+        if instead is None:
+            return answer
+        if not isinstance(instead, ResponseError):
+            self.disconnect()
+        raise instead
+
+
+class _AwaitingFaulty(_Faulty):
+    _id = 0
+
+    async def _connect(self) -> None:
+        self._begin()
+        await super()._connect()  # type: ignore[misc]
+        end_of(self).__class__ = AsyncCompilingSocket
+        complete_transport(self)
+
+    async def on_connect_check_health(self: Any, check_health: bool = True) -> None:
+        await super().on_connect_check_health(check_health=check_health)  # type: ignore[misc]
+        await self.send_command("CLIENT", "ID", check_health=False)
+        self._id = await self.read_response()
+
+    def tell_closed(self: Any) -> None:
+        super().tell_closed()  # type: ignore[misc]
+        if self.closed:  # by the kit: there is no transport that would wake who waits
+            self.break_off()
+
+    async def disconnect(self: Any, nowait: bool = False, **options: Any) -> None:
+        # A command that still blocks on the server would take elements meant for others.
+        client_id, self._id = self._id, 0
+        await super().disconnect(nowait=nowait, **options)  # type: ignore[misc]
+        if client_id:
+            self._memory.unblock(client_id)
+
+    async def send_packed_command(self: Any, command: Packed, check_health: bool = True) -> None:
+        if not self.is_connected:
+            await self.connect()
+        if check_health:
+            await self.check_health()
+        if self._broken:
+            await self.disconnect(nowait=True)
+            raise closed_by_server()
+        # Without awaiting: no other request may come between noting the answers and sending.
+        end = end_of(self)
+        for seen in self._let_through(command):
+            end.sendall(seen)
+
+    async def can_read(self, *args: Any) -> Any:
+        return self._spoiled() or await super().can_read(*args)  # type: ignore[misc]
+
+    async def read_response(self: Any, **options: Any) -> Any:
+        due, answered = self._next()
+        answer = refusal = None
+        if answered:
+            try:
+                answer = await super().read_response(**options)  # type: ignore[misc]
+            except ResponseError as error:
+                refusal = error
+        instead = self._lost() if self._broken else due or refusal
+        if instead is None:
+            return answer
+        if not isinstance(instead, ResponseError):
+            await self.disconnect(nowait=True)
+        raise instead
+
+
+class MemoryConnection(_BlockingFaulty, Closable, FakeRedisConnection):  # type: ignore[misc]
+    """A blocking connection to a server in memory."""
+
+
+class AsyncMemoryConnection(_AwaitingFaulty, AsyncClosable, FakeAsyncRedisConnection):  # type: ignore[misc]
+    """An awaiting connection to a server in memory."""
+
+
+class InsideConnection(FakeRedisConnection):
+    """A blocking connection that no fault affects."""
+
+    def _connect(self) -> Any:
+        end = super()._connect()
+        end.__class__ = CompilingSocket
+        return end
+
+
+def _commands(packed: Packed) -> Iterator[list[bytes]]:
+    """Split a packed request into commands."""
+    reader = hiredis.Reader()
+    for piece in [packed] if isinstance(packed, str | bytes) else packed:
+        reader.feed(piece)
+    while (args := reader.gets()) is not False:
+        yield args
+
+
+__all__ = [
+    "AsyncMemoryConnection",
+    "FakeRedis",
+    "FakeServer",
+    "InsideConnection",
+    "MemoryConnection",
+]

@@ -1,0 +1,33 @@
+"""Servers that several test modules use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from shardkit import ShardMap
+from shardkit.local import LocalServer, LocalServers
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[LocalServers]:
+    plan = ShardMap.parse("components: {c: {shards: [{port: 7001}, {port: 7002}]}}")
+    with LocalServers(plan, ports="free") as running:
+        yield running
+
+
+@pytest.fixture
+def here(own: LocalServers) -> LocalServer:
+    return own.servers[0]
+
+
+@pytest.fixture
+def there(own: LocalServers) -> LocalServer:
+    return own.servers[1]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    with LocalServer(name="config") as running:
+        yield running

@@ -1,0 +1,450 @@
+"""Recent statuses in Redis over a store on disk: what is read, kept, and never comes back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from store_helpers import status
+
+import shardkit
+from shardkit import ShardKit, ShardMap
+from shardkit.errors import InvalidArgumentError, ShardErrors
+from shardkit.local import LocalCluster, LocalServers
+from shardkit.operations.commands import Call, Locate, Pause
+from shardkit.operations.operation import Operation
+from shardkit.social.sql_stores import SQLiteStatusStore
+from shardkit.social.status_cache import TOMBSTONE_TTL, WINDOW, CachedStatuses
+
+
+class CountingStore(SQLiteStatusStore):
+    """A store that notes what it is asked."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, safe=False)
+        self.asked: list[list[int]] = []
+
+    def get_many(self, ids: Any, /) -> dict[int, dict[str, str]]:
+        self.asked.append(list(ids))
+        return super().get_many(self.asked[-1])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[CountingStore]:
+    store = CountingStore(tmp_path / "statuses.db")
+    yield store
+    store.close()
+
+
+@pytest.fixture(params=["few", "one"])
+def component(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def client_of(kit: ShardKit, component: str, number: int) -> redis.Redis:
+    shard = kit.component(component).shard_of(f"status:{number}").number
+    client = kit.client(component, shard)
+    assert isinstance(client, redis.Redis)
+    return client
+
+
+def copies(kit: ShardKit, component: str, numbers: Any) -> set[int]:
+    """Those of the statuses that have a copy in Redis."""
+    return {n for n in numbers if client_of(kit, component, n).exists(f"status:{n}")}
+
+
+def run_until(kit: ShardKit, steps: Operation[Any], wanted: type) -> Any:
+    """Run steps up to, and without, the first of that kind; return it."""
+    step: Any = next(steps)
+    while not isinstance(step, wanted):
+        step = steps.send(answer(kit, step))
+    return step
+
+
+def answer(kit: ShardKit, step: Any) -> Any:
+    if isinstance(step, Locate):
+        return kit.driver.link.locate(step)
+    if isinstance(step, Call):
+        return step.function(*step.args)
+    assert not isinstance(step, Pause)
+    return kit.driver.link.send(step)
+
+
+def finish(kit: ShardKit, steps: Operation[Any], step: Any) -> Any:
+    """Run the rest, from a step on."""
+    try:
+        while True:
+            step = steps.send(answer(kit, step))
+    except StopIteration as done:
+        return done.value
+
+
+def test_what_is_written_is_on_disk_and_read_from_redis(
+    kit: ShardKit, store: CountingStore, component: str
+) -> None:
+    cached = CachedStatuses(store, component)
+    many = {n: status(n, text="é😀") for n in range(1, 31)}
+    kit.driver.run(cached.write(many))
+    assert store.get_many(many) == many
+    store.asked.clear()
+    found = kit.driver.run(cached.read([3, 1, 2, 3, 99]))
+    assert list(found.items()) == [(n, many[n]) for n in (3, 1, 2)]
+    assert store.asked == [[99]]
+    assert 0 < client_of(kit, component, 1).ttl("status:1") <= 7 * 24 * 3600
+
+
+def test_misses_come_from_disk_at_once_and_are_put_back(
+    kit: ShardKit, store: CountingStore, component: str
+) -> None:
+    cached = CachedStatuses(store, component, ttl=100)
+    many = {n: status(n) for n in range(1, 1201)}
+    store.put_many(many)
+    assert kit.driver.run(cached.read(many)) == many
+    assert [len(ids) for ids in store.asked] == [500, 500, 200]
+    assert kit.driver.run(cached.read(many)) == many
+    assert len(store.asked) == 3
+    assert 0 < client_of(kit, component, 7).ttl("status:7") <= 100
+
+
+async def test_the_same_steps_run_on_the_awaiting_face(
+    akit: Any, store: CountingStore, component: str
+) -> None:
+    cached = CachedStatuses(store, component, limit=5)
+    many = {n: status(n, uid=n % 2 + 1) for n in range(1, 11)}
+    await akit.driver.run(cached.write(many))
+    assert await akit.driver.run(cached.read(many)) == many
+    assert await akit.driver.run(cached.remove([1, 2, 2, 77])) == 2
+    assert set(await akit.driver.run(cached.read(many))) == set(range(3, 11))
+    page = await akit.driver.run(cached.by_author(1, limit=3))
+    assert [found for found, _ in page] == [10, 8, 6]
+
+
+def test_a_page_of_recent_statuses_is_one_exchange(kit: ShardKit, store: CountingStore) -> None:
+    cached = CachedStatuses(store, "few")
+    kit.driver.run(cached.write({n: status(n) for n in range(1, 31)}))
+    steps = cached.read(range(1, 31))
+    batch = next(steps)
+    with pytest.raises(StopIteration):
+        steps.send(kit.driver.link.send(batch))  # type: ignore[arg-type]
+    assert len(batch) == 30  # type: ignore[arg-type]
+
+
+def test_a_deleted_status_is_gone_from_both(
+    kit: ShardKit, store: CountingStore, component: str
+) -> None:
+    cached = CachedStatuses(store, component)
+    kit.driver.run(cached.write({n: status(n) for n in (1, 2)}))
+    assert kit.driver.run(cached.remove([1, 3])) == 1
+    assert kit.driver.run(cached.read([1, 2])) == {2: status(2)}
+    assert copies(kit, component, (1, 2)) == {2}
+    assert kit.driver.run(cached.remove([1])) == 0
+
+
+def test_a_reader_does_not_put_back_what_was_deleted_meanwhile(
+    kit: ShardKit, store: CountingStore, component: str
+) -> None:
+    cached = CachedStatuses(store, component)
+    store.put_many({1: status(1)})
+    reader = cached.read([1])
+    call = run_until(kit, reader, Call)
+    found = call.function(*call.args)  # it has the status in its hands
+    assert kit.driver.run(cached.remove([1])) == 1
+    put = reader.send(found)
+    assert finish(kit, reader, put) == {1: status(1)}
+    assert copies(kit, component, [1]) == set()
+    assert kit.driver.run(cached.read([1])) == {}
+
+
+def test_nor_does_one_that_slept_until_the_mark_was_gone(
+    kit: ShardKit, store: CountingStore, component: str
+) -> None:
+    """A mark goes after a minute; what was read more than ten seconds ago is refused anyway."""
+    assert TOMBSTONE_TTL > 2 * WINDOW
+    cached = CachedStatuses(store, component)
+    store.put_many({1: status(1)})
+    reader = cached.read([1])
+    call = run_until(kit, reader, Call)
+    found = call.function(*call.args)
+    kit.driver.run(cached.remove([1]))
+    client_of(kit, component, 1).delete("{status:1}:gone")
+    put = reader.send(found)
+    [command] = put  # type: ignore[misc]
+    slept = list(command.args)
+    slept[5] -= WINDOW + 1
+    assert kit.driver.link.send([command._replace(args=tuple(slept))]) == [0]
+    assert copies(kit, component, [1]) == set()
+    # Without the sleep it would have been taken: it is this rule that refuses it.
+    assert kit.driver.link.send([command]) == [1]
+    reader.close()
+
+
+def test_a_writer_that_a_deletion_overtook_leaves_no_copy(
+    kit: ShardKit, store: CountingStore, component: str
+) -> None:
+    cached = CachedStatuses(store, component)
+    writer = cached.write({1: status(1)})
+    call = run_until(kit, writer, Call)
+    done = call.function(*call.args)
+    kit.driver.run(cached.remove([1]))
+    finish(kit, writer, writer.send(done))
+    assert kit.driver.run(cached.read([1])) == {}
+    assert copies(kit, component, [1]) == set()
+
+
+def test_a_replaced_status_is_read_as_it_is_on_disk(
+    kit: ShardKit, store: CountingStore, component: str
+) -> None:
+    cached = CachedStatuses(store, component)
+    kit.driver.run(cached.write({1: status(1)}))
+    reader = cached.read([1, 2])
+    kit.driver.run(cached.replace({1: status(1, likes="7")}))
+    assert finish(kit, reader, next(reader)) == {1: status(1, likes="7")}
+    assert copies(kit, component, [1]) == set()  # for a minute
+    client_of(kit, component, 1).delete("{status:1}:gone")
+    kit.driver.run(cached.read([1]))
+    assert copies(kit, component, [1]) == {1}
+
+
+def test_a_crash_after_the_disk_was_written_is_harmless(
+    kit: ShardKit, store: CountingStore, component: str
+) -> None:
+    cached = CachedStatuses(store, component)
+    writer = cached.write({1: status(1)})
+    call = run_until(kit, writer, Call)
+    call.function(*call.args)
+    writer.close()  # the crash
+    assert kit.driver.run(cached.read([1])) == {1: status(1)}
+
+
+@pytest.mark.parametrize("executed", [False, True])
+def test_a_crash_in_a_deletion_leaves_all_or_nothing(
+    kit: ShardKit, store: CountingStore, component: str, executed: bool
+) -> None:
+    cached = CachedStatuses(store, component)
+    kit.driver.run(cached.write({1: status(1)}))
+    deleting = cached.remove([1])
+    call = run_until(kit, deleting, Call)
+    if executed:
+        call.function(*call.args)
+    deleting.close()  # the crash
+    assert kit.driver.run(cached.read([1])) == ({} if executed else {1: status(1)})
+    assert kit.driver.run(cached.remove([1])) == (0 if executed else 1)
+
+
+def test_the_disks_error_reaches_the_caller_and_nothing_is_put(
+    kit: ShardKit, store: CountingStore
+) -> None:
+    class Full(CountingStore):
+        def put_many(self, statuses: Any, /) -> None:
+            raise OSError("disk full")
+
+    full = Full(store.path)
+    with pytest.raises(OSError, match="disk full"):
+        kit.driver.run(CachedStatuses(full, "few").write({1: status(1)}))
+    assert copies(kit, "few", [1]) == set()
+    full.close()
+
+
+def test_a_limit_keeps_the_newest_copies(kit: ShardKit, store: CountingStore) -> None:
+    cached = CachedStatuses(store, "few", limit=20)
+    for start in range(1, 101, 10):
+        kit.driver.run(cached.write({n: status(n) for n in range(start, start + 10)}))
+    assert copies(kit, "few", range(1, 101)) == set(range(81, 101))
+    kit.driver.run(cached.read(range(1, 16)))
+    kept = copies(kit, "few", range(1, 101))
+    assert len(kept) == 20
+    assert set(range(1, 16)) <= kept
+    found = kit.driver.run(cached.read(range(1, 101)))  # more than there may be copies
+    assert set(found) == set(range(1, 101))
+    assert len(copies(kit, "few", range(1, 101))) <= 20
+
+
+def test_copies_that_expired_are_not_counted_for_ever(kit: ShardKit, store: CountingStore) -> None:
+    cached = CachedStatuses(store, "one", limit=5, ttl=60)
+    kit.client("one").zadd("status:recent", {str(n): n for n in range(100, 200)})
+    kit.driver.run(cached.write({1: status(1)}))
+    assert kit.client("one").zrange("status:recent", 0, -1) == [b"1"]
+
+
+def test_a_copy_that_cannot_be_made_does_not_fail_the_reader(
+    kit: ShardKit, store: CountingStore
+) -> None:
+    store.put_many({1: status(1)})
+    kit.client("one").set("status:recent", "no sorted set")
+    cached = CachedStatuses(store, "one", limit=5)
+    assert kit.driver.run(cached.read([1])) == {1: status(1)}
+    assert copies(kit, "one", [1]) == set()
+
+
+def test_what_is_no_status_or_id_is_refused(kit: ShardKit, store: CountingStore) -> None:
+    cached = CachedStatuses(store, "one")
+    for wrong, said in (
+        (cached.write({1: {}}), "status 1: no field 'uid'"),
+        (cached.replace({0: status(1)}), "id=0; give an integer"),
+        (cached.read([1, "x"]), "id='x'; give an integer"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=said):
+            kit.driver.run(wrong)
+    for options in ({"ttl": 1}, {"limit": 0}):
+        with pytest.raises(InvalidArgumentError, match="give an integer"):
+            CachedStatuses(store, "one", **options)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="tag"):
+        kit.driver.run(CachedStatuses(store, "one", "a}}b:{}".format).remove([1]))
+
+
+def test_keys_of_statuses_may_have_a_tag(kit: ShardKit, store: CountingStore) -> None:
+    cached = CachedStatuses(store, "few", "status:{{{}}}".format)
+    kit.driver.run(cached.write({5: status(5)}))
+    kit.driver.run(cached.remove([5]))
+    shard = kit.component("few").shard_of("5").number
+    assert kit.client("few", shard).keys() == [b"status:{5}:gone"]
+
+
+def test_it_works_on_a_cluster(store: CountingStore) -> None:
+    with LocalCluster() as cluster:
+        described = {"components": {"social": {"entry": dict(cluster.entry.fields)}}}
+        with shardkit.connect(ShardMap.parse(json.dumps(described))) as kit:
+            cached = CachedStatuses(store, "social", limit=40)
+            many = {n: status(n) for n in range(1, 51)}
+            kit.driver.run(cached.write(many))
+            assert kit.driver.run(cached.read(many)) == many
+            assert kit.driver.run(cached.remove(range(1, 11))) == 10
+            assert set(kit.driver.run(cached.read(many))) == set(range(11, 51))
+
+
+def test_a_shard_that_is_away_is_an_error_and_the_deletion_may_be_repeated(
+    store: CountingStore,
+) -> None:
+    described = {"components": {"own": {"shards": [{"port": 7001}, {"port": 7002}]}}}
+    with (
+        LocalServers(ShardMap.parse(json.dumps(described)), ports="free") as servers,
+        shardkit.connect(servers.shard_map) as kit,
+    ):
+        cached = CachedStatuses(store, "own")
+        many = {n: status(n) for n in range(1, 21)}
+        kit.driver.run(cached.write(many))
+        servers.servers[1].kill()
+        with pytest.raises(ShardErrors, match="own:1"):
+            kit.driver.run(cached.remove(many))
+        assert store.get_many(many) == many  # nothing was deleted
+        servers.servers[1].restart()
+        assert kit.driver.run(cached.remove(many)) == 20
+        assert kit.driver.run(cached.read(many)) == {}
+
+
+def keeping(kit: ShardKit, component: str, number: int) -> None:
+    """Create a status in Redis only, as a script of the network does."""
+    client_of(kit, component, number).hset(f"status:{number}", mapping=status(number))
+
+
+def test_a_status_created_in_redis_expires_only_once_it_is_on_disk(
+    kit: ShardKit, store: CountingStore, component: str
+) -> None:
+    cached = CachedStatuses(store, component, ttl=100, limit=3)
+    for number in range(1, 6):
+        keeping(kit, component, number)
+    keep = cached.persist(range(1, 7))
+    call = run_until(kit, keep, Call)
+    assert client_of(kit, component, 1).ttl("status:1") == -1
+    assert finish(kit, keep, call) == 5
+    assert store.get_many(range(1, 7)) == {n: status(n) for n in range(1, 6)}
+    kept = copies(kit, component, range(1, 7))
+    assert len(kept) == 3
+    assert all(0 < client_of(kit, component, n).ttl(f"status:{n}") <= 100 for n in kept)
+    assert kit.driver.run(cached.persist(range(1, 7))) == 3  # again: no harm
+    kit.driver.run(cached.write({7: status(7)}))
+    assert 90 < client_of(kit, component, 7).ttl("status:7") <= 100
+
+
+def test_a_task_that_writes_again_what_was_deleted_long_ago_writes_nothing(
+    kit: ShardKit, store: CountingStore, component: str
+) -> None:
+    cached = CachedStatuses(store, component)
+    kit.driver.run(cached.write({1: status(1)}))
+    kit.driver.run(cached.remove([1]))
+    client_of(kit, component, 1).delete("{status:1}:gone")
+    kit.driver.run(cached.write({1: status(1), 2: status(2)}))
+    assert copies(kit, component, [1, 2]) == {2}
+    assert kit.driver.run(cached.read([1, 2])) == {2: status(2)}
+
+
+def test_a_status_replaced_while_it_is_kept_is_the_new_one(
+    kit: ShardKit, store: CountingStore, component: str
+) -> None:
+    cached = CachedStatuses(store, component)
+    keeping(kit, component, 1)
+    keep = cached.persist([1])
+    call = run_until(kit, keep, Call)
+    kit.driver.run(cached.replace({1: status(1, likes="7")}))
+    finish(kit, keep, call)
+    assert kit.driver.run(cached.read([1])) == {1: status(1, likes="7")}
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_status_deleted_while_it_is_kept_is_not_left_on_disk(
+    kit: ShardKit, store: CountingStore, component: str, crash: bool
+) -> None:
+    cached = CachedStatuses(store, component)
+    keeping(kit, component, 1)
+    keep = cached.persist([1])
+    call = run_until(kit, keep, Call)
+    kit.driver.run(cached.remove([1]))
+    if crash:
+        call.function(*call.args)
+        keep.close()
+        assert kit.driver.run(cached.persist([1])) == 0
+    else:
+        assert finish(kit, keep, call) == 0
+    assert store.get_many([1]) == {}
+    assert kit.driver.run(cached.read([1])) == {}
+
+
+IDS = count(1000, 3)
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["read", "write", "remove", "replace", "persist"]), st.integers(0, 2)
+    ),
+    min_size=2,
+    max_size=6,
+)
+
+
+@given(operations=STEPS, order=st.lists(st.integers(0, 5), max_size=60))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_however_operations_interleave_redis_never_contradicts_the_disk(
+    kit: ShardKit, store: CountingStore, operations: list[tuple[str, int]], order: list[int]
+) -> None:
+    first = next(IDS)  # what was deleted in another example stays deleted
+    ids = [first, first + 1, first + 2]
+    cached = CachedStatuses(store, "one")
+    store.put_many({first: status(1)})
+    keeping(kit, "one", first + 1)
+    written: set[int] = {first, first + 1}
+    running: list[tuple[Operation[Any], Any]] = []
+    for turn, (name, which) in enumerate(operations):
+        number = ids[which]
+        if name == "write" and number in written:
+            name = "replace"  # to write is for new ones
+        if name == "write":
+            written.add(number)
+        new = {number: status(number, turn=str(turn))}
+        steps = getattr(cached, name)(new if name in ("write", "replace") else [number])
+        running.append((steps, next(steps)))
+    while running:
+        at = order.pop() % len(running) if order else 0
+        steps, step = running.pop(at)
+        try:
+            running.append((steps, steps.send(answer(kit, step))))
+        except StopIteration:
+            continue
+    kit.driver.run(cached.persist(ids))
+    on_disk = store.get_many(ids)
+    assert kit.driver.run(cached.read(ids)) == on_disk
+    assert not any(name == "remove" and ids[which] in on_disk for name, which in operations)

@@ -1,0 +1,275 @@
+"""Every error of shardkit has one shape: the thing concerned, why; what to do.
+
+The texts are read from the source, as most errors need a fault to be seen. In a text, ``{}`` stands
+for each part that is only known when the error is raised.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from shardkit import errors
+from shardkit.errors import counted
+
+PACKAGE = Path(errors.__file__).parent
+ERRORS = {
+    name
+    for name in errors.__all__
+    if issubclass(getattr(errors, name), errors.ShardKitError)
+    # Built by the driver from the failures of an exchange, or from a key and its content.
+    and name not in ("DamagedDataError", "ShardErrors")
+}
+
+# Parts of errors: their problem follows the thing concerned.
+PARTS = {
+    "Problem": ("where", "field", "value", "problem", "remedy"),
+    "_problem": ("path", "value", "problem", "remedy"),
+    "BadUrlError": ("problem", "remedy"),
+}
+BANNED = re.compile(
+    r"\b(so (many|long|much)|all the same|anew|meanwhile|go(es)? on|begun|(is|are) to be|also if"
+    r"|may not|not to be had|nobody knows|whoever|he|his|mend)\b|\bsay --"
+)
+# Words that a message must not start with: it is read alone.
+PRONOUNS = re.compile(r"(it|its|this|that|these|they|their|there|who|what|no|nobody)\b", re.I)
+DOUBLED = re.compile(r"[.,;:!?] *[;,!?]|[,;:] *[.:](?!\w)|[^.]\.\.(?!\.)")
+IMPERATIVES = """
+    acquire add allow ask await begin call change check choose close collect combine compare
+    compress connect continue copy correct count create declare delete disconnect drop enable
+    encode end export find give grant group guard have import include increment index install
+    join keep leave let limit list look lower make merge move name number open pass pin press
+    print publish pull push put quote r raise read reconnect register remove rename repeat
+    replace restart restore retry return reverse rotate run search see send set skip sort
+    specify split spread start stop store switch take try turn undo unset upgrade use wait weigh
+    write
+"""
+VERBS = frozenset(IMPERATIVES.split())
+PLURAL = re.compile(r" (?:[a-z]+ )?(?!(?:has|is|was|does|needs|holds|says|keys' )\b)[a-z]{2,}s\b")
+NUMBERS = {"count", "number", "length", "given", "there", "many", "total", "n", "copied"}
+
+# Texts that still break a rule, by file: at most this many.
+KNOWN: dict[str, int] = {
+    "admin/backup.py": 4,
+    "admin/growth/failover.py": 2,
+    "admin/growth/journal.py": 3,
+    "admin/growth/move.py": 1,
+    "admin/growth/plan.py": 6,
+    "admin/growth/shard_plan.py": 2,
+    "admin/keys.py": 1,
+    "admin/persistence.py": 1,
+    "admin/retire.py": 7,
+    "admin/rotate.py": 29,
+    "ads/ads.py": 1,
+    "ads/records.py": 2,
+    "cli/bench/plots.py": 1,
+    "cli/commands/config_push.py": 4,
+    "cli/commands/config_show.py": 2,
+    "cli/commands/config_validate.py": 2,
+    "cli/commands/exec.py": 1,
+    "cli/commands/locate.py": 3,
+    "cli/commands/search_index.py": 1,
+    "cli/commands/status.py": 1,
+    "cli/commands/worker.py": 1,
+    "cli/options.py": 5,
+    "coordination/guard.py": 1,
+    "coordination/hold.py": 1,
+    "coordination/holdable.py": 3,
+    "coordination/several.py": 3,
+    "coordination/transfers.py": 3,
+    "geo/block_store.py": 1,
+    "geo/blocks.py": 2,
+    "geo/generations.py": 3,
+    "geo/ip_to_city.py": 1,
+    "geo/readers.py": 3,
+    "job_search/job_search.py": 1,
+    "job_search/skills.py": 1,
+    "kit/kit.py": 2,
+    "local/binary.py": 2,
+    "local/cluster.py": 1,
+    "local/sentinel.py": 1,
+    "local/servers.py": 1,
+    "messaging/files.py": 4,
+    "messaging/messages.py": 2,
+    "metrics/counters.py": 1,
+    "network/links/awaiting.py": 1,
+    "network/replicas/durable.py": 4,
+    "network/replicas/replicas.py": 1,
+    "network/topology/sources.py": 2,
+    "queues/task_codec.py": 3,
+    "queues/worker_base.py": 1,
+    "search/compiler.py": 1,
+    "search/files/readers.py": 1,
+    "search/model/documents.py": 2,
+    "search/model/schema.py": 1,
+    "search/query/tree.py": 4,
+    "search/request.py": 2,
+    "search/searcher.py": 1,
+    "search/text/stemming.py": 1,
+    "social/base/models.py": 1,
+    "social/content/postgresql_store.py": 1,
+    "social/content/status_store.py": 1,
+    "social/delivery/resumable_jobs.py": 2,
+    "social/lists.py": 1,
+    "structures/base/partition.py": 1,
+    "structures/codecs/compression.py": 1,
+    "structures/codecs/plain.py": 1,
+    "structures/encodings/limits.py": 1,
+    "structures/hash/field_expiry.py": 1,
+    "structures/list/sharded_list.py": 4,
+    "structures/packed/aggregates.py": 1,
+    "structures/packed/field_types.py": 2,
+    "structures/packed/record_format.py": 3,
+    "structures/packed/records.py": 1,
+    "structures/set/sharded_set.py": 1,
+    "structures/sorted_set/merged_ranges.py": 2,
+    "structures/sorted_set/scores.py": 1,
+    "structures/sorted_set/sharded_sorted_set.py": 1,
+    "structures/unique/precision.py": 2,
+    "structures/unique/set_operations.py": 1,
+    "structures/unique/visitors.py": 1,
+    "testing/fakes/servers.py": 1,
+    "testing/memory.py": 1,
+}
+
+
+def is_number(value: ast.expr) -> bool:
+    """Whether an interpolated value is a number that may be 1."""
+    if isinstance(value, ast.Call):
+        return isinstance(value.func, ast.Name) and value.func.id == "len"
+    name = value.id if isinstance(value, ast.Name) else getattr(value, "attr", "")
+    return name in NUMBERS
+
+
+def text_of(node: ast.expr) -> str | None:
+    """Return the text of an argument; None if only an expression is there."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(
+            str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values
+        )
+    return None
+
+
+def wrong_plurals(node: ast.expr) -> Iterator[str]:
+    """Yield each number that is followed by a noun in the plural whatever its value."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else []
+    for part, after in pairwise(parts):
+        number = isinstance(part, ast.FormattedValue) and is_number(part.value)
+        if number and isinstance(after, ast.Constant) and PLURAL.match(str(after.value)):
+            yield f"use counted() for a number and its noun: {after.value}"
+
+
+def name_of(call: ast.Call) -> str:
+    return str(getattr(call.func, "id", getattr(call.func, "attr", "")))
+
+
+def faults_of(call: ast.Call) -> Iterator[str]:
+    """Yield the rules that an error's texts break."""
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    names = PARTS.get(name_of(call), ("message", "remedy"))
+    arguments = dict(zip(names, call.args, strict=False)) | keywords
+    if "remedy" not in arguments or text_of(arguments["remedy"]) == "":
+        yield "it says no remedy"
+    for name in ("message", "problem", "remedy"):
+        if name not in arguments:
+            continue
+        node = arguments[name]
+        yield from wrong_plurals(node)
+        text = text_of(node)
+        if text is None:
+            continue
+        if match := DOUBLED.search(text.replace("::", ":")):
+            yield f"{match[0]!r} is doubled punctuation"
+        if re.search(r"[.,;!]$|: $", text):
+            yield f"the {name} ends with punctuation"
+        if match := BANNED.search(text):
+            yield f"{match[0]!r} is not the English of this project"
+        if ";" in text:
+            yield f"the {name} has a semicolon, which stands between message and remedy"
+        first = re.match(r"[\w{}.:/$-]*", text)
+        word = first[0] if first else ""
+        if name == "message" and PRONOUNS.match(word):
+            yield f"the message starts with {word!r}, not with the thing concerned"
+        is_verb = word.rstrip(":") in VERBS or text.startswith("{}")
+        if name == "remedy" and not is_verb:
+            yield f"the remedy starts with {word!r}, not with an imperative"
+
+
+def errors_in(tree: ast.AST) -> Iterator[ast.Call]:
+    """Yield the calls that make an error."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and name_of(node) in ERRORS | PARTS.keys() and node.args:
+            yield node
+
+
+def faults_in(path: Path) -> list[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [
+        f"{path.name}:{call.lineno}: {fault}: {ast.unparse(call)}"
+        for call in errors_in(tree)
+        for fault in faults_of(call)
+    ]
+
+
+FILES = {str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def test_every_message_has_the_one_shape() -> None:
+    faults = {name: faults_in(path) for name, path in FILES.items()}
+    over = {name: found for name, found in faults.items() if len(found) > KNOWN.get(name, 0)}
+    assert over == {}
+
+
+def test_known_exceptions_name_files() -> None:
+    assert KNOWN.keys() - FILES.keys() == set()
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        ("ConfigError('a is missing')", "no remedy"),
+        ("ConfigError('a is missing', '')", "no remedy"),
+        ("ConfigError('a is missing.', 'add it')", "ends with punctuation"),
+        ("ConfigError('a is missing', 'add it.')", "ends with punctuation"),
+        ("ConfigError(f'{a} is missing?; add it', 'add it')", "doubled"),
+        ("ConfigError('it is missing', 'add it')", "starts with 'it'"),
+        ("ConfigError('there is no a', 'add it')", "starts with 'there'"),
+        ("ConfigError('a may not be here', 'add it')", "'may not'"),
+        ("ConfigError('a is missing', 'it has b')", "starts with 'it'"),
+        ("ConfigError('a is missing', 'Add it')", "starts with 'Add'"),
+        ("ConfigError(f'a has {len(x)} shards', 'add one')", "counted()"),
+        ("ConfigError(f'a has {count} big shards', remedy='add one')", "counted()"),
+        ("ConfigError('a is here; nothing was sent', 'add one')", "semicolon"),
+    ],
+)
+def test_a_fault_is_found(source: str, fault: str) -> None:
+    [call] = errors_in(ast.parse(source))
+    found = list(faults_of(call))
+    assert any(fault in each for each in found), found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "ConfigError('a is missing', 'add it')",
+        "ConfigError(f'{a}: has {counted(n, \"shard\")}', f'give {b}')",
+        "MissingEntryError(message, remedy)",
+        "errors.ConfigError('address 2001:db8::7 is unknown', 'see: shardkit status')",
+    ],
+)
+def test_a_message_of_the_shape_passes(source: str) -> None:
+    [call] = errors_in(ast.parse(source))
+    assert list(faults_of(call)) == []
+
+
+def test_a_number_and_its_noun_agree() -> None:
+    assert counted(1, "shard") == "1 shard"
+    assert counted(1234, "shard") == "1,234 shards"
+    assert counted(0, "entry", "entries") == "0 entries"
