@@ -71,9 +71,9 @@ def _with_lines(path: Path, problems: tuple[Problem, ...]) -> Iterator[FileProbl
 
 def _remedy(problem: Problem) -> str:
     """Return a problem's remedy; of a long list of names only the closest one."""
-    names = re.findall(r"\w+", problem.remedy.removeprefix("there are "))
+    names = re.findall(r"\w+", problem.remedy.removeprefix("use one of "))
     meant = get_close_matches(problem.field.rpartition(".")[2], names, n=1)
-    if meant and problem.remedy.startswith("there are "):
+    if meant and problem.remedy.startswith("use one of "):
         return f"perhaps {meant[0]} is meant"
     return problem.remedy
 
