@@ -3,42 +3,42 @@
 ::
 
     ShardKitError
-    ├── ConfigError                what the entries or the shard map say
+    ├── ConfigError                entries, the shard map or the config server
     │   ├── InvalidEntryError      an entry that cannot be used (also a shard map's)
     │   ├── MissingEntryError      a missing entry
     │   │   └── RetiredError       a push removed the component
     │   ├── ShardCountError        a caller's shard count is not the map's
     │   ├── ConfigServerError      the config server is down and nothing is cached
     │   └── PushRefusedError       a push that would strand data
-    ├── RoutingError               where a command should go
+    ├── RoutingError               a command without a shard
     │   ├── InvalidKeyError        not a key (also a TypeError)
     │   └── CrossShardError        one command, keys on several shards
-    ├── StructureError             what a structure is asked to hold
+    ├── StructureError             arguments and content of structures
     │   ├── InvalidArgumentError   a member, field, id or size out of range (also a ValueError)
     │   │   └── QuerySyntaxError   a search query that cannot be read, with the position
     │   ├── ParameterMismatchError opened with other parameters than it was created with
-    │   ├── NewerFormatError       written by a later release, in a form that this one cannot read
-    │   └── DamagedDataError       what is stored is not what was written
-    ├── CoordinationError          what locks and their kin refuse
+    │   ├── NewerFormatError       a later release wrote it, in a form that this one cannot read
+    │   └── DamagedDataError       stored data differs from what was written
+    ├── CoordinationError          locks and structures built like them
     │   ├── LockTimeoutError       a lock was not free in time (also a TimeoutError)
     │   ├── LockLostError          a lock ended before its holder released it
-    │   │   └── StaleTokenError    a guarded write whose holder was replaced since
-    │   ├── NotHolderError         who does not hold a lock releases or extends it
+    │   │   └── StaleTokenError    a guarded write after the lock went to another holder
+    │   ├── NotHolderError         a release or extension by a caller that is not the holder
     │   └── NotDurableError        too few replicas acknowledged an acquisition
-    ├── MessagingError             what files for many readers refuse
+    ├── MessagingError             files for many readers
     │   ├── ChannelError           a channel of files is missing, closed, or has no such reader
-    │   ├── FileLeaseLostError     a file is read whose lease has ended and was given to others
-    │   ├── FileStalledError       a file whose publisher is gone, or nobody makes room for
-    │   └── UnreadableFileError    a published file is truncated, or not what it should be
-    ├── ShardFailure               one command on one shard; a reply slot may hold it as a value
+    │   ├── FileLeaseLostError     the lease of a file has ended, and others have it now
+    │   ├── FileStalledError       a file whose publisher or readers have stopped
+    │   └── UnreadableFileError    a published file is truncated or damaged
+    ├── ShardFailure               one command on one shard; a reply slot can hold it as a value
     │   ├── ShardUnavailable       never reached, or lost before the answer came
     │   └── CommandRefused         the server answered with an error
     ├── ShardErrors                several ShardFailures (also an ExceptionGroup)
-    ├── ClosedError                a kit that was closed is used
+    ├── ClosedError                a call of a closed kit
     └── LocalServerError           an embedded server did not start or stop
 
-Each error says what is wrong and what to do about it, as ``message`` and ``remedy``. Every error
-pickles. No error holds a password: secrets are masked before a message is built.
+Each error has a ``message``, the thing concerned and why, and a ``remedy``. Every error pickles. No
+error contains a password: secrets are masked before a message is built.
 """
 
 from __future__ import annotations
@@ -84,15 +84,15 @@ __all__ = [
     "UnreadableFileError",
 ]
 
-FEW = 5  # of what concerns many shards a message names these, and counts the others
+FEW = 5  # items that a message lists; it counts the others
 
 
 class ShardKitError(Exception):
-    """The root of the tree: ``message`` says what is wrong, ``remedy`` what to do.
+    """The root of the tree: ``message`` has the thing concerned and why, ``remedy`` what to do.
 
     Attributes:
-        ids: what a call that failed has stored, or may have stored, in the order of its arguments;
-            empty if it stores nothing with an id.
+        ids: the ids that the failed call has stored, or may have stored, in the order of its
+            arguments; empty if it stores nothing with an id.
     """
 
     ids: tuple[Any, ...] = ()
@@ -114,20 +114,20 @@ class InvalidEntryError(ConfigError):
     """An entry or a shard map has a field that cannot be used.
 
     Attributes:
-        problems: everything that was found, one Problem each (empty where there is just one).
+        problems: all problems, one Problem each (empty where there is just one).
     """
 
     problems: tuple[Any, ...] = ()
 
 
 class MissingEntryError(ConfigError):
-    """An entry that is needed is not in the configuration."""
+    """The configuration lacks a necessary entry."""
 
 
 class RetiredError(MissingEntryError):
-    """A push removed the component on purpose, and the message says why.
+    """A push removed the component on purpose, and the message has the reason.
 
-    Unlike one whose entries are merely missing, it is no longer used, also by running clients.
+    Unlike a component whose entries are merely missing, running clients stop using it, too.
     """
 
 
@@ -140,7 +140,7 @@ class ConfigServerError(ConfigError):
 
 
 class PushRefusedError(ConfigError):
-    """A push would change where existing data is looked for."""
+    """A push would make clients look for existing data on other shards."""
 
 
 class RoutingError(ShardKitError):
@@ -156,7 +156,7 @@ class CrossShardError(RoutingError):
 
 
 class StructureError(ShardKitError):
-    """A structure cannot do what it is asked."""
+    """A structure cannot execute a call."""
 
 
 class InvalidArgumentError(StructureError, ValueError):
@@ -164,13 +164,11 @@ class InvalidArgumentError(StructureError, ValueError):
 
 
 class QuerySyntaxError(InvalidArgumentError):
-    """A search query cannot be read.
-
-    As text it shows the place in the query below the message.
+    """A search query cannot be read. As text the error marks the position below the message.
 
     Attributes:
         query: the query.
-        position: where in it the problem begins, in characters from 0.
+        position: the first wrong character, from 0.
     """
 
     def __init__(self, message: str, remedy: str = "", query: str = "", position: int = 0) -> None:
@@ -192,30 +190,27 @@ class ParameterMismatchError(StructureError):
 
 
 class NewerFormatError(StructureError):
-    """What is stored was written by a later release, in a form that this one cannot read.
+    """A later release wrote the data, in a form that this one cannot read.
 
-    A worker puts a task back whose callback raises this, without counting an attempt: a worker of
-    the later release does it.
+    If a callback raises this, the worker requeues its task without counting an attempt, for a
+    worker of the later release.
     """
 
 
 class DamagedDataError(StructureError):
-    """What is stored under a key is not what was written there.
+    """The data under a key differs from what was written there.
 
-    A part was lost or cut, a byte changed, or somebody else writes to the key. Nothing was written
-    by the call to the key in question.
+    A part was lost or cut, a byte changed, or another program writes to the key. The call has not
+    written to this key.
 
     Args:
         key: the key.
-        found: what is there.
-        expected: what should be.
-        remedy: what to do; by default to check, repair or restore it.
-        component: whose key it is.
-        shard: where it is, as text; filled in by whoever runs the operation.
+        found: the content.
+        expected: the expected content.
+        remedy: what to do; by default to restore or delete the key.
+        component: the key's component.
+        shard: the key's shard, as text; filled in by the driver of the operation.
         place: where the key is sent to, if that is not its component.
-
-    Attributes:
-        key, found, expected, component, shard, place: as given.
     """
 
     def __init__(
@@ -247,17 +242,17 @@ class DamagedDataError(StructureError):
 
 
 class CoordinationError(ShardKitError):
-    """A lock, or what is built like one, refuses what it is asked."""
+    """A lock, or a structure built like one, cannot execute a call."""
 
 
 class LockTimeoutError(CoordinationError, TimeoutError):
-    """A lock, a share of a semaphore or an event was not to be had in time."""
+    """Waiting for a lock, a share of a semaphore or an event timed out."""
 
 
 class LockLostError(CoordinationError):
-    """A lock ended before its holder released it: it expired, or somebody broke it.
+    """A lock ended before its holder released it: it expired, or another client broke it.
 
-    Others may hold it now. What the holder wrote meanwhile is safe only if it was guarded.
+    Others may hold it now. Only guarded writes of the former holder are safe.
     """
 
 
@@ -266,15 +261,18 @@ class NotHolderError(CoordinationError):
 
 
 class StaleTokenError(LockLostError):
-    """A guarded write was refused: a later holder of the lock has written there since."""
+    """A guarded write was refused: a later holder of the lock has already written there."""
 
 
 class NotDurableError(CoordinationError):
-    """Too few replicas acknowledged it in time, or it is not on disk; an acquisition was undone."""
+    """Too few replicas acknowledged a write in time, or it is not on disk.
+
+    An acquisition was undone.
+    """
 
 
 class MessagingError(ShardKitError):
-    """A channel of files refuses what it is asked."""
+    """A channel of files cannot execute a call."""
 
 
 class ChannelError(MessagingError):
@@ -282,11 +280,11 @@ class ChannelError(MessagingError):
 
 
 class FileLeaseLostError(MessagingError):
-    """A file is read or published by somebody whose lease of it has ended: others have it now."""
+    """The caller's lease of a file has ended: another reader or publisher has it now."""
 
 
 class FileStalledError(MessagingError, TimeoutError):
-    """A file cannot be read or published to its end: nobody publishes it, or nobody makes room."""
+    """A file does not come to its end: its publisher has stopped, or no reader frees room."""
 
 
 class UnreadableFileError(MessagingError):
@@ -294,15 +292,15 @@ class UnreadableFileError(MessagingError):
 
 
 class ShardFailure(ShardKitError):
-    """What happened to one command on one shard; stands in the command's reply slot.
+    """The failure of one command on one shard; takes the command's reply slot.
 
     Attributes:
         shard: the shard as text, ``unique:7``.
         command: the command's name, ``SADD``; never its arguments.
         error: redis-py's error.
         key: the key that the command was sent for.
-        maybe_executed: whether the server may have executed the command, or a part of it if it is a
-            script. If not, it can be sent again without harm.
+        maybe_executed: whether the server may have executed the command, or a part of a script. If
+            not, sending it again is safe.
     """
 
     def __init__(
@@ -328,7 +326,7 @@ class ShardFailure(ShardKitError):
 class ShardUnavailable(ShardFailure):
     """The shard could not be reached, or the connection broke before its answer came.
 
-    In the second case the command may have been executed: ``maybe_executed`` says so.
+    In the second case, ``maybe_executed`` is set.
     """
 
 
@@ -337,7 +335,7 @@ class CommandRefused(ShardFailure):
 
 
 def few(texts: Sequence[str], separator: str) -> str:
-    """Join texts for a message; of many the first ones, and how many more there are."""
+    """Join texts for a message: if there are many, the first ones and the number of the others."""
     if len(texts) <= FEW + 1:
         return separator.join(texts)
     return f"{separator.join(texts[:FEW])}{separator}and {len(texts) - FEW:,} more"

@@ -1,4 +1,4 @@
-"""What shardkit does, told as it happens: commands, connections, breakers, entries, scripts.
+"""Events of shardkit: calls, commands, connections, circuit breakers, entries, scripts.
 
 ::
 
@@ -10,9 +10,9 @@
         CallFinished(name='ShardedHash.hget', seconds=0.0003, error=None)
     stop()
 
-A handler is called in the thread or task where it happens, before that goes on, so it must be
-quick; what it raises is logged and has no other effect. Without handlers events cost nothing that
-could be measured. No event shows a value, nor a key, unless a handler asks `CommandsSent` for them.
+A handler runs in the thread or task of its event, which waits for it, so it must be quick. Its
+exceptions are logged and have no other effect. Without handlers the cost of events is not
+measurable. No event shows a value or a key, unless a handler asks `CommandsSent` for them.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ logger = logging.getLogger("shardkit")
 
 @dataclass(slots=True, eq=False)
 class CallStarted:
-    """A call of an operation, a pipeline or a router has begun; its commands follow.
+    """A call of an operation, a pipeline or a router starts; its commands follow.
 
     Attributes:
         name: ``ShardedHash.hget``, ``pipeline``, ``each``.
-        begun: when, as `time.perf_counter` tells it.
-        error: why it failed, once it has.
+        begun: the start, by `time.perf_counter`.
+        error: set when the call has failed.
         note: for handlers' own use, such as the span that ends with the call.
     """
 
@@ -70,7 +70,7 @@ class CallStarted:
 
 @dataclass(slots=True, eq=False)
 class CallFinished:
-    """A call has ended; ``started`` is the same object as its beginning's."""
+    """A call has ended; ``started`` is the event of its start."""
 
     started: CallStarted = field(repr=False)
     name: str
@@ -85,10 +85,10 @@ class CommandsSent:
     Attributes:
         shard: ``unique:7``.
         address: the server, ``a.internal:6379/1``.
-        count: how many commands.
-        names_of: returns their names, of each once; see ``name``.
-        commands_of: returns them, each a name and its arguments.
-        begun: when, as `time.perf_counter` tells it.
+        count: the number of commands.
+        names_of: returns their names; see ``name``.
+        commands_of: returns the commands, each a name and its arguments.
+        begun: the time, by `time.perf_counter`.
     """
 
     shard: str
@@ -107,14 +107,14 @@ class CommandsSent:
 
 @dataclass(slots=True, eq=False)
 class CommandsFinished:
-    """Their replies have come.
+    """The replies to commands have arrived.
 
     Attributes:
-        sent: what was told when they were sent.
-        seconds: how long that took.
+        sent: the event of sending them.
+        seconds: the time since then.
         refused: whether an error may be among the replies.
-        waited: for how many of the seconds they waited to be written, behind others of their event
-            loop; None if they did not share a connection.
+        waited: for how many of the seconds the commands waited behind others of their event loop;
+            None if they did not share a connection.
     """
 
     sent: CommandsSent
@@ -125,13 +125,13 @@ class CommandsFinished:
 
 @dataclass(slots=True, eq=False)
 class CommandsFailed:
-    """Their replies have not come.
+    """Commands have failed: there are no replies.
 
     Attributes:
-        sent: what was told when they were to be sent.
-        seconds: how long that took.
-        error: why.
-        maybe_executed: whether they may have been executed.
+        sent: the event of sending them.
+        seconds: the time since then.
+        error: the reason.
+        maybe_executed: whether the server may have executed them.
     """
 
     sent: CommandsSent
@@ -150,7 +150,7 @@ class CommandsRetried:
 
 @dataclass(slots=True, eq=False)
 class ConnectionOpened:
-    """A connection to a server was made, in so many ``seconds``."""
+    """A connection to a server was made in ``seconds`` seconds."""
 
     shard: str
     address: str
@@ -167,7 +167,7 @@ class ConnectionClosed:
 
 @dataclass(slots=True, eq=False)
 class BreakerOpened:
-    """A server is not asked any more; ``reason`` is the last failure."""
+    """A server's circuit breaker has opened; ``reason`` is the last failure."""
 
     address: str
     reason: str
@@ -175,7 +175,7 @@ class BreakerOpened:
 
 @dataclass(slots=True, eq=False)
 class BreakerClosed:
-    """A server is asked again, after so many ``seconds``."""
+    """A server's circuit breaker has closed after ``seconds`` seconds."""
 
     address: str
     seconds: float
@@ -191,7 +191,7 @@ class EntryChanged:
 
 @dataclass(slots=True, eq=False)
 class ScriptLoaded:
-    """A server was given a script's text."""
+    """A script was loaded into a server."""
 
     shard: str
     address: str
@@ -215,18 +215,11 @@ Event: TypeAlias = (
 Handler: TypeAlias = Callable[[Event], object]
 
 handlers: list[Handler] = []
-"""Those who are told. An empty list costs who looks at it a hundredth of a microsecond."""
+"""The subscribed handlers. Checking an empty list takes a hundredth of a microsecond."""
 
 
 def subscribe(handler: Handler) -> Callable[[], None]:
-    """Have a function told of every event of this process from now on.
-
-    Args:
-        handler: called with each event.
-
-    Returns:
-        What ends it.
-    """
+    """Call a function with every event of this process from now on; return a function to stop."""
     handlers.append(handler)
 
     def stop() -> None:
@@ -237,22 +230,18 @@ def subscribe(handler: Handler) -> Callable[[], None]:
 
 
 def emit(event: Event) -> None:
-    """Tell the handlers of an event."""
+    """Send an event to the handlers."""
     for handler in tuple(handlers):
         try:
             handler(event)
-        except Exception:  # a handler's mistake is not the caller's
+        except Exception:  # must not fail the caller
             logger.exception("the event handler %r failed", handler)
 
 
 def log(level: int = logging.DEBUG) -> Callable[[], None]:
-    """Have every event logged by the logger ``shardkit``: failures as warnings.
+    """Log every event with the logger ``shardkit``; return a function to stop.
 
-    Args:
-        level: of everything else.
-
-    Returns:
-        What ends it.
+    Failures are warnings; all other events have the given level.
     """
 
     def write(event: Event) -> None:
@@ -264,11 +253,11 @@ def log(level: int = logging.DEBUG) -> Callable[[], None]:
     return subscribe(write)
 
 
-_texts: dict[object, str] = {}  # of shards, as making one costs as much as telling of a batch
+_texts: dict[object, str] = {}  # of shards: making one costs as much as an event
 
 
 class observed:  # noqa: N801 - a context manager
-    """Tell of a call that is made inside; nothing if nobody listens."""
+    """Send the events of a call that is made inside, if there are handlers."""
 
     __slots__ = ("_name", "_started")
 
@@ -286,14 +275,14 @@ class observed:  # noqa: N801 - a context manager
 
 
 def started(name: str) -> CallStarted:
-    """Tell that a call has begun."""
+    """Send the event of a call's start."""
     call = CallStarted(name)
     emit(call)
     return call
 
 
 def finished(call: CallStarted, error: BaseException | None) -> None:
-    """Tell that a call has ended."""
+    """Send the event of a call's end."""
     call.error = error
     emit(CallFinished(call, call.name, time.perf_counter() - call.begun, error))
 
@@ -305,7 +294,7 @@ def sent(
     names_of: Callable[[], Iterable[str]],
     commands_of: Callable[[], Iterable[Sequence[Any]]],
 ) -> CommandsSent:
-    """Tell that commands are sent to a server."""
+    """Send the event of sending commands to a server."""
     text = _texts.get(shard)
     if text is None:
         text = _texts[shard] = str(shard or "")
@@ -315,12 +304,7 @@ def sent(
 
 
 class watched:  # noqa: N801 - a context manager
-    """Tell of what redis-py's own code sends inside; nothing if nobody listens.
-
-    Args:
-        policy: that of the server.
-        commands: the commands.
-    """
+    """Send the events of commands that redis-py's own code sends inside, if there are handlers."""
 
     __slots__ = ("_commands", "_event", "_hidden", "_policy")
 
@@ -348,10 +332,9 @@ class watched:  # noqa: N801 - a context manager
 
 
 class _Hidden:
-    """Hides what redis-py does from other instrumentation, which would tell of it as well.
+    """Hides redis-py's calls from other instrumentation, which would report them a second time.
 
-    Attributes:
-        make: returns the context; `shardkit.integrations.otel` sets it.
+    `shardkit.integrations.otel` sets ``make``, which returns the context.
     """
 
     make: Callable[[], AbstractContextManager[Any]] = staticmethod(nullcontext)
@@ -369,15 +352,15 @@ def settled(
     ended: float = 0.0,
     written: float = 0.0,
 ) -> None:
-    """Tell what became of commands.
+    """Send the event of the commands' replies, or of their failure.
 
     Args:
-        event: what was told when they were sent.
-        error: why they failed, if they did.
-        maybe_executed: whether they may have been executed then.
-        refused: whether an error may be among their replies.
-        ended: when, as `time.perf_counter` tells it; 0 for now.
-        written: when they were written to a connection that tasks share; 0 if they were not.
+        event: the event of sending them.
+        error: the reason for the failure, if any.
+        maybe_executed: whether the server may still have executed them.
+        refused: whether an error may be among the replies.
+        ended: the end, by `time.perf_counter`; 0 for now.
+        written: the time of writing them to a connection that tasks share; 0 if there is none.
     """
     seconds = (ended or time.perf_counter()) - event.begun
     if error is None:

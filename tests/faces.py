@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
 from typing import Any
@@ -70,6 +72,26 @@ def faced(kind: str, shard_map: ShardMap | str, **options: Any) -> Iterator[Face
             yield Face(akit, runner)
         finally:
             runner.run(akit.aclose())
+
+
+class Time:
+    """A clock that a test sets."""
+
+    def __init__(self, at: float) -> None:
+        self.at = at
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def eventually(done: Callable[[], Any], seconds: float = 20) -> bool:
+    """Whether something is true in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if done():
+            return True
+        threading.Event().wait(0.002)
+    return False
 
 
 def clocked(kit: Any, **readings: Any) -> Any:

@@ -43,8 +43,8 @@ IMPERATIVES = """
     acquire add allow ask await begin call change check choose close collect combine compare
     compress connect continue copy correct count create declare delete disconnect drop enable
     encode end export find give grant group guard have import include increment index install
-    join keep leave let limit list look lower make merge move name number open pass pin press
-    print publish pull push put quote r raise read reconnect register remove rename repeat
+    join keep leave let limit list look lower make merge move name number open pass pin pip
+    press print publish pull push put quote r raise read reconnect register remove rename repeat
     replace restart restore retry return reverse rotate run search see send set skip sort
     specify split spread start stop store switch take try turn undo unset upgrade use wait weigh
     write
@@ -65,9 +65,6 @@ KNOWN: dict[str, int] = {
     "admin/persistence.py": 1,
     "admin/retire.py": 7,
     "admin/rotate.py": 29,
-    "ads/ads.py": 1,
-    "ads/records.py": 2,
-    "cli/bench/plots.py": 1,
     "cli/commands/config_push.py": 4,
     "cli/commands/config_show.py": 2,
     "cli/commands/config_validate.py": 2,
@@ -86,11 +83,9 @@ KNOWN: dict[str, int] = {
     "geo/blocks.py": 2,
     "geo/generations.py": 3,
     "geo/ip_to_city.py": 1,
-    "geo/readers.py": 3,
-    "job_search/job_search.py": 1,
-    "job_search/skills.py": 1,
+    "geo/readers.py": 2,
     "kit/kit.py": 2,
-    "local/binary.py": 2,
+    "local/binary.py": 1,
     "local/cluster.py": 1,
     "local/sentinel.py": 1,
     "local/servers.py": 1,
@@ -103,16 +98,7 @@ KNOWN: dict[str, int] = {
     "network/topology/sources.py": 2,
     "queues/task_codec.py": 3,
     "queues/worker_base.py": 1,
-    "search/compiler.py": 1,
-    "search/files/readers.py": 1,
-    "search/model/documents.py": 2,
-    "search/model/schema.py": 1,
-    "search/query/tree.py": 4,
-    "search/request.py": 2,
-    "search/searcher.py": 1,
-    "search/text/stemming.py": 1,
     "social/base/models.py": 1,
-    "social/content/postgresql_store.py": 1,
     "social/content/status_store.py": 1,
     "social/delivery/resumable_jobs.py": 2,
     "social/lists.py": 1,
@@ -133,7 +119,6 @@ KNOWN: dict[str, int] = {
     "structures/unique/precision.py": 2,
     "structures/unique/set_operations.py": 1,
     "structures/unique/visitors.py": 1,
-    "testing/fakes/servers.py": 1,
     "testing/memory.py": 1,
 }
 

@@ -60,18 +60,18 @@ def write(name: str, failure: SimulationFailure) -> None:
 def run(task: tuple[str, int, int]) -> tuple[str, float, bool]:
     """Run some schedules of a protocol; return its name, the seconds, and whether they passed."""
     name, first, count = task
-    begun = time.process_time()
+    started = time.process_time()
     try:
         simulate(PROTOCOLS[name](), count, seed=first)
     except SimulationFailure as failure:
         write(name, failure)
-        return name, time.process_time() - begun, False
-    return name, time.process_time() - begun, True
+        return name, time.process_time() - started, False
+    return name, time.process_time() - started, True
 
 
 def each(count: int) -> bool:
     """Run so many schedules of each protocol on all cores; return whether all passed."""
-    begun = time.perf_counter()
+    started = time.perf_counter()
     tasks = [
         (name, first, min(AT_ONCE, count - first))
         for first in range(0, count, AT_ONCE)
@@ -87,7 +87,7 @@ def each(count: int) -> bool:
         print(f"{seconds / count * 1000:6.1f} ms a schedule  {name}")
     print(
         f"{count:,} schedules of each of {len(PROTOCOLS)} protocols in "
-        f"{time.perf_counter() - begun:.0f} s, {sum(took.values()):.0f} s of processors"
+        f"{time.perf_counter() - started:.0f} s, {sum(took.values()):.0f} s of processors"
     )
     return passed
 

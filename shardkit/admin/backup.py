@@ -1,17 +1,15 @@
-"""Backups: snapshots of all servers at one moment, fetched over the network, and their return.
+"""Backups: snapshots of all servers at one moment, fetched over the network, and their restoration.
 
 ::
 
     all servers      CLIENT PAUSE WRITE ─► SYNC: each forks ─► CLIENT UNPAUSE    one cut over all
-    each server      ◄── its snapshot, as a replica gets it ──► server-0.rdb
+    each server      ◄── its snapshot, as a replica receives it ──► server-0.rdb
     DIR              server-0.rdb, server-1.rdb, …, map.yaml (with passwords), manifest.json,
-                     config.json: what the config server has beside the map
+                     config.json: other keys of the config server
 
-A cluster has a snapshot for each of its primaries.
-
-A snapshot is fetched as a replica fetches it (SYNC), so nobody needs access to a server's files.
-To restore, each snapshot is loaded by an embedded server, and its keys are copied by DUMP and
-RESTORE: into servers of any kind, those with an append-only file included.
+A cluster has a snapshot for each of its primaries. SYNC fetches a snapshot as a replica does, so no
+access to a server's files is needed. To restore, an embedded server loads each snapshot, and its
+keys are copied by DUMP and RESTORE, into servers of any kind.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +42,7 @@ from shardkit.network.server_queries import TIMEOUT, client_of, query_all
 from shardkit.network.survey import CONFIG_KEYS
 
 MANIFEST, MAP, CONFIG = "manifest.json", "map.yaml", "config.json"
-PAUSE = 5.0  # seconds after which servers go on by themselves, whatever becomes of the backup
+PAUSE = 5.0  # seconds after which servers accept writes again by themselves
 _FORMAT = 1
 _FORK_WAIT = 4.0  # seconds; less than the pause
 _READ = 1 << 20
@@ -61,8 +58,8 @@ class ServerBackup:
         server: the server's address.
         size: its size in bytes.
         sha256: its digest.
-        shards: the shards that live there, with the numbers of their databases.
-        keys: by database, how many keys there were at the moment of the cut.
+        shards: the shards on the server, with the numbers of their databases.
+        keys: the number of keys at the moment of the cut, by database.
     """
 
     file: str
@@ -75,11 +72,11 @@ class ServerBackup:
 
 @dataclass(frozen=True)
 class BackupManifest:
-    """What a backup consists of.
+    """The contents of a backup.
 
     Attributes:
         created: when it was taken, in seconds since 1970, by this machine's clock.
-        paused_ms: how long writes were held, in milliseconds; 0 if they were not.
+        paused_ms: how long writes were held, in milliseconds; 0 without a pause.
         servers: the snapshots.
     """
 
@@ -92,7 +89,7 @@ class BackupManifest:
         """Read the manifest of a backup.
 
         Raises:
-            ConfigError: there is none, or it is of a later release.
+            ConfigError: there is none, or a later release wrote it.
         """
         path = Path(directory) / MANIFEST
         try:
@@ -124,19 +121,19 @@ def backup(
     """Take snapshots of all servers of components, all of the same moment.
 
     Writes are held on all servers while each forks for its snapshot: for some ten milliseconds, and
-    never longer than five seconds. Clients wait meanwhile, and get no error.
+    never longer than five seconds. Clients wait, and get no error.
 
     Args:
         components: the components.
         directory: where to write; it must be empty or not exist. Only this user can read it.
-        config: a client of the config server, to have its objects and its history too.
-        pause: whether to hold writes. Without it each server's snapshot is of a moment of its own,
-            so what is spread over servers may not fit together.
+        config: a client of the config server, to include its objects and history.
+        pause: whether to hold writes. Without a pause the snapshots are of different moments, so
+            data that is spread over servers may be inconsistent.
         timeout: seconds for the next bytes of a snapshot.
 
     Returns:
-        The manifest. Tasks that are leased from queues are in the backup as leased: they are handed
-        out again when their leases, by the servers' clocks, are over.
+        The manifest. Tasks that are leased from queues are leased in the backup too: they are
+        handed out again when their leases end, by the servers' clocks.
 
     Raises:
         ConfigError: a server cannot be backed up: it cannot be reached, lacks rights (SYNC, CLIENT
@@ -175,7 +172,7 @@ def backup(
 
 
 def _config_keys(config: redis.Redis) -> dict[str, str | list[str]]:
-    """Return the texts, and the history, that a config server has."""
+    """Return the strings and the history of a config server."""
 
     def text(value: Any) -> str:
         return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
@@ -202,7 +199,7 @@ def _write(path: Path, text: str) -> None:
 
 
 class _Feed:
-    """The snapshot of one server, from the moment that it is asked for."""
+    """The snapshot of one server while it is made and fetched."""
 
     def __init__(
         self, client: Any, server: str, path: Path, shards: dict[str, int], timeout: float
@@ -231,7 +228,7 @@ class _Feed:
         self.client.execute_command("CLIENT", "UNPAUSE")
 
     def begin(self) -> None:
-        """Ask for the snapshot, and return when the server has forked for it."""
+        """Request the snapshot; return when the server has forked for it."""
         self.keys = {
             name[2:]: space["keys"]
             for name, space in self.client.info("keyspace").items()
@@ -252,18 +249,18 @@ class _Feed:
                     return
             if self.client.info("persistence").get("rdb_bgsave_in_progress"):
                 return
-        raise ConfigError(f"{self.server} did not begin its snapshot in time", "look at its log")
+        raise ConfigError(f"{self.server} did not begin its snapshot in time", "check its log")
 
     def fetch(self) -> None:
         """Receive the snapshot into its file."""
         sock = socket_of(self.connection)
         sock.settimeout(self.timeout)
-        while b"\r\n" not in self.received.lstrip(b"\n"):  # newlines say that it is still saving
+        while b"\r\n" not in self.received.lstrip(b"\n"):  # newlines mean that it is still saving
             self.received = (self.received + self._receive(sock)).lstrip(b"\n")
         header, _, rest = self.received.lstrip(b"\n").partition(b"\r\n")
         if not header.startswith(b"$") or not header[1:].isdigit():
             text = header[1:200].decode(errors="replace")
-            raise ConfigError(f"{self.server} gives no snapshot: {text}", "look at its log")
+            raise ConfigError(f"{self.server} gives no snapshot: {text}", "check its log")
         left = int(header[1:])
         with open(os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
             while left:
@@ -281,7 +278,7 @@ class _Feed:
             problem = f"{self.server}: the snapshot broke off: {error}"
             raise ConfigError(problem, "try again") from None
         if not data:
-            raise ConfigError(f"{self.server}: the snapshot broke off", "look at its log")
+            raise ConfigError(f"{self.server}: the snapshot broke off", "check its log")
         return data
 
     def result(self) -> ServerBackup:
@@ -333,7 +330,7 @@ def _opened(
 
 
 def _on_all(feeds: list[_Feed], step: Callable[[_Feed], None], *, suppressed: bool = False) -> None:
-    """Take a step on all servers at the same time; raise the first failure, once all have ended."""
+    """Run a step on all servers in parallel; raise the first failure, once all have ended."""
     failures: list[BaseException] = []
 
     def run(feed: _Feed) -> None:
@@ -353,14 +350,14 @@ def _on_all(feeds: list[_Feed], step: Callable[[_Feed], None], *, suppressed: bo
         raise failures[0]
 
 
-# ---- and back
+# ---- restoration
 
 
 def verify(directory: str | Path) -> BackupManifest:
-    """Check that a backup's files are there and as they were written.
+    """Check that a backup's files exist and are unchanged.
 
     Raises:
-        ConfigError: a file is missing, or its digest is another.
+        ConfigError: a file is missing or has another digest.
     """
     manifest = BackupManifest.load(directory)
     for each in manifest.servers:
@@ -388,18 +385,18 @@ def restore(
 
     Args:
         directory: the backup.
-        shard_map: where to; its components need the same shards and placements.
-        to_origin: whether a server that the backup came from may be written to.
+        shard_map: the target; its components need the same shards and placements.
+        to_origin: whether to allow writing to a server that the backup came from.
         timeout: seconds for one answer of a server.
-        progress: is told how many keys were copied.
-        leased: is told how many tasks of queues were leased at the moment of the cut: they are
-            handed out again when their leases are over.
+        progress: is called with the number of keys copied so far.
+        leased: is called with the number of queue tasks that were leased at the moment of the cut:
+            they are handed out again when their leases end.
 
     Returns:
-        By shard, how many keys it has got; each was counted again afterwards.
+        By shard, how many keys it received, counted afterwards.
 
     Raises:
-        ConfigError: the backup is damaged; the map has not the backup's components with as many
+        ConfigError: the backup is damaged; the map lacks the backup's components with as many
             shards and the same placements; a database is not empty, or came from the backup; or the
             counts differ afterwards.
     """
@@ -415,7 +412,11 @@ def restore(
             databases = 1 + max([*map(int, each.keys), *each.shards.values()], default=0)
             with LocalServer(data_dir=folder, databases=max(16, databases)) as source:
                 for shard, number in each.shards.items():
-                    report = partial(_report, progress, sum(copied.values()))
+                    earlier = sum(copied.values())
+
+                    def report(keys: int, earlier: int = earlier) -> None:
+                        progress(earlier + keys)
+
                     with (
                         source.client(db=number) as origin_client,
                         client_of(targets[shard], timeout) as target,
@@ -428,13 +429,13 @@ def restore(
 
 
 def restore_objects(directory: str | Path, config: redis.Redis) -> int:
-    """Give a config server the objects of a backup (``config:flags:checkout``) that it lacks.
+    """Write the objects of a backup (``config:flags:checkout``) that a config server lacks.
 
     Entries are not among them: push the map of the servers that you restored into. The history of
     pushes stays in the backup, as ``config.json``.
 
     Returns:
-        How many it has got.
+        How many were written.
 
     Raises:
         ConfigError: the backup has none, or the config server cannot be written.
@@ -460,14 +461,10 @@ def restore_objects(directory: str | Path, config: redis.Redis) -> int:
         raise ConfigError(f"the config server cannot be written: {error}", "start it") from None
 
 
-def _report(progress: Callable[[int], object], before: int, copied: int) -> None:
-    progress(before + copied)
-
-
 def _targets(
     origin: ShardMap, wanted: ShardMap, to_origin: bool, timeout: float
 ) -> dict[str, dict[str, Any]]:
-    """Return the fields of each shard's new place."""
+    """Return the fields of each shard's target."""
     found: dict[str, dict[str, Any]] = {}
     entries: list[tuple[str, Entry]] = []
     for name, before in origin.components.items():
@@ -492,7 +489,7 @@ def _targets(
 
 
 def _require_elsewhere(origin: ShardMap, entries: list[tuple[str, Entry]], timeout: float) -> None:
-    """Refuse databases that the backup came from, by whatever name of their servers.
+    """Refuse databases that the backup came from, by any name of their servers.
 
     Servers that do not answer are compared by address.
     """
@@ -564,13 +561,13 @@ def _copy(source: Any, target: Any, progress: Callable[[int], object]) -> int:
 
 
 def _leased(source: Any) -> int:
-    """Return how many tasks of queues are leased."""
+    """Return how many queue tasks are leased."""
     keys = source.scan_iter(match="*:{*}:taken", count=1000, _type="zset")
     return sum(source.zcard(key) for key in keys)
 
 
 def _recount(fields: Mapping[str, Any], copied: int, timeout: float) -> int:
-    """Return how many keys there are now; fewer have expired, more are somebody else's."""
+    """Return how many keys there are now; more than were copied are an error."""
     with client_of(fields, timeout) as target:
         there = sum(not key.startswith(CONFIG_KEYS) for key in target.scan_iter(count=1000))
     if there > copied:

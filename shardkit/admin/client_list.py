@@ -1,4 +1,4 @@
-"""Who is connected: processes, by the names that their connections carry.
+"""Connected processes, by the names of their connections.
 
 ::
 
@@ -37,15 +37,15 @@ class ClientProcess:
     """One process that has connections to servers.
 
     Attributes:
-        host: its host, as it calls itself; the address of one that does not say.
+        host: the host name that it reports; otherwise its address.
         pid: its process id; 0 if unknown.
         library: ``shardkit 0.1.0``, or the name and version of another library.
         users: the users that it is logged in as.
         components: the components whose servers it is connected to, with the seconds since it
             last sent a command there.
         epoch: the `config:epoch` that it uses; None if it has no connection to the config server.
-        entries: the epoch of the entries that its connections to a component were made for; of the
-            oldest of them. Without those whose connections do not say.
+        entries: by component, the epoch of the entries that its oldest connection was made for, if
+            connections report it.
         connections: how many connections it has.
         idle: seconds since any of them sent a command.
         age: seconds since the oldest was made.
@@ -75,11 +75,12 @@ def connected_clients(
         components: the components.
         config_server: the config server, if there is one.
         timeout: seconds for one answer of a server.
-        login: ``username`` and ``password`` in place of the entries', but the config server's.
+        login: ``username`` and ``password`` to use instead of the entries', except for the config
+            server.
 
     Returns:
-        The processes, by host and process id, and the servers that could not be asked. The
-        connections that ask are left out. Cost: one CLIENT LIST for each server.
+        The processes, by host and process id, and the servers that did not answer. This call's own
+        connections are left out. Cost: one CLIENT LIST for each server.
     """
     answers = query_servers(entries_of(components, replicas=True), _listed, timeout, **login)
     answers |= query_servers(entries_of((), config_server), _listed, timeout)

@@ -31,11 +31,11 @@ def execute(
             the database of each shard.
         shard: with ``shard``, only that one.
         timeout: seconds for one answer of a server.
-        login: ``username`` and ``password`` in place of the entries'.
+        login: ``username`` and ``password`` to use instead of the entries'.
 
     Returns:
-        By server or shard, the reply as redis-py returns it, or what was raised. All are asked in
-        parallel, and none waits for another. Nothing is sent twice.
+        By server or shard, the reply as redis-py returns it, or the exception. All servers are
+        queried in parallel. Nothing is sent twice.
     """
 
     def run(client: Any) -> Any:

@@ -27,16 +27,16 @@ _COUNTED_BY = {
 
 @dataclass(frozen=True, order=True)
 class BigKey:
-    """A key and how big it is.
+    """A key and its size.
 
     Attributes:
-        size: what it is ranked by: bytes, or elements.
+        size: the value for the ranking: bytes or elements.
         memory: the bytes that it takes, with everything in it (`MEMORY USAGE`, some elements
             sampled).
         elements: how many elements it has; of a string, its bytes.
         kind: its type: ``hash``.
         key: the key.
-        shard: where it lives.
+        shard: its shard.
     """
 
     size: int
@@ -62,25 +62,24 @@ def biggest_keys(
         components: the components.
         count: how many to return.
         by: rank by ``memory`` or by ``elements``.
-        match: a pattern of keys, as of SCAN.
+        match: a key pattern, as for SCAN.
         timeout: seconds for one answer of a server.
-        progress: is told how many keys were looked at.
+        progress: is called with the number of keys examined so far.
 
     Returns:
         The biggest, in descending order. Databases that several shards or components share are
-        looked at once. Cost: two exchanges for 500 keys, O(keys); each server is asked for short
-        pieces of work only.
+        examined once. Cost: two exchanges for 500 keys, O(keys); no single command takes long.
 
     Raises:
         InvalidArgumentError: count or by cannot be used.
     """
     if type(count) is not int or count < 1:
-        raise InvalidArgumentError(f"count={count!r} is no number of keys", "give 1 or more")
+        raise InvalidArgumentError(f"count={count!r} is not a number of keys", "specify 1 or more")
     if by not in ("memory", "elements"):
-        raise InvalidArgumentError(f"by={by!r} is no way to rank", "say memory or elements")
+        raise InvalidArgumentError(f"by={by!r} is not a way to rank", "specify memory or elements")
     best: list[BigKey] = []
     seen: set[Any] = set()
-    looked_at = 0
+    examined = 0
     for component in components:
         for shard, entry in component.entries():
             if entry in seen:
@@ -88,12 +87,12 @@ def biggest_keys(
             seen.add(entry)
             with client_of(entry.resolved(entry_key(*shard)), timeout) as client:
                 for page in _pages(client, match):
-                    for found in _sizes(*page, shard, by):
-                        heapq.heappush(best, found)
+                    for key in _sizes(*page, shard, by):
+                        heapq.heappush(best, key)
                         if len(best) > count:
                             heapq.heappop(best)
-                    looked_at += len(page[1])
-                    progress(looked_at)
+                    examined += len(page[1])
+                    progress(examined)
     return sorted(best, reverse=True)
 
 
@@ -126,7 +125,7 @@ def _sizes(client: Any, keys: Sequence[bytes], shard: Shard, by: str) -> Iterato
     counts = iter(pipe.execute(raise_on_error=False))
     for key, kind, memory in zip(keys, kinds, replies[1::2], strict=True):
         elements = next(counts) if kind in _COUNTED_BY else 0
-        # Gone since, or of another type by now: then it is 0.
+        # 0 if the key is gone or has another type now.
         memory = memory if isinstance(memory, int) else 0
         elements = elements if isinstance(elements, int) else 0
         size = memory if by == "memory" else elements

@@ -5,13 +5,12 @@
     profile      save                      appendonly   appendfsync
     none         (nothing)                 no
     snapshot     60 1000                   no
-    everysec     (as it was)               yes          everysec    loses a second at most
-    always       (as it was)               yes          always      loses nothing acknowledged
+    everysec     (unchanged)               yes          everysec    loses at most a second
+    always       (unchanged)               yes          always      loses nothing acknowledged
 
-A snapshot that was begun is not one that succeeded: `save_snapshot` waits, and says which.
-
-What a disk has to write, by `estimate_disk_rate`: the AOF as commands come, its rewrites (the whole
-data each time that it has grown by a percentage), and the snapshots (the whole data each).
+`save_snapshot` waits until the snapshot has succeeded or failed. `estimate_disk_rate` adds up what
+a disk has to write: the AOF, its rewrites (all data each time that it has grown by a percentage),
+and snapshots (all data each time).
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ _STEP = 0.05
 
 @dataclass(frozen=True)
 class DiskRate:
-    """What a server writes to its disk, in bytes a second.
+    """The rate at which a server writes to its disk, in bytes a second.
 
     Attributes:
-        commands: how many write commands come in a second.
-        size: of one, in bytes of the AOF.
-        append: for the AOF, as commands come.
+        commands: write commands a second.
+        size: the size of a command in the AOF, in bytes.
+        append: for the AOF.
         rewrite: for its rewrites, on average.
         snapshot: for snapshots, on average.
     """
@@ -61,7 +60,7 @@ class DiskRate:
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """The sum."""
         return self.append + self.rewrite + self.snapshot
 
 
@@ -72,9 +71,10 @@ def estimate_disk_rate(
 
     Args:
         commands: write commands a second.
-        size: of one, in bytes of the AOF: name and arguments, and about five bytes for each.
+        size: the size of a command in the AOF, in bytes: name and arguments, and about five bytes
+            for each.
         settings: as in `PersistenceState.settings`, or of a profile.
-        data: how large a snapshot is, in bytes.
+        data: the size of a snapshot, in bytes.
 
     Example: 100,000 commands a second of 1 KB are 100 MB/s of AOF, and as much again for rewrites.
     """
@@ -104,8 +104,8 @@ def measure_disk_rate(client: Any, seconds: float = 1.0, profile: str | None = N
 
     Args:
         client: a client of the server.
-        seconds: for how long to watch it.
-        profile: as if it had the settings of this profile.
+        seconds: how long to watch the server.
+        profile: estimate for the settings of this profile.
 
     Raises:
         InvalidArgumentError: there is no such profile.
@@ -120,9 +120,7 @@ def measure_disk_rate(client: Any, seconds: float = 1.0, profile: str | None = N
     def grown(name: str) -> int:
         return max(0, int(now.get(name, 0)) - int(before.get(name, 0)))
 
-    changes = grown(
-        "rdb_changes_since_last_save"
-    )  # a snapshot meanwhile begins anew: a rewrite too
+    changes = grown("rdb_changes_since_last_save")  # 0 after a snapshot or rewrite
     size = 0.0
     if changes:
         size = (grown("aof_current_size") or grown("master_repl_offset")) / changes
@@ -140,18 +138,18 @@ def _profile(name: str) -> Mapping[str, str]:
 
 
 class PersistenceError(ShardKitError):
-    """A server could not save its data, or did not in time."""
+    """A server could not save its data, or not in time."""
 
 
 @dataclass(frozen=True)
 class PersistenceState:
-    """How a server keeps its data, and how that went last.
+    """How a server keeps its data, and whether that worked last time.
 
     Attributes:
         save_points: pairs of seconds and changes; any of them starts a snapshot.
         stops_writes: whether writes are refused after a snapshot that failed.
         aof: whether there is an AOF.
-        fsync: how often that is synced: always, everysec or no.
+        fsync: how often the AOF is synced: always, everysec or no.
         settings: all settings, as the server has them.
         last_save: when the last good snapshot was made, in seconds since 1970.
         last_save_ok: whether the last snapshot succeeded.
@@ -173,7 +171,7 @@ class PersistenceState:
 
     @property
     def problems(self) -> list[str]:
-        """What may lose data without a word."""
+        """Settings and failures that may lose data silently."""
         found = []
         if not self.save_points and not self.aof:
             found.append("nothing is kept: a restart loses everything")
@@ -215,11 +213,11 @@ def _text(value: Any) -> str:
 
 
 def apply_profile(client: Any, profile: str) -> dict[str, tuple[str, str]]:
-    """Give a server the settings of a profile, without a restart.
+    """Apply a profile's settings to a server, without a restart.
 
     Returns:
-        What was changed: setting, its value before and now. They last until a restart, unless the
-        server rewrites its file of settings (CONFIG REWRITE), which is done where there is one.
+        The changes: by setting, its value before and now. They are written to the server's
+        configuration file (CONFIG REWRITE) if it has one; otherwise they last until a restart.
 
     Raises:
         InvalidArgumentError: there is no such profile.
@@ -231,13 +229,13 @@ def apply_profile(client: Any, profile: str) -> dict[str, tuple[str, str]]:
         if before.get(name) != value:
             client.config_set(name, value)
             changed[name] = before.get(name, ""), value
-    with suppress(redis.ResponseError):  # it was started without a file
+    with suppress(redis.ResponseError):  # the server has no configuration file
         client.execute_command("CONFIG", "REWRITE")
     return changed
 
 
 def save_snapshot(client: Any, wait: float = WAIT) -> float:
-    """Make a snapshot in the background, and wait for it; never SAVE, which stops all clients.
+    """Make a snapshot in the background, and wait for it. SAVE, which blocks clients, is not used.
 
     Args:
         client: a client of the server.
@@ -247,7 +245,7 @@ def save_snapshot(client: Any, wait: float = WAIT) -> float:
         How long it took, in seconds.
 
     Raises:
-        PersistenceError: it failed, or took longer.
+        PersistenceError: the snapshot failed or took longer.
     """
     return _wait(client, "snapshot", wait, ("BGSAVE", "SCHEDULE"), "rdb", "bgsave")
 
@@ -276,9 +274,9 @@ def _wait(
         if not waiting and (before[running] or forks > started):
             if now[f"{kind}_last_{status}_status"] == "ok":
                 return time.monotonic() - began
-            raise PersistenceError(f"the {what} failed", "look at the server's log and its disk")
+            raise PersistenceError(f"the {what} failed", "check the server's log and its disk")
         if time.monotonic() - began > wait:
             raise PersistenceError(
-                f"the {what} was not done within {wait:g} s", "it goes on: look later"
+                f"the {what} was not done within {wait:g} s", "it continues: check later"
             )
         time.sleep(_STEP)

@@ -1,4 +1,4 @@
-"""The task queues of a component: which there are, and how they are doing.
+"""The task queues of a component and their state.
 
 ::
 
@@ -23,17 +23,17 @@ _PAGE = 1000
 
 @dataclass(frozen=True)
 class QueueStatus:
-    """How a queue is doing.
+    """The state of a queue.
 
     Attributes:
         queue: its name.
         counts: its tasks: waiting, delayed, taken and dead.
-        oldest: for how many seconds the first waiting task has been queued; None if none waits, or
-            if it is not known.
-        overdue: by how many seconds the delayed task that is due first is overdue, if it is: no
-            worker takes tasks from the queue.
-        rates: what became of its tasks in the last five minutes, a second.
-        growth: by how many tasks a second the queue grew while it was watched, dead ones left out;
+        oldest: the seconds since the first waiting task was queued; None if no task waits, or if
+            that is unknown.
+        overdue: the seconds by which the first delayed task is overdue, if it is: no worker takes
+            tasks from the queue.
+        rates: outcomes of its tasks in the last five minutes, a second.
+        growth: tasks a second by which the queue grew while it was watched, without dead ones;
             negative if it shrank, None if it was not watched.
     """
 
@@ -50,7 +50,7 @@ def queue_names(kit: ShardKit, component: str, name: str = "queues") -> list[str
 
     Args:
         kit: a kit.
-        component: where they live.
+        component: the component of the queues.
         name: the prefix of their keys.
 
     Cost: a SCAN of the component's databases, 1,000 keys at a time.
@@ -72,12 +72,12 @@ def queue_names(kit: ShardKit, component: str, name: str = "queues") -> list[str
 def queue_status(
     queues: TaskQueues[Any], names: Iterable[str], *, watch: float = 0
 ) -> list[QueueStatus]:
-    """Return how queues are doing.
+    """Return the state of queues.
 
     Args:
         queues: the component's queues.
-        names: the names of those to look at.
-        watch: for how many seconds to see whether they grow; 0 for not at all.
+        names: the queues' names.
+        watch: for how many seconds to watch their growth; 0 for not at all.
 
     Cost: six exchanges for each queue, one more if they are watched.
     """

@@ -1,13 +1,13 @@
-"""Retiring a component in two steps: a push removes it; its data is deleted after a quiet time.
+"""Retires a component in two steps: a push removes it; its data is deleted after a quiet time.
 
 ::
 
     remove        a push without the component; running clients stop using it within a second
-    still_used    by the names of connections: who used it last, and when
+    still_used    by the names of connections: which process used it last, and when
     delete_data   refused until all of these are true, then SCAN and UNLINK, 500 keys at a time:
                   the push is as old as the quiet time, by the config server's clock
-                  no component that stays has one of the databases, by any name of the server
-                  no connection of the component's was used within the quiet time
+                  no remaining component has one of the databases, by any name of the server
+                  no connection of the component was used within the quiet time
                   no key was used within it, by OBJECT IDLETIME of every key, on replicas too
 """
 
@@ -33,18 +33,18 @@ from shardkit.errors import ConfigError, MissingEntryError
 from shardkit.network.server_queries import TIMEOUT, client_of
 from shardkit.network.survey import CONFIG_KEYS
 
-QUIET = 60  # seconds that nobody may have used a component before its data is deleted
+QUIET = 60  # seconds without use before a component's data is deleted
 _PAGE = 500
 
 
 @dataclass(frozen=True)
 class Retirement:
-    """A component that is, or is to be, retired.
+    """A component that is retired, or will be.
 
     Attributes:
-        component: as it was last.
+        component: its last known state.
         removed: whether a push has removed it.
-        others: the components that stay.
+        others: the remaining components.
         epoch: `config:epoch` when this was read.
         removed_for: seconds since the push that removed it, by the config server's clock.
     """
@@ -60,7 +60,7 @@ def last_known(config: redis.Redis, name: str) -> Retirement:
     """Return a component as it is, or was before a push removed it.
 
     Raises:
-        MissingEntryError: it is not there, and the history has no push that removed it.
+        MissingEntryError: it does not exist, and the history has no push that removed it.
         ConfigServerError: the config server cannot be read.
     """
     epoch = read_epoch(config)
@@ -102,7 +102,7 @@ def remove(config: redis.Redis, retirement: Retirement, message: str = "") -> No
 def still_used(
     component: Component, quiet: float = QUIET, timeout: float = TIMEOUT
 ) -> tuple[dict[str, int], dict[str, Exception]]:
-    """Return who has used a component lately.
+    """Return the processes that have used a component lately.
 
     Returns:
         By process, ``web1/4711``, seconds since it last sent a command; and the servers that could
@@ -128,7 +128,7 @@ def delete_data(
 
     Args:
         retirement: the component, removed.
-        quiet: the seconds since its removal, during which nobody may have used it.
+        quiet: the seconds since its removal without any use.
         timeout: seconds for one answer of a server.
         progress: is called with the number of keys deleted so far.
 
@@ -157,7 +157,8 @@ def delete_data(
     if failed:
         server, error = next(iter(failed.items()))
         raise ConfigError(
-            f"nobody knows who uses component {name!r}: {server} cannot be asked: {error}",
+            f"it is unknown which processes use component {name!r}: "
+            f"{server} cannot be asked: {error}",
             "start the server, or grant CLIENT LIST",
         )
     if users:
@@ -174,13 +175,16 @@ def delete_data(
     for entry in dict.fromkeys(entry for _, entry in component.entries()):
         with client_of(entry.resolved(entry_key(name)), timeout) as client:
             for page in _pages(client):
-                deleted += _unlink(client, page)
+                pipe = client.pipeline(transaction=False)
+                for key in page:  # one by one, as a cluster's keys are on different nodes
+                    pipe.unlink(key)
+                deleted += sum(pipe.execute())
                 progress(deleted)
     return deleted
 
 
 def _require_own_databases(retirement: Retirement, timeout: float) -> None:
-    """Refuse to delete from a database that a component that stays has too.
+    """Refuse to delete from a database that a remaining component also has.
 
     Raises:
         ConfigError: there is such a component, or a server cannot be asked which one it is.
@@ -211,7 +215,7 @@ def _require_idle(client: Any, where: str, quiet: float) -> None:
     """Refuse if a key of a database was used within the quiet time.
 
     Raises:
-        ConfigError: one was, or the server does not record when.
+        ConfigError: a key was used, or the server does not record idle times.
     """
     if isinstance(client, redis.RedisCluster):
         for node in client.get_primaries():  # type: ignore[no-untyped-call]
@@ -245,10 +249,3 @@ def _pages(client: Any) -> Iterator[list[bytes]]:
             yield page
             page = []
     yield page
-
-
-def _unlink(client: Any, keys: list[bytes]) -> int:
-    pipe = client.pipeline(transaction=False)
-    for key in keys:  # one by one, as a cluster's are on different nodes
-        pipe.unlink(key)
-    return sum(pipe.execute())

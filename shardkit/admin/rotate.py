@@ -1,16 +1,16 @@
-"""Rotating a password: every server takes both, clients change over, the old one goes.
+"""Rotates a password: servers accept both, clients change over, the old one is removed.
 
 ::
 
-    add       ACL SETUSER app >new on every server       both passwords are taken from now on
+    add       ACL SETUSER app >new on every server       both passwords are accepted from now on
     publish   a push of the entries that have it inline, or the password_file
-    wait      until no process is left that may still log in with the old one
+    wait      until no process is left that may still log in with the old password
     tell      SENTINEL SET … auth-pass, on all Sentinels that log in to servers as this user
-    remove    ACL SETUSER app !<hash of the old>         taken back if anybody is refused
+    remove    ACL SETUSER app !<hash of the old>         undone if a client is refused
 
-No step is refused by a client: connections that are open stay logged in, and new ones have a
-password that is taken. Whatever cannot be known from here (another host's file, a process that does
-not say which push it uses) stops the rotation, which is continued once somebody has looked::
+No client is refused at any step: open connections stay logged in, and new ones have a valid
+password. If something cannot be known from here (a file on another host, a process that does not
+report its push), the rotation stops, and continues once an operator has checked that::
 
     config:rotation:app    {"format": 1, "user": "app", "hash": "9f86d0…", "epoch": 18,
                             "published": 1767312000.5, "processes": [["web1", 4711]]}
@@ -48,7 +48,7 @@ from shardkit.network.connections.greeting import connection_name
 from shardkit.network.server_queries import TIMEOUT
 
 WAIT = 60.0  # seconds for processes to change over
-SETTLED = 3.0  # seconds that nobody may be left: entries are read about once a second
+SETTLED = 3.0  # seconds without a pending process: entries are read about once a second
 _FORMAT = 1
 _INTERVAL = 0.5
 _UNCHANGED = "nothing was changed"
@@ -61,8 +61,8 @@ class PendingProcess:
     """A process that may still log in with the old password.
 
     Attributes:
-        who: ``web1/4711``, or the address of one that does not say.
-        why: what speaks for it, and what to do.
+        who: ``web1/4711``, or the address of an unnamed connection.
+        why: the reason, and what to do.
     """
 
     who: str
@@ -71,17 +71,17 @@ class PendingProcess:
 
 @dataclass
 class PasswordRotation:
-    """A rotation, and how far it got.
+    """A rotation and its progress.
 
     Attributes:
-        user: whose password it is.
+        user: the user of the password.
         servers: the servers that have the user.
         entries: the entries that log in as the user, by where the password comes from: ``entry``
             (inline), ``file`` (``password_file``) or ``environment`` (a ``${NAME}``).
-        step: what was done last: ``planned``, ``added``, ``published`` or ``removed``.
+        step: the last step: ``planned``, ``added``, ``published`` or ``removed``.
         epoch: the push that published it; 0 if no entry has it inline.
-        pending: who may still use the old one.
-        warnings: what else was noticed.
+        pending: the processes that may still use the old password.
+        warnings: other remarks.
     """
 
     user: str
@@ -119,31 +119,31 @@ def rotate(
 
     Args:
         config: a client of the config server.
-        config_server: its entry. If it is the user's too, its password is rotated as well.
-        user: the user, ``default`` for entries that name none.
+        config_server: its entry. If it logs in as the user, its password is rotated as well.
+        user: the user, ``default`` for entries without one.
         password: the new password. Not needed to continue once it was published.
         resume: continue a rotation that stopped.
-        dry_run: change nothing; say what would be done, and who is connected.
+        dry_run: change nothing; return the plan and the connected processes.
         distributed: every host has the new password in its ``password_file``.
-        ignore_others: do not wait for programs that do not say who they are.
+        ignore_others: do not wait for programs that do not name their connections.
         wait: seconds for processes to change over.
-        settled: seconds that nobody may be left before the old password is removed, and that
-            nobody may be refused afterwards.
-        message: why, for the history of pushes.
+        settled: seconds without a pending process before the old password is removed, and without
+            a refused one afterwards.
+        message: the reason, for the history of pushes.
         timeout: seconds for one answer of a server.
-        login: ``username`` and ``password`` of an administrator; by default servers are logged in
-            to as their entries say, who then needs the right to change users.
-        progress: is told of every step, and while waiting.
+        login: ``username`` and ``password`` of an administrator; by default those of the entries,
+            whose user then needs the right to change users.
+        progress: is called at every step, and while waiting.
 
     Returns:
-        The rotation. Unless it is `done`, it stopped while waiting: both passwords are taken, and
-        it is continued by ``resume=True``. Cost: a few exchanges with each server for each step,
+        The rotation. Unless it is `done`, it stopped while waiting: both passwords are accepted,
+        and ``resume=True`` continues it. Cost: a few exchanges with each server for each step,
         and one CLIENT LIST each for every half second of waiting.
 
     Raises:
-        ConfigError: a server cannot be reached, refuses, or takes other passwords than one; an
-            entry or file is not as it should be; or another rotation of the user has begun. Says
-            what was not done: what a message says was not done can be done again.
+        ConfigError: a server cannot be reached, refuses, or accepts several passwords; an entry or
+            file is wrong; or another rotation of the user has started. The error says what was
+            not done, and can be done again.
         ConfigServerError: the config server cannot be read or written.
     """
     run = _OngoingRotation(
@@ -151,10 +151,10 @@ def rotate(
     )
     state = run.read_state()
     if resume and state is None:
-        raise ConfigError(f"no rotation of {user!r} has begun", "leave out --resume")
+        raise ConfigError(f"no rotation of {user!r} has started", "leave out --resume")
     if state is not None and not resume and not dry_run:
         raise ConfigError(
-            f"a rotation of {user!r} has begun and was not finished",
+            f"a rotation of {user!r} has started and was not finished",
             "continue it: --resume, or take it back: --abort",
         )
     if dry_run:
@@ -180,10 +180,10 @@ def abort_rotation(
     timeout: float = TIMEOUT,
     login: Mapping[str, str] | None = None,
 ) -> PasswordRotation:
-    """Take back a rotation whose new password was not published yet.
+    """Undo a rotation whose new password was not published yet.
 
     Raises:
-        ConfigError: none has begun, it was published already, or a server cannot be reached.
+        ConfigError: none has started, it was published, or a server cannot be reached.
         ConfigServerError: the config server cannot be read or written.
     """
     run = _OngoingRotation(
@@ -191,12 +191,14 @@ def abort_rotation(
     )
     state = run.read_state()
     if state is None:
-        raise ConfigError(f"no rotation of {user!r} has begun", "there is nothing to take back")
+        raise ConfigError(f"no rotation of {user!r} has started", "there is nothing to take back")
     if "published" in state:
         raise ConfigError(
-            "the new password was published: clients log in with it", "go on: --resume"
+            "the new password was published: clients log in with it", "continue: --resume"
         )
-    run.on_servers(lambda client: _drop(client, user, [state["hash"]]), "the rotation stays begun")
+    run.on_servers(
+        lambda client: _drop(client, user, [state["hash"]]), "the rotation stays started"
+    )
     run.forget()
     return run.rotation
 
@@ -214,7 +216,7 @@ class _OngoingRotation:
         login: Mapping[str, str] | None,
         progress: Callable[[PasswordRotation], object] = lambda rotation: None,
     ) -> None:
-        with suppress(ResponseError):  # CLIENT SETNAME is not everybody's right
+        with suppress(ResponseError):  # the user may not call CLIENT SETNAME
             config.client_setname(connection_name("config-server/0"))
         self.config = config
         self.config_server = config_server
@@ -238,7 +240,7 @@ class _OngoingRotation:
         self.components = read_components(self.config)
         everywhere = entries_of(self.components.values(), self.config_server, replicas=True)
         self.places = [place for place in everywhere if self._is_users(*place)]
-        # The servers, to which an entry of Sentinels is no address: they name master and replicas.
+        # An entry of Sentinels has no server's address: ask them for master and replicas.
         self.servers = [
             server
             for where, entry in self.places
@@ -310,7 +312,7 @@ class _OngoingRotation:
     # ---- the steps
 
     def add(self, state: Mapping[str, Any]) -> None:
-        """Have every server take both passwords; log in with the new one everywhere."""
+        """Add the new password on every server, and log in with it everywhere."""
         self._hash_of_new(state["hash"])
         password = str(self.password)
         unsaved = self.on_servers(
@@ -322,17 +324,13 @@ class _OngoingRotation:
                 f"{few(lost, ', ')} cannot save the change: once restarted, only what its "
                 "configuration says is taken"
             )
-        self._verify("nothing was published")
+        own = {"username": self.user, "password": password}
+        answers = query_servers(self.servers, lambda client: client.ping(), self.timeout, **own)
+        _raise_first(answers, "does not take the new password, and nothing was published")
         self._reached("added")
 
-    def _verify(self, consequence: str) -> None:
-        """Log in with the new password everywhere."""
-        own = {"username": self.user, "password": str(self.password)}
-        answers = query_servers(self.servers, lambda client: client.ping(), self.timeout, **own)
-        _raise_first(answers, f"does not take the new password, and {consequence}")
-
     def publish(self, state: dict[str, Any], message: str) -> dict[str, Any]:
-        """Push the entries that have the password inline; write the file of those that name one."""
+        """Push the entries that have the password inline, and write password files."""
         now = self._processes()
         for path in sorted(_files(self.places)):
             _write_file(path, str(self.password))
@@ -342,7 +340,7 @@ class _OngoingRotation:
                 raise ConfigError(
                     f"{where} gives the old password here: its environment variable or URL is not "
                     "changed yet; nothing was published",
-                    "change it, and go on: --resume",
+                    "change it, and continue: --resume",
                 )
         before = read_epoch(self.config)
         if changed := self._with_new_password():
@@ -384,7 +382,7 @@ class _OngoingRotation:
         return entry if fields == entry.fields else Entry(fields, where)
 
     def adopt(self, state: Mapping[str, Any]) -> None:
-        """Take over what an earlier call, or this one, has published."""
+        """Continue from what this or an earlier call has published."""
         self.rotation.epoch = int(state.get("epoch") or 0)
         self._reached("published")
 
@@ -396,7 +394,7 @@ class _OngoingRotation:
         wait: float,
         settled: float,
     ) -> bool:
-        """Wait until nobody is left who may use the old password; return whether that is so."""
+        """Wait until no process may use the old password; return False if that took too long."""
         deadline = time.monotonic() + wait
         clear_since: float | None = None
         while True:
@@ -447,7 +445,7 @@ class _OngoingRotation:
     ) -> Iterator[str]:
         if not process.pid:
             if not ignore_others:
-                yield f"{process.library or 'a program'} does not say what it uses: look at it"
+                yield f"{process.library or 'a program'} does not report what it uses: check it"
             return
         sources = self.rotation.entries
         epoch = int(state.get("epoch") or 0)
@@ -466,15 +464,16 @@ class _OngoingRotation:
         )
         for server, error in failed.items():
             raise ConfigError(
-                f"nobody knows who uses the old password: {server} cannot be asked: {error}",
-                "start the server, or grant CLIENT LIST; then go on: --resume",
+                f"it is unknown which processes use the old password: "
+                f"{server} cannot be asked: {error}",
+                "start the server, or grant CLIENT LIST; then continue: --resume",
             )
         return processes
 
     def tell_sentinels(self, state: Mapping[str, Any]) -> None:
-        """Give Sentinels that log in to servers as the user the new password, and see them do so.
+        """Set the new password on Sentinels that log in as the user; wait for their login.
 
-        Which user they log in as, they do not say; but servers show it of their connections.
+        Sentinels do not report their user, but servers show it for their connections.
         """
         services = {
             json.dumps(entry.fields["sentinel"], sort_keys=True): (where, entry)
@@ -493,7 +492,7 @@ class _OngoingRotation:
             if hashlib.sha256(password.encode()).hexdigest() != state["hash"]:
                 raise ConfigError(
                     f"{where} does not give the new password here; both passwords are taken",
-                    "set it in this environment, and go on: --resume",
+                    "set it in this environment, and continue: --resume",
                 )
             service = entry.fields["sentinel"]["service"]
             with sentinels_of(entry, where, self.timeout) as sentinels:
@@ -501,7 +500,7 @@ class _OngoingRotation:
                     _tell_sentinel(each, service, password, where)
 
     def remove(self, state: Mapping[str, Any], settled: float) -> None:
-        """Remove the old passwords; take that back if anybody is refused."""
+        """Remove the old passwords; restore them if a client is refused."""
         new = state["hash"]
         began = time.monotonic()
         removed = self.on_servers(
@@ -515,7 +514,11 @@ class _OngoingRotation:
             )
             names = sorted({name for each in refused.values() for name in each})
             if names:
-                self._give_back(removed)
+                hashes = sorted({each for others in removed.values() for each in others})
+                self.on_servers(
+                    lambda client, old=hashes: _restore(client, self.user, old),  # type: ignore[misc]
+                    "it is not taken there",
+                )
                 self.rotation.pending = [
                     PendingProcess(name, "was refused with the old password, which is taken again")
                     for name in names
@@ -527,10 +530,6 @@ class _OngoingRotation:
         self.forget()
         self._reached("removed")
 
-    def _give_back(self, removed: Mapping[str, list[str]]) -> None:
-        hashes = sorted({each for found in removed.values() for each in found})
-        self.on_servers(lambda client: _take(client, self.user, hashes), "it is not taken there")
-
     def _reached(self, step: str) -> None:
         self.rotation.step = step
         self.progress(self.rotation)
@@ -538,7 +537,7 @@ class _OngoingRotation:
     # ---- the servers
 
     def on_servers(self, query: Callable[[Any], Any], consequence: str) -> dict[str, Any]:
-        """Ask every server that has the user; raise the first failure."""
+        """Query every server that has the user; raise the first failure."""
         answers = query_servers(self.servers, query, self.timeout, **self.login)
         _raise_first(answers, f"cannot be changed, and {consequence}")
         return answers
@@ -550,7 +549,7 @@ def _raise_first(answers: Mapping[str, Any], what: str) -> None:
             raise answer
         if isinstance(answer, Exception):
             remedy = answer.remedy if isinstance(answer, ConfigError) else "start it, or grant it"
-            then = "try again" if what.endswith(_UNCHANGED) else "go on: --resume"
+            then = "try again" if what.endswith(_UNCHANGED) else "continue: --resume"
             said = answer.message if isinstance(answer, ConfigError) else answer
             raise ConfigError(f"{server} {what}: {said}", f"{remedy}; then {then}")
 
@@ -578,7 +577,7 @@ def _files(places: Iterable[tuple[str, Entry]]) -> set[str]:
 
 
 def _write_file(path: str, password: str) -> None:
-    """Replace a password file at once, so that no reader finds half of it."""
+    """Replace a password file atomically."""
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
@@ -593,7 +592,7 @@ def _write_file(path: str, password: str) -> None:
             temporary.unlink()
         raise ConfigError(
             f"password_file {path} cannot be written: {error.strerror}; nothing was published",
-            "write it where you may, and go on: --resume",
+            "write it yourself, and continue: --resume",
         ) from None
 
 
@@ -612,7 +611,7 @@ def _hashes(client: Any, user: str) -> list[str]:
 
 
 def _add(client: Any, user: str, password: str) -> bool:
-    """Take a further password, also for following a master; return whether it is saved."""
+    """Add a password, also for following a master; return whether it is saved."""
     old = _hashes(client, user)
     client.execute_command("ACL", "SETUSER", user, f">{password}")
     shown = _config(client, "masterauth")
@@ -622,7 +621,7 @@ def _add(client: Any, user: str, password: str) -> bool:
     return _save(client)
 
 
-def _take(client: Any, user: str, hashes: Iterable[str]) -> None:
+def _restore(client: Any, user: str, hashes: Iterable[str]) -> None:
     client.execute_command("ACL", "SETUSER", user, *(f"#{each}" for each in hashes))
     _save(client)
 
@@ -654,10 +653,10 @@ def _of_sentinels(client: Any) -> set[str]:
 
 
 def _tell_sentinel(sentinel: Any, service: str, password: str, where: str) -> None:
-    """Give a Sentinel a service's new password; wait until it has logged in with it.
+    """Set a service's new password on a Sentinel; wait until it has logged in with it.
 
     Raises:
-        ConfigError: it cannot be asked, or sees the master no more.
+        ConfigError: it does not answer, or no longer reaches the master.
     """
     at = sentinel.connection_pool.connection_kwargs
     name = f"the Sentinel {at['host']}:{at['port']} of {where}"
@@ -672,18 +671,18 @@ def _tell_sentinel(sentinel: Any, service: str, password: str, where: str) -> No
                 raise ConfigError(
                     f"{name} does not see the master with the new password ({flags}); both "
                     "passwords are taken",
-                    "look at its log; then go on: --resume",
+                    "check its log; then continue: --resume",
                 )
             time.sleep(0.05)
     except RedisError as error:
         raise ConfigError(
             f"{name} cannot be told the new password: {error}; both passwords are taken",
-            "start it, or take it out of the entry; then go on: --resume",
+            "start it, or take it out of the entry; then continue: --resume",
         ) from None
 
 
 def _refused(client: Any, user: str, seconds: float) -> list[str]:
-    """Return who was refused as a user within some seconds."""
+    """Return the clients that were refused as a user in the last seconds."""
     names = []
     for each in client.execute_command("ACL", "LOG", 100):
         entry = dict(zip(each[::2], each[1::2], strict=False))
@@ -692,12 +691,12 @@ def _refused(client: Any, user: str, seconds: float) -> list[str]:
             info = dict(
                 pair.split("=", 1) for pair in entry[b"client-info"].decode().split() if "=" in pair
             )
-            names.append(info.get("name") or info.get("addr") or "somebody")
+            names.append(info.get("name") or info.get("addr") or "a client")
     return names
 
 
 def _config(client: Any, name: str) -> str:
-    """Return a setting; nothing if the user may not read it."""
+    """Return a setting; empty if the user may not read it."""
     try:
         reply = client.execute_command("CONFIG", "GET", name)
     except ResponseError:
@@ -708,7 +707,7 @@ def _config(client: Any, name: str) -> str:
 
 
 def _save(client: Any) -> bool:
-    """Have the server keep its users over a restart; return whether it does."""
+    """Save a server's users over a restart; return whether that worked."""
     for words in (("ACL", "SAVE"), ("CONFIG", "REWRITE")):
         with suppress(ResponseError):
             client.execute_command(*words)

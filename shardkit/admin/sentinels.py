@@ -1,4 +1,4 @@
-"""What is asked of Sentinels directly, beyond the address of a master, which clients ask for."""
+"""Queries of Sentinels beyond the address of a master, which clients query."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from shardkit.config.entry import Entry
 from shardkit.errors import ConfigServerError
 from shardkit.network.server_queries import TIMEOUT, client_of
 
-# Fields of an entry that do not hold for the servers that Sentinels name.
+# Fields of an entry that do not apply to the servers that Sentinels name.
 _OF_SERVICES = ("sentinel", "read_from", "max_lag", "zone")
 
 
 @contextmanager
 def sentinels_of(entry: Entry, where: str, timeout: float = TIMEOUT) -> Iterator[list[Any]]:
-    """Give clients of all Sentinels that an entry names, whether they answer or not."""
+    """Yield clients of all Sentinels that an entry names, even if they do not answer."""
     with client_of(entry.resolved(where), timeout) as client:
         sentinels = list(client.connection_pool.sentinel_manager.sentinels)
         try:

@@ -97,22 +97,22 @@ class MultiLock(Structure[Face]):
         """
         limit = self._wait if wait is UNSET else wait
         until = self._monotonic() + waiting_time(self.name, "wait", limit)
-        found: list[Hold[Any]] = []
+        holds: list[Hold[Any]] = []
         try:
             for lock in self._locks:
                 left = max(0.0, until - self._monotonic())
                 hold = yield from Lock.acquire.steps(lock, wait=left)
                 if hold is None:
                     break
-                found.append(hold)
+                holds.append(hold)
         except ShardKitError:
-            yield from self._release(found)
+            yield from self._release(holds)
             raise
-        if len(found) < len(self._locks):
-            yield from self._release(found)
+        if len(holds) < len(self._locks):
+            yield from self._release(holds)
             return None
-        self._held.append(found)
-        return found
+        self._held.append(holds)
+        return holds
 
     @operation
     def release(self, holds: Sequence[Hold[Any]] | None = None) -> Operation[bool]:

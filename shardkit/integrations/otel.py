@@ -52,10 +52,10 @@ def instrument(
         tracer_provider: where spans go; the global one by default.
         meter_provider: where metrics go; the global one by default.
         keys: how many of the keys of its commands a server's span has at most, as
-            ``shardkit.keys``; none by default, as keys may say what nobody else should know.
+            ``shardkit.keys``; none by default, because keys may contain secrets.
 
     Returns:
-        What ends it.
+        A function that ends it.
     """
     telemetry = _Telemetry(
         trace.get_tracer("shardkit", tracer_provider=tracer_provider),

@@ -33,11 +33,11 @@ def instrument(
 
     Args:
         registry: where the metrics are registered.
-        max_shards: of so many shards each has its own label; all further ones are ``other``.
+        max_shards: the first ``max_shards`` shards have labels; all further ones are ``other``.
         max_names: the same of commands, calls, errors and servers.
 
     Returns:
-        What ends it, and unregisters the metrics.
+        A function that unregisters the metrics.
     """
     metrics = _Metrics(registry, max_shards, max_names)
     unsubscribe = events.subscribe(metrics)

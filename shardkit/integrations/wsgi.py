@@ -7,7 +7,7 @@
     app.wsgi_app = MaintenanceWSGI(app.wsgi_app, kit, component="metrics", part="shop")
     app.wsgi_app = TimingWSGI(app.wsgi_app, kit, component="metrics")
 
-A kit that was opened before a server forks its workers goes on working in each of them.
+A kit that is opened before a server forks its workers works in each of them.
 """
 
 from __future__ import annotations

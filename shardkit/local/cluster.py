@@ -191,7 +191,7 @@ class LocalCluster(StartStopContext):
                     client.execute_command("CLUSTER MEET", HOST, other.port, other.bus_port)
             ids = [client.execute_command("CLUSTER MYID") for client in clients]
             for n, client in enumerate(clients[self._masters :] if fresh else []):
-                master = _text(ids[n % self._masters])
+                master = ids[n % self._masters]
                 wait_until(
                     lambda client=client, master=master: bool(  # type: ignore[misc]
                         client.execute_command("CLUSTER REPLICATE", master)
@@ -222,7 +222,8 @@ class LocalCluster(StartStopContext):
                 return False
             if view != views[0] or {port for port, _ in view.values()} != ports:
                 return False
-        return all(_copied(client) for client in clients)
+        replications: list[Any] = [client.info("replication") for client in clients]
+        return all(each.get("master_link_status", "up") == "up" for each in replications)
 
     def _late(self) -> LocalServerError:
         logs = "\n".join(node.log(3) for node in self.nodes)
@@ -241,12 +242,3 @@ def _view(client: redis.Redis) -> dict[str, tuple[int, Any]]:
         port = int(address.rpartition(":")[2])
         view[node["node_id"]] = (port, node["slots"] or node["master_id"])
     return view
-
-
-def _copied(client: redis.Redis) -> bool:
-    found: Any = client.info("replication")
-    return bool(found.get("master_link_status", "up") == "up")
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -36,8 +36,8 @@ def user_settings(users: Mapping[str, str]) -> Iterator[tuple[str, Setting]]:
         users: names and passwords, "" for none. Unless it is among them, the default user is off.
     """
     if users and "default" not in users:
-        # Nobody can log in as it, but Redis 7.0 runs what its append-only file holds in MULTI and
-        # scripts as this user when it starts: without rights, all of that would be lost.
+        # No client can log in as it, but when Redis 7.0 starts, it runs transactions and scripts
+        # of its append-only file as this user. Without rights they would be lost.
         yield "user", ("default", "off", "~*", "&*", "+@all")
     for name, password in users.items():
         secret = f"#{hashlib.sha256(password.encode()).hexdigest()}" if password else "nopass"

@@ -143,7 +143,7 @@ class LocalServer(StartStopContext):
 
     @property
     def running(self) -> bool:
-        """Whether its process runs; also if it is paused."""
+        """Whether its process runs, even if it is paused."""
         return self._process is not None and self._process.running()
 
     @property

@@ -345,13 +345,13 @@ class MeasuredValues(RecordingStructure[Face]):
         key = f"{home}:{hour}"
         read = ("ZREVRANGE", key, 0, limit - 1, "WITHSCORES")
         [rows] = yield [self._at(key, *read)]
-        found = [
+        ranked = [
             (member.decode(errors="replace"), float(score))
             for member, score in zip(rows[::2], rows[1::2], strict=True)
         ]
-        if found and not math.isfinite(found[0][1] - found[-1][1]):
-            raise damage(self.component, key, f"{found[0]} … {found[-1]}", "averages")
-        return found
+        if ranked and not math.isfinite(ranked[0][1] - ranked[-1][1]):
+            raise damage(self.component, key, f"{ranked[0]} … {ranked[-1]}", "averages")
+        return ranked
 
     # ---- what several operations share
 
@@ -366,16 +366,16 @@ class MeasuredValues(RecordingStructure[Face]):
             batch.append(self._at(key, "HGETALL", key))
         replies = (yield batch) if batch else []
         return [
-            self._statistics(str(command.key), found)
-            for command, found in zip(batch, replies, strict=True)
+            self._statistics(str(command.key), flat)
+            for command, flat in zip(batch, replies, strict=True)
         ]
 
-    def _statistics(self, key: str, found: Sequence[bytes]) -> Statistics | None:
-        if not found:
+    def _statistics(self, key: str, flat: Sequence[bytes]) -> Statistics | None:
+        if not flat:
             return None
         try:
             known = {
-                name.decode(): value for name, value in zip(found[::2], found[1::2], strict=True)
+                name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)
             }
             if int(known["format"]) > FORMAT:
                 raise NewerFormatError(
@@ -430,15 +430,15 @@ class MeasuredValues(RecordingStructure[Face]):
                 key = f"{self.name}:slowest:{{{kind}}}:{int(row[0])}"
                 average = float(row[2]) / float(row[1])
                 ranked.setdefault(key, []).extend((f"{average:.17g}", context))
-        found = []
+        transactions = []
         for key, pairs in ranked.items():
             commands = (
                 self._at(key, "ZADD", key, *pairs),
                 self._at(key, "ZREMRANGEBYRANK", key, 0, -MOST_SLOWEST - 1),
                 self._at(key, "EXPIRE", key, SLOWEST_KEPT),
             )
-            found.append(Transaction(self.component, key, commands))
-        return found
+            transactions.append(Transaction(self.component, key, commands))
+        return transactions
 
     def _key(self, context: str, kind: str, period: str) -> str:
         group = group_of(f"{context}/{kind}")

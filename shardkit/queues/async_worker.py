@@ -152,7 +152,8 @@ class AsyncWorker(BaseWorker[Awaiting]):
                     if inspect.isawaitable(result):
                         await result
             except asyncio.CancelledError:
-                if not _is_cancelled():  # the function cancelled itself
+                this = asyncio.current_task()
+                if this is None or not this.cancelling():  # the function cancelled itself
                     await self._fail(task, asyncio.CancelledError("it cancelled itself"))
                     return
                 await asyncio.shield(asyncio.ensure_future(self._requeue(task)))
@@ -249,9 +250,3 @@ class AsyncWorker(BaseWorker[Awaiting]):
         finally:
             for each in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(each)
-
-
-def _is_cancelled() -> bool:
-    """Return whether the current asyncio task itself was cancelled."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -402,7 +402,7 @@ class TaskQueues(Structure[Face]):
             self._at(keys.taken, "ZRANGE", keys.taken, 0, 0, "WITHSCORES"),
             self._at(keys.waiting, "TIME"),
         ]
-        due = [float(found[1]) for found in (delayed, taken) if found]
+        due = [float(first[1]) for first in (delayed, taken) if first]
         late = int(seconds) - min(due) if due else 0.0
         return late if late > 0 else None
 
@@ -582,9 +582,9 @@ class TaskQueues(Structure[Face]):
         reads = tuple(
             self._at(key, "HMGET", key, *ids) for key in (keys.tasks, keys.reasons, keys.attempts)
         )
-        [found] = yield [Transaction(self.component, keys.dead, reads)]
+        [columns] = yield [Transaction(self.component, keys.dead, reads)]
         letters: Page[DeadTask] = Page()
-        for (id_, at), stored, reason, attempts in zip(rows, *found, strict=True):
+        for (id_, at), stored, reason, attempts in zip(rows, *columns, strict=True):
             if stored is None or reason is None:  # revived since
                 continue
             name: str | None = None

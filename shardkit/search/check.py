@@ -1,8 +1,8 @@
 """Checks the parts of an index: see `shardkit.structures.base.check`.
 
-Each part's state, its lexicon, its documents against their marks, columns and postings, and all
-postings against the documents that there are. Scripts look at some of it at a time, each at a
-moment: what they find contradicts itself, whoever else writes meanwhile.
+They check each part's state, its lexicon, its documents against their marks, columns and postings,
+and all postings against the documents. Each script checks a piece atomically, so concurrent writes
+cause no false reports.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Documents = Sequence[tuple[int, bytes]]
 Look = Callable[[str, bytes, str], object]
 Checked = Operation[Suspicions]
 
-AGAIN: Final = f"{REBUILD} indexes all documents anew"
+AGAIN: Final = f"{REBUILD} indexes all documents again"
 _LOST: Final = "the document"
-_WORDS_PER_CALL: Final = 1_000  # of documents, whose postings are looked for
+_WORDS_PER_CALL: Final = 1_000  # of documents, with their postings
 _POSTINGS_PER_CALL: Final = 20_000
 
 
@@ -47,13 +47,13 @@ def check_parts(
     """Check the parameters and all parts of an index.
 
     Args:
-        parts: its parts.
+        parts: the parts.
         look: raises DamagedDataError for a document that cannot be read, given its id, the value of
             its key, and the key.
-        beside: checks what else there is of some documents.
+        beside: checks the further keys of some documents.
 
     Cost: an exchange for some 1,000 words of documents, for 20,000 postings, for 64 documents and
-    for 64 keys of the lexicon. What one part's words take in memory is a byte each.
+    for 64 keys of the lexicon. Each word of a part takes a byte of memory.
     """
     parts.parameters.data_ruled_out = False
     yield (yield from check_parameters(parts.parameters))
@@ -83,7 +83,7 @@ def check_parts(
 
 
 def check_documents(part: IndexPart, check: Callable[[Documents], Checked]) -> Stream[Damage]:
-    """Check documents that a part has, 64 at a time. Cost: as `check`, and one exchange."""
+    """Check the documents of a part, 64 at a time. Cost: as `check`, and one exchange."""
     [[text]] = yield [part.read_state("next")]
     last = stored_integer(part.to, part.state, "next", text or b"0")
     chunks = yield from chunks_with_documents(part)
@@ -115,13 +115,13 @@ def _check_readable(part: IndexPart, look: Look, documents: Documents) -> Checke
     reads = [Command(part.to, key, ("GET", key)) for key in keys]
     replies = yield from read_or_note(reads, notes, AGAIN, _LOST)
     for (_, id_), key, stored in zip(documents, keys, replies, strict=True):
-        if stored is not None and len(stored) >= 12:  # else it was removed, or was found before
+        if stored is not None and len(stored) >= 12:  # else it was removed, or reported before
             text = key.decode(errors="replace")
             try:
                 look(id_.decode(errors="replace"), stored, text)
             except DamagedDataError as error:
-                found = damage(part.to, key, error.found, error.expected)
-                notes.append(Suspicion(found, AGAIN, _LOST))
+                unread = damage(part.to, key, error.found, error.expected)
+                notes.append(Suspicion(unread, AGAIN, _LOST))
     return notes
 
 
@@ -130,36 +130,31 @@ def _sent(command: Command) -> Operation[Any]:
 
 
 def _looked(call: Command, end: list[int]) -> Operation[tuple[list[int], Page[Damage]]]:
-    """Run a script that checks; return where it says to continue, and what it finds twice.
+    """Run a script that checks; return its next place, and the damage that it reports twice.
 
-    Args:
-        call: runs the script.
-        end: where to continue if it meets a key that it cannot read: nowhere.
+    The next place is ``end`` if it meets a key that it cannot read.
     """
     place = end
 
-    def look() -> Operation[Suspicions]:
+    def check() -> Operation[Suspicions]:
         nonlocal place
-        [reply] = yield [call]
+        try:
+            [reply] = yield [call]
+        except DamagedDataError as error:
+            return [Suspicion(error, AGAIN)]
         place = reply[: len(end)]
         notes: Suspicions = []
         for key, what, expected in reply[len(end) :]:
-            error = damage(call.to, key, what.decode(errors="replace"), expected.decode())
-            notes.append(Suspicion(error, AGAIN, _LOST if b"}:d:" in key else ""))
+            unsound = damage(call.to, key, what.decode(errors="replace"), expected.decode())
+            notes.append(Suspicion(unsound, AGAIN, _LOST if b"}:d:" in key else ""))
         return notes
 
-    def check() -> Operation[Suspicions]:
-        try:
-            return (yield from look())
-        except DamagedDataError as error:
-            return [Suspicion(error, AGAIN)]
-
-    found = yield from confirmed(check)
-    return place, found
+    damaged = yield from confirmed(check)
+    return place, damaged
 
 
 def _check_lexicon(part: IndexPart) -> Operation[Suspicions]:
-    """Check that each id of a word is that of one word."""
+    """Check that each id belongs to one word."""
     [[words, given_up]] = yield [part.read_state("words", "gone")]
     most = stored_integer(part.to, part.state, "words", words or b"1", 1)
     gone = stored_integer(part.to, part.state, "gone", given_up or b"0", 0)
@@ -189,10 +184,10 @@ def _check_words(
             return [Suspicion(damage(part.to, key, f"{shown(word)}={shown(text)}", "an id"))]
         if not key.endswith(b":" + word[:3]):
             return [Suspicion(damage(part.to, key, shown(word), "words that begin so"))]
-        if id_ < len(held):  # else it came meanwhile
+        if id_ < len(held):  # else it is new
             if held[id_]:
-                found = f"{shown(word)} with the id {id_} of another word"
-                return [Suspicion(damage(part.to, key, found, "an id of its own"))]
+                double = f"{shown(word)} with the id {id_} of another word"
+                return [Suspicion(damage(part.to, key, double, "an id of its own"))]
             held[id_] = 1
     return []
 

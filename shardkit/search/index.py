@@ -106,13 +106,13 @@ PAGE_SIZE: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class PartInfo:
-    """What a part of an index holds.
+    """The content of a part of an index.
 
     Attributes:
-        documents: how many documents.
-        words: how many words and values of text, including those that no document has any more.
-        numbers: how many numbers have been given to documents.
-        version: how often it has been written to.
+        documents: the number of documents.
+        words: the number of words and values of text, unused ones included.
+        numbers: how many numbers documents have got so far.
+        version: how many writes there were.
     """
 
     documents: int
@@ -125,16 +125,13 @@ class SearchIndex(Structure[Face]):
     """An index of documents over shards. Made by ``kit.search``.
 
     Args:
-        driver: what runs its operations.
-        component: where its keys live; if sharded, with as many shards as the index has parts.
+        driver: runs the operations.
+        component: where the keys live; if sharded, with as many shards as the index has parts.
         schema: the parameters.
-        read_from: components with as many shards that are its replicas: searches go there.
-        statistics_ttl: for how many seconds the counts of words, by which relevance is weighted,
-            are used; 0 to read them for every search.
+        read_from: components with as many shards: replicas, which serve searches.
+        statistics_ttl: for how many seconds a process caches the counts of words, which weight
+            relevance; 0 to read them for every search.
         clock: tells the time and makes the ids of cached results.
-
-    Attributes:
-        schema: as given.
 
     Raises:
         InvalidArgumentError: an argument cannot be used.
@@ -170,11 +167,11 @@ class SearchIndex(Structure[Face]):
 
     @stream
     def check(self) -> Stream[Damage]:
-        """Read everything, and give out what is damaged; changes nothing.
+        """Read everything, and yield the damage; change nothing.
 
-        A state or words that are lost or contradict themselves; documents that cannot be read, or
-        whose marks, columns or postings are not there; postings of no document. `rebuild` repairs
-        all of it but documents that are lost.
+        Damage is a lost or contradictory state or word; a document that cannot be read, or has lost
+        its mark, columns or postings; a posting without a document. `rebuild` repairs everything
+        but lost documents.
 
         Raises:
             ParameterMismatchError: the index exists with other parameters.
@@ -187,21 +184,22 @@ class SearchIndex(Structure[Face]):
 
     @operation
     def rebuild(self, *, lossy: bool = False, progress: Progress | None = None) -> Operation[int]:
-        """Store lost parameters, and index all documents anew; return how many.
+        """Store lost parameters, and index all documents again; return how many.
 
-        State, words, postings, columns and counts are made of what the documents hold: their text,
-        or, without text, their words in order (`phrases`). Without either it is refused.
+        The documents are the source of everything else: their text or, without text, their words in
+        order (`phrases`). An index with neither cannot be rebuilt.
 
-        Meanwhile nobody else can write, and searches find what is indexed so far. After an
-        interruption call it again: no document is lost. `check` says what it repairs.
+        Until the end no other client can write, and searches return the documents indexed so far.
+        After an interruption call it again: no document is lost. `check` reports the damage that it
+        repairs.
 
         Args:
-            lossy: whether to go on though documents are lost or cannot be read; these are deleted.
-            progress: is called with how many documents were indexed anew, and how many there are.
+            lossy: delete documents that are lost or cannot be read, and continue.
+            progress: called with how many documents were indexed, and how many there are.
 
         Raises:
             DamagedDataError: documents are lost or cannot be read, and not ``lossy``: nothing was
-                changed but lost parameters. Or somebody else has begun to rebuild it.
+                changed but lost parameters. Or another client has started to rebuild.
             ParameterMismatchError: the index exists with other parameters.
             ShardErrors: a shard failed; call it again.
 
@@ -264,7 +262,12 @@ class SearchIndex(Structure[Face]):
         batch: list[PreparedDocument] = []
         sizes: dict[int, list[int]] = {}
         for given in documents:
-            document = self._prepare(given)
+            if not isinstance(given, list | tuple) or not 2 <= len(given) <= 3:
+                raise InvalidArgumentError(
+                    f"{self.name}: document {shown(given)}",
+                    "give (id, text) or (id, text, attributes)",
+                )
+            document = prepare(self.schema, *given, *[None] * (3 - len(given)))
             batch.append(document)
             size = sizes.setdefault(self._parts.number(document.id), [0, 0])
             size[0] += 1
@@ -324,11 +327,11 @@ class SearchIndex(Structure[Face]):
     def delete(self, *, force: bool = False) -> Operation[int]:
         """Delete the index with its parameters; return how many documents it had.
 
-        Nobody else may be writing to it. Cached results expire on their own.
+        No other client must be writing to it. Cached results expire on their own.
 
         Args:
-            force: delete it also if other parameters are stored, as when they were damaged: keys
-                are looked for among all of the servers, of whatever number of parts.
+            force: delete even if other parameters are stored, for example damaged ones: scan all of
+                the servers for keys of any number of parts.
 
         Cost: one exchange for some 2,500 documents or words of each part.
         """
@@ -351,9 +354,8 @@ class SearchIndex(Structure[Face]):
             ascending: start with the lowest relevance or weighted sum.
             combine: whether a weighted sum leaves out documents that lack one of the attributes
                 (``"intersection"``, the default) or takes ``default`` for it (``"union"``).
-            default: what stands for a missing attribute: 0.
-            limit: how many hits to return, at most 10,000; 20 by default. With 0 they are only
-                counted.
+            default: the value of a missing attribute: 0.
+            limit: how many hits to return, at most 10,000; 20 by default; 0 only counts them.
             offset: how many hits to skip.
             cursor: the cursor of the page before, in place of ``offset``.
             result: the cached result of the page before. If the servers no longer have it, the
@@ -365,8 +367,8 @@ class SearchIndex(Structure[Face]):
                 ``{"length": 200}``.
             facets: attributes whose values are counted over all matches.
             facet_limit: how many values of each facet to return, the most frequent ones; 10.
-            partial: return what the parts that answer have, marked as such, if others fail.
-            session: sticks to one of the replicas that are read from.
+            partial: if some parts fail, return the results of the others, marked as partial.
+            session: read always from the same replica for this session.
 
         Raises:
             QuerySyntaxError: the query cannot be parsed; the error has the position.
@@ -423,8 +425,8 @@ class SearchIndex(Structure[Face]):
             cursor: where to begin: the cursor of a page.
             options: see `search`.
 
-        Cost: one exchange for each page (two with attributes or snippets), which looks at
-        everything that matches.
+        Cost: one exchange for each page (two with attributes or snippets), which reads the postings
+        of everything that matches.
         """
         while True:
             request = search_request(self.schema, query, limit=page_size, cursor=cursor, **options)
@@ -470,7 +472,7 @@ class SearchIndex(Structure[Face]):
 
     @operation
     def info(self) -> Operation[list[PartInfo]]:
-        """Return what each part holds. Cost: one exchange."""
+        """Return the content of each part. Cost: one exchange."""
         replies = yield from self._parts.send(
             [part.read_state("docs", "words", "next", "version") for part in self._parts.primary]
         )
@@ -481,19 +483,11 @@ class SearchIndex(Structure[Face]):
 
     # ---- steps
 
-    def _prepare(self, given: Sequence[Any]) -> PreparedDocument:
-        if not isinstance(given, list | tuple) or not 2 <= len(given) <= 3:
-            raise InvalidArgumentError(
-                f"{self.name}: document {shown(given)}", "give (id, text) or (id, text, attributes)"
-            )
-        return prepare(self.schema, *given, *[None] * (3 - len(given)))
-
     def _write(self, documents: Sequence[PreparedDocument | str]) -> Operation[int]:
         """Index documents, remove those given by their ids; return how many existed before."""
-        written = yield from self._parts.write(
-            documents, lambda some: write_arguments(self.schema, some)
-        )
-        return written.existing
+        return (
+            yield from self._parts.write(documents, partial(write_arguments, self.schema))
+        ).existing
 
     def _read(self, ids: Sequence[str]) -> Operation[dict[str, Document]]:
         stored = yield from self._parts.send(

@@ -1,8 +1,8 @@
 """The parts of an index: which part has a document, and how parts are read and written.
 
-Search indexes, ads and jobs keep their documents in the same way; each encodes and queries them in
-its own. Part n lives on shard n of a component, all its keys with the tag ``{name:n}``. On an
-unsharded component or a cluster the tag decides where it lives.
+Search indexes, ads and jobs store documents in the same way; each has its own encoding and queries.
+Part n lives on shard n of a component, all its keys with the tag ``{name:n}``. On an unsharded
+component or a cluster the tag decides where it lives.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from shardkit.structures.base.partitioned import open_to_delete
 PRIMARY: Final = -1
 WORK_PER_CALL: Final = 60_000  # steps, such as to read a posting: together some milliseconds
 TERMS_PER_CALL: Final = 1_500  # that a command writes: some milliseconds
-WRITE_MICROSECONDS: Final = 2_000  # that it spends on documents that exist
-SLICE_MICROSECONDS: Final = 4_000  # on one of them; what takes longer is swept: search/sweep
+WRITE_MICROSECONDS: Final = 2_000  # that it spends on existing documents
+SLICE_MICROSECONDS: Final = 4_000  # on one of them; search/sweep does the rest
 WORDS_PER_SLICE: Final = 300  # of a document that has more than `TERMS_PER_CALL`
 PENDING_SECONDS: Final = 60  # for which its writer may pause
 PARTS_LOOKED_FOR: Final = 1_000  # in one exchange
@@ -64,50 +64,34 @@ N = TypeVar("N")
 
 
 class Written(NamedTuple):
-    """What a write did: how many of its documents existed before, and how many did not."""
+    """How many documents of a write existed before, and how many are new."""
 
     existing: int
     new: int
 
 
 class Span(NamedTuple):
-    """What a call of a query looked at.
+    """The documents that a call of a query covered."""
 
-    Attributes:
-        behind: the document number behind the last one.
-        version: the part's version then.
-    """
-
-    behind: int
-    version: int
+    behind: int  # the document number behind the last one
+    version: int  # the part's version then
 
 
 @dataclass(frozen=True, slots=True)
 class IndexPart:
-    """One part of an index.
-
-    Attributes:
-        to: where it lives.
-        tag: the prefix of its keys.
-        state: the key of its state.
-        chunk: how many documents a chunk of postings covers.
-    """
+    """One part of an index."""
 
     to: ShardOf
-    tag: str
-    state: str
-    chunk: int
+    tag: str  # the prefix of its keys
+    state: str  # the key of its state
+    chunk: int  # how many documents a chunk of postings covers
 
     def call(
         self, name: str, args: Sequence[Argument], *, key: str | None = None, write: bool = False
     ) -> Command:
-        """Return a command that runs a script.
+        """Return a command that runs a script, with arguments after the chunk size.
 
-        Args:
-            name: the script.
-            args: its arguments after the chunk size.
-            key: its second key, without the tag.
-            write: whether it writes, so that it must not be sent twice.
+        ``key`` is its second key, without the tag. A ``write`` must not be sent twice.
         """
         keys = [self.state] if key is None else [self.state, self.tag + key]
         return script_call(self.to, script(name), keys, [self.chunk, *args], idempotent=not write)
@@ -117,7 +101,7 @@ class IndexPart:
         return Command(self.to, self.state, ("HMGET", self.state, *fields))
 
     def moves(self) -> Command:
-        """Return the command that reads which documents got other numbers of late."""
+        """Return the command that reads which documents recently got other numbers."""
         key = f"{self.tag}m:0"
         return Command(self.to, key, ("LRANGE", key, 0, -1))
 
@@ -131,16 +115,13 @@ class IndexParts:
     """All parts of an index and of its replicas. Shared by all faces of an index.
 
     Args:
-        component: where it is written; if sharded, with as many shards as the index has parts.
-        schema: what documents have.
-        parameters: what is stored with the index and compared when it is opened.
-        read_from: components with as many shards that are replicas of it and serve reads; by
-            default the index itself does.
+        component: where writes go; if sharded, with as many shards as the index has parts.
+        schema: the fields and attributes of documents.
+        parameters: stored with the index, and compared when it is opened.
+        read_from: components with as many shards: replicas that serve reads; by default the index.
 
     Attributes:
-        schema: as given.
-        primary: the parts that are written to.
-        parameters: those of the index that is written to.
+        primary: the parts that writes go to; `parameters` are theirs.
 
     Raises:
         InvalidArgumentError: the name cannot be used.
@@ -159,7 +140,10 @@ class IndexParts:
                 f"name={shown(schema.name)} of an index", "leave out braces: keys have a tag"
             )
         self.schema = schema
-        self._sources = [_parts_in(name, schema) for name in (*read_from, component)]
+        self._sources = [
+            [_part(name, schema, n, schema.shards) for n in range(schema.shards)]
+            for name in (*read_from, component)
+        ]
         # Stored with the first part, so that a component with another number of shards is refused.
         self._metas = [Metadata(parts[0].to, schema.name, parameters) for parts in self._sources]
         self.primary = self._sources[PRIMARY]
@@ -185,11 +169,7 @@ class IndexParts:
         return f"{self.of(doc_id).tag}d:{doc_id}"
 
     def choose_source(self, session: str | None, pinned: int | None) -> int:
-        """Return which source to read: a session's own replica, or the replicas in turn.
-
-        Args:
-            session: the session's id, if its searches should stick to one replica.
-            pinned: the source that earlier pages came from.
+        """Return the source to read: that of earlier pages, a session's replica, or any in turn.
 
         Raises:
             InvalidArgumentError: there is no such source.
@@ -225,19 +205,17 @@ class IndexParts:
         source: int = PRIMARY,
         partial: bool = False,
     ) -> Operation[tuple[list[list[Any]], tuple[int, ...]]]:
-        """Run calls, each again and again as long as its reply says where to continue.
+        """Run calls, and repeat each until nothing is left for it.
 
         A script does a limited amount of work in a call, so that it never holds its server for
         long.
 
         Args:
-            command: makes a call, given its number and where to begin.
-            following: takes from a call's number and reply where to continue; None if nothing is
-                left.
-            begin: where each call begins.
-            source: which source to read.
-            partial: whether calls may fail, as long as one does not; what they returned before is
-                then dropped.
+            command: returns a call, given its number and its next place.
+            following: returns the next place from a call's number and reply; None at the end.
+            begin: the first place of each call.
+            source: the source to read.
+            partial: allow all calls but one to fail; their earlier replies are then dropped.
 
         Returns:
             The replies of each call that did not fail, and the numbers of those that did.
@@ -275,35 +253,35 @@ class IndexParts:
         source: int = PRIMARY,
         partial: bool = False,
     ) -> Operation[bool]:
-        """Look at documents that got another number while a query continued in several calls.
+        """Query the documents that got another number while a query continued in several calls.
 
-        A document that is replaced keeps its number, unless it has many words or long postings.
-        The new number is behind those that the query looks at; if the old one was replaced before
-        the query came to it, the document would be found by neither.
+        A replaced document keeps its number, unless it has many words or long postings. Its new
+        number is behind those that the query covers; if it moved before the query came to the old
+        one, the query would miss it.
 
         Args:
-            slices: the replies of `send_in_slices`, from all parts but the missing ones; gets the
-                replies for these documents.
+            slices: the replies of `send_in_slices`, from all parts but the missing ones; extended
+                by the replies for these documents.
             missing: the numbers of the parts that failed.
-            command: makes the call for a part and a range of document numbers.
-            span: returns what a reply looked at.
-            source: which source to read.
+            command: returns the call for a part and a range of document numbers.
+            span: returns the documents that a reply covers.
+            source: the source to read.
             partial: see `send_in_slices`.
 
         Returns:
             Whether there are such documents.
 
-        Cost: none, if nobody wrote while parts were asked more than once; else one exchange, and
-        two for documents that moved.
+        Cost: none, unless other clients wrote between a part's calls; then one exchange, and two
+        for documents that moved.
         """
         parts = self.source(source)
         numbers = [number for number in range(len(parts)) if number not in missing]
         spans: dict[int, list[Span]] = {}
         replies_of = dict(zip(numbers, slices, strict=True))
         for number, replies in replies_of.items():
-            found = list(map(span, replies))
-            if found[0].version != found[-1].version:
-                spans[number] = found
+            covered = list(map(span, replies))
+            if covered[0].version != covered[-1].version:
+                spans[number] = covered
         added: list[tuple[int, Any]] = []
         before: dict[int, set[int]] = {number: set() for number in spans}
         for _ in range(_MOVES_FOLLOWED if spans else 0):
@@ -348,8 +326,8 @@ class IndexParts:
 
         Args:
             documents: documents, or ids of documents to remove.
-            encode: makes arguments of ``search/write`` of the documents of one part.
-            after: makes a command that runs in the same transaction, given a part and ids.
+            encode: returns the arguments of ``search/write`` for documents of one part.
+            after: returns a command for the same transaction, given a part and ids.
 
         Cost: an exchange for some 1,500 words of each part, fewer if documents exist; one more if
         the parameters have not been compared yet. In each exchange a part gets one command of some
@@ -403,8 +381,8 @@ class IndexParts:
         Args:
             before: a script that runs before ``search/clear``, in the same transaction, with the
                 same arguments.
-            force: whether to delete them also if other parameters are stored. Then parts are looked
-                for whatever their number, and their keys among all of the server.
+            force: delete even if other parameters are stored: scan all of the server for keys of
+                any number of parts.
 
         Cost: one exchange for some 2,500 documents or words of each part.
         """
@@ -434,7 +412,7 @@ class IndexParts:
         return removed
 
     def _further(self) -> Operation[list[IndexPart]]:
-        """Return parts that exist behind those that there should be, if these are not shards."""
+        """Return the parts beyond the expected ones, if these are not shards."""
         first, schema = self.primary[0], self.schema
         [(shard, _)] = yield Locate([(first.to, first.state)])
         if shard.number is not None:
@@ -442,17 +420,15 @@ class IndexParts:
         further = []
         for some in pages(range(schema.shards, MAX_SHARDS), PARTS_LOOKED_FOR):
             parts = [_part(first.to.component, schema, number, MAX_SHARDS) for number in some]
-            found = yield [Command(part.to, part.state, ("EXISTS", part.state)) for part in parts]
-            further += [part for part, exists in zip(parts, found, strict=True) if exists]
+            replies = yield [Command(part.to, part.state, ("EXISTS", part.state)) for part in parts]
+            further += [part for part, exists in zip(parts, replies, strict=True) if exists]
         return further
 
 
 def _moved(spans: Sequence[Span], log: Sequence[bytes]) -> set[int]:
-    """Return the present numbers of documents that a query missed, given what it looked at.
+    """Return the current numbers of documents that a query missed, given its spans in order.
 
-    Args:
-        spans: the spans of its calls, in order.
-        log: which documents got other numbers: see ``lua/live.lua``.
+    ``log`` has the documents that got other numbers: see ``lua/live.lua``.
     """
     missed = set[int]()
     for version, old, new in (map(int, entry.split()) for entry in log):
@@ -484,7 +460,7 @@ def has_many_words(documents: Sequence[D | str], arguments: Sequence[Argument]) 
 def write_command(
     part: IndexPart, arguments: Sequence[Argument], key: str | None = None
 ) -> Command:
-    """Return the command that writes documents, given what `IndexParts.write` encodes them to."""
+    """Return the command that writes documents, given their encoding by `IndexParts.write`."""
     arguments = [*arguments, WRITE_MICROSECONDS, SLICE_MICROSECONDS]
     return part.call("search/write", arguments, key=key, write=True)
 
@@ -497,13 +473,13 @@ def write_in_slices(
 ) -> Operation[Any]:
     """Write a document that has many words, some of them at a time.
 
-    It replaces the one with its id when all of them are there: one command lets it be found. What
-    a writer that stops before leaves behind, whoever writes next removes.
+    The last command makes the document visible, and replaces the one with its id. If a writer stops
+    before, the next write removes its words.
 
     Args:
         part: the part.
         arguments: the encoded document; see `IndexParts.write`.
-        then: runs in the same transaction as the last command.
+        then: a command for the same transaction as the last command.
         key: the rebuild that writes, as the scripts' second key.
 
     Returns:
@@ -514,7 +490,7 @@ def write_in_slices(
     sent: list[Any] = [*arguments]
     columns, many, *rest = sent
     words, postings = rest[:many], rest[many : 2 * many]
-    values = [None] * (many - rest[2 * many]) + rest[2 * many + 1 : -5]  # that words stand for
+    values = [None] * (many - rest[2 * many]) + rest[2 * many + 1 : -5]  # by place of their words
     doc_id, attributes, text, row, order = rest[-5:]
     while True:
         number: Argument = b""
@@ -556,10 +532,6 @@ def _translated_row(columns: str, row: bytes, codes: Sequence[bytes]) -> bytes:
 def with_command(part: IndexPart, command: Command, then: Command | None) -> Command | Transaction:
     """Return a command, in one transaction with another one if there is one."""
     return command if then is None else Transaction(part.to, part.state, (command, then))
-
-
-def _parts_in(component: str, schema: Schema) -> list[IndexPart]:
-    return [_part(component, schema, n, schema.shards) for n in range(schema.shards)]
 
 
 def _part(component: str, schema: Schema, number: int, shards: int) -> IndexPart:

@@ -1,20 +1,20 @@
-"""Rebuilds the parts of an index from the documents that they hold, for what `check` finds.
+"""Rebuild the parts of an index from their documents, to repair the damage that `check` reports.
 
 ::
 
-    {search:0}:d:guide.md                 the documents, and the words by id, are read: what cannot
-    {search:0}:l:gui                      be read is said before anything is changed
+    {search:0}:d:guide.md                 first read all documents and words by id, and report
+    {search:0}:l:gui                      damage before anything is changed
           │
           ▼ set aside, by RENAME
-    {search:0}:o:guide.md                 all that is made of documents is deleted
+    {search:0}:o:guide.md                 delete everything that is derived from documents
           │
-          ▼ indexed anew, in one script
+          ▼ indexed again, in one script
     {search:0}:d:guide.md  r: w: n: v: a:  …
 
-Meanwhile ``rebuild`` in a part's state names the rebuild, and nobody else writes to the part;
-searches find what is indexed so far. A document is in one of the two places at any time, so a
-rebuild that was interrupted is begun again, by anyone: it sets aside what was indexed anew already.
-Words keep their ids if documents name them by these: those without text.
+Until the end, ``rebuild`` in a part's state names the rebuild, no other client writes to the part,
+and searches return the documents indexed so far. A document has one of the two keys at any time, so
+any client can start an interrupted rebuild again: it also sets aside the documents indexed so far.
+Words keep their ids if documents without text refer to them.
 """
 
 from __future__ import annotations
@@ -49,39 +49,24 @@ Words = Mapping[int, bytes]
 _SCANNED: Final = 2_000  # of a server's keys, in one command
 _WORDS_AT_ONCE: Final = 1_000
 _MOST_WORDS: Final = 2**24 - 1
-_LOSSY: Final = "restore a backup, or do without what is lost: rebuild(lossy=True)"
+_LOSSY: Final = "restore a backup, or drop the lost documents: rebuild(lossy=True)"
 
-# Makes a document of its id, the value of its key, the key for messages, words by their ids, and
-# whether to leave out words that are lost. Raises DamagedDataError if it cannot be read.
+# Returns a document, given its id, the value of its key, the key for messages, words by their ids,
+# and whether to leave out lost words. Raises DamagedDataError if the document cannot be read.
 Recover = Callable[[str, bytes, str, Words, bool], D]
 
 
 class _Lexicon(NamedTuple):
-    """The words of a part.
+    """The words of a part."""
 
-    Attributes:
-        words: by their ids.
-        starts: the first three bytes of words.
-        wrong: keys' first bytes, and words in them whose ids are others', or none.
-        free: the lowest id that no word, nor any value of text, has.
-        gone: how many ids below it have no word.
-    """
-
-    words: dict[int, bytes]
-    starts: list[bytes]
-    wrong: list[tuple[bytes, bytes]]
-    free: int
-    gone: int
+    words: dict[int, bytes]  # by their ids
+    starts: list[bytes]  # the first three bytes of words
+    wrong: list[tuple[bytes, bytes]]  # starts, and words with invalid ids or those of others
+    free: int  # the lowest id that neither a word nor a value of text has
+    gone: int  # how many ids below it have no word
 
 
 _NO_WORDS: Final = _Lexicon({}, [], [], 1, 0)
-
-
-class _Survey(NamedTuple):
-    """How many documents a part has, and whether any of them names words; see `rebuild_parts`."""
-
-    documents: int
-    names_words: bool
 
 
 def rebuild_parts(
@@ -94,22 +79,21 @@ def rebuild_parts(
     lossy: bool = False,
     progress: Progress | None = None,
 ) -> Operation[int]:
-    """Store lost parameters, and index all documents anew; return how many.
+    """Store lost parameters, and index all documents again; return how many.
 
     Args:
         parts: the parts.
-        recover: makes a document of what is stored.
+        recover: returns a document from its stored value.
         encode: see `IndexParts.write`.
-        names_words: returns whether the value of a document's key names words that it has nowhere
-            else. If none does, words get new ids, and those that no document has any more go.
-        after: makes a command that runs in the same transaction as the writing of documents, given
-            their part and ids.
-        lossy: whether to go on though documents cannot be read, which are then deleted.
-        progress: is told how many documents were indexed anew, and how many there are.
+        names_words: returns whether the value of a document's key refers to words that it has
+            nowhere else. If none does, words get new ids, and unused words go.
+        after: returns a command for the same transaction as a write, given a part and ids.
+        lossy: delete documents that cannot be read, and continue.
+        progress: called with how many documents were indexed, and how many there are.
 
     Raises:
         DamagedDataError: documents are lost or cannot be read, and not ``lossy``; nothing was
-            changed but parameters that were lost. Or somebody else has begun to rebuild the index.
+            changed but lost parameters. Or another client has started to rebuild the index.
         ParameterMismatchError: the index exists with other parameters.
         ShardErrors: a shard failed; rebuild again.
     """
@@ -118,10 +102,10 @@ def rebuild_parts(
     surveys = {}
     for part in parts.primary:
         surveys[part] = yield from _survey(part, recover, names_words, lossy)
-    total, done = sum(survey.documents for survey in surveys.values()), 0
-    for part, survey in surveys.items():
+    total, done = sum(documents for documents, _ in surveys.values()), 0
+    for part, (_, keep_words) in surveys.items():
         rebuild = f"rebuild:{token_hex(8)}"
-        words = yield from _set_aside(part, rebuild, survey.names_words)
+        words = yield from _set_aside(part, rebuild, keep_words)
         cursor: Key = 0
         while cursor != b"0":
             cursor, keys = yield from _scan(part, "o", cursor)
@@ -143,8 +127,11 @@ def rebuild_parts(
 
 def _survey(
     part: IndexPart, recover: Recover[D], names_words: Callable[[bytes], bool], lossy: bool
-) -> Operation[_Survey]:
-    """Look at a part's documents; see that all are there and can be read, unless ``lossy``."""
+) -> Operation[tuple[int, bool]]:
+    """Return how many documents a part has, and whether any refers to words.
+
+    Unless ``lossy``, check that all are there and can be read.
+    """
     stated: list[int] = []
 
     def read_state() -> Operation[None]:
@@ -157,7 +144,7 @@ def _survey(
 
     yield from suspected(read_state())
     words = (yield from _lexicon(part)).words
-    found, names = 0, False
+    count, names = 0, False
 
     def seen(doc_id: str, stored: bytes, key: str, words: Words, lossy: bool) -> D:
         nonlocal names
@@ -167,14 +154,14 @@ def _survey(
     cursor: Key = 0
     while cursor != b"0":
         cursor, keys = yield from _scan(part, "do", cursor)
-        found += len((yield from _read(part, keys, seen, words, lossy)))
-    if not lossy and stated and stated[0] > found:
-        raise damage(part.to, part.state, f"{stated[0]:,} documents", f"{found:,}", _LOSSY)
-    return _Survey(found, names)
+        count += len((yield from _read(part, keys, seen, words, lossy)))
+    if not lossy and stated and stated[0] > count:
+        raise damage(part.to, part.state, f"{stated[0]:,} documents", f"{count:,}", _LOSSY)
+    return count, names
 
 
 def _set_aside(part: IndexPart, rebuild: str, keep_words: bool) -> Operation[Words]:
-    """Begin to rebuild a part, and set its documents aside; return its words if they are kept."""
+    """Start to rebuild a part, and set its documents aside; return its words if they are kept."""
     lexicon = _NO_WORDS
     if keep_words:
         lexicon = yield from _lexicon(part)
@@ -199,7 +186,7 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
     wrong: dict[tuple[bytes, bytes], None] = {}
     [free] = yield from read_or_note([part.read_state("words")], [])
     free = int(free[0]) if free and (free[0] or b"").isdigit() else 1
-    free = free if free <= _MOST_WORDS else 1  # what there is says it too
+    free = free if free <= _MOST_WORDS else 1  # the keys tell it, too
     cursor: Key = 0
     while cursor != b"0":
         cursor, keys = yield from _scan(part, "ly", cursor)
@@ -234,7 +221,7 @@ def _read(
     lossy: bool,
     remove: bool = False,
 ) -> Operation[list[D]]:
-    """Return the documents of some keys; without those that cannot be read, if ``lossy``."""
+    """Return the documents of some keys; leave out unreadable ones if ``lossy``."""
     notes: Suspicions = []
     reads = [Command(part.to, key, ("GET", key)) for key in keys]
     replies = yield from read_or_note(reads, notes)
@@ -245,26 +232,22 @@ def _read(
     for key, stored in zip(keys, replies, strict=True):
         try:
             if stored is not None:
-                doc_id = _id_in(part, key)
+                doc_id = key[len(part.tag) + 2 :].decode()
                 documents.append(recover(doc_id, stored, f"{part.tag}d:{doc_id}", words, lossy))
-        except DamagedDataError as error:
+        except (DamagedDataError, UnicodeDecodeError) as error:
             if not lossy:
-                raise damage(part.to, key, error.found, error.expected, _LOSSY) from None
+                texts = ("no UTF-8", "the id of a document")
+                if isinstance(error, DamagedDataError):
+                    texts = (error.found, error.expected)
+                raise damage(part.to, key, *texts, _LOSSY) from None
             unread.append(key)
     if remove and unread:
         yield [Command(part.to, key, ("UNLINK", key), idempotent=True) for key in unread]
     return documents
 
 
-def _id_in(part: IndexPart, key: bytes) -> str:
-    try:
-        return key[len(part.tag) + 2 :].decode()
-    except UnicodeDecodeError:
-        raise damage(part.to, key, "no UTF-8", "the id of a document") from None
-
-
 def _scan(part: IndexPart, kinds: str, cursor: Key) -> Operation[tuple[Key, list[bytes]]]:
-    """Return where to continue, and some of a part's keys of some kinds, such as ``d``."""
+    """Return the next cursor, and some of a part's keys of some kinds, such as ``d``."""
     tag = re.sub(r"([*?\[\]\\])", r"\\\1", part.tag)
     scan = ("SCAN", cursor, "MATCH", f"{tag}[{kinds}]:*", "COUNT", _SCANNED)
     [(cursor, keys)] = yield [Command(part.to, part.state, scan)]

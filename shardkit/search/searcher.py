@@ -1,4 +1,4 @@
-"""The steps of a search: one script call for each part of an index, and their replies merged.
+"""The steps of a search: call one script for each part of an index, and merge the replies.
 
 ::
 
@@ -6,13 +6,12 @@
                                    ├─► part 1 ─┼─► merge by (value, id) ─► page
                                    └─► part 2 ─┘
 
-Each part returns its first ``offset + limit`` hits in order; the page is cut out of the merged
-ones. So the deeper a page is, the more it costs every part. A cursor is the value and id of the
-last hit of a page: each part returns only what follows, and page 1,000 costs what page 2 does.
+Each part returns its first ``offset + limit`` hits in order, so a page costs every part more the
+deeper it is. A cursor is the value and id of the last hit of a page: each part returns only the
+hits behind it, so page 1,000 costs as much as page 2.
 
-A call looks at a limited number of postings, so that no query holds a server for long. If a part
-has more of them, the call says at which document to continue; the hits of such slices are merged as
-those of parts are.
+A call reads a limited number of postings, so that no query holds a server for long. If a part has
+more, its reply has the document to continue at; hits of such slices are merged like those of parts.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, counted
 from shardkit.operations.commands import Argument, Command, Reply
 from shardkit.operations.operation import Operation
 from shardkit.search.compiler import QueryPlan, compile_query, prefixes_of, scored_words
@@ -39,12 +38,12 @@ MAX_EXPANSIONS: Final = 1_000
 WORDS_PER_CALL: Final = 2_000  # of those that may have a prefix
 HITS_PER_CALL: Final = 1_000  # of a cached result
 MAX_FACET_VALUES: Final = 10_000
-MAX_WORDS: Final = 1_024  # in a query, with those that prefixes stand for
+MAX_WORDS: Final = 1_024  # in a query, with the words of its prefixes
 _NO_COUNTS: Final = TermCounts(0, {})
 
 
 class _Answers(NamedTuple):
-    """What the parts returned: how many documents match, and the first hits of each part."""
+    """The answers of the parts: how many documents match, and the first hits of each part."""
 
     total: int
     hits: list[list[PartHit]]
@@ -58,10 +57,7 @@ class _Answers(NamedTuple):
 class Searcher:
     """Runs search requests on one index. Shared by all its faces.
 
-    Args:
-        parts: the parts of the index.
-        statistics: the term counts that relevance is weighted by.
-        new_id: makes the ids of cached results.
+    ``new_id`` makes the ids of cached results.
     """
 
     def __init__(
@@ -150,14 +146,14 @@ class Searcher:
             else:
                 documents += of_call[0][0]
                 counts.update(dict(zip(words, of_call[0][1], strict=True)))
-        found = {prefix: dict(sorted(each.items())[:limit]) for prefix, each in sums.items()}
-        return TermCounts(documents, dict(counts)), found
+        expansions = {prefix: dict(sorted(each.items())[:limit]) for prefix, each in sums.items()}
+        return TermCounts(documents, dict(counts)), expansions
 
     def _check_words(self, count: int) -> None:
         if count > MAX_WORDS:
             raise InvalidArgumentError(
-                f"{self._schema.name}: a query of {count:,} different words, with those that its "
-                "prefixes stand for",
+                f"{self._schema.name}: a query of {counted(count, 'different word')}, with those "
+                "of its prefixes",
                 f"give at most {MAX_WORDS:,}: the rarest ones of a long text, or longer prefixes",
             )
 
@@ -166,13 +162,7 @@ class Searcher:
     def _query(
         self, request: SearchRequest, source: int, counts: TermCounts | None
     ) -> Operation[_Answers]:
-        """Run a query on all parts.
-
-        Args:
-            request: the request.
-            source: where to run it.
-            counts: what the pages before were weighted by.
-        """
+        """Run a query on all parts of a source, with the weights of the pages before if known."""
         expansions, counts = yield from self._expansions(request, source, counts)
         plan = compile_query(self._schema, request.tree, expansions)
         self._check_words(len(plan.words))
@@ -200,8 +190,12 @@ class Searcher:
             partial=request.partial,
         )
         answered = [reply for of_part in slices for reply in of_part]
-        if request.order.scores and not missing:
-            self._learn(plan, counts, [of_part[0] for of_part in slices])
+        first = [of_part[0] for of_part in slices]
+        # A reply has no counts if the query has too many words to count them again.
+        if request.order.scores and not missing and all(reply[3] for reply in first):
+            sums = map(sum, zip(*[reply[3] for reply in first], strict=True))
+            fresh = {w: n for w, n in zip(plan.words, sums, strict=True) if w in counts.words}
+            self._statistics.update(TermCounts(sum([reply[0] for reply in first]), fresh))
         cached = None
         if key and not missing and not moved and all(reply[4] for reply in answered):
             scored = counts if request.order.scores else None
@@ -217,13 +211,13 @@ class Searcher:
     def _merge_facet(
         self, request: SearchRequest, name: str, slices: Sequence[Sequence[Sequence[Reply]]]
     ) -> list[tuple[OrderValue, int]]:
-        """Return the counted values of an attribute, given those in each part's slices."""
+        """Return an attribute's values with their counts, from each part's slices."""
         for of_part in slices:
             if len({value for reply in of_part for value in reply[::2]}) > MAX_FACET_VALUES:
                 raise InvalidArgumentError(
                     f"{self._schema.name}: attribute {name} has more than "
                     f"{MAX_FACET_VALUES:,} different values here",
-                    "count attributes that have few, or make the query narrower",
+                    "choose attributes that have few, or make the query narrower",
                 )
         return merge_facet(
             [reply for of_part in slices for reply in of_part],
@@ -234,7 +228,7 @@ class Searcher:
     def _expansions(
         self, request: SearchRequest, source: int, before: TermCounts | None
     ) -> Operation[tuple[Mapping[str, Mapping[str, int]], TermCounts]]:
-        """Return the words that prefixes stand for, and the counts that words are weighted by."""
+        """Return the words of prefixes, and the counts that weight relevance."""
         prefixes = prefixes_of(request.tree)
         scored = scored_words(request.tree) if request.order.scores else []
         if not prefixes:
@@ -262,7 +256,7 @@ class Searcher:
         return expansions, TermCounts(before.documents, {**read, **before.words})
 
     def _encode(self, request: SearchRequest, plan: QueryPlan, counts: TermCounts) -> str:
-        """Return a query as the script ``search/query`` takes it."""
+        """Return a query as an argument of the script ``search/query``."""
         schema, before = self._schema, request.page_before
         facets = [[schema.place(n), schema.attributes[n] == "text"] for n in request.facets]
         return json.dumps(
@@ -283,13 +277,6 @@ class Searcher:
             },
             ensure_ascii=False,
         )
-
-    def _learn(self, plan: QueryPlan, counts: TermCounts, replies: Sequence[Reply]) -> None:
-        if not all(reply[3] for reply in replies):
-            return  # too many words to count them again
-        sums = map(sum, zip(*[reply[3] for reply in replies], strict=True))
-        words = {w: n for w, n in zip(plan.words, sums, strict=True) if w in counts.words}
-        self._statistics.update(TermCounts(sum([reply[0] for reply in replies]), words))
 
     def _read_cached(
         self, request: SearchRequest, source: int, cached: CachedResult
@@ -328,7 +315,7 @@ class Searcher:
     def _complete(
         self, request: SearchRequest, source: int, hits: Sequence[PartHit]
     ) -> Operation[list[Hit]]:
-        """Return hits with their attributes and snippets, which are read if they have not been."""
+        """Return hits with their attributes and snippets; read them unless they came inline."""
         if not request.details or not hits:
             return [Hit(one.id, one.value) for one in hits]
         if request.inline:
@@ -352,7 +339,7 @@ class Searcher:
             documents = [
                 unpack(self._schema, one.id, value, self._parts.document_key(one.id))
                 if isinstance(value, bytes)
-                else Document(one.id, {}, None)  # removed meanwhile, or its part failed
+                else Document(one.id, {}, None)  # just removed, or its part failed
                 for one, value in zip(hits, stored, strict=True)
             ]
         return [

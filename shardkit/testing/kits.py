@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -61,16 +61,10 @@ def empty(servers: LocalServers) -> None:
         else:
             server.restart()
         if not isinstance(server, SentinelServer):
-            _flush(server.client())
-
-
-def _flush(client: redis.Redis) -> None:
-    with client:
-        try:
-            client.flushall()
-            client.script_flush()
-        except ReadOnlyError:
-            pass  # a replica, which is emptied by its master
+            # A replica is emptied by its master.
+            with server.client() as client, suppress(ReadOnlyError):
+                client.flushall()
+                client.script_flush()
 
 
 class _LoopTrackingConnector(Connector):

@@ -210,9 +210,9 @@ def test_a_map_without_an_entry_that_the_backup_has_is_refused(
 @pytest.mark.parametrize(
     ("sent", "closed", "said"),
     [
-        (b"-ERR no disk\r\n", False, "a:1 gives no snapshot: ERR no disk; look at its log"),
+        (b"-ERR no disk\r\n", False, "a:1 gives no snapshot: ERR no disk; check its log"),
         (b"\n$5\r\nREDIS", False, ""),
-        (b"$50\r\nREDIS", True, "a:1: the snapshot broke off; look at its log"),
+        (b"$50\r\nREDIS", True, "a:1: the snapshot broke off; check its log"),
         (b"$50\r\nREDIS", False, "a:1: the snapshot broke off: timed out; try again"),
     ],
 )
@@ -241,7 +241,7 @@ def test_a_snapshot_that_does_not_come_whole_is_refused(
         ({"rdb_bgsave_in_progress": 1}, b"", "is just saving its data, .*; try again when it has"),
         ({"aof_rewrite_in_progress": 1}, b"", "is just saving its data, .*; try again when it has"),
         ({}, b"-NOPERM no rights\r\n", "gives no snapshot: NOPERM no rights; grant SYNC"),
-        ({}, b"\n", "did not begin its snapshot in time; look at its log"),
+        ({}, b"\n", "did not begin its snapshot in time; check its log"),
     ],
 )
 def test_a_server_that_begins_no_snapshot_says_why(

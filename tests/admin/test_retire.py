@@ -60,7 +60,7 @@ def test_data_stays_while_the_component_is_there_or_nobody_knows_who_uses_it(
         remove(config, removed)
         assert read_epoch(config) == epoch, "it was removed before: nothing is pushed"
         config.execute_command("ACL", "SETUSER", "default", "-client|list")
-        said = "nobody knows who uses component 'old': .*cannot be asked.*; start the server, or gr"
+        said = "it is unknown which processes use component 'old': .*cannot be asked.*; start"
         with pytest.raises(ConfigError, match=said):
             delete_data(removed, quiet=0)
         config.execute_command("ACL", "SETUSER", "default", "+client|list")

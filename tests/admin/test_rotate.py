@@ -227,14 +227,14 @@ def test_it_is_taken_back_as_long_as_it_was_not_published(
 ) -> None:
     monkeypatch.setenv("APP_PASSWORD", OLD)
     push(config, described(servers, "password: '${APP_PASSWORD}'"))
-    with pytest.raises(ConfigError, match="no rotation of 'app' has begun; leave out --resume"):
+    with pytest.raises(ConfigError, match="no rotation of 'app' has started; leave out --resume"):
         turn(config, servers, resume=True)
     with pytest.raises(ConfigError, match="nothing was published"):
         turn(config, servers)
     assert logs_in(servers[2], NEW)
     abort_rotation(config, servers[0].entry, "app")
     assert not logs_in(servers[2], NEW)
-    with pytest.raises(ConfigError, match="no rotation of 'app' has begun"):
+    with pytest.raises(ConfigError, match="no rotation of 'app' has started"):
         abort_rotation(config, servers[0].entry, "app")
 
 
@@ -292,7 +292,7 @@ STATE = {"format": 1, "user": "app", "hash": hashlib.sha256(NEW.encode()).hexdig
         (
             {**STATE, "published": 1},
             {"resume": True},
-            "the new password of 'app' is gone; add it: ACL SETUSER; then go on: --resume",
+            "the new password of 'app' is gone; add it: ACL SETUSER; then continue: --resume",
         ),
     ],
 )
@@ -313,7 +313,10 @@ def test_a_rotation_goes_on_only_with_what_it_began_with(
     [
         ((f">{NEW}",), "takes the new password of 'app' already; choose another"),
         (("nopass",), "nothing was changed: user 'app' needs no password.* then try again"),
-        (("-client|list",), "nobody knows who uses the old password: .*or grant CLIENT LIST"),
+        (
+            ("-client|list",),
+            "it is unknown which processes .*or grant CLIENT LIST",
+        ),
     ],
 )
 def test_a_user_that_cannot_be_rotated_is_named(
@@ -372,7 +375,7 @@ def test_a_program_that_does_not_say_what_it_uses_is_waited_for_unless_it_is_ign
         other.client_setinfo("LIB-NAME", "batch")
         other.client_setinfo("LIB-VER", "1.0")
         [pending] = turn(config, servers, wait=0).pending
-        assert pending.why == "batch 1.0 does not say what it uses: look at it"
+        assert pending.why == "batch 1.0 does not report what it uses: check it"
         assert turn(config, servers, resume=True, ignore_others=True).done
 
 
@@ -383,7 +386,7 @@ def test_a_password_file_that_cannot_be_written_stops_it_before_anything_is_publ
     path.write_text(OLD)
     (tmp_path / f".password.{os.getpid()}").mkdir()  # where the new file would be made
     push(config, described(servers, f"password_file: {path}"))
-    said = f"password_file {path} cannot be written: .*; nothing was published; write it where"
+    said = f"password_file {path} cannot be written: .*; nothing was published; write it yourself"
     with pytest.raises(ConfigError, match=said):
         turn(config, servers)
     assert path.read_text() == OLD
@@ -395,7 +398,7 @@ def test_a_password_file_that_cannot_be_written_stops_it_before_anything_is_publ
         (True, "cannot be told the new password: no such master; both .*start it, or take it out"),
         (
             False,
-            r"does not see the master with the new password \(master,s_down\).*look at its log",
+            r"does not see the master with the new password \(master,s_down\).*check its log",
         ),
     ],
 )

@@ -125,9 +125,9 @@ def test_keys_whose_elements_may_not_be_counted_have_their_memory(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"count": 0}, "count=0 is no number of keys"),
-        ({"by": "age"}, "by='age' is no way to rank; say memory or elements"),
-        ({"count": True}, "count=True is no number of keys"),
+        ({"count": 0}, "count=0 is not a number of keys"),
+        ({"by": "age"}, "by='age' is not a way to rank; specify memory or elements"),
+        ({"count": True}, "count=True is not a number of keys"),
     ],
 )
 def test_how_many_keys_and_by_what_is_checked(kit: ShardKit, given: Any, said: str) -> None:
@@ -374,8 +374,7 @@ def said(
                 "shards: none; epoch 3",
                 "d:1 could not be told to follow it: timed out",
                 "4,096 bytes of writes are on other replicas only",
-                "a.internal:6379 is to be fenced when it is back: "
-                "shardkit failover --guard SECONDS",
+                "a.internal:6379 will be fenced when it is back: shardkit failover --guard SECONDS",
             ],
         ),
         (
@@ -396,7 +395,7 @@ def said(
         (
             "replicas detach b.internal:6379",
             {"detach_replica": AttachedReplica(NEW, OLD, False, 4)},
-            ["b.internal:6379 follows a.internal:6379 no more; no entry names it"],
+            ["b.internal:6379 no longer follows a.internal:6379; no entry names it"],
         ),
         (
             "move server a.internal:6379 --to b.internal:6379 --dry-run",
@@ -587,13 +586,13 @@ def test_a_command_says_what_it_did(
                 }
             },
             [
-                "master           replica  a write                                         s",
-                "a.internal:6379  r:1      is there, and on disk                       0.001",
-                "a.internal:6379  r:2      is there; it has no append-only file        0.001",
-                "a.internal:6379  r:3      is there, but not on disk in time           1.000",
-                "a.internal:6379  r:4      did not come in time                        1.000",
-                "a.internal:6379  r:5      did not come: it has no link to its master  1.000",
-                "a.internal:6379  r:6      no answer in time                               -",
+                "master           replica  a write                                    s",
+                "a.internal:6379  r:1      is there, and on disk                  0.001",
+                "a.internal:6379  r:2      is there; it has no append-only file   0.001",
+                "a.internal:6379  r:3      is there, but not on disk in time      1.000",
+                "a.internal:6379  r:4      did not arrive in time                 1.000",
+                "a.internal:6379  r:5      did not arrive: no link to the master  1.000",
+                "a.internal:6379  r:6      no answer in time                          -",
             ],
         ),
         (
@@ -602,7 +601,7 @@ def test_a_command_says_what_it_did(
             [
                 "process    may use the old password: it",
                 "web1/4711  it is connected: restart it",
-                "stopped: both passwords are taken; look at these, then continue: "
+                "stopped: both passwords are taken; check these, then continue: "
                 "shardkit rotate app --resume",
             ],
         ),
@@ -742,7 +741,7 @@ def test_a_document_of_what_is_not_right_comes_with_exit_code_1(
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ("failover", "name a shard or a server, or give --guard"),
+        ("failover", "specify a shard or a server, or --guard"),
         ("rotate app --resume --abort", "--resume and --abort contradict each other"),
         ("exec --on all", "missing argument '-- COMMAND...'"),
     ],

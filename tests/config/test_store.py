@@ -393,22 +393,19 @@ def test_a_map_of_nothing_changes_nothing_and_leads_the_epoch_on(plain: redis.Re
     assert kinds(gone) == {"hits": "removed", "unique": "removed"}
 
 
-def test_other_components_are_removed_if_asked_and_empty(client: redis.Redis) -> None:
+@pytest.mark.parametrize("allowed", [{"has_data": no}, {"has_data": yes, "force": True}])
+def test_other_components_are_removed_if_empty_or_by_force(
+    client: redis.Redis, allowed: dict[str, Any]
+) -> None:
     push(client, TWO)
     new = shard_map("{new: {entry: {}}}")
     for has_data in (yes, None):
         with pytest.raises(PushRefusedError, match="'hits' holds data, and the push would remove"):
             push(client, new, prune=True, has_data=has_data)
-    changes = push(client, new, prune=True, has_data=no)
+    changes = push(client, new, prune=True, **allowed)
     assert kinds(changes) == {"hits": "removed", "unique": "removed", "new": "added"}
     assert sorted(read_components(client)) == ["new"]
     assert client.dbsize() == 4 + 2  # and the epochs of the removals
-
-
-def test_other_components_are_removed_by_force(plain: redis.Redis) -> None:
-    push(plain, TWO)
-    push(plain, shard_map("{new: {entry: {}}}"), prune=True, force=True, has_data=yes)
-    assert read_components(plain).keys() == {"new"}
 
 
 # What is broken
@@ -459,7 +456,7 @@ def test_what_is_broken_is_named_by_its_key_and_mended_by_a_push(
             assert SECRET not in f"{context!r} {vars(context)}"
             context = context.__context__
     was = stored(client)
-    if key == "config:shards:unique":  # nobody knows whether keys would move
+    if key == "config:shards:unique":  # keys might move
         with pytest.raises(PushRefusedError, match=r"cannot be read.*config:shards:unique"):
             push(client, unique(8), has_data=no)
         assert stored(client) == was
@@ -491,16 +488,6 @@ def test_broken_components_are_removed_by_force_only(plain: redis.Redis) -> None
     assert kinds(push(plain, new)) == {"new": "added"}  # it is left alone
     assert kinds(push(plain, new, prune=True, force=True))["unique"] == "removed"
     assert read_components(plain).keys() == {"new"}
-
-
-def test_a_gap_is_a_missing_entry(client: redis.Redis) -> None:
-    push(client, unique(16))
-    client.delete("config:redis:unique:7")
-    match = "^config:redis:unique:7 is missing, but config:shards:unique says 16 shards"
-    with pytest.raises(MissingEntryError, match=match):
-        read_components(client)
-    with pytest.raises(MissingEntryError, match=match):
-        read_component(client, "unique")
 
 
 def test_shards_without_a_count_are_told_from_an_unsharded_component(client: redis.Redis) -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,19 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faces import eventually
 
 from shardkit import ShardMap
 from shardkit.local import LocalServer
-
-
-def eventually(done: Callable[[], Any], seconds: float = 20) -> bool:
-    """Whether something is true in time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if done():
-            return True
-        threading.Event().wait(0.002)
-    return False
 
 
 def map_text(shard_map: ShardMap) -> str:

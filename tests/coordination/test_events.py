@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from coordination_helpers import eventually, line, processes
-from faces import Face, holder
+from coordination_helpers import line, processes
+from faces import Face, eventually, holder
 
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import DamagedDataError, ParameterMismatchError, StaleTokenError

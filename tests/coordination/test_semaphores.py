@@ -8,8 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from coordination_helpers import eventually
-from faces import Face
+from faces import Face, eventually
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError

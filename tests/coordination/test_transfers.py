@@ -13,8 +13,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from coordination_helpers import eventually, forked, with_jumping_clocks
-from faces import Face, holder
+from coordination_helpers import forked, with_jumping_clocks
+from faces import Face, eventually, holder
 
 import shardkit
 from shardkit import ShardKit, ShardMap

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from faces import Face, clocked, holder, keys_of
+from faces import Face, Time, clocked, holder, keys_of
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -19,16 +19,6 @@ from shardkit.metrics.outbox import LONGEST_RETRY, Background
 from shardkit.operations.commands import Replies
 
 NOON = 1_700_000_000 // 86400 * 86400
-
-
-class Time:
-    """A clock that tests set."""
-
-    def __init__(self, at: float = NOON) -> None:
-        self.at = at
-
-    def __call__(self) -> float:
-        return self.at
 
 
 def test_counts_are_in_the_slice_of_each_precision_in_ascending_order(face: Face) -> None:
@@ -49,7 +39,7 @@ def test_counts_are_in_the_slice_of_each_precision_in_ascending_order(face: Face
 
 
 def test_a_slice_grows_wider_and_keeps_its_neighbours(face: Face) -> None:
-    now = Time()
+    now = Time(NOON)
     counters = clocked(face.kit, now=now).counters(component="few", precisions=[1])
     expected = []
     for step, count in enumerate([200, 60_000, 2**24, 2**33, MOST_COUNT - 2**33, 1]):
@@ -82,7 +72,7 @@ def test_hits_are_counted_in_the_process_and_sent_together(face: Face) -> None:
 
 
 def test_sums_over_counters_and_shards_take_one_exchange(kit: ShardKit) -> None:
-    now = Time()
+    now = Time(NOON)
     counters = clocked(kit, now=now).counters(component="many")
     counters.add_many({"a": 1, "b": 20, "c": 300})
     now.at += 60
@@ -96,7 +86,7 @@ def test_sums_over_counters_and_shards_take_one_exchange(kit: ShardKit) -> None:
 
 
 def test_cleaning_removes_what_is_due_once_and_unregisters_what_is_empty(face: Face) -> None:
-    now = Time()
+    now = Time(NOON)
     counters = clocked(face.kit, now=now).counters(component="many", precisions={1: 100, 60: 100})
     other = clocked(face.kit, now=now).counters(component="many", precisions={1: 100, 60: 100})
     for n in range(250):
@@ -115,7 +105,7 @@ def test_cleaning_removes_what_is_due_once_and_unregisters_what_is_empty(face: F
 
 
 def test_a_registered_counter_without_data_is_unregistered(kit: ShardKit) -> None:
-    now = Time()
+    now = Time(NOON)
     counters = clocked(kit, now=now).counters(component="few")
     counters.add("lost")
     key = counters._of(group_of("lost"), "lost")
@@ -126,7 +116,7 @@ def test_a_registered_counter_without_data_is_unregistered(kit: ShardKit) -> Non
 
 
 def test_cleaning_goes_on_until_it_is_told_to_stop(kit: ShardKit) -> None:
-    now, ticks = Time(), Time(0)
+    now, ticks = Time(NOON), Time(0)
     counters = clocked(kit, now=now, monotonic=ticks).counters(component="few")
     counters.add("x")
     steps = counters.deferred.keep_clean(lambda: ticks.at >= 130)
@@ -250,7 +240,7 @@ def test_a_forked_child_does_not_send_its_parents_hits(kit: ShardKit) -> None:
 
 @pytest.mark.parametrize("stored", [b"", b"\x21\x01", b"\x18" + b"\x01" * 8, b"\x12\x01"])
 def test_a_damaged_chunk_is_named_and_left_as_it_is(stored: bytes, kit: ShardKit) -> None:
-    now = Time()
+    now = Time(NOON)
     counters = clocked(kit, now=now).counters(component="few", precisions=[60])
     key, field = counters._of(group_of("x"), "x"), f"60:{NOON // 60 // 256}"
     client = holder(kit, "few", key)
@@ -286,7 +276,7 @@ def test_what_cannot_be_counted_is_refused(arguments: Any, said: str, kit: Shard
 
 
 def test_a_month_of_minutes_takes_a_thirtieth_of_the_hash_of_the_book(kit: ShardKit) -> None:
-    now = Time()
+    now = Time(NOON)
     counters = clocked(kit, now=now).counters(component="few", precisions={60: 43_200})
     counted: Counter[int] = Counter()
     rows = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import structlog
-from faces import Face, clocked, holder
+from faces import Face, Time, clocked, holder
 
 from shardkit import ServerClock, ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
@@ -18,14 +18,6 @@ from shardkit.metrics.logs import LogEntry, severity_name
 from shardkit.operations.operation import Page
 
 HOUR = 1_700_000_000 // 3600 * 3600
-
-
-class Time:
-    def __init__(self, at: float) -> None:
-        self.at = at
-
-    def __call__(self) -> float:
-        return self.at
 
 
 def at(seconds: float) -> datetime:

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import Face, clocked, holder
+from faces import Face, Time, clocked, holder
 
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
@@ -21,16 +21,8 @@ from shardkit.metrics import merged
 HOUR = 1_700_000_000 // 3600 * 3600
 
 
-class Time:
-    def __init__(self, at: float = HOUR + 100) -> None:
-        self.at = at
-
-    def __call__(self) -> float:
-        return self.at
-
-
 def test_an_update_returns_the_count_and_the_sums_of_its_hour(face: Face) -> None:
-    now = Time()
+    now = Time(HOUR + 100)
     values = clocked(face.kit, now=now).statistics(component="many")
     assert face.run(values.get("page", "latency")) is None
     assert face.run(values.merge(["page", "other"], "latency")) is None
@@ -121,7 +113,7 @@ def test_what_is_not_a_number_is_refused(value: Any, kit: ShardKit) -> None:
 
 
 def test_the_hundred_slowest_contexts_of_an_hour_are_kept(face: Face) -> None:
-    now = Time()
+    now = Time(HOUR + 100)
     times = clocked(face.kit, now=now).access_times(component="many")
     for n in range(130):
         times.record(f"page {n}", float(n))
@@ -190,7 +182,7 @@ def test_damaged_statistics_are_named_and_left_as_they_are(kit: ShardKit) -> Non
 
 
 def test_an_infinite_average_is_named(kit: ShardKit) -> None:
-    values = clocked(kit, now=Time()).statistics(component="one")
+    values = clocked(kit, now=Time(HOUR + 100)).statistics(component="one")
     key = f"{values.name}:slowest:{{latency}}:{HOUR}"
     kit.client("one").zadd(key, {"a": math.inf, "b": 1})
     with pytest.raises(DamagedDataError, match=re.escape(key)):
@@ -236,7 +228,7 @@ def test_a_process_keeps_only_so_many_contexts_and_sums_of_their_values(
 
 
 def test_what_is_recorded_too_late_for_its_hour_is_not_among_the_slowest(kit: ShardKit) -> None:
-    now = Time()
+    now = Time(HOUR + 100)
     values = clocked(kit, now=now).statistics(component="few")
     now.at += 2 * 3600
     values.update("page", "latency", 1)

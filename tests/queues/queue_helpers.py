@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -36,13 +33,3 @@ def server_of(kit: ShardKit, component: str, queue: str) -> redis.Redis:
         client: Any = kit.client(component)
         return client
     return holder(kit, component, key)
-
-
-def eventually(done: Callable[[], Any], seconds: float = 20) -> bool:
-    """Whether something is done in time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if done():
-            return True
-        threading.Event().wait(0.005)
-    return False

@@ -18,8 +18,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import Face, clocked, faced
-from queue_helpers import Clock, eventually, server_of
+from faces import Face, clocked, eventually, faced
+from queue_helpers import Clock, server_of
 
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import ShardErrors

@@ -667,18 +667,6 @@ def test_tasks_of_later_releases_are_done_or_left_to_them(face: Face, kit: Shard
     assert set(server.hmget("queues:{q}:attempts", "d")) == {b"0"}
 
 
-def test_many_copies_of_one_task_do_not_hold_up_a_script(face: Face, kit: ShardKit) -> None:
-    queues, run = face.kit.queues(component="many"), face.run
-    server = server_of(kit, "many", "q")
-    for _ in range(3):
-        server.rpush("queues:{q}", *['["same", "q", "x", []]'] * 150)
-    task = run(queues.take("q", timeout=0))
-    assert task.id == "same"
-    taken = [run(queues.take("q", timeout=0)) for _ in range(5)]
-    assert taken == [None] * 5
-    assert run(queues.length("q")) == 0
-
-
 # ---- on a cluster
 
 

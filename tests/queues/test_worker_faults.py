@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from faces import Face, faced
-from queue_helpers import eventually, server_of
+from faces import Face, eventually, faced
+from queue_helpers import server_of
 
 import shardkit.queues.async_worker
 import shardkit.queues.worker

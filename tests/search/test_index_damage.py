@@ -257,7 +257,7 @@ def test_a_check_names_what_is_damaged_in_an_index(face: Face, index: Any, clien
         found = face.list(index.check())
         named = [each for each in found if each.key.startswith(key) and what in each.found]
         assert named, (name, found)
-        assert all(each.repair == "rebuild() indexes all documents anew" for each in found)
+        assert all(each.repair == "rebuild() indexes all documents again" for each in found)
         assert {each: client.dump(each) for each in client.scan_iter()} == before
         client.flushdb()
         for each, dump in dumps.items():

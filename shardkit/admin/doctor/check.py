@@ -1,13 +1,12 @@
-"""Checks what is stored: every structure that a component has, by its own ``check()``.
+"""Checks all structures of a component, each by its own ``check()``.
 
-Structures are found by their ``:meta`` keys, and opened with the parameters that these have; ranges
-of addresses by their ``:generations``, queues by their ``:tasks``. What seems to be part of a
-structure without parameters is damage of its own kind: only whoever knows the parameters can open
-it and rebuild it.
+Structures are found by their ``:meta`` keys, and opened with the parameters in them; ranges of
+addresses by their ``:generations``, queues by their ``:tasks``. Parts of a structure without
+parameters count as damage: only the application knows the parameters to open and rebuild it.
 
-Not everything can be opened from what is stored: a hash with an application's own codec, an index
-with an analyzer of its own, an address book with a function of its own. These are named as
-unchecked. Recent contacts cannot be told from an application's own keys: they are checked by user.
+Some structures cannot be opened from what is stored: a hash with an application's own codec, an
+index with its own analyzer, an address book with its own function. They are listed as unchecked.
+Recent contacts look like an application's own keys: they are checked by user.
 """
 
 from __future__ import annotations
@@ -40,23 +39,23 @@ _DAY: Final = re.compile(r"(.+):(\d{4}-\d\d-\d\d)\Z")
 _TOTALS: Final = re.compile(rb"(.+):done:\{\d{4}-\d\d-\d\d\}\Z", re.DOTALL)
 _SCAN: Final = 10_000
 _AWAY: Final = (redis.ConnectionError, redis.TimeoutError, OSError, ShardUnavailable)
-# Keys that structures have beside their parts, and the type of each.
+# Patterns of keys that structures have beside their parts, with their types.
 _SIGNS: Final = (("*:parts", "set"), ("*:ends", "hash"), ("*}", "hash"))
-# What always says how large its parts are; of a counter of visitors all but one precision.
+# Kinds whose parameters have a part size; of visitor counters all but one precision.
 _IN_PARTS: Final = frozenset(("hash", "list", "packed", "set", "sorted-set", "unique-visitors"))
 
 
 @dataclass
 class CheckedStructure:
-    """A structure, and what was found in it.
+    """A structure and its damages.
 
     Attributes:
-        component: where it is.
+        component: its component.
         name: its name.
         kind: its kind.
-        damages: what is damaged.
+        damages: its damages.
         unchecked: why it was not checked; empty if it was.
-        rebuild: repairs it; None if it has no such method.
+        rebuild: the method that repairs it; None if it has none.
     """
 
     component: str
@@ -79,12 +78,7 @@ class _UncheckedError(Exception):
 
 @dataclass(frozen=True)
 class _Checkable:
-    """A structure, opened.
-
-    Attributes:
-        check: finds what is damaged.
-        rebuild: see `CheckedStructure`.
-    """
+    """An opened structure."""
 
     check: Callable[[], Iterable[Damage]]
     rebuild: Callable[[], Any] | None = None
@@ -107,7 +101,7 @@ def check_all(
         names: the structures' names; none for all.
         progress: called with a structure's name, how many are done, and how many there are.
 
-    Cost: all of it is read, in slices: see ``check()`` of each structure.
+    Cost: all structures are read, in slices: see ``check()`` of each structure.
     """
     stored = [each for each in found.structures.values() if _counter_of(each, found) is None]
     stored += [each for name in components for each in _unnamed(kit, components[name], found)]
@@ -140,7 +134,7 @@ def _check(
         checked.damages = list(opened.check())
     except _UncheckedError as error:
         checked.unchecked = str(error)
-    except (KeyError, ValueError) as error:  # parameters that nobody of ours wrote
+    except (KeyError, ValueError) as error:  # not written by shardkit
         key = meta_key(structure.name)
         checked.damages.append(
             Damage(
@@ -161,7 +155,7 @@ def _open(
     found: ScanResult,
     components: Mapping[str, Component],
 ) -> _Checkable:
-    """Return a structure as its parameters say."""
+    """Open a structure with its parameters."""
     name, component = structure.name, structure.component
     stored = {RENAMED.get(word, word): said for word, said in structure.parameters.items()}
     opened: Any
@@ -295,7 +289,7 @@ def _counter_of(structure: StoredStructure, found: ScanResult) -> str | None:
 
 
 def _unnamed(kit: ShardKit, component: Component, scanned: ScanResult) -> Iterator[StoredStructure]:
-    """Yield what has no parameters: ranges of addresses, queues, and totals."""
+    """Yield structures without parameters: ranges of addresses, queues, and totals."""
     for pattern, kind in (("*:generations", "ip-to-city"), ("*:{*}:tasks", "queue")):
         for _, key in _keys(kit, component, pattern, "hash", scanned.failures):
             name = key.decode(errors="backslashreplace").rpartition(":")[0]

@@ -37,7 +37,7 @@ class Finding:
     """One thing that is not as compact as it could be.
 
     Attributes:
-        component: where.
+        component: its component.
         structure: the structure; None for other keys.
         type: TYPE of the keys, if they belong to no structure.
         problem: ``entries`` or ``bytes``: a limit is exceeded; ``plan``: it will be exceeded when

@@ -61,7 +61,7 @@ Progress = Callable[[str, int, int], object]
 
 @dataclass
 class ScanResult:
-    """What a scan of components found.
+    """The result of a scan of components.
 
     Attributes:
         sample: how many keys of a database were scanned at most; None for all.
@@ -112,11 +112,11 @@ def scan(
         kit: a kit on their topology.
         components: the components.
         sample: how many keys of each database to scan; None for all of them.
-        repack: rewrite the parts that become compact by it.
+        repack: rewrite the parts that become compact.
         progress: called with the current step, how many databases are done, and how many there are.
 
     Returns:
-        What was found. Shards that cannot be scanned are among its failures.
+        The result. Shards that cannot be scanned are among its failures.
 
     Cost: for each database a SCAN for structures, which transfers only their names, and a few
     exchanges for the scanned keys; their entries are read only if they are not compact.
@@ -234,13 +234,13 @@ class _Scanner:
             self._result.seen += seen
 
     def _add(
-        self, shard: Shard, limits: Limits | None, found: Sequence[KeyEncoding], weight: float
+        self, shard: Shard, limits: Limits | None, keys: Sequence[KeyEncoding], weight: float
     ) -> None:
         groups: dict[KeyGroup, KeyStatistics] = {}
         names = self._names[shard.component]
         if self._repack:
-            found = self._repack_stale(shard, limits, found)
-        for seen in found:
+            keys = self._repack_stale(shard, limits, keys)
+        for seen in keys:
             structure = structure_of(seen.key, names)
             if structure is None:
                 group = KeyGroup(shard.component, None, seen.type, seen.encoding)
@@ -256,18 +256,18 @@ class _Scanner:
                 self._result.groups.setdefault(group, KeyStatistics()).merge(statistics)
 
     def _repack_stale(
-        self, shard: Shard, limits: Limits | None, found: Sequence[KeyEncoding]
+        self, shard: Shard, limits: Limits | None, keys: Sequence[KeyEncoding]
     ) -> list[KeyEncoding]:
-        """Rewrite the parts that become compact by it; return all keys as they are now."""
+        """Rewrite the parts that become compact; return all keys as they are now."""
         names = self._names[shard.component]
-        parts = [seen for seen in found if structure_of(seen.key, names) and is_part(seen.key)]
+        parts = [seen for seen in keys if structure_of(seen.key, names) and is_part(seen.key)]
         stale = [part.key for part in parts if check(part, limits).stale]
         if not stale:
-            return list(found)
+            return list(keys)
         now = {seen.key: seen for seen in self._kit.driver.run(_repack(shard, stale))}
         with self._lock:
             self._result.repacked += len(now)
-        return [now.get(seen.key, seen) for seen in found]
+        return [now.get(seen.key, seen) for seen in keys]
 
     def _probe(self, structure: StoredStructure) -> None:
         """Inspect the first parts of a structure that the sample missed."""

@@ -29,9 +29,9 @@ class StoredStructure:
     """A structure as its ``:meta`` key describes it.
 
     Attributes:
-        component: where it lives.
+        component: its component.
         name: its name.
-        parameters: what it was created with.
+        parameters: the parameters that it was created with.
     """
 
     component: str

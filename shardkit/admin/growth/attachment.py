@@ -1,9 +1,9 @@
-"""Attaching replicas to servers that are in use, and detaching them.
+"""Attaches replicas to servers in use, and detaches them.
 
 ::
 
     attach   the new server follows, is filled and near its master ─► entries name it
-    detach   entries name it no more ─► clients have left it ─► it follows nobody
+    detach   entries no longer name it ─► clients have left it ─► it follows no server
 
 A replica may follow a replica, which relieves the master; entries do not name it then, as clients
 read only from replicas that follow the master itself.
@@ -55,8 +55,8 @@ class AttachedReplica:
     """A replica that was attached or detached.
 
     Attributes:
-        replica: the server.
-        master: the one that it follows, or followed.
+        replica: the replica's address.
+        master: the server that it follows, or followed.
         named: whether entries name it now.
         epoch: `config:epoch` now.
     """
@@ -70,19 +70,19 @@ class AttachedReplica:
 def attach_replica(
     config: Any, replica: str, to: str, *, zone: str | None = None, copy: float = COPY
 ) -> AttachedReplica:
-    """Have an empty server replicate another one; when it is filled, entries name it.
+    """Make an empty server a replica; when it is filled, entries name it.
 
     Args:
         config: a client of the config server.
-        replica: the new server, ``host:port``, empty. One that follows already is only named.
+        replica: the new server, ``host:port``, empty. If it already follows, entries only name it.
         to: the server to follow: a shard (``timelines:3``), a master that entries name, or one of
-            its replicas, ``host:port``. Who follows a replica is not named in entries.
+            its replicas, ``host:port``. Entries do not name a replica of a replica.
         zone: where it is, for `read_from="zone"`.
         copy: how long the copy may take, in seconds.
 
     Raises:
-        GrowthError: it cannot replicate that server, or was not filled in time: then it follows it,
-            and no entry names it.
+        GrowthError: it cannot replicate that server, or was not filled in time. Then it follows
+            that server, and no entry names it.
         InvalidArgumentError: no entry names the server to follow.
     """
     with lease(config) as held, ExitStack() as stack:
@@ -118,14 +118,14 @@ def attach_replica(
 
 
 def detach_replica(config: Any, replica: str, *, force: bool = False) -> AttachedReplica:
-    """Have a replica follow nobody, after entries name it no more and clients have left it.
+    """Detach a replica, after entries no longer name it and clients have left it.
 
-    It keeps its data, and takes writes again. One that is down is only removed from the entries.
+    It keeps its data and takes writes again. A server that is down is only removed from entries.
 
     Args:
         config: a client of the config server.
         replica: the server, ``host:port``.
-        force: also if its master will refuse writes without it (``min-replicas-to-write``).
+        force: detach it even if its master refuses writes without it (``min-replicas-to-write``).
 
     Raises:
         GrowthError: it is a master, others follow it, or its master would refuse writes.
@@ -157,7 +157,7 @@ def detach_replica(config: Any, replica: str, *, force: bool = False) -> Attache
         epoch = push_changed(
             held,
             lambda components: without_replica(components, target, same),
-            f"{target} replicates {source} no more",
+            f"{target} no longer replicates {source}",
         )
         if role is not None and not role.is_master:
             _wait_for_clients(client)
@@ -183,11 +183,13 @@ def _followed(components: Components, name: str) -> tuple[ServerAddress, Entry, 
 def _followed_by(
     components: Components, replica: ServerAddress, same: Same
 ) -> tuple[ServerAddress, Entry, str]:
-    """Return whom a server follows, by the entries or by what it says itself."""
+    """Return the master of a server, by the entries or by its own INFO."""
     named = list(_named_replicas(components))
     for where, entry, each in named:
         if same(each, replica):
-            return _address(entry), entry, where
+            master = address_of(entry)
+            assert master is not None, "checked by _named_replicas"
+            return master, entry, where
     servers = named
     for component in components.values():
         for shard, entry in component.entries():
@@ -211,12 +213,6 @@ def _named_replicas(components: Components) -> Iterator[tuple[str, Entry, Server
                     yield entry_key(*shard), entry, server
 
 
-def _address(entry: Entry) -> ServerAddress:
-    server = address_of(entry)
-    assert server is not None, "checked by _named_replicas"
-    return server
-
-
 def _check_enough_are_left(source: ServerAddress, like: Entry, where: str) -> None:
     """Refuse to detach the replica without which its master takes no writes."""
     try:
@@ -238,10 +234,10 @@ def _check_enough_are_left(source: ServerAddress, like: Entry, where: str) -> No
 
 
 def _wait_for_clients(client: Any) -> None:
-    """Wait until no connection of shardkit's is left, but not for ever."""
+    """Wait, at most `LEAVE` seconds, until no connection of shardkit's is left."""
     end = time.monotonic() + LEAVE
     while time.monotonic() < end:
-        with suppress(RedisError):  # CLIENT LIST is not everybody's right
+        with suppress(RedisError):  # the user may not call CLIENT LIST
             if not any(each["name"].startswith("shardkit:") for each in client.client_list()):
                 return
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""The functions of `shardkit.admin.growth`, awaiting: each with the same name and arguments.
+"""The functions of `shardkit.admin.growth` for asyncio, with the same names and arguments.
 
 ::
 
@@ -6,9 +6,9 @@
 
     move = await awaiting.start_move(config, ["timelines:3"], "new.internal:6379")
 
-Each works in a thread of its own, with the blocking client of the config server that it is given,
-so the event loop goes on. ``progress`` is called in the event loop. A task that is cancelled does
-not wait any longer; the work goes on to its end, because half of a move helps nobody.
+Each runs in a thread of its own with the given blocking client of the config server, so the event
+loop continues. ``progress`` is called in the event loop. Cancelling the task does not stop the
+work, because half of a move helps nobody.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def _awaiting(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
         done: asyncio.Future[R] = loop.create_future()
 
         def in_loop(function: Callable[..., object], *args: object) -> None:
-            with suppress(RuntimeError):  # it is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(function, *args)
 
-        told = options.get("progress")
-        if callable(told):
-            options["progress"] = partial(in_loop, told)
+        progress = options.get("progress")
+        if callable(progress):
+            options["progress"] = partial(in_loop, progress)
 
-        def settle(result: R | None, error: BaseException | None) -> None:
+        def finish(result: R | None, error: BaseException | None) -> None:
             if done.cancelled():
                 return
             if error is not None:
@@ -53,11 +53,11 @@ def _awaiting(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
             result, error = None, None
             try:
                 result = function(*args, **options)
-            except BaseException as raised:  # it is raised where it is awaited
+            except BaseException as raised:  # raised where it is awaited
                 error = raised
-            in_loop(settle, result, error)
+            in_loop(finish, result, error)
 
-        # Not of the loop's pool: a move takes long, and would take the place of other work.
+        # Not in the loop's pool: a move takes long, and would block other work.
         target = partial(copy_context().run, work)
         threading.Thread(target=target, name=f"shardkit-{function.__name__}").start()
         return await done

@@ -1,16 +1,15 @@
-"""Which keys of some databases change, told by the server itself: keyspace notifications.
+"""Captures which keys of some databases change, by keyspace notifications.
 
 ::
 
     PSUBSCRIBE __keyspace@3__:*      ◄── every write, expiry and eviction of a key of database 3
-    PING                             ◄── what was answered before is all that happened before
+    PING                             ◄── notifications before the reply cover all earlier changes
 
-One connection receives every notification in the order of the changes. Once the server has answered
-a PING, no earlier change is still to come. Some changes send no notification:
+One connection receives every notification in the order of the changes. Some changes send none:
 
-* what consumers of a stream acknowledge; so streams are copied again at the end
-* FLUSHDB, FLUSHALL and SWAPDB, and the data that a server gets as a replica
-* all changes while ``notify-keyspace-events`` is set to something else, even if it is set back
+* acknowledgements of a stream's consumers, so streams are copied again at the end
+* FLUSHDB, FLUSHALL and SWAPDB, and the data that a server receives as a replica
+* all changes while ``notify-keyspace-events`` has another value, even if it is set back
 
 INFO commandstats counts the calls behind the last two. CONFIG RESETSTAT clears these counts. So
 the capture calls OBJECT HELP, which programs do not use, and later checks that it is still counted.
@@ -37,12 +36,12 @@ _BARRIER = 5.0  # seconds
 _POLL = 0.1
 _SETTING = "notify-keyspace-events"
 _WANTED = "KA"  # keyspace events, all kinds of them
-# What a server does to keys by itself.
+# Events that no client causes.
 _OF_ITSELF = frozenset({b"expired", b"evicted"})
 
 
 def turn_on_notifications(client: Any) -> str:
-    """Have a server tell of changed keys; return its setting as it was before."""
+    """Turn on a server's notifications of changed keys; return the setting before."""
     before = _text(client.config_get(_SETTING)[_SETTING])
     if not _tells_all(before):
         client.config_set(_SETTING, "".join(dict.fromkeys(before + _WANTED)))
@@ -62,15 +61,11 @@ class MissedChangesError(GrowthError):
 
 
 class KeyCapture:
-    """The keys of some databases of one server that have changed since they were last taken.
-
-    Args:
-        client: a client of the server, whose pool gives a connection that this keeps.
-        databases: the numbers.
+    """The keys of some databases of one server that have changed since the last `take`.
 
     Raises:
         MissedChangesError: the server does not send all notifications.
-        GrowthError: it refuses, or does not count calls.
+        GrowthError: the server refuses, or does not count calls.
     """
 
     def __init__(self, client: Any, databases: Iterable[int]) -> None:
@@ -138,9 +133,9 @@ class KeyCapture:
             raise MissedChangesError(f"{listed} was called", "copy again")
 
     def take(self, most: int | None = None) -> dict[tuple[int, bytes], bool]:
-        """Return keys that have changed, with their databases, and forget them.
+        """Return and drop changed keys, by database; and for each whether a client changed it.
 
-        With each, whether a client changed it; what expired or was evicted, the server did itself.
+        A client has not changed keys that expired or were evicted.
 
         Raises:
             MissedChangesError: the connection was lost.
@@ -154,7 +149,7 @@ class KeyCapture:
         return taken
 
     def wait_until_told(self) -> None:
-        """Wait until everything that has happened so far has been told.
+        """Wait until the notifications of all changes so far have arrived.
 
         Raises:
             MissedChangesError: the connection was lost.
@@ -194,8 +189,12 @@ class KeyCapture:
                     continue
                 said = self._connection.read_response(disable_decoding=True)
                 if said[0] == b"pmessage":
-                    self._note(said[2], said[3])
-                else:  # the PONG of `wait_until_told`: nothing else is asked for
+                    prefix, colon, name = said[2].partition(b":")
+                    key = self._prefixes[prefix + colon], name
+                    by_client = said[3] not in _OF_ITSELF
+                    with self._lock:
+                        self._changed[key] = self._changed.get(key, False) or by_client
+                else:  # the PONG for `wait_until_told`
                     with self._answered:
                         self._heard = int(said[1])
                         self._answered.notify_all()
@@ -203,13 +202,6 @@ class KeyCapture:
             with self._answered:
                 self._error = error
                 self._answered.notify_all()
-
-    def _note(self, channel: bytes, event: bytes) -> None:
-        prefix, colon, key = channel.partition(b":")
-        found = self._prefixes[prefix + colon], key
-        by_client = event not in _OF_ITSELF
-        with self._lock:
-            self._changed[found] = self._changed.get(found, False) or by_client
 
 
 def _text(value: Any) -> str:

@@ -1,14 +1,14 @@
-"""Whether two servers hold the same: every key, its type, its value and when it expires.
+"""Compares two servers: every key, its type, its value and its expiry.
 
 ::
 
     SCAN of one side ─► TYPE, PTTL of some keys ─► their values, in one exchange ─► one digest a key
-                        on both sides                     what is large, in pages
+                        on both sides                     large values in pages
     SCAN of the other side ─► keys that only it has
 
-Values are compared whatever their encoding and order, so servers of different versions can be
-compared. A key that differs is read again, as it may just have been written: what differs for
-`SETTLED` seconds differs; unless it is being written all the time, which is counted apart.
+Encodings and the order of members do not matter, so servers of different versions can be compared.
+A key that differs is read again for `SETTLED` seconds, as it may just have been written. A key that
+changes all the time is counted separately.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _CHANGING = "is being written"
 
 @dataclass
 class ServerComparison:
-    """What a comparison of two servers found.
+    """The result of a comparison of two servers.
 
     Attributes:
         keys: how many keys the first has, by database and type: ``{"3 hash": 17}``.
-        digest: of all names, types and values of the first; the order does not matter.
+        digest: of all names, types and values of the first, in any order.
         different: up to 20 keys that differ, as ``3 name: how``.
         differing: how many differ.
-        changing: how many were being written all the time, so that they could not be compared.
+        changing: how many changed all the time, and could not be compared.
     """
 
     keys: dict[str, int] = field(default_factory=dict)
@@ -78,17 +78,16 @@ def compare(
 
     Args:
         first: returns a client of the first server, by the database's number.
-        second: returns one of the second.
+        second: the same of the second server.
         databases: the numbers.
-        progress: is told how many keys have been compared.
+        progress: is called with the number of keys compared so far.
         ignored: keys that may differ.
-        share: for how much of the time it works; it pauses for the rest, and others have their
-            turn.
+        share: the share of the time in which this works; it pauses for the rest.
 
     Cost: two exchanges with each server for up to 32 keys of 30 KB together, more for collections
     above 500 members and strings above 16 KB.
     """
-    found = ServerComparison()
+    result = ServerComparison()
     slices = Slices(_SLICE)
     total = 0
     for number in databases:
@@ -99,25 +98,25 @@ def compare(
                 with at_work(share):
                     mine |= _settled(one, other, part, slices)
             for key, (kind, digest, why) in mine.items():
-                if kind == "none":  # it went away meanwhile, on both sides
+                if kind == "none":  # it is gone on both sides
                     continue
                 label = f"{number} {kind}"
-                found.keys[label] = found.keys.get(label, 0) + 1
+                result.keys[label] = result.keys.get(label, 0) + 1
                 total ^= int.from_bytes(digest, "big")
                 if why == _CHANGING:
-                    found.changing += 1
+                    result.changing += 1
                 elif why:
-                    _note(found, number, key, why)
-            progress(found.total)
+                    _note(result, number, key, why)
+            progress(result.total)
         for keys in _pages(other, ignored):
             there = one.exists(*keys)
             if there == len(keys):
                 continue
             for key, (kind, _, why) in _settled(other, one, keys, slices).items():
                 if why and why != _CHANGING and kind != "none" and not one.exists(key):
-                    _note(found, number, key, "is only on the second server")
-    found.digest = f"{total:032x}"
-    return found
+                    _note(result, number, key, "is only on the second server")
+    result.digest = f"{total:032x}"
+    return result
 
 
 def differing(one: Any, other: Any, keys: Sequence[bytes]) -> list[str]:
@@ -137,10 +136,10 @@ def unequal(one: Any, other: Any, keys: Sequence[bytes]) -> list[bytes]:
     return [key for key in keys if _difference(mine[key], there[key])]
 
 
-def _note(found: ServerComparison, number: int, key: bytes, why: str) -> None:
-    found.differing += 1
-    if len(found.different) < _MOST_NAMED:
-        found.different.append(f"{number} {key.decode(errors='backslashreplace')}: {why}")
+def _note(result: ServerComparison, number: int, key: bytes, why: str) -> None:
+    result.differing += 1
+    if len(result.different) < _MOST_NAMED:
+        result.different.append(f"{number} {key.decode(errors='backslashreplace')}: {why}")
 
 
 def _settled(
@@ -196,7 +195,7 @@ def _pages(client: Any, ignored: Collection[bytes]) -> Iterator[list[bytes]]:
             return
 
 
-# What reads a value of each type, or as much of it as fits into the exchange with others.
+# The command that reads a value of each type, or its part that fits into a shared exchange.
 _FIRST: dict[str, tuple[Any, ...]] = {
     "string": ("GETRANGE", 0, _BYTES - 1),
     "list": ("LRANGE", 0, _MEMBERS - 1),
@@ -221,7 +220,7 @@ def _digests(
             pipe.type(key)
             pipe.pttl(key)
         answers = pipe.execute()
-    now = round(1000 * time.monotonic())  # both sides are not read at the same time
+    now = round(1000 * time.monotonic())  # the two sides are read at different times
     kinds = [kind.decode() if isinstance(kind, bytes) else kind for kind in answers[::2]]
     with client.pipeline(transaction=False) as pipe:
         for key, kind in zip(keys, kinds, strict=True):
@@ -242,7 +241,7 @@ def _digests(
 
 
 def _size(value: Any) -> int:
-    """Return for how many bytes a value counts, or as much of it as `_FIRST` has read."""
+    """Return the approximate bytes of a value that `_FIRST` has read."""
     if isinstance(value, bytes):
         return len(value)
     if isinstance(value, tuple):  # a cursor and members
@@ -258,14 +257,7 @@ def _hash(*parts: bytes) -> bytes:
 
 
 def _value(client: Any, key: bytes, kind: str, first: Any) -> bytes:
-    """Return a digest of a value that does not depend on encoding and order.
-
-    Args:
-        client: of its server.
-        key: the key.
-        kind: its type.
-        first: the value, or as much of it as `_FIRST` has read.
-    """
+    """Return a digest of a value, whatever its encoding and order; `first` is from `_FIRST`."""
     try:
         if isinstance(first, Exception):
             raise first
@@ -289,14 +281,14 @@ def _value(client: Any, key: bytes, kind: str, first: Any) -> bytes:
         else:
             return first or b""
         return ordered.digest()
-    except redis.ResponseError:  # it has just become another type
+    except redis.ResponseError:  # it has just changed its type
         return _CHANGED
 
 
 def _members(
     client: Any, key: bytes, kind: str, cursor: Any, first: Any
 ) -> Iterator[tuple[bytes, ...]]:
-    """Yield what a hash, set or sorted set has, some of it twice."""
+    """Yield the members of a hash, set or sorted set, some of them twice."""
     while True:
         if kind == "set":
             yield from ((member,) for member in first)
@@ -311,7 +303,7 @@ def _members(
 
 
 def _values(client: Any, key: bytes, first: list[bytes]) -> Iterator[bytes]:
-    """Yield what a list has."""
+    """Yield the values of a list."""
     start = 0
     while True:
         yield from first

@@ -1,4 +1,4 @@
-"""The databases that a move of shards concerns, on one server: their keys, and who is connected."""
+"""The databases that a move of shards concerns, on one server: their keys and connections."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from shardkit.network.connections.greeting import READING, WAITING
 MOST_NAMED = 20
 _OWN = "shardkit-move/"  # names of the mover's own connections
 _TIMEOUT = 10.0  # seconds for one answer
-_PAGE = 100  # keys that are listed, and deleted, at a time; others wait for that long
+_PAGE = 100  # keys that are listed and deleted at a time, while other clients wait
 
 
 @contextmanager
 def database_client(server: ServerAddress, like: Entry, where: str, number: int) -> Iterator[Any]:
-    """Give a client of a database, with the user and TLS of an entry."""
+    """Yield a client of a database, with the user and TLS of an entry."""
     with connected_to(
         server, like, where, timeout=_TIMEOUT, database=number, client_name=f"{_OWN}{number}"
     ) as client:
@@ -31,7 +31,7 @@ def database_client(server: ServerAddress, like: Entry, where: str, number: int)
 def clients_of(
     server: ServerAddress, databases: Sequence[int], like: Entry, where: str
 ) -> Iterator[dict[int, Any]]:
-    """Give clients of databases, by their numbers."""
+    """Yield clients of databases, by their numbers."""
     with ExitStack() as stack:
         yield {
             number: stack.enter_context(database_client(server, like, where, number))
@@ -40,14 +40,14 @@ def clients_of(
 
 
 def strays(client: Any, most: int = MOST_NAMED) -> list[str]:
-    """Return keys of a database that are not shardkit's own, so many at most."""
-    found: list[str] = []
+    """Return at most `most` keys of a database that are not shardkit's own."""
+    keys: list[str] = []
     for key in client.scan_iter(count=_PAGE):
         if key not in OWN_KEYS:
-            found.append(key.decode(errors="backslashreplace"))
-            if len(found) == most:
+            keys.append(key.decode(errors="backslashreplace"))
+            if len(keys) == most:
                 break
-    return found
+    return keys
 
 
 def pages(client: Any) -> Iterator[list[bytes]]:
@@ -64,7 +64,7 @@ def pages(client: Any) -> Iterator[list[bytes]]:
 def connections_to(client: Any, databases: Collection[int]) -> list[Mapping[str, str]]:
     """Return the connections to databases of a server, as CLIENT LIST has them.
 
-    Not those that wait at the fence, subscribers, and a mover's own.
+    Connections that wait at the fence, subscribers and a mover's own are left out.
     """
     numbers = {str(number) for number in databases}
     return [

@@ -1,4 +1,4 @@
-"""Pushes of what a failover or a move changed, whatever others push at the same time."""
+"""Pushes of the entries that a failover or a move changed, even while others push."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ def push_relocation(
     keep_source: bool,
     message: str,
 ) -> int:
-    """Push entries that name one server in the place of another; return the epoch.
-
-    Nothing is pushed if no entry names the source as a master any more.
+    """Replace a server in all entries, unless none names it as a master; return the epoch.
 
     Raises: as `push_changed`.
     """
@@ -50,14 +48,13 @@ def push_changed(
     *,
     witnessed: bool = True,
 ) -> int:
-    """Push what a function changes of the components; return the epoch.
+    """Push the components that a function changes; return the epoch.
 
     Args:
-        lease: what gives the right to; who has lost it pushes nothing.
-        change: returns those of the components that change, as they shall be. It is called again
-            if others have pushed meanwhile.
-        message: why, for the history.
-        witnessed: whether the servers are told, which takes time if one of them is away.
+        lease: without it nothing is pushed.
+        change: returns the changed components. It is called again after a push by others.
+        message: the reason, for the history.
+        witnessed: whether the servers store the epoch, which takes time if one does not answer.
 
     Raises:
         GrowthError: the lease has ended.
@@ -67,13 +64,13 @@ def push_changed(
     config = lease.config
     for attempt in range(_ATTEMPTS):
         epoch = read_epoch(config)
-        lease.check()  # who gets it after this also pushes after it: then this push is refused
+        lease.check()  # a later holder also pushes later: then this push is refused
         changed = change(read_components(config))
         if not changed:
             break
         try:
             push(config, ShardMap(dict(changed), source=message), epoch=epoch, message=message)
-            if witnessed:  # masters only: replicas get this from theirs
+            if witnessed:  # of masters; replicas copy it
                 attest(list(changed.values()), read_epoch(config))
         except PushRefusedError:
             if attempt == _ATTEMPTS - 1:
@@ -82,16 +79,16 @@ def push_changed(
 
 
 def wait_until_read(config: redis.Redis, epoch: int, seconds: float = LEAVE) -> None:
-    """Wait until every process that is at work has read a push, but not for ever.
+    """Wait, at most `seconds` seconds, until every active process has read a push.
 
-    Afterwards nobody uses a server that the push has replaced. A process says in the name of its
-    connection to the config server which push it has read, and asks there every second.
+    Afterwards no process uses a server that the push has replaced. The name of a process's
+    connection to the config server has the push that it has read; it reads once a second.
     """
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
             listed = config.client_list()
-        except redis.RedisError:  # CLIENT LIST is not everybody's right
+        except redis.RedisError:  # the user may not call CLIENT LIST
             return
         named = [(_READ.match(each.get("name", "")), int(each["idle"])) for each in listed]
         if not any(found and int(found[1]) < epoch and idle <= 2 for found, idle in named):

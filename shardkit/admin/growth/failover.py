@@ -1,10 +1,10 @@
-"""Failover: a replica takes the place of its master, planned or after a crash.
+"""Failover: a replica replaces its master, planned or after a crash.
 
 ::
 
     planned   the master hands over (FAILOVER): no write is lost, writers wait some milliseconds
-    crash     the replica with the most writes; others follow it; the old master is noted as fenced
-    both      the entries are pushed; a write that meets the old master is refused (READONLY) and
+    crash     the replica with the most writes; others follow it; the old master will be fenced
+    both      the entries are pushed; a write that reaches the old master is refused (READONLY) and
               goes to the new one in the same call
 
 A master has crashed if it refuses connections, or if it is silent and all its replicas have lost
@@ -13,9 +13,9 @@ the master may be alive, and clients would continue to write to it beside the ne
 
 A master that crashed comes back as a master. Until it is fenced (`apply_fences`, which
 ``shardkit failover --guard`` repeats), a client that has not read the new entries could still write
-there. A fence makes it a replica of the new master, so its own last writes, which no replica had,
-are dropped. ``min-replicas-to-write 1`` on all servers closes the gap by itself: a master that is
-back alone takes no writes. The one that takes over is told to do without, until it has replicas.
+there. A fence makes it a replica of the new master, which drops its last, unreplicated writes.
+``min-replicas-to-write 1`` on all servers closes the gap: a master that is back alone takes no
+writes. The new master does without, until it has replicas.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Fence:
         source: the server.
         target: the one that took its place.
         applied: whether it is a replica now.
-        least: the replicas that the new master asked for before it took over alone, and asks for
-            again once this one follows.
+        least: the ``min-replicas-to-write`` of the new master before it took over alone; restored
+            once this server follows.
     """
 
     source: ServerAddress
@@ -95,15 +95,15 @@ def fail_over(
     force: bool = False,
     hold: float = HOLD,
 ) -> Takeover:
-    """Have a replica take the place of its master.
+    """Have a replica replace its master.
 
     Args:
         config: a client of the config server.
         name: a shard (``timelines:3``, or ``unique`` for an unsharded entry) or a master,
-            ``host:port``, also of a cluster. All shards of the server are concerned. Of a service
-            or a cluster, its Sentinels or nodes do it (`growth.managed_failover`).
+            ``host:port``, also of a cluster. All shards of the server are concerned. Sentinels and
+            clusters do it themselves (`growth.managed_failover`).
         to: the replica, ``host:port``; by default the one that has the most writes. Sentinels
-            choose it by its ``replica-priority``, which is the best for so long.
+            choose it because it has the best ``replica-priority`` during the failover.
         force: also replace a master that may be alive although INFO fails; the writes that it still
             acknowledges are lost. After a crash, also take a replica whose link had been down for
             more than 30 s; or one that is a master already, if ``to`` names it.
@@ -143,24 +143,24 @@ def fail_over(
         except (RedisError, OSError) as error:
             why = error
         known = replicas_of(components.values(), source, same)
-        forced = _wanted(to, known, []) if force and role is None else None
-        begun = _taken_over(config, source, known, like, where, forced, same)
+        wanted = None if to is None else ServerAddress.parse(to)
+        forced = wanted if force and role is None else None
+        successor = _taken_over(config, source, known, like, where, forced, same)
         if role is not None and not role.is_master:
-            # Begun before, by somebody who was killed: the entries are to follow.
+            # A killed process has started this: only the entries are left.
             target = _named(known, role.master, same) or role.master
             assert target is not None
             replica = stack.enter_context(connected_to(target, like, where))
             stack.callback(ask_for_replicas, replica, config, target)
             epoch = push_relocation(leased, source, target, same, keep_source=True, message=message)
             return Takeover(shards, source, target, True, None, epoch=epoch)
-        if begun is not None:  # after a crash, by somebody who was killed before the push
+        if successor is not None:  # after a crash, by a process that was killed before the push
             role, held, behind = None, None, 0
-            target = begun
+            target = successor
             replica = stack.enter_context(connected_to(target, like, where))
             stack.callback(ask_for_replicas, replica, config, target)
         elif role is not None:
             seen = [each for each, _ in role.replicas]
-            wanted = _wanted(to, known, seen)
             candidates = [wanted] if wanted is not None else known or seen
             offsets = _roles(candidates, like, where)
             target = _best(offsets, None)
@@ -173,7 +173,6 @@ def fail_over(
             persist_roles(master, replica)
             behind = 0
         else:
-            wanted = _wanted(to, known, [])
             everyone = list(dict.fromkeys(known if wanted is None else [*known, wanted]))
             if force:
                 offsets = _roles(everyone, like, where)
@@ -188,7 +187,7 @@ def fail_over(
             least = take_writes_alone(replica, config, target)
             fence = {"format": _FORMAT, "master": str(target), "least": least}
             config.hset(_FENCES_KEY, str(source), json.dumps(fence))
-            leased.check()  # who was stopped for long would make a second master
+            leased.check()  # otherwise a stopped process could make a second master
             replica.execute_command("REPLICAOF", "NO", "ONE")
             persist_roles(replica)
             held = None
@@ -277,7 +276,7 @@ def master_of(components: Mapping[str, Component], name: str) -> tuple[ServerAdd
         return server, entry, entry_key(key, at)
     server = ServerAddress.parse(name)
     entries = entries_on(components.values(), server, eq)
-    if not entries:  # they may have another name of it
+    if not entries:  # entries may use another name of it
         servers = KnownServers(components.values(), server)
         entries = entries_on(components.values(), server, servers.same)
     for shard_there, entry in entries:
@@ -309,10 +308,10 @@ def _taken_over(
     forced: ServerAddress | None,
     same: Same,
 ) -> ServerAddress | None:
-    """Return the replica that has taken over already, though entries name the old master.
+    """Return the replica that has already taken over, although entries name the old master.
 
-    After a crash the config server says which; after a planned failover, whose master then died,
-    only the caller knows.
+    After a crash the config server has its name; if a master died after it had handed over, only
+    the caller knows it.
     """
     noted = [each.target for each in pending_fences(config) if same(each.source, source)]
     candidates = [each for each in noted if _named(known, each, same)]
@@ -326,14 +325,6 @@ def _named(
     known: Iterable[ServerAddress], server: ServerAddress | None, same: Same
 ) -> ServerAddress | None:
     return next((each for each in known if same(server, each)), None)
-
-
-def _wanted(
-    to: str | None, known: list[ServerAddress], seen: list[ServerAddress]
-) -> ServerAddress | None:
-    if to is None:
-        return None
-    return ServerAddress.parse(to)
 
 
 def _roles(
@@ -353,7 +344,7 @@ def _best(offsets: Mapping[ServerAddress, ServerRole], most_down: int | None) ->
     """Return the replica that has the most writes.
 
     Raises:
-        GrowthError: there is none, or its link had been down for too long.
+        GrowthError: there is none, or its link was down for too long.
     """
     replicas = {server: role for server, role in offsets.items() if not role.is_master}
     if not replicas and offsets:
@@ -404,20 +395,20 @@ def pending_fences(config: Any) -> list[Fence]:
             found.append(Fence(ServerAddress.parse(name), target, least=least))
         except (ValueError, TypeError, KeyError, InvalidArgumentError):
             raise ConfigError(
-                f"{_FENCES_KEY} {name} holds no fence", "look at it; delete it if all is well"
+                f"{_FENCES_KEY} {name} holds no fence", "check it; delete it if all is well"
             ) from None
     return found
 
 
 def apply_fences(config: Any, wait: float = 0.0) -> list[Fence]:
-    """Have masters that were replaced, and are back, follow those that took their place.
+    """Make replaced masters that are back replicas of the new masters.
 
     Args:
         config: a client of the config server.
-        wait: for how long to look again and again until all are back, in seconds.
+        wait: how long to wait until all are back, in seconds.
 
     Returns:
-        All that were pending, and whether each is a replica now.
+        All fences that were pending, and whether each is applied.
     """
     end = time.monotonic() + wait
     done: dict[ServerAddress, Fence] = {}
@@ -428,7 +419,7 @@ def apply_fences(config: Any, wait: float = 0.0) -> list[Fence]:
         if pending and servers is None:
             servers = KnownServers(components.values(), *(each.target for each in pending))
         for source in done.keys() - {each.source for each in pending}:
-            done[source] = replace(done[source], applied=True)  # by somebody else
+            done[source] = replace(done[source], applied=True)  # by another process
         for fence in pending:
             applied = False
             assert servers is not None, "something was pending"

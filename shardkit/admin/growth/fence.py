@@ -1,24 +1,23 @@
-"""Fences: what closes a database to those who still come by entries that are out of date.
+"""Fences: keys that close a database to clients whose entries are out of date.
 
 ::
 
-    source  SET config:fence {"move": …, "readers": true} NX PX 350    nobody writes, for so long
-            …                                    those who may write leave; the rest is copied
-            PERSIST config:fence                 closed for good: from here on it has moved
-            SET config:fence {"move": …}         closed to readers, too: entries name the target
-    target  SET config:fence {"move": …}         only this attempt copies to it
+    source  SET config:fence {"move": …, "readers": true} NX PX 350    no writes for this time
+            …                                                writers leave; the rest is copied
+            PERSIST config:fence                             closed for good: this decides the move
+            SET config:fence {"move": …}                     closed to readers too: entries changed
+    target  SET config:fence {"move": …}                     only this attempt copies to it
             SET config:fence {"move": …, "readers": true}    decided: it may be read
-            DEL config:fence                     nobody reads the source any more: it takes writes
+            DEL config:fence                                 no reader is left at the source
 
 Each new connection asks for the fence before it sends anything (see
-`network/connections/greeting.py`). From the first of these steps to the last nothing changes on
+`network/connections/greeting.py`). From the first to the last of these steps nothing changes on
 either side, so both may be read. A fence that expires by itself opens the database again if the
-mover dies. A mover that was merely stopped, and goes on later, finds that its fence is not there
-any more: `make_permanent` is the one step by which a move becomes a fact. So is each of its writes
-bound to the fence of its attempt.
+mover dies. A mover that was only stopped finds its fence gone: `make_permanent` alone decides a
+move. Each of the mover's writes also depends on the fence of its attempt.
 
-Who resumes first takes the target, and then opens the source; who decides first closes the source,
-and then looks whether the target is still its own. So of two of them one finds the other's mark.
+A mover that resumes marks the target first, and then opens the source; a mover that decides closes
+the source first, and then checks the target. So of two movers at least one finds the other's mark.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ OWN_KEYS = frozenset({FENCE_KEY.encode(), WITNESS_KEY.encode()})
 
 
 def fence_value(move: str, attempt: str, target: str, *, readers: bool = False) -> bytes:
-    """Return what a fence says: which move, which attempt at it, where to, and who may pass."""
+    """Return a fence: its move, the attempt, the target, and whether readers may pass."""
     said = {"format": FORMAT, "move": move, "attempt": attempt, "to": target}
     return json.dumps({**said, "readers": True} if readers else said, sort_keys=True).encode()
 
 
 def move_of(value: bytes | None) -> str | None:
-    """Return the move that a fence is of; None if there is none, or it cannot be read."""
+    """Return the move that set a fence; None if there is none, or it cannot be read."""
     try:
         return None if value is None else str(json.loads(value)["move"])
     except (ValueError, TypeError, KeyError):
@@ -54,19 +53,19 @@ def move_of(value: bytes | None) -> str | None:
 
 
 def close_for(client: Any, value: bytes, seconds: float) -> None:
-    """Close a database for a time.
+    """Close a database for some seconds.
 
     Raises:
-        GrowthError: it is closed already.
+        GrowthError: it is already closed.
     """
     if not client.set(FENCE_KEY, value, nx=True, px=max(1, round(1000 * seconds))):
         raise GrowthError(
-            f"the database is closed already: {FENCE_KEY} is set", "wait until it expires"
+            f"the database is already closed: {FENCE_KEY} is set", "wait until it expires"
         )
 
 
 def make_permanent(client: Any, value: bytes) -> bool:
-    """Close a database for good, if it has been closed by this attempt ever since."""
+    """Close a database for good, if it is still closed by this attempt."""
     with client.pipeline(transaction=True) as pipe:
         pipe.watch(FENCE_KEY)
         if pipe.get(FENCE_KEY) != value:
@@ -82,7 +81,7 @@ def make_permanent(client: Any, value: bytes) -> bool:
 
 
 def change(client: Any, move: str, value: bytes) -> None:
-    """Have the fence of a move say something else; a database without it stays open."""
+    """Replace the fence of a move; a database without it stays open."""
     while True:
         with client.pipeline(transaction=True) as pipe:
             pipe.watch(FENCE_KEY)
@@ -101,7 +100,7 @@ def is_permanent(client: Any, move: str) -> bool:
 
 
 def lift(client: Any, move: str, value: bytes | None = None) -> None:
-    """Open a database that a move has closed; with ``value`` only if this attempt has."""
+    """Open a database that a move has closed; with ``value`` only if this attempt closed it."""
     with client.pipeline(transaction=True) as pipe:
         pipe.watch(FENCE_KEY)
         there = pipe.get(FENCE_KEY)
@@ -113,7 +112,7 @@ def lift(client: Any, move: str, value: bytes | None = None) -> None:
 
 
 def lift_unless_permanent(client: Any, move: str) -> bool:
-    """Open a database that a move has closed for a time; whether it is not closed for good."""
+    """Open a database that a move has closed for a time; return False if it is closed for good."""
     while True:
         with client.pipeline(transaction=True) as pipe:
             pipe.watch(FENCE_KEY)
@@ -132,7 +131,7 @@ def write_under(client: Any, value: bytes, write: Callable[[Any], object]) -> li
     """Write to a database in one transaction, if it has the fence of this attempt.
 
     Raises:
-        GrowthError: it has not; somebody else has taken over.
+        GrowthError: it has not; another process has taken over.
     """
     with client.pipeline(transaction=True) as pipe:
         pipe.watch(FENCE_KEY)

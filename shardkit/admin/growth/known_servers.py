@@ -1,4 +1,4 @@
-"""Which addresses lead to one server: each is asked for its ``run_id``, once.
+"""Recognises servers by their ``run_id``, which each address is asked for once.
 
 ::
 
@@ -30,9 +30,7 @@ from shardkit.network.server_queries import TIMEOUT, client_of, query_all
 class KnownServers:
     """Decides whether two addresses are one server. Asks servers only when it is created.
 
-    Args:
-        components: whose masters and replicas are asked, all in parallel.
-        others: further servers, which are asked with the logins of entries.
+    It asks the masters and replicas of components, and the other servers with logins of entries.
     """
 
     def __init__(self, components: Iterable[Component], *others: ServerAddress) -> None:

@@ -1,11 +1,11 @@
-"""Failover where Sentinels or a cluster see to it: they are told to, and no entry changes.
+"""Failover by Sentinels or by a cluster; no entry changes.
 
 ::
 
     Sentinels   SENTINEL FAILOVER main COORDINATED   the master hands over: no write is lost
-                SENTINEL FAILOVER main               before Valkey 9: what no replica had is lost
-                CONFIG SET replica-priority 1        of the replica that was asked for: they choose
-                                                     the one with the lowest (0 is none's turn)
+                SENTINEL FAILOVER main               before Valkey 9: unreplicated writes are lost
+                CONFIG SET replica-priority 1        for the wanted replica: Sentinels choose the
+                                                     one with the lowest (0: never)
     cluster     CLUSTER FAILOVER, to a replica       the master hands over: no write is lost
                 CLUSTER FAILOVER FORCE               its master is dead
 """
@@ -31,21 +31,17 @@ from shardkit.network.server_queries import client_of
 
 _SECONDS = 30.0  # for Sentinels to agree, or nodes to vote
 _AGAIN = 2.0  # seconds
-_AGREE = 5.0  # seconds for the nodes of a cluster to learn of it
+_AGREE = 5.0  # seconds for all nodes of a cluster to record the new roles
 _PRIORITY = "replica-priority"
-_PRIORITIES_KEY = "config:growth:priorities"  # what replicas had as that, while one is preferred
+_PRIORITIES_KEY = "config:growth:priorities"  # former priorities while one is preferred
 _DEAD = frozenset({"fail", "fail?", "noaddr", "handshake"})
 
 
 def managed_by(components: Mapping[str, Component], name: str) -> tuple[str, Entry, str] | None:
     """Return the entry of Sentinels or of a cluster that a name means, and where that is stored.
 
-    Args:
-        components: the components.
-        name: a component or shard, or a node of a cluster, ``host:port``.
-
-    Returns:
-        Also the node to replace, empty if it was not named; None if the name means something else.
+    The name is a component, a shard, or a cluster's node. The node comes first in the result, empty
+    if the name is no node. None if the name means something else.
     """
     for component in components.values():
         for shard, entry in component.entries():
@@ -68,21 +64,16 @@ def fail_over_sentinels(
     where: str,
     to: str | None,
 ) -> Takeover:
-    """Have Sentinels replace the master of a service.
+    """Have Sentinels replace the master of a service, by the replica `to` or by their own choice.
 
-    Args:
-        config: a client of the config server, which notes the priorities of servers meanwhile.
-        components: the components.
-        entry: the service's entry.
-        where: where that is stored.
-        to: the replica; by default the one that they choose.
+    The config server keeps the former priorities in the meantime.
 
     Raises:
-        GrowthError: they refuse, did not do it in time, or chose another one than was asked for.
+        GrowthError: they refuse, did not finish in time, or chose another replica.
         ConfigServerError: none of them answers.
     """
     with _preferring(config, entry, where, None if to is None else ServerAddress.parse(to)):
-        done = _have_sentinels_do_it(components, entry, where)
+        done = _replace_by_sentinels(components, entry, where)
     if to is not None and done.target != ServerAddress.parse(to):
         raise GrowthError(
             f"the Sentinels chose {done.target}, not {to}, though that had the best priority",
@@ -95,9 +86,9 @@ def fail_over_sentinels(
 def _preferring(
     config: redis.Redis, entry: Entry, where: str, wanted: ServerAddress | None
 ) -> Iterator[None]:
-    """Have Sentinels choose a replica, by its priority; all have theirs again at the end.
+    """Make Sentinels prefer a replica, by its priority; restore all priorities at the end.
 
-    Also those that somebody who was killed has left with another one.
+    This includes the priorities that a killed process has left changed.
     """
     listed = servers_of_service(entry, where)
     servers = {_address(each): each for _, each in listed}
@@ -116,7 +107,7 @@ def _preferring(
         for name, noted in config.hgetall(_PRIORITIES_KEY).items():
             address = ServerAddress.parse(name.decode() if isinstance(name, bytes) else name)
             if address in servers and noted.isdigit():
-                with suppress(RedisError, OSError, GrowthError):  # the next one does it
+                with suppress(RedisError, OSError, GrowthError):  # the next failover restores it
                     _set_priority(config, servers[address], where, address, int(noted), back=True)
 
 
@@ -129,7 +120,7 @@ def _set_priority(
     *,
     back: bool = False,
 ) -> None:
-    """Give a replica a priority, unless it has a worse one; note what it had, or give it back."""
+    """Set a priority, unless the replica has a worse one, and keep the former; or restore it."""
     with client_of(entry.resolved(where), TIMEOUT) as client:
         try:
             before = int(client.config_get(_PRIORITY)[_PRIORITY])
@@ -169,12 +160,12 @@ def _wait_for_priority(entry: Entry, where: str, wanted: ServerAddress) -> None:
                     raise GrowthError(
                         f"a Sentinel did not learn within {_SECONDS:g} s that {wanted} has the "
                         "best priority; nothing has changed",
-                        "look at its log, or leave out --to",
+                        "check its log, or leave out --to",
                     )
                 time.sleep(20 * STEP)
 
 
-def _have_sentinels_do_it(
+def _replace_by_sentinels(
     components: Mapping[str, Component], entry: Entry, where: str
 ) -> Takeover:
     service = entry.fields["sentinel"]["service"]
@@ -189,11 +180,11 @@ def _have_sentinels_do_it(
         if now > began + _SECONDS:
             raise GrowthError(
                 f"the Sentinels of {service!r} did not replace {source} within {_SECONDS:g} s",
-                "look at their logs",
+                "check their logs",
             )
-        if now > asked + _AGAIN:  # they may have found no majority that time
+        if now > asked + _AGAIN:  # there may have been no majority
             asked = now
-            with suppress(GrowthError):  # they are at it
+            with suppress(GrowthError):  # a failover is in progress
                 planned = _ask_sentinels(entry, where, service)
         time.sleep(10 * STEP)
     shards = tuple(
@@ -206,7 +197,7 @@ def _have_sentinels_do_it(
 
 
 def _ask_sentinels(entry: Entry, where: str, service: str) -> bool:
-    """Have one Sentinel begin; return whether the master hands over."""
+    """Have one Sentinel start; return whether the master hands over."""
     why: Exception | None = None
     with sentinels_of(entry, where) as sentinels:
         for each in sentinels:
@@ -217,7 +208,7 @@ def _ask_sentinels(entry: Entry, where: str, service: str) -> bool:
                 except ResponseError as error:
                     why = error
                     if "number of arguments" not in str(error):
-                        break  # it knows the command, and refuses
+                        break  # it supports the command, and refuses
                 except (RedisError, OSError) as error:
                     why = error
                     break
@@ -236,7 +227,7 @@ class _Node:
     id: str
     master: str  # the id of its master; empty if it is one
     alive: bool
-    suspected: bool = False  # only the node that was asked takes it for dead
+    suspected: bool = False  # only the queried node considers it dead
 
 
 def _nodes(entry: Entry, where: str, at: ServerAddress | None = None) -> list[_Node]:
@@ -265,7 +256,7 @@ def _nodes(entry: Entry, where: str, at: ServerAddress | None = None) -> list[_N
 
 
 def _agree(entry: Entry, where: str, nodes: list[_Node], source: _Node, target: _Node) -> bool:
-    """Whether all nodes that answer know that two have changed their roles."""
+    """Whether all nodes that answer report the new roles."""
     changed = {target.id: "", source.id: target.id} if source.alive else {target.id: ""}
     for each in nodes:
         with suppress(RedisError, OSError):
@@ -278,14 +269,9 @@ def _agree(entry: Entry, where: str, nodes: list[_Node], source: _Node, target: 
 def fail_over_cluster(
     entry: Entry, where: str, name: str, to: str | None, *, force: bool
 ) -> Takeover:
-    """Have a replica of a cluster take the place of its master.
+    """Have a replica of a cluster replace its master.
 
-    Args:
-        entry: the cluster's entry.
-        where: where that is stored.
-        name: the master, ``host:port``; empty if only the replica is named.
-        to: the replica; by default one that is alive.
-        force: also if the master is dead.
+    Either the master `name` or the replica `to` can be empty. ``force`` replaces a dead master.
 
     Raises:
         GrowthError: no replica can take over, or it did not in time.
@@ -328,7 +314,7 @@ def fail_over_cluster(
             if time.monotonic() > began + _SECONDS:
                 raise GrowthError(
                     f"{target.address} did not take over within {_SECONDS:g} s",
-                    "nothing has changed; look at its log",
+                    "nothing has changed; check its log",
                 )
             time.sleep(STEP)
         held = time.monotonic() - began

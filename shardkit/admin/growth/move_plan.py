@@ -1,4 +1,4 @@
-"""What a move would do, and what prevents it."""
+"""Plans of moves: their steps, and what prevents them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Components = Mapping[str, Component]
 
 @dataclass(frozen=True)
 class MovePlan:
-    """What a move would do, and what prevents it.
+    """The plan of a move.
 
     Attributes:
         source: the server that is left.

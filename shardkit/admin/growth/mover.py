@@ -1,4 +1,4 @@
-"""What all moves have in common, whichever way they copy; see `server_move` and `shard_move`."""
+"""The base of all moves; `server_move` and `shard_move` are the two ways of copying."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many shards a component needs to grow, where they begin, and what each step moves. No I/O.
+"""Plans the growth of a component: shards, servers, and moves of each period. No I/O.
 
 ::
 
@@ -11,10 +11,10 @@
     …
     4            256                1     192
 
-The number of shards never changes, so keys never do either: shards move to new servers, and there
-are as many of them as there will be servers in the end. Each has a database number of its own, so
-any of them can go to any server. Databases of a server share its single thread: with ``separate``
-each shard has a server of its own from the beginning, several on a machine.
+The number of shards never changes, so keys stay in their shards: there are as many shards as there
+will be servers in the end, and shards move. Each has its own database number, so any shard can go
+to any server. Databases of a server share its single thread: with ``separate`` each shard has its
+own server from the start, several on a machine.
 """
 
 from __future__ import annotations
@@ -31,27 +31,26 @@ from shardkit.config.problem import invalid
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import Shard
 
-# Memory by data: pages that are written while a snapshot or rewrite runs are copied, and replicas
-# and clients have buffers.
+# Memory divided by data: pages written during a snapshot are copied, and clients have buffers.
 HEADROOM = 1.5
 _BYTES_A_SECOND = 20e6  # of moves of shards; servers are copied faster
 
 
 @dataclass(frozen=True)
 class GrowthStep:
-    """One period of a plan: the servers by then, and what has to be done for it.
+    """One period of a plan: the servers by then, and the moves that lead there.
 
     Attributes:
         period: its number; 0 is now.
-        servers: how many there are.
-        shards: how many shards a server has at most.
-        data: bytes of data on a server, about.
-        memory: what a server needs, in bytes.
-        connections: to a server, of all processes.
-        append: what a server appends to its AOF, in bytes a second.
-        moves: which shards move from where to where.
-        moved: bytes that are moved, about.
-        seconds: how long that takes, about, one move after the other.
+        servers: the number of servers.
+        shards: the largest number of shards on a server.
+        data: approximate bytes of data on a server.
+        memory: the memory that a server needs, in bytes.
+        connections: connections to a server from all processes.
+        append: bytes a second that a server appends to its AOF.
+        moves: the moves: source, target and shards.
+        moved: approximate bytes that move.
+        seconds: approximate duration of all moves, one after the other.
     """
 
     period: int
@@ -124,16 +123,16 @@ def plan_growth(
 
     Args:
         component: its name.
-        servers: the servers, or with ``separate`` the machines, that it begins on, ``host:port``.
-        growth: by what its load is multiplied in a period.
-        periods: how many of them.
-        new: servers to come, in order; later ones are called ``new1:6379`` and so on.
+        servers: the first servers, or with ``separate`` machines, ``host:port``.
+        growth: growth factor per period.
+        periods: the number of periods.
+        new: future servers, in order; later ones are called ``new1:6379`` and so on.
         data: bytes of data now.
         commands: write commands a second now.
-        size: of one, in bytes of the AOF.
-        processes: how many processes use it.
-        connections: how many connections each has to a shard.
-        separate: each shard is a server of its own, on ports from that of its machine on.
+        size: the size of a command in the AOF, in bytes.
+        processes: the number of processes that use it.
+        connections: the connections of a process to a shard.
+        separate: whether each shard has its own server, on ports from its machine's port.
 
     Returns:
         The plan: ``growth ** periods`` shards for each server, rounded up to a power of two.
@@ -224,9 +223,9 @@ def _check(servers: Sequence[str], growth: float, periods: int, *numbers: float)
 
 
 def _balance(homes: list[int], machines: int) -> list[tuple[int, int, int]]:
-    """Have so many machines get as many shards each; return shard, source and target of each move.
+    """Balance the shards over the machines; return shard, source and target of each move.
 
-    As few move as possible.
+    As few shards as possible move.
     """
     has: list[list[int]] = [[] for _ in range(machines)]
     for shard, home in enumerate(homes):

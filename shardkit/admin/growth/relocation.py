@@ -1,7 +1,7 @@
-"""Entries whose server is another one now: functions on components.
+"""Functions that return components whose entries name another server.
 
-Whether an entry names a server is decided by a function, `KnownServers.same`, as one server may
-have several names.
+Whether an entry names a server is decided by `KnownServers.same`, as one server may have several
+names.
 
 ::
 
@@ -9,7 +9,7 @@ have several names.
         a:1 ─► b:1, and a is its replica:
     {"host": "b", "port": 1, "db": 3, "replicas": [{"host": "a", "port": 1, "zone": "x"}]}
 
-Everything else that an entry says stays as it is. In a ``url`` only host and port are replaced.
+All other fields stay. In a ``url`` only host and port are replaced.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _URL = re.compile(
 
 
 class ServerAddress(NamedTuple):
-    """A server, whichever of its databases an entry has."""
+    """The address of a server, for any of its databases."""
 
     host: str
     port: int
@@ -45,12 +45,12 @@ class ServerAddress(NamedTuple):
         """Read ``host:port``, ``[::1]:6379`` or a host alone.
 
         Raises:
-            InvalidArgumentError: it is no address.
+            InvalidArgumentError: it is not an address.
         """
         found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]/\s]+))(?::([0-9]{1,5}))?", text)
         port = int(found[3] or DEFAULT_PORT) if found else 0
         if not found or not 0 < port < 65536:
-            raise InvalidArgumentError(f"{text!r:.80} is no server", "give HOST:PORT")
+            raise InvalidArgumentError(f"{text!r:.80} is not a server", "specify HOST:PORT")
         return cls(found[1] or found[2], port)
 
 
@@ -89,14 +89,9 @@ def relocated(
     *,
     keep_source: bool,
 ) -> dict[str, Component]:
-    """Return the components that change when one server takes the place of another.
+    """Return the components that change when one server replaces another.
 
-    Args:
-        components: as they are.
-        source: the server that was the master.
-        target: the one that is now.
-        same: whether two addresses are one server.
-        keep_source: whether the source is a replica from now on; otherwise no entry names it.
+    With ``keep_source`` the source is a replica from now on; otherwise no entry names it.
     """
     return _changed(
         components, lambda entry, where: _entry(entry, where, source, target, same, keep_source)
@@ -141,10 +136,10 @@ def held(
     by: str | None,
     same: Same,
 ) -> dict[str, Component]:
-    """Return the components that change when a move holds databases, or (None) no more.
+    """Return the components that change when a move holds databases, or with None no longer does.
 
-    The entries say who holds them, so that clients make new connections, which ask for the fence,
-    and others for what only reads.
+    The entries name the move, so that clients make new connections, which ask for the fence, and
+    separate connections for reads.
     """
 
     def change(entry: Entry, where: str) -> Entry:
@@ -160,7 +155,7 @@ def held(
 def without_replica(
     components: Mapping[str, Component], replica: ServerAddress, same: Same
 ) -> dict[str, Component]:
-    """Return the components that change when no entry names a replica any more."""
+    """Return the components that change when entries no longer name a replica."""
 
     def change(entry: Entry, where: str) -> Entry:
         kept = [fields for fields, each in _replicas(entry) if not same(address_of(each), replica)]
@@ -182,8 +177,8 @@ def moved(
 ) -> dict[str, Component]:
     """Return the components that change when databases have moved to another server.
 
-    They stay held, until nobody reads at the source any more. The replicas of the source do not
-    have what is written to the target, so no entry names them.
+    They stay held until no client reads at the source. Entries no longer name the source's
+    replicas, which do not receive the target's writes.
     """
 
     def change(entry: Entry, where: str) -> Entry:
@@ -249,7 +244,7 @@ def _replicas(entry: Entry) -> list[tuple[dict[str, Any], Entry]]:
 
 
 def _standing_alone(fields: dict[str, Any], entry: Entry) -> dict[str, Any]:
-    """Return a replica's fields with its own host and port, which it may have had of its master."""
+    """Return a replica's fields with host and port, which may come from its master."""
     where = address_of(entry)
     if where is None or "url" in fields:
         return fields
@@ -268,7 +263,7 @@ def at_server(fields: Mapping[str, Any], server: ServerAddress, where: str) -> d
     parts = _URL.fullmatch(found["url"])
     if parts is None:
         raise ConfigError(
-            f"{where}: its url is a reference, of which the server cannot be replaced",
+            f"{where}: its url is a reference, so its server cannot be replaced",
             "write host and port, with a reference for the password",
         )
     found["url"] = f"{parts['before']}{server}{parts['after']}"

@@ -1,4 +1,4 @@
-"""Which server replicates which, at every level, and whether each has what its master has.
+"""Which server replicates which, at every level, and whether it is in sync.
 
 ::
 
@@ -6,8 +6,7 @@
       b:6379               in sync
         c:6379             4,000 bytes behind
 
-Masters are asked for their replicas, these for theirs. A leaf under a replica relieves the master,
-but a failover has to repoint more servers.
+A replica of a replica relieves the master, but a failover has to repoint more servers.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class ReplicaNode:
         server: its address, as its master or an entry names it.
         depth: 0 for a master that entries name.
         state: ``master``, ``in sync``, ``behind``, ``no link``, or why it does not answer.
-        behind: how many bytes of writes it lacks; None if that is not known.
+        behind: how many bytes of writes it lacks; None if unknown.
     """
 
     server: ServerAddress
@@ -52,7 +51,7 @@ class ReplicaNode:
 def replica_tree(components: Iterable[Component]) -> list[ReplicaNode]:
     """Return the masters that entries name, each followed by its replicas and theirs.
 
-    Replicas that entries name and that do not follow are told too. Cost: an INFO to each server.
+    Replicas that entries name but that do not follow are included. Cost: an INFO to each server.
     """
     components = list(components)
     same = KnownServers(components).same
@@ -62,14 +61,14 @@ def replica_tree(components: Iterable[Component]) -> list[ReplicaNode]:
             server = None if entry.is_cluster else address_of(entry)
             if server is not None and not any(same(server, each) for each in masters):
                 masters[server] = entry, entry_key(*shard)
-    found: list[ReplicaNode] = []
+    tree: list[ReplicaNode] = []
     for server, (like, where) in masters.items():
         below = _visit(server, like, where, 0, None)
         for named in replicas_of(components, server, same):
             if not any(same(named, node.server) for node in below):
                 below += _visit(named, like, where, 1, None)
-        found += below
-    return found
+        tree += below
+    return tree
 
 
 def _visit(
@@ -91,8 +90,8 @@ def _visit(
         state = f"follows {role.master}, not the master of its entry"
     else:
         state = "behind" if behind else "in sync"
-    found = [ReplicaNode(server, depth, state, behind)]
+    nodes = [ReplicaNode(server, depth, state, behind)]
     if depth < _DEEPEST:
         for replica, _ in role.replicas:
-            found += _visit(replica, like, where, depth + 1, role)
-    return found
+            nodes += _visit(replica, like, where, depth + 1, role)
+    return nodes

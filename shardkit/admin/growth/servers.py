@@ -1,4 +1,4 @@
-"""What failovers and moves ask of servers and tell them: roles, offsets, FAILOVER, REPLICAOF."""
+"""Commands and queries for failovers and moves: roles, offsets, FAILOVER, REPLICAOF."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from shardkit.config.entry import Entry
 from shardkit.errors import ShardKitError
 from shardkit.network.server_queries import client_of
 
-STEP = 0.005  # seconds between two looks
+STEP = 0.005  # seconds between two queries
 TIMEOUT = 2.0  # seconds for one answer
 _ATTEMPTS = 5  # to hand over
 _LEAST = "min-replicas-to-write"
-_LEAST_KEY = "config:growth:least"  # what servers had as that, while they take writes without
+_LEAST_KEY = "config:growth:least"  # that setting of servers that take writes alone
 
 
 class GrowthError(ShardKitError):
-    """A failover or a move cannot go on; says what is as it was."""
+    """A failover or a move cannot continue; the error says what state the servers are in."""
 
 
 @dataclass(frozen=True)
 class ServerRole:
-    """What a server says of its replication.
+    """The replication state of a server, by INFO.
 
     Attributes:
         is_master: whether it takes writes.
         master: the master that it follows, if it is a replica.
-        linked: whether its link to it is up, and it has been filled.
+        linked: whether it is filled and its link to the master is up.
         offset: how much of the history of writes it has, in bytes.
         history: the replication id of that history.
         down_for: for how many seconds its link has been down; 0 if it is up.
         replicas: its replicas as it sees them: address and offset.
-        raw: all that it said.
+        raw: the whole reply.
     """
 
     is_master: bool
@@ -56,17 +56,17 @@ class ServerRole:
 
 @dataclass(frozen=True)
 class Takeover:
-    """What a failover did.
+    """The outcome of a failover.
 
     Attributes:
         shards: the shards concerned, as ``timelines:3``.
-        source: the master that was.
-        target: the one that is.
+        source: the former master.
+        target: the new master.
         planned: whether the master handed over, so that no write was lost.
-        held: for how long writers were held at most, in seconds; of a planned one.
-        behind: how many bytes of writes other replicas had and this one had not; of a crash.
+        held: the longest time that writers were held, in seconds; if planned.
+        behind: bytes of writes that other replicas had and this one lacked; after a crash.
         followers: the other replicas, which follow the new master.
-        failed: those that could not be told, and why.
+        failed: replicas that could not be repointed, and why.
         epoch: `config:epoch` now.
     """
 
@@ -90,7 +90,7 @@ def connected_to(
     database: int = 0,
     client_name: str = "",
 ) -> Iterator[Any]:
-    """Give a client of a server, with the user and TLS of an entry."""
+    """Yield a client of a server, with the user and TLS of an entry."""
     fields = Entry(_alone(like, server, where), where).resolved(where)
     fields["db"] = database
     if client_name:
@@ -130,19 +130,19 @@ def role_of(client: Any) -> ServerRole:
 
 
 def errors_behind(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, and those that led to it."""
+    """Yield an error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def is_refused(error: BaseException) -> bool:
-    """Whether a server could not be asked because nothing listens at its address."""
+    """Whether an error means that nothing listens at the address."""
     return any(isinstance(each, ConnectionRefusedError) for each in errors_behind(error))
 
 
 def same_server(one: ServerAddress, other: ServerAddress) -> bool:
-    """Whether two addresses are one server, as far as names resolve here."""
+    """Whether two addresses resolve to one server."""
     return one.port == other.port and bool(_addresses(one.host) & _addresses(other.host))
 
 
@@ -154,7 +154,7 @@ def _addresses(host: str) -> set[str]:
 
 
 def replicate(client: Any, master: ServerAddress, like: Entry, where: str = "entry") -> None:
-    """Have a server follow a master, with the user and password of an entry."""
+    """Make a server a replica of a master, with the user and password of an entry."""
     fields = like.resolved(where)
     if fields.get("password"):
         client.config_set("masterauth", fields["password"])
@@ -163,7 +163,7 @@ def replicate(client: Any, master: ServerAddress, like: Entry, where: str = "ent
 
 
 def persist_roles(*servers: Any) -> None:
-    """Have servers remember their roles over a restart, as far as they have a file for that."""
+    """Have servers keep their roles over a restart, if they have a configuration file."""
     for server in servers:
         with suppress(RedisError):
             server.execute_command("CONFIG", "REWRITE")
@@ -201,11 +201,11 @@ def hand_over(master: Any, replica: Any, to: ServerAddress, seconds: float) -> f
         command = ("FAILOVER", "TO", seen[0].host, seen[0].port, "TIMEOUT", round(1000 * seconds))
         for attempt in range(_ATTEMPTS):
             if attempt:
-                time.sleep(seconds)  # what was held meanwhile goes first
+                time.sleep(seconds)  # writers that waited go first
             began = time.monotonic()
             try:
                 master.execute_command(*command)
-            except ResponseError:  # unless somebody else has begun or done it, who was stopped
+            except ResponseError:  # unless another process has started or done it
                 if not (role_of(replica).is_master or _is_handing_over(role_of(master))):
                     raise
             while True:
@@ -231,19 +231,14 @@ def _is_handing_over(role: ServerRole) -> bool:
 
 
 def take_writes_alone(server: Any, config: redis.Redis, address: ServerAddress) -> int:
-    """Have a server take writes without replicas, until `ask_for_replicas`.
+    """Let a server take writes without replicas, until `ask_for_replicas`.
 
-    The config server notes how many it asked for, so that whoever goes on after a kill knows.
-
-    Args:
-        server: a client of the server.
-        config: a client of the config server.
-        address: the server.
+    The config server keeps the former setting for a process that continues after a kill.
 
     Returns:
-        How many that are; 0 for none.
+        The former ``min-replicas-to-write``; 0 for none.
     """
-    with suppress(ResponseError):  # CONFIG is not everybody's right
+    with suppress(ResponseError):  # the user may not call CONFIG
         least = int(server.config_get(_LEAST).get(_LEAST, 0))
         if least:
             config.hset(_LEAST_KEY, str(address), least)
@@ -254,10 +249,10 @@ def take_writes_alone(server: Any, config: redis.Redis, address: ServerAddress) 
 def ask_for_replicas(
     server: Any, config: redis.Redis, address: ServerAddress, seconds: float = TIMEOUT
 ) -> None:
-    """Have a server take writes only with as many replicas as before `take_writes_alone`.
+    """Restore the ``min-replicas-to-write`` from before `take_writes_alone`.
 
-    A master only if it has them in time; else it is left to whoever comes next. After 0 seconds it
-    has to do with those that it has.
+    A master must have these replicas within `seconds` seconds; otherwise a later call restores it.
+    With 0 seconds it is restored at once.
     """
     end = time.monotonic() + seconds
     with suppress(RedisError, OSError):
@@ -281,10 +276,10 @@ def _asked_for(config: redis.Redis, address: ServerAddress) -> int:
 
 @contextmanager
 def _acknowledging(replica: Any) -> Iterator[Callable[[], object]]:
-    """Give a function that has a replica acknowledge to its master, at once, what it has.
+    """Yield a function that makes a replica acknowledge its offset to its master at once.
 
-    A replica does so whoever asks, and replies nothing. A reply that it may not be asked stays
-    unread, on a connection of its own; then it acknowledges once a second as ever.
+    The replica does not reply. If the user lacks the right, the error stays unread on a separate
+    connection, and the replica acknowledges once a second as usual.
     """
     connection = replica.connection_pool.get_connection()
     try:
@@ -305,14 +300,14 @@ def wait_for_copy(master: Any, replica: Any, seconds: float, near: int = 1_000_0
     while True:
         try:
             found, ahead = role_of(replica), role_of(master)
-        except RedisTimeoutError:  # a server that is at work on gigabytes answers late
+        except RedisTimeoutError:  # a server that handles gigabytes answers late
             if time.monotonic() > end:
                 raise
             continue
         if found.is_master:
             raise GrowthError(
-                "the new server follows its master no more: it was restarted, or told so; nothing "
-                "has changed for clients",
+                "the new server no longer follows its master: it was restarted or reconfigured; "
+                "nothing has changed for clients",
                 "empty it if it has keys, and resume; or abort",
             )
         if found.linked and found.history == ahead.history and ahead.offset - found.offset < near:
@@ -334,16 +329,7 @@ def unfit(
     source: ServerAddress,
     target: ServerAddress,
 ) -> list[str]:
-    """Return why a server cannot take another's place, or replicate it.
-
-    Args:
-        info: what the master says of itself; empty if it does not answer.
-        there: what the other one says.
-        master: a client of the master.
-        replica: a client of the other one.
-        source: the master's address.
-        target: the other one's.
-    """
+    """Return why a server cannot replicate a master; `info` is empty if that does not answer."""
     problems = []
     follows = there["role"] == "slave" and same_server(
         ServerAddress(str(there["master_host"]), int(there["master_port"])), source
@@ -364,16 +350,7 @@ def too_small(
     target: ServerAddress,
     needed: int,
 ) -> list[str]:
-    """Return why a server cannot have data of another one, whatever else it has.
-
-    Args:
-        info: what the other one says of itself; empty if it does not answer.
-        there: what the server says.
-        master: a client of the other one.
-        other: a client of the server.
-        target: the server's address.
-        needed: how much memory it needs in all, in bytes.
-    """
+    """Return why a server cannot receive a master's data; it needs `needed` bytes in all."""
     problems = []
     if there.get("loading"):
         problems.append(f"{target} is loading")

@@ -1,15 +1,15 @@
-"""Copying databases to another server while they are in use, key by key.
+"""Copies databases key by key to another server, while they are in use.
 
 ::
 
-    KeyCapture ◄── changes                    1. listen, then copy every key that SCAN finds
-    SCAN ─► DUMP, PTTL ─► RESTORE REPLACE     2. copy what changed, again and again, until little is
-    changed keys ─► the same, or DEL          3. when nobody writes any more: what is left
+    KeyCapture ◄── changes                    1. listen, then copy every key that SCAN returns
+    SCAN ─► DUMP, PTTL ─► RESTORE REPLACE     2. copy changed keys again until few are left
+    changed keys ─► the same, or DEL          3. while no client writes: copy the rest
 
-The last copy of a key is always younger than its last change, because a change is told before the
-key is read. So nothing has to be atomic, and keys that are gone are deleted at the target. Values,
-expiries and encodings travel as DUMP packs them. Works from and to whatever has other databases in
-use, where replication would not.
+The last copy of a key is always younger than its last change, because the notification arrives
+before the key is read. So nothing has to be atomic, and deleted keys are deleted at the target.
+DUMP preserves values, expiries and encodings. Other databases of both servers may be in use, which
+replication does not allow.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from shardkit.admin.growth.slices import Slices, at_work
 from shardkit.network.connections.greeting import FENCE_KEY
 
 _PAGE = 200
-_KEYS = 96  # that are written at a time,
-_BYTES = 75_000  # and their values: RESTORE takes a third of DUMP's time
+_KEYS = 96  # keys that are written at a time,
+_BYTES = 75_000  # and bytes of their values: RESTORE takes a third of DUMP's time
 NEAR = 200  # changed keys that are left when writers are held
 _PATIENCE = 10.0  # seconds for changed keys to become few
 _STREAMS = frozenset({15, 19, 21})  # the first byte of what DUMP makes of streams
@@ -41,13 +41,13 @@ class DatabaseCopy:
     Args:
         sources: clients of the source, by database.
         targets: clients of the target, by database.
-        value: what the fence of this attempt at the target says.
-        capture: of the same databases of the source.
-        share: for how much of the time `copy_all` works; it pauses for the rest.
+        value: the fence of this attempt at the target.
+        capture: the capture of the source's databases.
+        share: the share of the time in which `copy_all` works; it pauses for the rest.
 
     Attributes:
-        keys: how many keys were copied, those again that changed.
-        bytes: of their values, as DUMP packs them.
+        keys: how many keys were copied, including repetitions.
+        bytes: the size of their values, as DUMP packs them.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class DatabaseCopy:
         self.keys = self.bytes = 0
 
     def copy_all(self, progress: Callable[[int, int], object]) -> None:
-        """Copy every key that is there.
+        """Copy every key.
 
         Raises:
             GrowthError: a server or the connection was lost, or the target refuses values.
@@ -81,7 +81,7 @@ class DatabaseCopy:
                 progress(self.keys, self.bytes)
 
     def follow(self, until: Callable[[], bool]) -> None:
-        """Copy what changes, until the caller says so and there is little of it, or no less."""
+        """Copy changed keys until `until()` and few are left, or no fewer for some seconds."""
         end = 0.0
         while True:
             changed = self._capture.take(_PAGE)
@@ -94,7 +94,7 @@ class DatabaseCopy:
                 time.sleep(0.005)
 
     def finish(self) -> list[tuple[int, bytes]]:
-        """Copy what is left, now that nobody writes any more; return which keys that were.
+        """Copy the rest, while no client writes; return the copied keys.
 
         Raises:
             MissedChangesError: a change may have been missed. The mover has just set the fence of
@@ -133,7 +133,7 @@ class DatabaseCopy:
             self._write(number, read)
 
     def _read(self, number: int, keys: Sequence[bytes]) -> dict[bytes, tuple[int, bytes | None]]:
-        """Return how long keys have to live, and what DUMP makes of them."""
+        """Return each key's remaining time to live and its DUMP."""
         with self._sources[number].pipeline(transaction=False) as pipe:
             for key in keys:
                 pipe.pttl(key).dump(key)
@@ -168,7 +168,7 @@ def _size(read: tuple[int, bytes | None]) -> int:
 
 
 class Follower:
-    """Follows a copy's changes in a thread, while something else is done."""
+    """Copies changed keys in a thread, while something else is done."""
 
     def __init__(self, copy: DatabaseCopy) -> None:
         self._end = threading.Event()
@@ -178,7 +178,7 @@ class Follower:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop when there is little left.
+        """Stop when few changed keys are left.
 
         Raises:
             GrowthError: it could not follow.

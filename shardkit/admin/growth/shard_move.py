@@ -1,23 +1,21 @@
-"""Moving some shards of a server, databases that is, to another server, while they are in use.
+"""Moves of shards (databases) to another server key by key, while they are in use.
 
 ::
 
-    begun    every key is copied, and what changes meanwhile; both sides are compared; if the mover
-             may have missed a change, it copies everything again
-    (hold)   entries say so: from then on clients have connections of their own for what only reads;
-             the source is closed to all others, for as long as the hold may take, and those that
-             were there leave; what is left is copied
-    fenced   the source is closed for good: the one step that decides; entries name the target,
-             which may be read; when nobody reads the source any more, the target takes writes
-    pushed   who waited has gone on at the target
-    done     the source is emptied, but for what somebody wrote there meanwhile: that is reported
+    begun    every key is copied, and keys that change are copied again; both sides are compared
+    (hold)   entries say so, and clients use separate connections for reads; the source is closed to
+             other connections for the time of the hold; those leave, and the rest is copied
+    fenced   the source is closed for good, which decides the move; entries name the target, which
+             may be read; when no client reads the source any more, the target takes writes
+    pushed   waiting clients have continued at the target
+    done     the source is emptied, except for keys that were written there since; they are reported
 
-Until it is fenced, a move can be aborted, and nothing has changed for anybody; if the mover dies
-within the hold, the source opens by itself. Afterwards it can be reversed: the same the other way.
-Nobody can write at the source unnoticed: new connections ask for the fence, and those made before
-are in CLIENT LIST, where the mover sees them leave (see `fence.py`). Readers never wait: while
-writers do, the data does not change, and is the same on both sides. Both servers may have other
-databases in use. What a client has subscribed to does not move.
+Until it is fenced, a move can be aborted, and nothing has changed for any client. If the mover dies
+within the hold, the source opens by itself. Afterwards the move can be reversed.
+No client can write at the source unnoticed: new connections ask for the fence, and older ones are
+in CLIENT LIST, where the mover sees them leave (see `fence.py`). Readers never wait: while writers
+do, the data does not change and is the same on both sides. Both servers may have other databases in
+use. Subscriptions do not move.
 """
 
 from __future__ import annotations
@@ -68,12 +66,12 @@ from shardkit.config.store import read_components, read_epoch
 from shardkit.network.connections.greeting import FENCE_KEY
 
 _ATTEMPTS = 5
-_COPIES = 3  # as changes may have been missed
-# What of the hold there is for writers to leave, for the decision, and for readers to leave.
+_COPIES = 3  # because changes may have been missed
+# Parts of the hold by which writers have left, the move is decided, and readers have left.
 _LEFT, _DECIDED, _READ = 0.5, 0.7, 0.9
-_LOOK = 0.01  # seconds between two looks at who is connected
-_UNBLOCK = 0.1  # seconds after which those who wait in a blocking command are woken
-_CLOCK = 2  # seconds that servers are wrong at most about when a key was used
+_LOOK = 0.01  # seconds between two checks of CLIENT LIST
+_UNBLOCK = 0.1  # seconds after which blocking commands are ended
+_CLOCK = 2  # seconds by which idle times are wrong at most
 
 
 class ShardMover(Mover):
@@ -124,7 +122,7 @@ class ShardMover(Mover):
             if move.phase != "begun":
                 return None
             first = next(iter(old.values()))
-            turn_on_notifications(first)  # a server that was restarted has forgotten
+            turn_on_notifications(first)  # a restart resets the setting
             with ExitStack() as attempt:
                 try:
                     capture = KeyCapture(first, move.databases)
@@ -149,10 +147,7 @@ class ShardMover(Mover):
     # ---- before it is decided
 
     def _begin(self, old: Mapping[int, Any], new: Mapping[int, Any]) -> None:
-        """Have everything as at the beginning, whatever an attempt before has left or still does.
-
-        Unless that decides the move just now.
-        """
+        """Undo what earlier attempts did, unless one of them decides the move now."""
         move = self._move
         move.certificate = None
         self._lease.write(move)
@@ -178,7 +173,7 @@ class ShardMover(Mover):
             self._reached("fenced")
 
     def _take_over(self, old: Mapping[int, Any], new: Mapping[int, Any]) -> bool:
-        """Have other attempts write nothing and decide nothing; False if one has decided."""
+        """Keep other attempts from writing and deciding; return False if one has decided."""
         for client in new.values():
             client.set(FENCE_KEY, self._attempt)
         for number in self._move.databases:
@@ -194,13 +189,13 @@ class ShardMover(Mover):
         pipe.set(FENCE_KEY, self._attempt)
 
     def _let_go(self, old: Mapping[int, Any], value: bytes) -> None:
-        """Have clients go on at the source."""
+        """Open the source to clients again."""
         for client in old.values():
             lift(client, self._move.id, value)
         self._held(None)
 
     def _held(self, by: str | None, server: ServerAddress | None = None) -> int:
-        """Push by whom the shards are held, on the source unless it is said; return the epoch."""
+        """Push which move holds the shards, on the source by default; return the epoch."""
         return push_changed(
             self._lease,
             lambda components: held(
@@ -235,7 +230,7 @@ class ShardMover(Mover):
             compared = self._compare(old.__getitem__, new.__getitem__, move.databases, OWN_KEYS)
         finally:
             follower.stop()
-        capture.require_complete()  # before anybody is held
+        capture.require_complete()  # before writers are held
         if not compared.same:
             raise GrowthError(
                 f"{compared.differing:,} keys differ on both servers, such as "
@@ -262,10 +257,10 @@ class ShardMover(Mover):
         problem: GrowthError | None = None
         for attempt in range(_ATTEMPTS):
             if attempt:
-                time.sleep(self._hold)  # what was held meanwhile goes first
+                time.sleep(self._hold)  # writers that waited go first
                 copy.follow(lambda: True)
             self._progress("holding writers")
-            # All know of it before anybody is held: then it takes less than a second to read.
+            # All know of it before writers are held: then it takes less than a second to read.
             wait_until_read(self._config, self._held(f"{move.name} soon"))
             began = time.monotonic()
             value = fence_value(move.id, secrets.token_hex(8), move.target, readers=True)
@@ -287,7 +282,7 @@ class ShardMover(Mover):
                 if isinstance(error, MissedChangesError) or self._is_other_run(new, before):
                     raise
             finally:
-                if not decided and not deciding:  # in doubt, a resumption looks
+                if not decided and not deciding:  # if in doubt, `resume` finds out
                     self._let_go(old, value)
             if decided:
                 self._reached("fenced")
@@ -306,14 +301,14 @@ class ShardMover(Mover):
             return True
 
     def _require_target(self, new: Mapping[int, Any]) -> None:
-        """Look whether no other attempt has taken the target, which may be empty by now."""
+        """Check that no other attempt writes to the target, which may be empty then."""
         if any(client.get(FENCE_KEY) != self._attempt for client in new.values()):
             raise GrowthError(
                 "another process has taken over this move", "see: shardkit move status"
             )
 
     def _wait_until_left(self, old: Mapping[int, Any], began: float) -> None:
-        """Wait until nobody who may write is connected who was before the databases were closed."""
+        """Wait until the writers that were connected before the hold have left."""
         client = next(iter(old.values()))
         end = began + _LEFT * self._hold
         while True:
@@ -327,7 +322,7 @@ class ShardMover(Mover):
             now = time.monotonic()
             for each in here:
                 if "b" in each["flags"] and now > began + _UNBLOCK:
-                    client.client_unblock(int(each["id"]))  # as if its time were over
+                    client.client_unblock(int(each["id"]))  # as if it had timed out
                 elif self._kill and now > began + 0.4 * self._hold:
                     client.client_kill_filter(_id=each["id"])
             if now > end:
@@ -335,7 +330,7 @@ class ShardMover(Mover):
                 raise GrowthError(
                     f"{len(here)} connections did not leave within {_LEFT * self._hold:g} s: "
                     f"{', '.join(names[:5])}; the shards are where they were",
-                    "look at them; --kill closes them, --hold allows more time",
+                    "check them; --kill closes them, --hold allows more time",
                 )
             time.sleep(_LOOK)
 
@@ -347,9 +342,9 @@ class ShardMover(Mover):
         compared: ServerComparison,
         before: tuple[str, int],
     ) -> None:
-        """Copy what is left, and certify that both sides are the same, now that nobody writes.
+        """Copy the rest, and certify that both sides are the same, while no client writes.
 
-        They were the same when they were compared, and no change has been missed since.
+        They were the same when they were compared, and no change was missed since then.
         """
         last = copy.finish()
         wrong = [
@@ -383,7 +378,7 @@ class ShardMover(Mover):
     def _push(
         self, old: Mapping[int, Any], new: Mapping[int, Any], began: float | None = None
     ) -> None:
-        """Have readers go to the target, and writers when no reader is left at the source."""
+        """Send readers to the target, and writers once no reader is left at the source."""
         move = self._move
         self._progress("pushing the entries")
         attempt = secrets.token_hex(8)
@@ -409,9 +404,9 @@ class ShardMover(Mover):
         self._reached("pushed")
 
     def _wait_for_readers(self, client: Any, patience: float, *, all_read: bool = False) -> None:
-        """Wait until nobody reads; close who has not left after so many seconds.
+        """Wait until readers have left; close those still connected after `patience` seconds.
 
-        With ``all_read`` that is everybody who is connected.
+        With ``all_read`` every connection counts as a reader.
         """
         end = time.monotonic() + patience
         while here := [
@@ -427,11 +422,12 @@ class ShardMover(Mover):
     def _clear(
         self, old: Mapping[int, Any], new: Mapping[int, Any], capture: KeyCapture | None
     ) -> None:
-        """Empty the source, but for what somebody has written there meanwhile."""
+        """Empty the source, except for keys that were written there in the meantime."""
         move = self._move
         components = read_components(self._config)
+        names = {shard.rpartition(":")[0] or shard for shard in move.shards} | set(move.shards)
         attest(
-            [each for each in components.values() if each.name in _names(move.shards)],
+            [each for each in components.values() if each.name in names],
             read_epoch(self._config),
         )
         self._progress(f"emptying {move.source}")
@@ -446,7 +442,7 @@ class ShardMover(Mover):
         for number, client in old.items():
             value = client.get(FENCE_KEY)
             if move_of(value) != move.id:
-                continue  # reversed meanwhile: it is in use
+                continue  # reversed in the meantime: it is in use
             for page in pages(client):
                 if stale is None:
                     kept = set(self._maybe_written(client, new[number], page))
@@ -464,10 +460,10 @@ class ShardMover(Mover):
         self._reached("done")
 
     def _maybe_written(self, old: Any, new: Any, keys: Sequence[bytes]) -> list[bytes]:
-        """Return keys of the source that somebody may have written since the move was decided.
+        """Return keys of the source that may have been written since the move was decided.
 
-        The mover has not seen all changes in the meantime. So these are the keys that were touched
-        since, and differ from the target; if the server has no idle times (LFU), all that differ.
+        The mover has not seen all changes. So these are the keys that were used since then and
+        differ from the target; if the server has no idle times (LFU), all that differ.
         """
         with old.pipeline(transaction=False) as pipe:
             for key in keys:
@@ -482,7 +478,7 @@ class ShardMover(Mover):
         return unequal(old, new, touched) if touched else []
 
     def _leave_replicas(self) -> None:
-        """Wait until nobody reads from replicas of the source; close who does not leave."""
+        """Wait until clients have left the source's replicas; close those that stay."""
         for server in replicas_of(self._components.values(), self._source, self._same):
             with (
                 suppress(RedisError, OSError),
@@ -538,7 +534,3 @@ class ShardMover(Mover):
 
 def _unlinking(keys: Sequence[bytes]) -> Callable[[Any], object]:
     return lambda pipe: pipe.unlink(*keys)
-
-
-def _names(shards: Sequence[str]) -> set[str]:
-    return {shard.rpartition(":")[0] or shard for shard in shards} | set(shards)

@@ -1,7 +1,7 @@
-"""Work on a server that is in use, in slices that the others who use it do not notice.
+"""Work on a server in use, in slices that are too small for other clients to notice.
 
-A server executes what one connection has sent without a pause, and everybody else waits. So keys
-are read and written a few at a time: as many as its thread takes a tenth of a millisecond for.
+A server executes all that one connection has sent without a pause, and other clients wait. So only
+as many keys are read and written at a time as the server handles in about 0.1 ms.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Slices:
-    """How many keys an exchange may have, by the size of the values before.
+    """The number of keys for one exchange, adapted to the size of the values before.
 
     Args:
         size: bytes of values in one exchange, about.
@@ -29,7 +29,7 @@ class Slices:
         self._count = 8
 
     def of(self, keys: Sequence[T]) -> Iterator[Sequence[T]]:
-        """Yield some keys after others, as many as fit by then."""
+        """Yield keys in slices of the size that currently fits."""
         start = 0
         while start < len(keys):
             part = keys[start : start + self._count]
@@ -37,14 +37,14 @@ class Slices:
             yield part
 
     def note(self, keys: int, size: int) -> None:
-        """Note how many bytes the values of the keys of one exchange had."""
+        """Record the bytes of the values of one exchange."""
         fitting = keys * self._bytes // max(size, 1)
         self._count = max(1, min(_MOST, fitting, 2 * self._count))
 
 
 @contextmanager
 def at_work(share: float) -> Iterator[None]:
-    """Pause afterwards, so that what is done inside takes no more than a share of the time."""
+    """Pause after the block, so that the block takes at most a share of the time."""
     began = time.monotonic()
     yield
     if share < 1:

@@ -1,14 +1,13 @@
-"""Whether what is written to a master reaches a replica, and its disk.
+"""Checks whether writes to a master reach its replicas and their disks.
 
-A token is written to the master and looked for on the replica, which then is watched until it has
-synced its append-only file, if it has one::
+::
 
-    ZADD sync:wait <now> <token>      on the master; removed at the end, with all that are older
+    ZADD sync:wait <now> <token>      on the master; removed at the end, with older ones
     ZSCORE sync:wait <token>          on the replica, while its link to the master is up
-    INFO persistence                  aof_pending_bio_fsync 0, a second after the token was seen
+    INFO persistence                  aof_pending_bio_fsync 0, a second after the token arrived
 
 After Redis in Action, section 4.2.4, whose version waits for ever while the link is up, and fails
-on a server that is no replica or has no append-only file.
+on a server that is not a replica or has no append-only file.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ KEY = "sync:wait"
 TIMEOUT = 5.0
 _OLD = 900  # seconds
 _STEP = 0.005
-_EVERY_SECOND = 1.0  # an append-only file is synced so often
+_EVERY_SECOND = 1.0  # the interval in which an append-only file is synced
 
 
 @dataclass(frozen=True)
 class VerifiedReplica:
-    """How far a write to a master has come.
+    """How far a write to a master got.
 
     Attributes:
         linked: whether the replica's link to the master is up.
         written: whether the replica has the write.
         synced: whether it is on the replica's disk; None if it has no append-only file.
-        seconds: how long it took, or was waited for.
+        seconds: how long this took.
     """
 
     linked: bool
@@ -57,11 +56,11 @@ class VerifiedReplica:
 
 
 def verify_replica(master: Any, replica: Any, timeout: float = TIMEOUT) -> VerifiedReplica:
-    """Say whether a write to a master is on a replica, and on its disk, in time.
+    """Check whether a write to a master reaches a replica, and its disk, in time.
 
     Args:
         master: a redis-py client of the master.
-        replica: one of the replica, with the same database.
+        replica: a client of the replica, with the same database.
         timeout: seconds.
 
     Raises:
@@ -78,15 +77,19 @@ def verify_replica(master: Any, replica: Any, timeout: float = TIMEOUT) -> Verif
     now = master.time()[0]
     master.zadd(KEY, {token: now})
     try:
-        linked = _until(end, lambda: _is_linked(replica))
+        linked = _until(end, lambda: replica.info("replication").get("master_link_status") == "up")
         written = linked and _until(end, lambda: replica.zscore(KEY, token) is not None)
         if written and not replica.info("persistence")["aof_enabled"]:
             synced = None
         elif written:
-            # A sync that was due when the token came has begun a second later at most.
+            # A sync that was due when the token arrived has started a second later at most.
             seen = time.monotonic()
             synced = _until(
-                end, lambda: time.monotonic() > seen + _EVERY_SECOND and _is_synced(replica)
+                end,
+                lambda: (
+                    time.monotonic() > seen + _EVERY_SECOND
+                    and not replica.info("persistence").get("aof_pending_bio_fsync", 0)
+                ),
             )
     finally:
         master.zrem(KEY, token)
@@ -102,25 +105,17 @@ def _until(end: float, holds: Callable[[], bool]) -> bool:
     return True
 
 
-def _is_linked(replica: Any) -> bool:
-    return bool(replica.info("replication").get("master_link_status") == "up")
-
-
-def _is_synced(replica: Any) -> bool:
-    return not replica.info("persistence").get("aof_pending_bio_fsync", 0)
-
-
 def verify_replicas(
     components: Iterable[Component], timeout: float = TIMEOUT
 ) -> dict[tuple[ServerAddress, ServerAddress], VerifiedReplica | Exception]:
-    """Verify every replica that entries name, all at the same time.
+    """Verify all replicas that entries name, in parallel.
 
     Args:
         components: the components.
         timeout: seconds.
 
     Returns:
-        By master and replica, how far a write came, or why it could not be tried.
+        By master and replica, how far a write got, or the error.
     """
     pairs: dict[tuple[ServerAddress, ServerAddress], tuple[Entry, str]] = {}
     for component in components:

@@ -31,7 +31,7 @@ class CaseLayout:
             client, or a structure.
         whole: reads or aggregates everything, if the case has such an operation.
         probe: a command that looks up fields of its one large key: see `BenchServer.bytes_added`.
-        share: only one in so many of the case's entries is loaded, if all would take too long.
+        share: one in ``share`` of the case's entries is loaded, if all would take too long.
         prepare: called with a sample of the entries before loading; counts as loading.
     """
 

@@ -44,10 +44,6 @@ def _flat(pairs: Sequence[Any], first: int = 0) -> list[Any]:
     return [value for pair in pairs for value in (pair[first], pair[1 - first])]
 
 
-def _records(count: int) -> Iterator[tuple[str, str]]:
-    return ((field, data.as_json(record)) for field, record in data.cities(count))
-
-
 KINDS: Final[Mapping[str, PartKind]] = {
     kind.name: kind
     for kind in (
@@ -57,7 +53,7 @@ KINDS: Final[Mapping[str, PartKind]] = {
             lambda key, some: ["HSET", key, *_flat(some)],
             lambda key, one: ["HGET", key, one[0]],
             lambda key, one: ["HSET", key, *one],
-            _records,
+            lambda count: ((name, data.as_json(record)) for name, record in data.cities(count)),
         ),
         PartKind(
             "zset",

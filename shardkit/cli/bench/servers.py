@@ -99,7 +99,7 @@ class BenchServer:
             self._kit = None
 
     def used(self) -> int:
-        """Return the used memory, once it is stable and nobody else is connected."""
+        """Return the used memory, once it is stable and no other client is connected."""
         self.close()
         deadline = time.monotonic() + _CLOSE_TIMEOUT
         with shardkit.connect(ShardMap.parse(self._text)) as kit:

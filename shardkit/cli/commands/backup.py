@@ -1,4 +1,4 @@
-"""``shardkit backup`` and ``restore``: snapshots of all servers at one moment, and their return."""
+"""``shardkit backup`` and ``restore``: snapshots of all servers at one moment."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 @click.option(
     "--no-pause",
     is_flag=True,
-    help="Hold no writes: each server's snapshot is of a moment of its own.",
+    help="Do not hold writes: the snapshots are of different moments.",
 )
 @common_options
 def backup_command(
@@ -89,14 +89,14 @@ def backup_command(
 )
 @click.argument("directory", metavar="DIR", type=_DIRECTORY)
 @click.argument("shard_map", metavar="[MAP]", required=False, type=click.Path(path_type=Path))
-@click.option("--local", is_flag=True, help="Into embedded servers, to see whether it can be done.")
-@click.option("--to-origin", is_flag=True, help="Also into the servers that it came from.")
+@click.option("--local", is_flag=True, help="Restore into embedded servers, as a test.")
+@click.option("--to-origin", is_flag=True, help="Allow the servers that the backup came from.")
 @click.option("--verify", "only_verify", is_flag=True, help="Only check the files.")
 @click.option(
     "--objects",
     "objects_to",
     metavar="URL",
-    help="Also give the config server at URL the objects that it lacks.",
+    help="Also write the objects that the config server at URL lacks.",
 )
 @common_options
 def restore_command(

@@ -1,4 +1,4 @@
-"""``shardkit failover``: a replica takes the place of its master, planned or after a crash."""
+"""``shardkit failover``: a replica replaces its master, planned or after a crash."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardkit.cli.output import DOUBTFUL, GOOD, Output
 
 
 @click.command(
-    short_help="Have a replica take the place of its master.",
+    short_help="Replace a master by its replica.",
     epilog=examples(
         "shardkit failover timelines:3",
         "shardkit failover a.internal:6379 --to b.internal:6379",
@@ -20,11 +20,15 @@ from shardkit.cli.output import DOUBTFUL, GOOD, Output
     ),
 )
 @click.argument("name", metavar="[SHARD|SERVER]", required=False)
-@click.option("--to", metavar="REPLICA", help="The replica, HOST:PORT; else the one with most.")
+@click.option(
+    "--to",
+    metavar="REPLICA",
+    help="The replica, HOST:PORT; by default the latest.",
+)
 @click.option(
     "--force",
     is_flag=True,
-    help="Also if the master may be alive, or the replica had no link for long: writes are lost.",
+    help="Even if the master may be alive, or the replica lost its link: writes are lost.",
 )
 @click.option(
     "--hold",
@@ -38,7 +42,7 @@ from shardkit.cli.output import DOUBTFUL, GOOD, Output
     "--guard",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="Wait so long for old masters to come back, and fence them.",
+    help="How long to wait for old masters to come back; they are fenced.",
 )
 @config_option
 @common_options
@@ -51,17 +55,17 @@ def failover(
     where: str | None,
     as_json: bool,
 ) -> None:
-    """Have a replica take the place of its master: of all shards of the server of SHARD.
+    """Replace a master by its replica, for all shards of the server of SHARD.
 
     If the master answers, it hands over: no write is lost. If it has crashed, the replica with the
     most writes is promoted, and the old master is fenced when it comes back: it becomes a replica,
-    and what only it had is dropped. Of a service or a cluster, its Sentinels or nodes do it.
+    and its unreplicated writes are dropped. Sentinels and clusters do this themselves.
 
     A crash is a refused connection, or silence if all replicas have lost their links. A master
     that does not answer INFO for another reason is replaced only with --force.
     """
     if name is None and guard is None:
-        raise click.UsageError("name a shard or a server, or give --guard")
+        raise click.UsageError("specify a shard or a server, or --guard")
     output = Output(as_json)
     done, fences = None, []
     with connected(config_server(where)) as config:
@@ -111,8 +115,7 @@ def failover(
             output.line(f"{fence.source} is back, and a replica of {fence.target}", GOOD)
         else:
             output.line(
-                f"{fence.source} is to be fenced when it is back: "
-                "shardkit failover --guard SECONDS",
+                f"{fence.source} will be fenced when it is back: shardkit failover --guard SECONDS",
                 DOUBTFUL,
             )
 

@@ -1,4 +1,4 @@
-"""``shardkit persistence``: how servers keep their data, and having them save it."""
+"""``shardkit persistence``: how servers keep their data; saves it on request."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _wait = click.option(
     ),
 )
 def persistence() -> None:
-    """Show and set how servers keep their data, and have them save it."""
+    """Show and set how servers keep their data, and save it."""
 
 
 @persistence.command()
@@ -53,7 +53,7 @@ def persistence() -> None:
 @config_option
 @common_options
 def show(names: Sequence[str], where: str | None, as_json: bool) -> int:
-    """Show how each server keeps its data, and what may lose some."""
+    """Show how each server keeps its data, and what may lose data."""
     output = Output(as_json)
 
     def lines(state: PersistenceState) -> None:
@@ -74,7 +74,7 @@ def show(names: Sequence[str], where: str | None, as_json: bool) -> int:
 @config_option
 @common_options
 def apply_(profile: str, names: Sequence[str], where: str | None, as_json: bool) -> int:
-    """Give servers the settings of PROFILE, without a restart, and say what changed."""
+    """Apply PROFILE to servers, without a restart, and show what changed."""
     output = Output(as_json)
 
     def lines(changed: dict[str, tuple[str, str]]) -> None:
@@ -115,22 +115,26 @@ def rewrite(names: Sequence[str], wait: float, where: str | None, as_json: bool)
     show_default=True,
     help="How long to watch the servers.",
 )
-@click.option("--profile", type=click.Choice(list(PROFILES)), help="As if servers had this one.")
+@click.option("--profile", type=click.Choice(list(PROFILES)), help="Estimate for this profile.")
 @click.option(
     "--commands",
     type=click.FloatRange(min=0),
     metavar="N",
-    help="Ask no server: so many write commands a second,",
+    help="Write commands a second, instead of a measurement.",
 )
 @click.option(
-    "--bytes", "size", type=click.FloatRange(min=0), metavar="N", help="of so many bytes each."
+    "--bytes",
+    "size",
+    type=click.FloatRange(min=0),
+    metavar="N",
+    help="Size of a command, with --commands.",
 )
 @click.option(
     "--data",
     type=click.IntRange(min=0),
     default=0,
     metavar="BYTES",
-    help="How large the data is, with --commands.",
+    help="Size of the data in bytes, with --commands.",
 )
 @config_option
 @common_options
@@ -146,7 +150,7 @@ def estimate(
 ) -> int:
     """Estimate what servers write to their disks: AOF, rewrites and snapshots.
 
-    From what they execute now, or from --commands and --bytes for a server to come.
+    They are measured, or estimated from --commands and --bytes for a future server.
     """
     output = Output(as_json)
 

@@ -1,4 +1,4 @@
-"""``shardkit replicas`` and ``verify-replica``: which server replicates which, and if it does."""
+"""``shardkit replicas`` and ``verify-replica``: replicas, and whether writes reach them."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def replicas() -> None:
     "--wait",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="Wait so long until every level is in sync; otherwise the exit code is 1.",
+    help="How long to wait until every level is in sync; otherwise the exit code is 1.",
 )
 @config_option
 @common_options
 def tree(names: Sequence[str], wait: float | None, where: str | None, as_json: bool) -> int:
-    """Show masters, their replicas and theirs; exit code 1 if one is not in order."""
+    """Show masters and all levels of replicas; the exit code is 1 if one is unhealthy."""
     output = Output(as_json)
     with opened(where) as topology:
         found, _ = components(topology, names)
@@ -97,7 +97,7 @@ def _in_sync(nodes: Sequence[ReplicaNode]) -> bool:
 
 
 @replicas.command(
-    short_help="Have a new server replicate one that is in use.",
+    short_help="Make an empty server a replica of one in use.",
     epilog=examples(
         "shardkit replicas attach c.internal:6379 --to a.internal:6379",
         "shardkit replicas attach c.internal:6379 --to timelines:3 --zone eu-1c",
@@ -108,25 +108,25 @@ def _in_sync(nodes: Sequence[ReplicaNode]) -> bool:
     "--to",
     required=True,
     metavar="SHARD|SERVER",
-    help="Whom it shall follow: a shard, a master, or a replica, HOST:PORT.",
+    help="The server to follow: a shard, a master, or a replica, HOST:PORT.",
 )
-@click.option("--zone", metavar="ZONE", help="Where it is, for reads of the same zone.")
+@click.option("--zone", metavar="ZONE", help="The replica's zone, for reads of the same zone.")
 @click.option(
     "--wait",
     type=click.FloatRange(min=0.1),
     default=COPY,
     show_default=True,
     metavar="SECONDS",
-    help="How long it may take to be filled.",
+    help="How long the copy may take.",
 )
 @config_option
 @common_options
 def attach(
     server: str, to: str, zone: str | None, wait: float, where: str | None, as_json: bool
 ) -> None:
-    """Have SERVER, which is empty, follow another one; when it is filled, entries name it.
+    """Make the empty SERVER a replica; when it is filled, entries name it.
 
-    Who follows a replica relieves the master. Entries do not name it, as clients read only from
+    A replica of a replica relieves the master. Entries do not name it, as clients read only from
     replicas of the master itself.
     """
     output = Output(as_json)
@@ -137,22 +137,22 @@ def attach(
 
 
 @replicas.command(
-    short_help="Have a replica follow nobody.",
+    short_help="Detach a replica.",
     epilog=examples("shardkit replicas detach c.internal:6379"),
 )
 @click.argument("server")
-@click.option("--force", is_flag=True, help="Also if its master refuses writes without it.")
+@click.option("--force", is_flag=True, help="Even if its master refuses writes without it.")
 @config_option
 @common_options
 def detach(server: str, force: bool, where: str | None, as_json: bool) -> None:
-    """Have SERVER follow nobody, once no entry names it and clients have left it.
+    """Detach the replica SERVER, once no entry names it and clients have left it.
 
-    It keeps its data. One that is down is only removed from the entries.
+    It keeps its data. A server that is down is only removed from the entries.
     """
     output = Output(as_json)
-    with connected(config_server(where)) as config, output.busy("waiting until clients left it"):
+    with connected(config_server(where)) as config, output.busy("waiting for clients to leave"):
         done = detach_replica(config, server, force=force)
-    _say(output, done, f"{done.replica} follows {done.master} no more; no entry names it")
+    _say(output, done, f"{done.replica} no longer follows {done.master}; no entry names it")
 
 
 def _say(output: Output, done: AttachedReplica, text: str) -> None:
@@ -171,7 +171,7 @@ def _say(output: Output, done: AttachedReplica, text: str) -> None:
 
 @click.command(
     "verify-replica",
-    short_help="See whether writes reach replicas, and their disks.",
+    short_help="Check whether writes reach replicas and their disks.",
     epilog=examples("shardkit verify-replica", "shardkit verify-replica timelines --timeout 2"),
 )
 @click.argument("names", metavar="[COMPONENT]...", nargs=-1)
@@ -181,9 +181,9 @@ def _say(output: Output, done: AttachedReplica, text: str) -> None:
 def verify_replica_command(
     names: Sequence[str], timeout: float, where: str | None, as_json: bool
 ) -> int:
-    """Write to each master, and see whether the write reaches its replicas and their disks.
+    """Write to each master, and check whether the write reaches its replicas and their disks.
 
-    The exit code is 1 unless every replica that entries name had it in time. What was written, a
+    The exit code is 1 unless every replica that entries name received it in time. The write, a
     member of sync:wait, is removed.
     """
     output = Output(as_json)
@@ -210,9 +210,9 @@ def verify_replica_command(
             continue
         text = Styled("is there, and on disk", GOOD)
         if not verdict.linked:
-            text = Styled("did not come: it has no link to its master", BAD)
+            text = Styled("did not arrive: no link to the master", BAD)
         elif not verdict.written:
-            text = Styled("did not come in time", BAD)
+            text = Styled("did not arrive in time", BAD)
         elif verdict.synced is None:
             text = Styled("is there; it has no append-only file", DOUBTFUL)
         elif not verdict.synced:

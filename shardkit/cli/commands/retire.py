@@ -1,4 +1,4 @@
-"""``shardkit retire``: removes a component, and its data when nobody uses it any more."""
+"""``shardkit retire``: removes a component, and its data once it is unused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from shardkit.config.store import read_epoch
     "--delete-data",
     "delete_data_",
     is_flag=True,
-    help="Delete its keys, once it is removed and nobody has used it for a while.",
+    help="Delete its keys, once it is removed and unused for a while.",
 )
 @click.option(
     "--quiet",
@@ -47,7 +47,7 @@ from shardkit.config.store import read_epoch
 def retire(
     name: str, where: str | None, delete_data_: bool, quiet: float, message: str, as_json: bool
 ) -> int:
-    """Remove COMPONENT by a push, and show who used it last. A later call deletes its data.
+    """Remove COMPONENT by a push, and show its last users. A later call deletes its data.
 
     Clients that use it get RetiredError. With --delete-data, a component that is still there is
     only removed, with exit code 1. Its data is deleted for good by a later call, if no client has

@@ -1,4 +1,4 @@
-"""``shardkit rotate``: a user's password, on all servers and in all clients, without an error."""
+"""``shardkit rotate``: rotates a user's password on all servers and in all clients."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ _SOURCES = {
     metavar="FILE",
     help=f"The new password, as the only line; by default ${NEW_PASSWORD}.",
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would be done, and who is connected.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @click.option("--resume", is_flag=True, help="Continue a rotation that stopped.")
-@click.option("--abort", is_flag=True, help="Take back one that has not published it yet.")
+@click.option("--abort", is_flag=True, help="Undo a rotation before the password is published.")
 @click.option(
     "--distributed", is_flag=True, help="Every host has the new password in its password_file."
 )
 @click.option(
     "--ignore-others",
     is_flag=True,
-    help="Do not wait for programs that do not say who they are.",
+    help="Do not wait for programs that do not name their connections.",
 )
 @click.option(
     "--wait",
@@ -170,7 +170,7 @@ def _show(output: Output, rotation: PasswordRotation, aborted: bool, dry_run: bo
             )
     else:
         output.line(
-            "stopped: both passwords are taken; look at these, then continue: "
+            "stopped: both passwords are taken; check these, then continue: "
             f"shardkit rotate {rotation.user} --resume",
             BAD,
         )

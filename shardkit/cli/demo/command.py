@@ -147,15 +147,15 @@ def demo(
     type=click.IntRange(0, 1000),
     default=0,
     show_default=True,
-    help="How many of them to kill while they count; each is started anew.",
+    help="How many of them to kill while they count; each is restarted.",
 )
 @common_options
 def logs(folder: str, workers: int, kills: int, as_json: bool) -> int:
     """Count the web access logs of DIR by day, country, region and city.
 
     Starts five servers on free ports, publishes the files in chunks over their shards, and has
-    processes count them, each file once, whoever is killed. Then counts the same files in one
-    process. Exits with 1 if the counts differ. The places of addresses are made up.
+    processes count them, each file once, no matter which one is killed. Then counts the same files
+    in one process. Exits with 1 if the counts differ. The places of addresses are made up.
     """
     output = Output(as_json)
     with (

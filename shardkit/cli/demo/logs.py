@@ -4,7 +4,7 @@
 
     DIR ── publish ──► chunks over 4 servers ──► worker 1 ─┐ each line: day, city of the address
                                             ──► worker 2 ─┼─► totals by country, region and city
-                       kill -9, start anew ──► worker 3 ─┘          │
+                       kill -9, restart ─────► worker 3 ─┘          │
                                                                      ▼
                        one process over the same files ──► the same counts
 
@@ -52,7 +52,7 @@ components:
 
 
 class LogCounts(NamedTuple):
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
         lines: how many lines have a day and a city.
@@ -122,7 +122,7 @@ def count_logs(kit: ShardKit, url: str, folder: Path, workers: int, kills: int) 
         url: the config server, for the workers.
         folder: the directory.
         workers: how many processes work at a time.
-        kills: how many of them are killed, at random times, and started anew.
+        kills: how many of them are killed at random times and restarted.
     """
     kit.ip_to_city(component="geo").import_from(ranges())
     files = kit.files(component="files")

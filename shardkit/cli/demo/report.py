@@ -80,7 +80,7 @@ def show(output: Output, report: DemoReport) -> None:
         output.line(f"the log cannot be read any further: {report.damage}", BAD)
     if report.days:
         _table(output, _days(output, report))
-        if any(_outgrown(report, day) for day in report.days):
+        if any(day.visitors > day.parts * report.part_size for day in report.days):
             output.line(
                 "Some days had more visitors than planned, and parts outgrew their compact form: "
                 "use --first-day.",
@@ -147,10 +147,6 @@ def _days(output: Output, report: DemoReport) -> Table:
         left_out = Styled(f"… {len(days) - _ROWS:,} more", FAINT)
         grid.rows.insert(_ROWS // 2, [left_out, *[""] * (len(grid.columns) - 1)])
     return grid
-
-
-def _outgrown(report: DemoReport, day: DayFigures) -> bool:
-    return day.visitors > day.parts * report.part_size
 
 
 def _shards(output: Output, report: DemoReport) -> Table:

@@ -137,7 +137,8 @@ def _request(
         status, method, path, user = 401, "POST", "/login", "alice"
     elif chance < 0.112:
         return at, _line(at, address, "-", r"\x16\x03\x01", 400, 226, "-", "-")
-    size = 0 if status == 304 else 300 + _number(path) % 40_000
+    number = sum((n + 1) * 977 * ord(c) for n, c in enumerate(path))
+    size = 0 if status == 304 else 300 + number % 40_000
     request = f"{method} {path} HTTP/1.1"
     taken = 3 * dice.random() ** 4  # seconds
     return at + taken, _line(at, address, user, request, status, size, referer, agent)
@@ -179,10 +180,6 @@ def _zipf(count: int, flat: int) -> list[float]:
 
 def _pick(dice: random.Random, sums: Sequence[float]) -> int:
     return bisect(sums, dice.random() * sums[-1])
-
-
-def _number(path: str) -> int:
-    return sum((n + 1) * 977 * ord(c) for n, c in enumerate(path))
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
--- Included by the scripts of transfers: accounts, and what a leg does to one.
+-- Included by the scripts of transfers: accounts, and the effect of a leg on one.
 -- An account is a HASH: a:<asset> its balance, an integer below 2^62 in magnitude; f:<field> text;
 -- version, which each change increments; lock, the transfer in flight that is about fields, as
 -- there is one at a time. What is in flight is a HASH by the transfer's id.

@@ -1,20 +1,17 @@
 -- Acquire a lock or a share of it, or wait for it.
--- KEYS[1]  the state
--- KEYS[2]  who holds
--- KEYS[3]  details
--- KEYS[4]  who waits
+-- KEYS     the state, holders, details and waiters, see base.lua
 -- ARGV[1]  the id of this hold
 -- ARGV[2]  x for an exclusive hold, s for a share
--- ARGV[3]  how long it is held, in microseconds
--- ARGV[4]  how many may share; 0 for any number
--- ARGV[5]  who asks, without spaces
+-- ARGV[3]  its time to live, in microseconds
+-- ARGV[4]  the limit; 0 for any number
+-- ARGV[5]  its label, without spaces
 -- ARGV[6]  the channel on which to wake it; - if it polls
--- ARGV[7]  how long its place in the queue is kept, in microseconds; 0 not to wait
--- ARGV[8]  the place in the queue that it was given before; 0 for none
--- ARGV[9]  1 if it may hold it already, and holds it once more
--- ARGV[10] for how long others may overtake it while it waits, and it them, in microseconds
--- Reply    {the token or 0, now, until when it is held, or when the next hold ends, or the place of
---          the first who waits, its place}; if the limit is not the stored one {-1, the stored one}
+-- ARGV[7]  for how many microseconds its place in the queue is kept; 0 not to wait
+-- ARGV[8]  its earlier place in the queue; 0 for none
+-- ARGV[9]  1 if it may already hold it, and acquires it again
+-- ARGV[10] for how many microseconds waiters may overtake one another
+-- Reply    {the token or 0, now, the end of its hold, or of the next hold, or of the first waiter's
+--          place, its place}; {-1, the stored limit} if that is another
 --@include coordination/base
 local id, mode, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local now = clock()
@@ -31,7 +28,7 @@ local patience = tonumber(ARGV[10])
 local e = {mode = mode, ttl = ttl, deadline = now, since = 0, count = 0,
   token = patience > 0 and now + patience or 0, channel = ARGV[6], label = ARGV[5]}
 
--- The common case: nobody holds it, and nobody waits.
+-- The common case: no holders, no waiters.
 if redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4]) == 0 then
   return {grant(id, e, now, latest), now, now + ttl, 0}
 end
@@ -45,7 +42,7 @@ end
 local known = entry(id)
 local held = known and redis.call('ZSCORE', KEYS[2], id)
 if held then
-  held = math.min(tonumber(held), now + DAY)  -- the clock was set back, if it was later
+  held = math.min(tonumber(held), now + DAY)  -- later only if the clock was set back
   if ARGV[9] == '1' then
     known.count, known.ttl = known.count + 1, ttl
     held = math.max(held, now + ttl)
@@ -68,7 +65,7 @@ if free ~= NONE then
   if other and other.token > now and fits(mode, free) then  -- overtake it
     return {grant(id, e, now, latest), now, now + ttl, 0}
   end
-  local token = settle(now, id)
+  local token = grant_waiters(now, id)
   if token then return {token, now, now + ttl, 0} end
   if not place and redis.call('EXISTS', KEYS[4]) == 0 and fits(mode, room(limit)) then
     return {grant(id, e, now, select(2, limit_and_token())), now, now + ttl, 0}
@@ -78,11 +75,11 @@ end
 
 local waits, given = tonumber(ARGV[7]), place or tonumber(ARGV[8])
 local ends = tonumber(first[2])
-if not ends then  -- it is free for the first who waits, until that one loses its place
+if not ends then  -- free for the first waiter, until that loses its place
   local waiter = entry(redis.call('ZRANGE', KEYS[4], 0, 0)[1] or '')
   ends = waiter and waiter.deadline or now
 end
-if given ~= 0 or waits == 0 then  -- who has just come will ask again soon
+if given ~= 0 or waits == 0 then  -- a new waiter asks again soon
   local holder = first[1] and entry(first[1])
   if holder and ends > now + holder.ttl then  -- the clock was set back
     ends = now + holder.ttl
@@ -96,9 +93,9 @@ if waits > 0 and not place then
   redis.call('ZADD', KEYS[4], place, id)
   store(id, e)
   keep(3, 4)
-  -- A place that was lost and is given again can be the first, and what it waits for free.
+  -- A restored place can be the first, and the lock free.
   if given ~= 0 then
-    local token = settle(now, id)
+    local token = grant_waiters(now, id)
     if token then return {token, now, now + ttl, 0} end
   end
 end

@@ -1,9 +1,9 @@
 -- Arrive at a barrier, ask whether it has opened, or withdraw.
 -- KEYS[1]  the barrier, a HASH: format, parties, round
--- KEYS[2]  who has arrived in this round, a HASH: the channel by id
+-- KEYS[2]  the arrivals in this round, a HASH: the channel by id
 -- ARGV[1]  arrive, ask or withdraw
 -- ARGV[2]  the id of the arrival
--- ARGV[3]  how many have to arrive
+-- ARGV[3]  the number of parties
 -- ARGV[4]  the channel on which to wake it; - if it polls
 -- ARGV[5]  the round that it arrived in; 0 at first
 -- ARGV[6]  for how many milliseconds it is kept

@@ -1,8 +1,8 @@
--- Included by the scripts of locks, semaphores and read-write locks: who holds, and who waits.
+-- Included by the scripts of locks, semaphores and read-write locks: holders and waiters.
 -- KEYS[1]  the state, a HASH: limit (0 for none), token (the latest), arrivals, released, broken
--- KEYS[2]  who holds, a ZSET by when the hold ends
--- KEYS[3]  details of who holds or waits, a HASH by id; see `entry`
--- KEYS[4]  who waits, a ZSET by order of arrival
+-- KEYS[2]  the holders, a ZSET by the end of the hold
+-- KEYS[3]  details of holders and waiters, a HASH by id; see `entry`
+-- KEYS[4]  the waiters, a ZSET by order of arrival
 -- Times are microseconds since 1970 by the server's clock; all numbers are below 2^53.
 -- A holder is exclusive (x) or shares (s); with a limit of n at most n share.
 --@include operations/wake
@@ -30,7 +30,7 @@ local function counted(key, field, text)
   return number or damaged(key, field .. '=' .. text, 'an integer')
 end
 
--- Stop if a later release has given the state a format that this one cannot read.
+-- Stop if a later release wrote the state in a format that this one cannot read.
 local function check_format(text)
   if text and text ~= '1' then
     if counted(KEYS[1], 'format', text) < 2 then damaged(KEYS[1], 'format=' .. text, 'a format') end
@@ -38,10 +38,10 @@ local function check_format(text)
   end
 end
 
--- An entry is text: format, mode, ttl, until when a place in the queue is kept, since when it is
--- held, token, how often it was acquired, channel (- for none), who it is; more is ignored. One who
--- waits has in place of the token until when others may overtake it, and in place of how often
--- whether it was told to ask.
+-- An entry is text: format, mode, ttl, the end of its place in the queue, the start of the hold,
+-- token, number of acquisitions, channel (- for none), label; further words are ignored. A waiter
+-- has, in place of the token, the time until which others may overtake it, and in place of the
+-- number, 1 if it was told to ask.
 local function entry(id)
   local text = redis.call('HGET', KEYS[3], id)
   if not text then return nil end
@@ -69,8 +69,8 @@ local function keep(first, last)
   for n = first or 1, last or 4 do redis.call('PEXPIRE', KEYS[n], KEPT) end
 end
 
--- Give who has details of a hold, but none of its end, its time once more: the key was lost, or a
--- member of it, and who holds does not know. Other details that belong to nobody are removed.
+-- Hold again for those with details of a hold but without its end: the key, or a member, was lost,
+-- and the holder does not notice. Remove other details that belong to no holder or waiter.
 local function restore(now)
   local known = redis.call('HLEN', KEYS[3])
   if known == redis.call('ZCARD', KEYS[2]) + redis.call('ZCARD', KEYS[4]) then return end
@@ -98,7 +98,7 @@ local function expire(now)
   end
 end
 
--- Which modes of hold can be had beside those that there are: both, s for shares only, or none.
+-- The modes of hold that fit beside the present ones: both, s for shares only, or none.
 local BOTH, NONE = 'xs', ''
 local function room(limit)
   local held = redis.call('ZCARD', KEYS[2])
@@ -115,13 +115,13 @@ local function fits(mode, free)
   return string.find(free, mode, 1, true) ~= nil
 end
 
--- The token of the next hold: it increases also when a failover has lost the latest ones, as long
--- as the servers' clocks differ by less than the failover took.
+-- The token of the next hold. It increases even when a failover lost the latest ones, as long as
+-- the servers' clocks differ by less than the failover took.
 local function next_token(latest, now)
   return math.max(latest + 1, now)
 end
 
--- Store a hold. The state is kept for days: an earlier token of the last day says that it was.
+-- Store a hold. A token of the last day shows that the state does not expire soon.
 local function grant(id, e, now, latest)
   e.since, e.token, e.count = now, next_token(latest, now), 1
   redis.call('HSET', KEYS[1], 'token', digits(e.token))
@@ -132,16 +132,15 @@ local function grant(id, e, now, latest)
   return e.token
 end
 
--- Give what is free to those who wait, in order. Who cannot be woken, because it was killed, loses
--- its place; who polls keeps it until it asks, or is late. Who may be overtaken is only told to
--- ask, once, and asks by itself from then on.
+-- Grant what is free to waiters, in order. A killed waiter cannot be woken and loses its place; one
+-- that polls keeps it until it asks, or is late. One that may be overtaken is told once to ask.
 -- Returns the token if `own` got it.
-local function settle(now, own)
+local function grant_waiters(now, own)
   local id = redis.call('ZRANGE', KEYS[4], 0, 0)[1]
   if not id then return nil end
   restore(now)
   local limit, latest = limit_and_token()
-  if limit ~= 1 then expire(now) end  -- another than the one that has just ended
+  if limit ~= 1 then expire(now) end  -- others than the one that just ended
   local free, got = room(limit), nil
   for _ = 1, AT_ONCE do
     if not id or free == NONE then break end
@@ -157,7 +156,7 @@ local function settle(now, own)
           text = ' ' .. digits(next_token(latest, now)) .. ' ' .. digits(now + e.ttl)
         end
         local woken = publish(e.channel, id .. text)
-        if type(woken) == 'table' then break end  -- no right to publish: it will ask
+        if type(woken) == 'table' then break end  -- no right to publish: it asks again
         gone = woken == 0
         if overtaken and not gone then
           e.count = 1

@@ -1,11 +1,8 @@
--- End a hold that is somebody else's.
--- KEYS[1]  the state
--- KEYS[2]  who holds
--- KEYS[3]  details
--- KEYS[4]  who waits
+-- End holds of other clients.
+-- KEYS     the state, holders, details and waiters, see base.lua
 -- ARGV[1]  the token of the hold; 0 for all
--- ARGV[2]  why
--- Reply    how many holds were ended
+-- ARGV[2]  the reason
+-- Reply    the number of holds ended
 --@include coordination/base
 local now, ended = clock(), 0
 expire(now)
@@ -18,5 +15,5 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[2], 0, AT_ONCE - 1)) do
     ended = ended + 1
   end
 end
-settle(now, '')
+grant_waiters(now, '')
 return ended

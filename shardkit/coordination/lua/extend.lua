@@ -1,13 +1,9 @@
--- Extend a hold, unless it has ended: from now, as long as said.
--- KEYS[1]  the state
--- KEYS[2]  who holds
--- KEYS[3]  details
--- KEYS[4]  who waits
+-- Extend a hold, unless it has ended.
+-- KEYS     the state, holders, details and waiters, see base.lua
 -- ARGV[1]  the id of the hold
--- ARGV[2]  how long from now, in microseconds; 0 to ask only
--- ARGV[3]  a token that all later ones are to be larger than
--- Reply    {the token, or 0 if it is not held any more, now, until when it is held, why it was
---          broken}
+-- ARGV[2]  its time to live from now, in microseconds; 0 to ask only
+-- ARGV[3]  a token that later ones must exceed
+-- Reply    {the token, or 0 if it is no longer held, now, its end, why it was broken}
 --@include coordination/base
 local id, now, ttl = ARGV[1], clock(), tonumber(ARGV[2])
 local held = tonumber(redis.call('ZSCORE', KEYS[2], id) or 0)
@@ -15,10 +11,10 @@ if held == 0 and redis.call('HEXISTS', KEYS[3], id) == 1 then
   restore(now)
   held = tonumber(redis.call('ZSCORE', KEYS[2], id) or 0)
 end
-held = math.min(held, now + DAY)  -- the clock was set back, if it was later
+held = math.min(held, now + DAY)  -- later only if the clock was set back
 if held <= now then
   expire(now)
-  settle(now, '')
+  grant_waiters(now, '')
   local broken = redis.call('HGET', KEYS[1], 'broken') or ''
   local whose, reason = string.match(broken, '^(%S+) (.*)$')
   return {0, now, now, whose == id and reason or ''}

@@ -1,6 +1,6 @@
--- Included by what a fencing token guards, before all else: refuses it if a larger token was here.
--- The last of KEYS is the fence, a STRING: the largest token so far. The last of ARGV: the token,
--- and for how many milliseconds it is remembered, 0 for ever. They are hidden from what follows.
+-- Included by guarded scripts, in front: refuses them if a larger token has written here.
+-- The last of KEYS is the fence, a STRING with the largest token so far. The last of ARGV are the
+-- token, and for how many milliseconds it is kept, 0 for ever. The script does not see these.
 do
   local fence, token, kept = KEYS[#KEYS], ARGV[#ARGV - 1], ARGV[#ARGV]
   local seen = redis.call('GET', fence)

@@ -1,8 +1,5 @@
--- Tell who holds a lock, and who waits for it: the first 1,000 of each.
--- KEYS[1]  the state
--- KEYS[2]  who holds
--- KEYS[3]  details
--- KEYS[4]  who waits
+-- Return the first 1,000 holders and waiters.
+-- KEYS     the state, holders, details and waiters, see base.lua
 -- Reply    {now, limit, {id, until when, details, …} of holders, {id, place, details, …} of
 --          waiters}
 --@include coordination/base

@@ -1,8 +1,8 @@
--- Set, count down or ask a latch; wake who waits when it is open.
+-- Set, count down or ask a latch; wake waiters when it opens.
 -- KEYS[1]  the latch, a HASH: format, count
--- KEYS[2]  who waits, a SET of a channel and a waiter each
+-- KEYS[2]  the waiters, a SET of a channel and an id each
 -- ARGV[1]  set, down, ask, or forget
--- ARGV[2]  how many; for ask and forget the channel and the waiter, or nothing
+-- ARGV[2]  the count; for ask and forget the channel and the waiter's id, or nothing
 -- ARGV[3]  for how many milliseconds it is kept
 -- Reply    {the count, 1 if the latch was set, or already was open}
 --@include structures/base/damage
@@ -28,7 +28,7 @@ elseif ARGV[1] == 'forget' then
   redis.call('SREM', KEYS[2], ARGV[2])
 end
 if count == 0 then
-  -- More than a thousand look again by themselves.
+  -- Further waiters ask again by themselves.
   for _, waiting in ipairs(redis.call('SPOP', KEYS[2], 1000)) do
     local channel, waiter = string.match(waiting, '^(%S+) (%S+)$')
     if channel then publish(channel, waiter .. ' open') end

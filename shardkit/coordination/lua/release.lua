@@ -1,12 +1,9 @@
 -- Release a hold, or give up waiting for it.
--- KEYS[1]  the state
--- KEYS[2]  who holds
--- KEYS[3]  details
--- KEYS[4]  who waits
+-- KEYS     the state, holders, details and waiters, see base.lua
 -- ARGV[1]  the id of the hold
--- ARGV[2]  release; leave to give up waiting, and have what was granted meanwhile; abandon to give
---          up waiting and release; unqueue to give up waiting only
--- Reply    {1 if it was held, else 0, how often it is still held, token, now, until when}
+-- ARGV[2]  release; leave to give up waiting, but keep what was granted; abandon to give up waiting
+--          and release; unqueue to give up waiting only
+-- Reply    {1 if it was held, else 0, the number of acquisitions left, token, now, its end}
 --@include coordination/base
 local id, now = ARGV[1], clock()
 local e = entry(id)
@@ -21,12 +18,12 @@ if held > now then
   redis.call('ZREM', KEYS[2], id)
   redis.call('HDEL', KEYS[3], id)
   redis.call('HSET', KEYS[1], 'released', id)
-  settle(now, '')
+  grant_waiters(now, '')
   return {1, 0, e.token, now, now}
 end
 expire(now)
 if redis.call('ZREM', KEYS[4], id) == 1 then redis.call('HDEL', KEYS[3], id) end
-settle(now, '')
--- The answer to an earlier call may have been lost.
+grant_waiters(now, '')
+-- The reply to an earlier call may have been lost.
 local again = ARGV[2] == 'release' and redis.call('HGET', KEYS[1], 'released') == id
 return {again and 1 or 0, 0, 0, now, now}

@@ -16,7 +16,7 @@
 Each key lives on the shard of its name; ``get_many`` and the like take one exchange with all shards
 concerned. The options that django-redis has mean what they mean there: ``IGNORE_EXCEPTIONS``,
 ``LOG_IGNORED_EXCEPTIONS``, ``SERIALIZER`` and ``COMPRESSOR`` (dotted paths), and the method `ttl`.
-Values are pickled, as by Django's own backend: whoever can write to the servers can run code here.
+Values are pickled, as by Django's own backend: write access to the servers means running code here.
 """
 
 from __future__ import annotations

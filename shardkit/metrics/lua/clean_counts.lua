@@ -15,12 +15,12 @@ for n = 2, #KEYS do
   local name = ARGV[1 + 2 * kinds + n]
   local score = tonumber(redis.call('ZSCORE', KEYS[1], name) or '')
   local removed, gone = 0, 0
-  if score and score <= now then  -- otherwise somebody else has just cleaned it
+  if score and score <= now then  -- otherwise another client has just cleaned it
     local earliest
     for _, field in ipairs(redis.call('HKEYS', KEYS[n])) do
       local precision, chunk = string.match(field, '^(%d+):(%-?%d+)$')
       local kept = samples[tonumber(precision)]
-      -- A precision that this caller does not know is cleaned by those who do.
+      -- Clients that use a precision clean it.
       local due = kept and expires(tonumber(precision), tonumber(chunk), kept) or now + 3600
       if due <= now then
         removed = removed + redis.call('HDEL', KEYS[n], field)

@@ -4,8 +4,8 @@
 -- how often each was taken; dead letters, a ZSET by when they died; a HASH of reasons by id; the
 -- signal, a LIST; the latest claim of each task, a HASH; how many tasks came, were done and failed
 -- by the minute, a HASH. Times are seconds since 1970.
--- An id in tasks is in exactly one of waiting, delayed, taken and dead. What another program pushed
--- onto the LIST is the task itself, and gets its id when it is taken.
+-- An id in tasks is in exactly one of waiting, delayed, taken and dead. Another program pushes the
+-- task itself onto the LIST; it gets its id when it is taken.
 
 local function queue(n)
   local first = 10 * n - 9
@@ -28,21 +28,20 @@ local function stamp(seconds)
   return string.format('%.6f', seconds)
 end
 
--- Wake one waiter: a token means nothing else.
+-- Wake one waiter; a token has no other meaning.
 local function wake(q)
   if redis.call('EXISTS', q.signal) == 0 then redis.call('RPUSH', q.signal, '1') end
 end
 
--- Count tasks that were 'enqueued', 'finished' or 'failed' this minute, for the latest quarter of
--- an hour, by the server's clock. Nothing else depends on it, so an error, as of a key of another
--- type, is ignored.
+-- Count tasks that were 'enqueued', 'finished' or 'failed' this minute. Counts are kept for a
+-- quarter of an hour. Nothing depends on them, so errors are ignored.
 local KEPT_MINUTES = 15
 local function count(q, what, many)
   if many == 0 then return end
   local minute = math.floor(redis.call('TIME')[1] / 60)
   local counted = redis.pcall('HINCRBY', q.rates, string.format('%s:%d', what, minute), many)
   if counted ~= many then return end
-  -- The first of its kind in this minute: remove what is too old to be of use.
+  -- The first of its kind in this minute: remove old counts.
   if redis.call('HLEN', q.rates) > 10 * KEPT_MINUTES then redis.call('UNLINK', q.rates) end
   for _, field in ipairs(redis.call('HKEYS', q.rates)) do
     local of = tonumber(string.match(field, ':(%d+)$'))
@@ -65,42 +64,41 @@ local function forget(q, id)
   redis.call('HDEL', q.claims, id)
 end
 
--- Whether the caller has the latest claim of a task. A claim is random text, never used again. A
--- release that knows no claims leaves the one before, but counts how often the task was taken.
+-- Whether the caller has the latest claim of a task. A release without claims leaves the earlier
+-- one, but counts the attempts.
 local function is_holder(q, id, attempts, claim)
   return redis.call('HGET', q.attempts, id) == attempts
     and (redis.call('HGET', q.claims, id) or '') == claim
 end
 
--- How often a task was taken; 0 if what is stored is not a number.
+-- The number of attempts; 0 if the stored text is not a number.
 local function taken_before(q, id)
   local stored = redis.call('HGET', q.attempts, id)
   return stored and string.match(stored, '^%d+$') and #stored < 10 and tonumber(stored) or 0
 end
 
--- Whether a task is leased, delayed or dead. If its id waits as well, somebody pushed a copy.
+-- Whether a task is leased, delayed or dead. If its id also waits, another program pushed a copy.
 local function is_elsewhere(q, id)
   return redis.call('ZSCORE', q.taken, id) or redis.call('ZSCORE', q.delayed, id)
     or redis.call('ZSCORE', q.dead, id)
 end
 
--- Whether some tasks are nowhere: a key was lost. What others pushed and nobody has taken yet can
--- hide it.
+-- Whether a lost key has stranded tasks. Untaken tasks of other programs can hide it.
 local function has_lost(q)
   local places = redis.call('LLEN', q.waiting) + redis.call('ZCARD', q.delayed)
     + redis.call('ZCARD', q.taken) + redis.call('ZCARD', q.dead)
   return redis.call('HLEN', q.tasks) > places
 end
 
--- Whether a task waits; true also if so many others wait that it was not found.
+-- Whether a task waits; true, too, if too many others wait to search.
 local LONGEST_SEARCH = 500000
 local function waits(q, id)
   if redis.call('LPOS', q.waiting, id, 'MAXLEN', LONGEST_SEARCH) then return true end
   return redis.call('LLEN', q.waiting) > LONGEST_SEARCH
 end
 
--- Move what is due, oldest first: tasks whose lease ended, then delayed ones; of each kind at most
--- the limit, up to 1,000. Returns how many.
+-- Requeue what is due, oldest first: tasks whose lease ended, then delayed ones, of each kind at
+-- most the limit, up to 1,000. Returns their number.
 local function move_due(q, now, limit, most_attempts)
   local till = stamp(now)
   local ended = redis.call('ZRANGEBYSCORE', q.taken, '-inf', till, 'LIMIT', 0, limit)

@@ -1,22 +1,13 @@
 -- Queue tasks, at once or when they are due, unless there is a task with the same id.
--- KEYS[1]  the ids of waiting tasks
--- KEYS[2]  the ids of delayed tasks
--- KEYS[3]  the ids of leased tasks
--- KEYS[4]  tasks by id
--- KEYS[5]  how often each task was taken
--- KEYS[6]  dead letters
--- KEYS[7]  their reasons
--- KEYS[8]  the signal
--- KEYS[9]  the latest claim of each task
--- KEYS[10] how many tasks came, were done and failed
+-- KEYS     the ten keys of the queue, see base.lua
 -- ARGV[1]  the time; empty for the server's clock
 -- ARGV[2]  and on: for each task its id, the seconds until it is due, and the task
--- Reply    how many tasks were looked at; if fewer than given, send the others again
+-- Reply    the number of tasks processed; if fewer than given, send the others again
 --@include queues/base
 local q, now, added = queue(1), clock(ARGV[1]), 0
 local left = LONGEST_SEARCH
 
--- Also of a task that is nowhere else, because a key was lost.
+-- True, too, for a task that a lost key has stranded.
 local function is_new(id, task)
   if redis.call('HSETNX', q.tasks, id, task) == 1 or redis.call('ZREM', q.dead, id) == 1 then
     return true

@@ -1,17 +1,8 @@
--- Queue again those of some tasks that are nowhere, because a key was lost.
--- KEYS[1]  the ids of waiting tasks
--- KEYS[2]  the ids of delayed tasks
--- KEYS[3]  the ids of leased tasks
--- KEYS[4]  tasks by id
--- KEYS[5]  how often each task was taken
--- KEYS[6]  dead letters
--- KEYS[7]  their reasons
--- KEYS[8]  the signal
--- KEYS[9]  the latest claim of each task
--- KEYS[10] how many tasks came, were done and failed
+-- Requeue those of some tasks that a lost key has stranded.
+-- KEYS     the ten keys of the queue, see base.lua
 -- ARGV[1]  the cursor, 0 to begin
--- ARGV[2]  about how many tasks to look at
--- Reply    {the next cursor, how many were queued}
+-- ARGV[2]  about how many tasks to examine
+-- Reply    {the next cursor, the number queued}
 --@include queues/base
 local q, restored = queue(1), 0
 -- Fewer at a time, the longer each search takes.

@@ -1,14 +1,5 @@
--- Give back a leased task: it waits as the first, is delayed, or is dead.
--- KEYS[1]  the ids of waiting tasks
--- KEYS[2]  the ids of delayed tasks
--- KEYS[3]  the ids of leased tasks
--- KEYS[4]  tasks by id
--- KEYS[5]  how often each task was taken
--- KEYS[6]  dead letters
--- KEYS[7]  their reasons
--- KEYS[8]  the signal
--- KEYS[9]  the latest claim of each task
--- KEYS[10] how many tasks came, were done and failed
+-- Requeue a leased task as the first, or delayed; or bury it.
+-- KEYS     the ten keys of the queue, see base.lua
 -- ARGV[1]  the time; empty for the server's clock
 -- ARGV[2]  its id
 -- ARGV[3]  how often it was taken

@@ -1,14 +1,5 @@
--- Make dead tasks wait again, with all their attempts.
--- KEYS[1]  the ids of waiting tasks
--- KEYS[2]  the ids of delayed tasks
--- KEYS[3]  the ids of leased tasks
--- KEYS[4]  tasks by id
--- KEYS[5]  how often each task was taken
--- KEYS[6]  dead letters
--- KEYS[7]  their reasons
--- KEYS[8]  the signal
--- KEYS[9]  the latest claim of each task
--- KEYS[10] how many tasks came, were done and failed
+-- Requeue dead tasks with all their attempts.
+-- KEYS     the ten keys of the queue, see base.lua
 -- ARGV     their ids; none for the oldest
 -- Reply    how many; without ids at most 1,000
 --@include queues/base

@@ -1,14 +1,5 @@
 -- Take a task from the first queue that has one, after moving what is due.
--- KEYS[1]  of the first queue: the ids of waiting tasks
--- KEYS[2]  the ids of delayed tasks
--- KEYS[3]  the ids of leased tasks
--- KEYS[4]  tasks by id
--- KEYS[5]  how often each task was taken
--- KEYS[6]  dead letters
--- KEYS[7]  their reasons
--- KEYS[8]  the signal
--- KEYS[9]  the latest claim of each task
--- KEYS[10] how many tasks came, were done and failed; and ten more for every other queue
+-- KEYS     the ten keys of each queue, see base.lua
 -- ARGV[1]  the time; empty for the server's clock
 -- ARGV[2]  the seconds that the task is leased
 -- ARGV[3]  the attempts after which a task whose lease ended is dead

@@ -86,7 +86,7 @@ local function rebuild_id()
   return KEYS[2] and sub(KEYS[2], #PREFIX + 9) -- behind rebuild:
 end
 
--- While a part is rebuilt nobody else writes to it, and of several rebuilds the last one does.
+-- During a rebuild no other client writes to the part; of several rebuilds only the last one does.
 local function check_rebuild(state)
   if state.rebuild ~= rebuild_id() then
     damaged(KEYS[1], state.rebuild and 'a rebuild that has not ended' or 'no rebuild',

@@ -1,6 +1,6 @@
--- Begin to rebuild a part of an index: nobody else writes to it until search/end_rebuild.
+-- Start to rebuild a part of an index: no other client writes to it until search/end_rebuild.
 -- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
--- KEYS[2]  the rebuild, {tag}rebuild:<id>; whoever began before can write no more
+-- KEYS[2]  the rebuild, {tag}rebuild:<id>; an earlier one can write no more
 -- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  the lowest id that no word, and no later one, has
 -- ARGV[3]  how many ids below it have no word: theirs were lost

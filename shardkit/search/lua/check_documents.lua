@@ -3,7 +3,7 @@
 -- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  what columns hold, a letter each: n numbers, t values of text
 -- ARGV[3]  the number to begin at
--- ARGV[4]  how many words of documents to look at, at most; one document more
+-- ARGV[4]  how many words of documents to check, at most; one document more
 -- Reply    {where to continue, 0 if nothing is left; {key, found, expected}, …}
 --@include search/base
 local state = read_state()
@@ -27,7 +27,7 @@ for pending in pairs(state.pending) do
   end
 end
 
--- The places, by word and chunk, whose postings are to be looked for.
+-- The places, by word and chunk, whose postings must exist.
 local sought, several = {}, {}
 local function seek(chunk, id, place)
   local name = chunk * 16777216 + id

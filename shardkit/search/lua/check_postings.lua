@@ -3,7 +3,7 @@
 -- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  the chunk to begin in
 -- ARGV[3]  the word to begin at
--- ARGV[4]  how many postings to look at, at most; those of one word more
+-- ARGV[4]  how many postings to check, at most; those of one word more
 -- Reply    {chunk, word, {key, found, expected}, …}: where to continue, -1 if nothing is left
 --@include search/base
 local state = read_state()

@@ -8,7 +8,7 @@
 --@include search/base
 local removed = 0
 
--- With a damaged state, one that is rebuilt, or pending numbers, the keys are looked for among all
+-- With a damaged state, a rebuild, or pending numbers, the keys are searched among all
 -- of the server.
 local function scan(cursor)
   local next, keys = unpack(call('SCAN', cursor, 'MATCH', pattern_of_all(), 'COUNT', '2000'))

@@ -37,7 +37,7 @@ local function look_up_words(state, many)
   return ids, new, next_word
 end
 
--- What is given now nobody may have: else new words and documents would be one with old ones.
+-- New ids and numbers must be unused: else new words and documents would merge with old ones.
 local function check_unused(state, what, behind, keys_of)
   local from = state[what]
   while from < behind do

@@ -57,7 +57,7 @@ local function reply_hits(ids, values, first, last, attributes, text)
     if attributes or text then
       local key = document_key(ids[i])
       local head = call('GETRANGE', key, '0', '11')
-      if head == '' then head = ('\0'):rep(12) end -- removed meanwhile
+      if head == '' then head = ('\0'):rep(12) end -- removed since
       if #head < 12 then damaged(key, #head .. ' bytes', 'a document') end
       local _, words, size = struct.unpack('<I4I4I4', head)
       local from = 12 + words

@@ -45,9 +45,8 @@ local function retire(state, id, number)
   state.pending[number] = '0'
 end
 
--- Note that a document got another number: a search that continues meanwhile, in several calls, may
--- be past the new one's place before it comes to the old one's. Together with the version that the
--- part is going to have.
+-- Record that a document got another number, with the part's next version: a search in several calls
+-- may be past the new number's place before it comes to the old one's.
 local function note_move(state, old, new)
   local key = moves_key()
   call('RPUSH', key, format('%d %d %d', state.version + 1, old, new))

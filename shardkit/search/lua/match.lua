@@ -354,7 +354,7 @@ local function filter_range(k, low, high, open_low, open_high, candidates)
   return found
 end
 
--- What of a list is (wanted), or is not, in another one.
+-- The items of a list that are (wanted), or are not, in another one.
 local function sifted(a, b, wanted)
   local left, size, j = {}, 0, 1
   for i = 1, #a do

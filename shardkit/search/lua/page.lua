@@ -10,7 +10,7 @@
 -- ARGV[7]  about how many hits to read, in whole slices
 -- Reply    {total, {id, value, …}, next, {id, …}}, with attributes and text of each hit if either
 --          was requested; next is where to continue, 0 at the end; the last are the hits whose
---          documents were removed meanwhile. Nil if the result expired, or holds fewer hits than
+--          documents were removed since. Nil if the result expired, or holds fewer hits than
 --          requested although more matched.
 --@reads
 --@include search/base

@@ -3,13 +3,13 @@
 -- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  the prefix
 -- ARGV[3]  how many words are wanted, the first in order
--- ARGV[4]  if so many are known, the last of them; else empty
+-- ARGV[4]  if that many are known, the last of them; else empty
 -- ARGV[5]  where to begin: the first three bytes of words, empty at first
 -- ARGV[6]  and the cursor in their key, 0 at first
--- ARGV[7]  about how many words to look at
+-- ARGV[7]  about how many words to read
 -- Reply    {{word, documents with it, …}, bytes, cursor}: some of the words in any order, without
---          those that no document has any more, and where to continue; the bytes are empty if there
---          are no more. A word may be told twice.
+--          unused ones, and where to continue; the bytes are empty if there are no more. A word may
+--          come twice.
 --@reads
 --@include operations/text_order
 --@include search/base

@@ -8,7 +8,7 @@
 --@include search/base
 --@include search/change_postings
 local state = read_state()
-if state.rebuild then return 0 end -- it makes all postings anew
+if state.rebuild then return 0 end -- it makes all postings again
 local left, wait, now = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(call('TIME')[1])
 
 -- Where to begin; nil if more words may come, or if it cannot be said: search/check_documents does.

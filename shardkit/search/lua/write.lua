@@ -150,7 +150,7 @@ for doc = at, #ARGV - 2, 5 do
   fresh = fresh and not removed
 end
 
--- What fails from here on, as a key is of another type, leaves ids and numbers unused.
+-- A failure from here on, for a key of another type, leaves ids and numbers unused.
 call('HSET', KEYS[1], 'docs', int(state.docs), 'next', int(next_number), 'words', int(next_word),
   'version', int(state.version))
 write_words(state, ids, new, values, values_at)

@@ -12,12 +12,7 @@ from shardkit.operations.lua import script
 from shardkit.operations.operation import Driver, Face, Operation, operation
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, duration, expiry_condition, timestamp
 from shardkit.structures.base.damage import stored_integer
-from shardkit.structures.base.parameters import (
-    ANY_GENERATION,
-    DUE,
-    LAST_WRITES,
-    ChangeScope,
-)
+from shardkit.structures.base.parameters import ANY_GENERATION, DUE, LAST_WRITES, ChangeScope
 from shardkit.structures.base.partitioned import PartitionedStructure, open_to_delete
 
 

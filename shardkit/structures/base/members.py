@@ -105,11 +105,7 @@ class Members(Generic[M]):
             return self._refused(member, "cannot be encoded as UTF-8", "remove lone surrogates")
         if isinstance(member, int) and not isinstance(member, bool):
             return self._refused(member, "is too long", "pass its digits as text")
-        return self._refused(
-            member,
-            f"is a {type(member).__name__}",
-            "use an int, str or bytes",
-        )
+        return self._refused(member, f"is a {type(member).__name__}", "use an int, str or bytes")
 
     def _refused(self, member: object, why: str, remedy: str) -> InvalidArgumentError:
         return InvalidArgumentError(f"{self._name}: {self._noun} {shown(member)} {why}", remedy)

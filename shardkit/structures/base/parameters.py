@@ -72,12 +72,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from shardkit.errors import (
-    DamagedDataError,
-    NewerFormatError,
-    ParameterMismatchError,
-    ShardFailure,
-)
+from shardkit.errors import DamagedDataError, NewerFormatError, ParameterMismatchError, ShardFailure
 from shardkit.network.rules import evicted
 from shardkit.operations.commands import (
     Argument,

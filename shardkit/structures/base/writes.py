@@ -21,12 +21,7 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
-from shardkit.structures.base.parameters import (
-    ANY_GENERATION,
-    ChangeScope,
-    Metadata,
-    open_all,
-)
+from shardkit.structures.base.parameters import ANY_GENERATION, ChangeScope, Metadata, open_all
 from shardkit.structures.base.part_registry import PartRegistry
 
 # The first item of the reply of ``lua/write_part.lua``.

@@ -72,11 +72,7 @@ class TokenMatcher:
     """Cuts texts into the tokens with the lowest total cost."""
 
     def __init__(
-        self,
-        costs: Mapping[str, float],
-        missing: float,
-        margin: float = 1.0,
-        less: float = 1.0,
+        self, costs: Mapping[str, float], missing: float, margin: float = 1.0, less: float = 1.0
     ) -> None:
         self._costs = costs
         self._missing = missing

@@ -168,10 +168,7 @@ def recommend(
         usual = zip((wanted.entries, wanted.longest), wanted.usual, strict=False)
         limits = Limits({names[0]: str(value) for names, value in usual if names})
     settings: dict[str, int] = {}
-    for limit, needed in (
-        (limits.entries(wanted), part_size),
-        (limits.longest(wanted), longest),
-    ):
+    for limit, needed in ((limits.entries(wanted), part_size), (limits.longest(wanted), longest)):
         if limit is not None and needed is not None:
             settings[limit.setting] = max(limit.value, needed)
     return settings

@@ -337,8 +337,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         """
         if not isfinite(amount):
             raise InvalidArgumentError(
-                f"{self.name}: field {shown(key)}: amount={shown(amount)}",
-                "give a finite number",
+                f"{self.name}: field {shown(key)}: amount={shown(amount)}", "give a finite number"
             )
         self._check_numbers("HINCRBYFLOAT")
         sent = self._fields.encode(key)

@@ -9,14 +9,7 @@ from itertools import chain, islice
 from typing import Any, TypeAlias, TypeVar
 
 from shardkit.errors import ShardFailure
-from shardkit.operations.commands import (
-    WRITE_PART,
-    Argument,
-    Partial,
-    Replies,
-    Reply,
-    script_call,
-)
+from shardkit.operations.commands import WRITE_PART, Argument, Partial, Replies, Reply, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
 from shardkit.routing.partition import PartitionAll
@@ -87,11 +80,7 @@ class Layout(ABC):
 
     @abstractmethod
     def write(
-        self,
-        members: Iterable[tuple[bytes, T]],
-        build: Build[T],
-        *,
-        adds: bool = True,
+        self, members: Iterable[tuple[bytes, T]], build: Build[T], *, adds: bool = True
     ) -> Operation[list[tuple[list[T], Reply]]]:
         """Send a writing command to every part that has some of the members; see `read`."""
 

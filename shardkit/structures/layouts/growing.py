@@ -193,11 +193,7 @@ class GrowingLayout(Layout):
         return results
 
     def write(
-        self,
-        members: Iterable[tuple[bytes, T]],
-        build: Build[T],
-        *,
-        adds: bool = True,
+        self, members: Iterable[tuple[bytes, T]], build: Build[T], *, adds: bool = True
     ) -> Operation[list[tuple[list[T], Reply]]]:
         """See `Layout.write`."""
         results: list[tuple[list[T], Reply]] = []

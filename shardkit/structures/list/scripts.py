@@ -28,13 +28,7 @@ from typing import Any
 
 from shardkit.errors import ParameterMismatchError
 from shardkit.operations.cancellation import UndoableBatch
-from shardkit.operations.commands import (
-    Argument,
-    Command,
-    Replies,
-    Transaction,
-    script_call,
-)
+from shardkit.operations.commands import Argument, Command, Replies, Transaction, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.damage import stored_integer

@@ -11,14 +11,7 @@ from typing import Any, TypeVar
 
 from shardkit.errors import InvalidArgumentError, ShardFailure
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import (
-    Argument,
-    Columns,
-    Command,
-    Partial,
-    Replies,
-    script_call,
-)
+from shardkit.operations.commands import Argument, Columns, Command, Partial, Replies, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, Stream, pages
 from shardkit.structures.base.arguments import check_integer

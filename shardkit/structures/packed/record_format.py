@@ -23,13 +23,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import shown
-from shardkit.structures.packed.field_types import (
-    MAX_BYTES,
-    Degrees,
-    FieldType,
-    Value,
-    field_type,
-)
+from shardkit.structures.packed.field_types import MAX_BYTES, Degrees, FieldType, Value, field_type
 
 Record: TypeAlias = Mapping[str, Value]
 Fields: TypeAlias = str | Mapping[str, str | FieldType]

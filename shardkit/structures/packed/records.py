@@ -56,12 +56,7 @@ from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.packed.addressing import RecordLayout, bitfields, set_bits
 from shardkit.structures.packed.aggregates import Aggregator, RecordGroup
 from shardkit.structures.packed.part_store import IDS_AT_ONCE, PartStore
-from shardkit.structures.packed.record_format import (
-    Fields,
-    Record,
-    RecordFormat,
-    join_codes,
-)
+from shardkit.structures.packed.record_format import Fields, Record, RecordFormat, join_codes
 
 # 32 KiB less a string's header: the most that the allocator's 32 KiB have room for.
 DEFAULT_PART_BYTES = 2**15 - 16

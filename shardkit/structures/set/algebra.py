@@ -60,9 +60,7 @@ def combine(
 
 
 def store(
-    verb: str,
-    target: FixedLayout | GrowingLayout,
-    sources: Sequence[FixedLayout | GrowingLayout],
+    verb: str, target: FixedLayout | GrowingLayout, sources: Sequence[FixedLayout | GrowingLayout]
 ) -> Operation[int]:
     """Replace a set by the combination of others; return how many members it has then.
 

@@ -368,11 +368,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         yield from self.layout.verify(seen)
 
     @operation
-    def sinter(
-        self,
-        keys: Operands[M] = (),
-        *args: ShardedSet[Any, M],
-    ) -> Operation[set[M]]:
+    def sinter(self, keys: Operands[M] = (), *args: ShardedSet[Any, M]) -> Operation[set[M]]:
         """Return the members that are in this set and in all others.
 
         Args:
@@ -391,20 +387,12 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         return (yield from self._combined("SINTER", list_or_args(keys, args)))
 
     @operation
-    def sunion(
-        self,
-        keys: Operands[M] = (),
-        *args: ShardedSet[Any, M],
-    ) -> Operation[set[M]]:
+    def sunion(self, keys: Operands[M] = (), *args: ShardedSet[Any, M]) -> Operation[set[M]]:
         """Return the members that are in any of the sets; see `sinter`."""
         return (yield from self._combined("SUNION", list_or_args(keys, args)))
 
     @operation
-    def sdiff(
-        self,
-        keys: Operands[M] = (),
-        *args: ShardedSet[Any, M],
-    ) -> Operation[set[M]]:
+    def sdiff(self, keys: Operands[M] = (), *args: ShardedSet[Any, M]) -> Operation[set[M]]:
         """Return the members of this set that are in none of the others; see `sinter`."""
         return (yield from self._combined("SDIFF", list_or_args(keys, args)))
 

@@ -274,12 +274,7 @@ class ScoreRanges(ScoreQueries[Face], Generic[Face, M]):
         return [(member, cast(score)) for member, score in page]
 
     def _range(
-        self,
-        low: ScoreBound,
-        high: ScoreBound,
-        limit: int,
-        cursor: RangeCursor | None,
-        desc: bool,
+        self, low: ScoreBound, high: ScoreBound, limit: int, cursor: RangeCursor | None, desc: bool
     ) -> Operation[list[tuple[bytes, float]]]:
         if isinstance(cursor, tuple) and len(cursor) == 2:
             cursor = self._members.encode(cursor[0]), cursor[1]

@@ -398,10 +398,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
     @stream
     def zscan_iter(
-        self,
-        match: Key | None = None,
-        count: int | None = None,
-        score_cast_func: CastScore = float,
+        self, match: Key | None = None, count: int | None = None, score_cast_func: CastScore = float
     ) -> Stream[tuple[M, Any]]:
         """Iterate over all members with their scores, part by part, in no order.
 
@@ -592,22 +589,14 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
     @operation
     def zrevrange(
-        self,
-        start: int,
-        end: int,
-        withscores: bool = False,
-        score_cast_func: CastScore = float,
+        self, start: int, end: int, withscores: bool = False, score_cast_func: CastScore = float
     ) -> Operation[list[Any]]:
         """Return the members of some ranks, counted from the highest; see `zrange`."""
         return (yield from self._ranks(start, end, withscores, score_cast_func, desc=True))
 
     @operation
     def zrangebylex(
-        self,
-        min: str | bytes,
-        max: str | bytes,
-        start: int | None = None,
-        num: int | None = None,
+        self, min: str | bytes, max: str | bytes, start: int | None = None, num: int | None = None
     ) -> Operation[list[M]]:
         """Return the members within a range, in order of their bytes.
 
@@ -629,11 +618,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
     @operation
     def zrevrangebylex(
-        self,
-        max: str | bytes,
-        min: str | bytes,
-        start: int | None = None,
-        num: int | None = None,
+        self, max: str | bytes, min: str | bytes, start: int | None = None, num: int | None = None
     ) -> Operation[list[M]]:
         """Return the members within a range, last first; see `zrangebylex`."""
         return (yield from self._lex(min, max, start, num, desc=True))

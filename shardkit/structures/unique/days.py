@@ -56,13 +56,7 @@ from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.parameters import ChangeScope, Metadata, open_all
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.base.writes import (
-    ATTEMPTS,
-    open_again,
-    send_to_parts,
-    settle,
-    unstable,
-)
+from shardkit.structures.base.writes import ATTEMPTS, open_again, send_to_parts, settle, unstable
 from shardkit.structures.unique.precision import MEMBER_BITS, Visitor, VisitorId, visitor_id
 
 _MARK_KEPT: Final = 600_000  # milliseconds

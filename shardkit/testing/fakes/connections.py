@@ -19,8 +19,8 @@ from shardkit.testing.fakes.servers import MemoryServer, closed_by_server
 
 Packed: TypeAlias = str | bytes | Iterable[bytes]
 
-# Sent to the fake server in place of a command whose answer is to be an error. It refuses both, and
-# so aborts the transaction that the command is part of, as a real server does.
+# Sent to the fake server instead of a command whose answer must be an error. It refuses both, which
+# aborts the transaction that the command is part of, as on a real server.
 _NONSENSE: Final = hiredis.pack_command(("GET",))
 _NO_EXEC: Final = hiredis.pack_command(("DISCARD",))
 
@@ -37,14 +37,14 @@ class _Faulty:
 
     @property
     def greeting(self) -> None:
-        """Nothing: a connection in memory has no name that anybody reads, and gets no pushes."""
+        """None: a connection in memory needs no name and gets no pushes."""
 
     @greeting.setter
     def greeting(self, greeting: object) -> None:
         pass
 
     def break_off(self) -> None:
-        """Break the connection, and wake up whoever waits for an answer."""
+        """Break the connection, and wake up the caller that waits for an answer."""
         self._broken = True
         end = end_of(self)
         if end is not None:
@@ -154,7 +154,7 @@ class _AwaitingFaulty(_Faulty):
 
     def tell_closed(self: Any) -> None:
         super().tell_closed()  # type: ignore[misc]
-        if self.closed:  # by the kit: there is no transport that would wake who waits
+        if self.closed:  # by the kit: no transport would wake a waiting caller
             self.break_off()
 
     async def disconnect(self: Any, nowait: bool = False, **options: Any) -> None:

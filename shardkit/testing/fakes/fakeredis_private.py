@@ -79,7 +79,7 @@ def command_infos() -> list[list[Any]]:
 
 
 Command: TypeAlias = tuple[str, Signature]
-"""What executes a command: the name of the method, and what it takes."""
+"""A command: the name of the method that executes it, and its signature."""
 
 
 def find_command(op: bytes, argument: bytes | None = None) -> tuple[Command, bool]:
@@ -237,7 +237,7 @@ class _KeySpace(Database):
 
 
 class Data(fakeredis.FakeServer):
-    """What a server holds.
+    """The data of a server.
 
     Attributes:
         changed: whether a command has changed it since this was set to False.
@@ -326,7 +326,7 @@ def _fields_of_ends() -> _Fields:
 
 
 Waiting: TypeAlias = tuple[Callable[[bool], Any], float, Callable[[Any], Any] | None]
-"""What a blocked command tries again, for how long, and how its reply is shaped."""
+"""A blocked command: the function to try again, the seconds to wait, and the shape of its reply."""
 
 
 class DirectEnd(_Executing, FakeSocket):

@@ -93,7 +93,7 @@ _CROSS_SLOT: Final = "CROSSSLOT Keys in request don't hash to the same slot"
 
 @dataclass(eq=False)
 class _Fault:
-    """What happens to the next ``times`` commands; if there are ``names``, to those of these names.
+    """A fault that affects the next ``times`` commands, or the next ones that have these ``names``.
 
     Attributes:
         error: makes the error that the client gets instead of an answer.

@@ -6,7 +6,7 @@
     "17:2=3,4=1,8=2"  ─► the same, written down: the seed, and the choices that are not 0
 
 A schedule that failed is shrunk by setting its choices to 0, in blocks and one by one, as long as
-it still fails (delta debugging, A. Zeller, 2002). What is left is the fewest faults and switches.
+it still fails (delta debugging, A. Zeller, 2002). The fewest faults and switches are left.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Choices:
         self.random = random.Random(seed)
 
     def draw(self, options: int, chance: float | None = None) -> int:
-        """Choose one of so many options.
+        """Choose one of ``options`` options.
 
         Args:
             options: how many there are; the first, 0, is the ordinary one.

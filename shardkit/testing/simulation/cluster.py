@@ -1,4 +1,4 @@
-"""A simulated cluster: nodes that know who owns which slot, each for itself, and redirect.
+"""A simulated cluster: nodes that each keep their own table of slots, and redirect.
 
 ::
 
@@ -32,7 +32,7 @@ _RUN: Final = re.compile(rb"(.)\1*", re.DOTALL)
 
 
 class SimulatedNode:
-    """What makes a server a node of a cluster.
+    """The part of a server that makes it a node of a cluster.
 
     Args:
         nodes: all nodes of the cluster, in the order of their slots; it adds itself.
@@ -57,7 +57,7 @@ class SimulatedNode:
         asking = socket.asking
         in_transaction = socket.queues
         if not in_transaction or name in (b"EXEC", b"DISCARD"):
-            # A node forgets ASKING after a command; after MULTI when the transaction is over.
+            # ASKING is valid for one command; after MULTI for the whole transaction.
             socket.asking = name == b"ASKING" or (asking and name == b"MULTI")
         if name == b"ASKING":
             return OK
@@ -87,7 +87,7 @@ class SimulatedNode:
     def _redirection(self, keys: list[bytes], asking: bool, queues: bool) -> SimpleError | None:
         """Return why it does not execute a command with these keys, as real nodes do.
 
-        Whether keys have moved already is looked at when a transaction is executed, not before.
+        A transaction checks when it is executed whether its keys have moved, not earlier.
         """
         slots = {slot_of(key) for key in keys}
         if not slots:

@@ -64,10 +64,10 @@ class SimulatedSocket:
         self._timeout = timeout
         self._received = bytearray()
         self._ended = False
-        self._user: Fiber | None = None  # who waits for an answer
+        self._user: Fiber | None = None  # the caller that waits for an answer
 
     def receive(self, data: bytes | None) -> None:
-        """Take what arrives."""
+        """Receive data; None at the end of the connection."""
         if data is None:
             self._ended = True
         else:
@@ -109,7 +109,7 @@ class SimulatedSocket:
         return len(data)
 
     def wait_for(self, seconds: float | None) -> None:
-        """Wait until there is something to read, but only for so long."""
+        """Wait at most ``seconds`` seconds until there is something to read."""
         process = self._process
         if process.immediate:
             while self.wire.requests and not self.readable:
@@ -137,11 +137,11 @@ class SimulatedSocket:
         return self._timeout
 
     def shutdown(self, how: int) -> None:
-        """Have who reads find it closed."""
+        """Make its reader find it closed."""
         self._ended = True
 
     def close(self) -> None:
-        """Close the connection; that is for who uses it to do.
+        """Close the connection; only its user may.
 
         The system gives its number to the next that is opened, which the user would then write to.
         """
@@ -157,7 +157,7 @@ class SimulatedSocket:
 
 
 class _OverWire:
-    """What a blocking connection over a simulated network does otherwise."""
+    """The parts of a blocking connection that a simulated network replaces."""
 
     db: Any
     host: str
@@ -197,7 +197,7 @@ class _OverWire:
         self._parser.on_connect(self)
 
     def shut_down(self) -> None:
-        """Have its user find the connection closed."""
+        """Make its user find the connection closed."""
         super().shut_down()  # type: ignore[misc]
         sock = socket_of(self)
         if sock is not None:
@@ -265,10 +265,12 @@ class SimulatedTransport(asyncio.Transport):
         self._loop = loop
         self._protocol: Any = None
         self._closing = False
-        self._sock = SimpleNamespace(close=self._close_wire)  # what is left without a loop
+        self._sock = SimpleNamespace(
+            close=lambda: self.wire.close_client()
+        )  # what is left without a loop
 
     def receive(self, data: bytes | None) -> None:
-        """Take what arrives, in the loop's next turn."""
+        """Receive data in the loop's next turn."""
         self._loop.call_soon(self._receive, data)
 
     def _receive(self, data: bytes | None) -> None:
@@ -304,9 +306,6 @@ class SimulatedTransport(asyncio.Transport):
             self.wire.close_client()
             self._loop.call_soon(self._protocol.connection_lost, None)
 
-    def _close_wire(self) -> None:
-        self.wire.close_client()
-
     def abort(self) -> None:
         """Close the connection."""
         self.close()
@@ -320,11 +319,11 @@ class SimulatedTransport(asyncio.Transport):
         return 0
 
     def set_protocol(self, protocol: Any) -> None:
-        """Set who takes what arrives."""
+        """Set the receiver."""
         self._protocol = protocol
 
     def get_protocol(self) -> Any:
-        """Return who takes what arrives."""
+        """Return the receiver."""
         return self._protocol
 
     def pause_reading(self) -> None:
@@ -336,11 +335,11 @@ class SimulatedTransport(asyncio.Transport):
 
 class _Writer(asyncio.StreamWriter):
     def __del__(self, *_: Any) -> None:
-        """Nothing: what a killed process leaves open is nothing to warn of."""
+        """Nothing: a killed process leaves connections open."""
 
 
 class _AsyncOverWire:
-    """What an awaiting connection over a simulated network does otherwise."""
+    """The parts of an awaiting connection that a simulated network replaces."""
 
     db: Any
     host: str
@@ -376,7 +375,7 @@ class _AsyncOverWire:
         self._writer = _Writer(transport, protocol, reader, loop)
 
     def __del__(self, *_: Any) -> None:
-        """Nothing: what a killed process leaves open is nothing to warn of."""
+        """Nothing: a killed process leaves connections open."""
 
     async def on_connect_check_health(self, check_health: bool = True) -> None:
         """Prepare the parser: the handshake is no step of a schedule."""
@@ -385,7 +384,7 @@ class _AsyncOverWire:
     def reply_parser(self) -> ReplyParser:
         """Return the parser of what the transport receives."""
         parser: ReplyParser = super().reply_parser()  # type: ignore[misc]
-        parser.poll = _nothing
+        parser.poll = lambda seconds: False
         return parser
 
 
@@ -395,10 +394,6 @@ class AsyncSimulatedConnection(_AsyncOverWire, AsyncTcpConnection):
 
 class AsyncSimulatedSentinelConnection(_AsyncOverWire, AsyncSentinelConnection):
     """An awaiting connection to the master that simulated Sentinels name."""
-
-
-def _nothing(seconds: float) -> bool:
-    return False
 
 
 class _Copied:

@@ -32,11 +32,11 @@ class RecordedCall:
     """One call of a history.
 
     Attributes:
-        client: who called.
+        client: the name of the caller.
         name: what was called.
         args: its arguments.
         key: calls of different keys are independent.
-        begun: when it began; any number that grows.
+        started: when it started; any number that grows.
         ended: when it ended.
         result: what it returned, or UNKNOWN.
     """
@@ -45,7 +45,7 @@ class RecordedCall:
     name: str
     args: tuple[Any, ...] = ()
     key: Hashable = ""
-    begun: float = 0.0
+    started: float = 0.0
     ended: float = float("inf")
     result: Any = UNKNOWN
 
@@ -56,7 +56,7 @@ class RecordedCall:
 
 
 class Model(Protocol):
-    """What the calls would do one at a time.
+    """A model of the calls, executed one at a time.
 
     Attributes:
         initial: the first state; states are hashable and are not changed.
@@ -102,7 +102,7 @@ def check_linearizable(history: Iterable[RecordedCall], model: Model) -> None:
     for call in history:
         by_key.setdefault(call.key, []).append(call)
     for key, calls in by_key.items():
-        longest = _search(sorted(calls, key=lambda call: call.begun), model)
+        longest = _search(sorted(calls, key=lambda call: call.started), model)
         if longest is not None:
             raise NotLinearizable(key, calls, longest)
 
@@ -111,7 +111,7 @@ def _search(calls: list[RecordedCall], model: Model) -> list[RecordedCall] | Non
     """Return None if there is an order; else the longest one that was found."""
     needed = sum(1 << n for n, call in enumerate(calls) if call.result is not UNKNOWN)
     # What was reached: the needed calls done and the state, with each set of others that it took.
-    # Who comes there with more of those has no better chances.
+    # Reaching the same point with more of the others done is no better.
     seen: dict[tuple[int, Hashable], list[int]] = {}
     longest: list[int] = []
     order: list[int] = []
@@ -155,7 +155,7 @@ def _next(
     first = (~done & (done + 1)).bit_length() - 1
     for n in range(first, len(calls)):
         call = calls[n]
-        if call.begun > first_end:
+        if call.started > first_end:
             return
         if done >> n & 1:
             continue

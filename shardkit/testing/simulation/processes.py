@@ -70,7 +70,7 @@ class SimulatedProcess:
         self.failure: BaseException | None = None
 
     def runnable(self) -> Fiber | SimulatedLoop | None:
-        """Return what of it can go on now."""
+        """Return the parts of it that can run now."""
         if self.dead:
             return None
         now = self.now()
@@ -84,7 +84,7 @@ class SimulatedProcess:
         return None
 
     def next_time(self) -> float:
-        """Return when something of it can go on by itself."""
+        """Return when a part of it can run by itself."""
         if self.dead:
             return float("inf")
         found = [fiber.wake_at for fiber in self.fibers]
@@ -135,7 +135,7 @@ class Fiber:
     """Blocking code that waits where it reads or sleeps.
 
     Attributes:
-        wake_at: when it goes on in any case.
+        wake_at: when it runs again in any case.
         unwinding: whether its process is dead, and it knows.
     """
 
@@ -150,14 +150,14 @@ class Fiber:
         self._stack: Any = None
 
     def is_ready(self, now: float) -> bool:
-        """Whether it can go on at a time, unless it is done."""
+        """Whether it can run at a time, unless it is done."""
         return now >= self.wake_at or (self._ready is not None and self._ready())
 
     def resume(self) -> None:
-        """Let it go on until it waits again, or ends."""
+        """Run it until it waits again, or ends."""
         if self._stack is None:
             self._stack = greenlet(self._run)
-        self._stack.parent = getcurrent()  # who goes on when it waits or ends
+        self._stack.parent = getcurrent()  # runs when this one waits or ends
         outer, Fiber.current = Fiber.current, self
         self._stack.switch()
         Fiber.current = outer
@@ -214,7 +214,7 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
     # ---- for the scheduler
 
     def hold_up(self, seconds: float, *, stopped: bool) -> None:
-        """Run nothing for so long, though threads of the process go on.
+        """Run nothing for ``seconds`` seconds; threads of the process continue.
 
         Args:
             seconds: how long.
@@ -232,7 +232,7 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
         return bool(self._ready or (self._timers and self._next_timer() <= now))
 
     def next_time(self) -> float:
-        """Return when it can go on by itself, in the time of the simulation."""
+        """Return when it can run by itself, in the time of the simulation."""
         if self._is_held_up() and self._ready:
             return self.held_up_until
         return max(self.held_up_until, self._next_timer())
@@ -337,7 +337,7 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Run a callback after so many seconds."""
+        """Run a callback after a delay in seconds."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(
@@ -408,7 +408,7 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
         return self._ended
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Note an error that nobody handles."""
+        """Record an unhandled error."""
         error = context.get("exception")
         if error is not None and self.process.failure is None and not self._ended:
             self.process.failure = error

@@ -84,7 +84,7 @@ class SimulationFailure(AssertionError):
 
 
 class Client:
-    """What a protocol's client gets: its kit, and what it tells the simulation.
+    """A client of a protocol: its kit, and the calls by which it reports to the simulation.
 
     Attributes:
         kit: a kit of its own: `ShardKit` for a function, `AsyncShardKit` for a coroutine function.
@@ -112,13 +112,13 @@ class Client:
         """Call a function, and record the call for the model and the timeline.
 
         Args:
-            function: what is called; of a coroutine function the result is to be awaited.
+            function: the function to call; await the result of a coroutine function.
             args: its arguments.
             key: calls of different keys are checked apart.
             name: what the model calls it; None for the function's own name.
 
         Returns:
-            What the function returns.
+            The result of the function.
         """
         world = self._world
         named = name or str(getattr(function, "__name__", "call"))
@@ -207,7 +207,7 @@ class Client:
 
 
 class Protocol:
-    """What is simulated: subclass it, and describe clients and checks. All else has defaults.
+    """A protocol to simulate: subclass it, and define clients and checks. All else has defaults.
 
     Attributes:
         clients: how many run `client`. Override `client_functions` for clients of several kinds.
@@ -227,7 +227,7 @@ class Protocol:
         appendfsync: what a crash loses: "always" nothing, "everysec" up to the last second, "no"
             everything.
         most_steps: how many steps a run may take.
-        model: what the recorded calls are to be linearizable to, or None.
+        model: the recorded calls must be linearizable to it; None for no such check.
     """
 
     clients: int = 2
@@ -273,7 +273,7 @@ class Protocol:
 
 @dataclass
 class SimulationReport:
-    """What a simulation did.
+    """The figures of a simulation.
 
     Attributes:
         schedules: how many schedules were run.
@@ -419,7 +419,7 @@ class _Run:
                 for server in world.servers.values():
                     server.up, server.refuses = True, b""
                 if world.sentinels is not None:
-                    world.sentinels.settle()
+                    world.sentinels.agree()
                 if checks:
                     world.as_observer(protocol.invariant, observer)
                 world.as_observer(protocol.at_end, observer)
@@ -551,13 +551,13 @@ def simulate(
         protocol: what is simulated.
         schedules: how many schedules.
         seed: the first schedule's seed; the next ones' follow.
-        seconds: stop after so many seconds, in real time.
+        seconds: stop after this many seconds of real time.
         rare: prefer steps that were seldom taken so far to choosing all alike.
         shrink_runs: the most runs in which a schedule that failed is shrunk.
         count_states: count the distinct states that were seen; takes several times as long.
 
     Returns:
-        What was done.
+        The figures of the run.
 
     Raises:
         SimulationFailure: a schedule failed; it is shrunk, and shown as a timeline.

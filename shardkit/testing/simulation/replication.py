@@ -28,7 +28,7 @@ _LEAST: Final = b"min-replicas-to-write"
 
 
 def replicate(world: World, *addresses: str) -> list[Replication]:
-    """Have servers know each other; as yet nobody follows."""
+    """Make servers known to each other; none of them is a replica yet."""
     servers: dict[str, Replication] = {}
     for address in addresses:
         server = world.server(address)
@@ -37,14 +37,14 @@ def replicate(world: World, *addresses: str) -> list[Replication]:
 
 
 class Replication:
-    """What a server does as a master or a replica.
+    """The part of a server that makes it a master or a replica.
 
     Args:
         others: all servers that know each other, by their addresses.
 
     Attributes:
-        master: whom it follows; None if it is a master itself.
-        linked: whether it has been filled, and is told of what its master executes.
+        master: the server that it follows; None if it is a master itself.
+        linked: whether it has a copy, and receives the writes of its master.
     """
 
     def __init__(
@@ -67,18 +67,18 @@ class Replication:
 
     @property
     def replicas(self) -> list[Replication]:
-        """Those that follow it, and are told of what it executes."""
+        """Its replicas that receive its writes."""
         return [each for each in self._others.values() if each.master is self and each.is_told()]
 
     def is_told(self) -> bool:
-        """Whether it is told of what its master executes."""
+        """Whether it receives the writes of its master."""
         master = self.master
         up = master is not None and master.server.up and self.server.up
         self.linked = self.linked and up and self._log is master.server.entries  # type: ignore[union-attr]
         return self.linked
 
     def is_behind(self) -> bool:
-        """Whether its master has executed what it has not."""
+        """Whether its master has executed writes that it has not."""
         assert self.master is not None
         return not self.is_told() or self._executed < len(self.master.server.entries)
 
@@ -87,10 +87,10 @@ class Replication:
     def execute(
         self, socket: ServerSocket, args: list[bytes], name: bytes, writes: bool
     ) -> bool | None:
-        """Do what is not for the data alone.
+        """Execute the commands of replication, and hold or refuse writes.
 
         Returns:
-            None if the server is to execute it as ever; otherwise whether it is answered.
+            None if the server should execute it as usual; otherwise whether it is answered.
         """
         if name == b"WAIT":
             return self._wait(socket, int(args[1]), int(args[2]) / 1000)
@@ -113,7 +113,7 @@ class Replication:
         return None
 
     def _wait(self, socket: ServerSocket, replicas: int, seconds: float) -> bool:
-        """Answer when so many replicas have executed what this server has, or the time is over."""
+        """Answer when ``replicas`` replicas have caught up with this server, or on timeout."""
         offset = len(self.server.entries)
 
         def there() -> int:
@@ -129,7 +129,7 @@ class Replication:
         return True
 
     def _refusal(self) -> SimpleError | None:
-        """Return why it takes no writes."""
+        """Return why it refuses writes; None if it accepts them."""
         if self.master is not None:
             return SimpleError("READONLY You can't write against a read only replica.")
         if len(self.replicas) < int(self.settings[_LEAST]):
@@ -155,7 +155,7 @@ class Replication:
         if name == b"FAILOVER" and what == b"TO":
             return self._begin_to_hand_over(args)
         if name == b"FAILOVER":
-            self._go_on()
+            self._release_writers()
             return OK
         return None
 
@@ -196,20 +196,20 @@ class Replication:
         if master is None:
             self._history = self._new_history()
         self.master, self.linked = master, False
-        self._go_on()
+        self._release_writers()
         self.come()
 
     def _new_history(self) -> str:
         return f"{self.server.address}/{next(self._histories)}"
 
     def come(self) -> None:
-        """Have what the master has executed by then be executed here, some time later."""
+        """Catch up with the master, some time later."""
         self._world.after(self._world.choices.one_of(LAGS), self._catch_up)
 
     def _catch_up(self) -> None:
         master = self.master
         if master is None or not (master.server.up and self.server.up):
-            return  # who is restarted asks again
+            return  # a server that restarts asks again
         entries = master.server.entries
         if not self.is_told():
             self.server.copy(entries, self._world.set_time)
@@ -225,7 +225,7 @@ class Replication:
         master.server.retry_blocked()
 
     def fill(self, master: Replication) -> None:
-        """Follow a master, and have all that it has, at once."""
+        """Follow a master and copy its data at once."""
         self.follow(master)
         self._catch_up()
 
@@ -260,7 +260,7 @@ class Replication:
 
         def give_up() -> None:
             if self._turn is turn:
-                self._go_on()
+                self._release_writers()
 
         self._world.after(int(args[5]) / 1000, give_up)
         to.come()
@@ -273,10 +273,10 @@ class Replication:
         self.master, self.linked, self._history = to, True, to._history
         self._executed, self._log = len(to.server.entries), to.server.entries
         self._world.note(self.server.address, f"hands over to {to.server.address}")
-        self._go_on()
+        self._release_writers()
 
-    def _go_on(self) -> None:
-        """Have writers go on that were held."""
+    def _release_writers(self) -> None:
+        """Execute the writes that were held."""
         self._handing_to, self._turn = None, None
         waiting, self._waiting = self._waiting, []
         for socket, args in waiting:

@@ -1,11 +1,11 @@
-"""Simulated Sentinels: what each takes for the master, and a failover while clients ask them.
+"""Simulated Sentinels: each one's view of the master, and a failover while clients ask them.
 
 ::
 
     client ── SENTINEL MASTERS ──► sentinel 1: one:1       it has not heard of it yet
     sentinel 2 ─ REPLICAOF NO ONE ──► two:1                what that has not executed is lost
              └─ some time later ──► sentinel 1: two:1
-             └─ some time later ──► one:1: REPLICAOF two 1, and whoever is connected is closed
+             └─ some time later ──► one:1: REPLICAOF two 1, and its connections are closed
 
 A protocol names the Sentinels in `sentinels`; they watch over the servers in `replicating`, of
 which the first is the master and the others its replicas. The schedule says which replica takes
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shardkit.testing.simulation.world import World
 
 SERVICE: Final = "main"
-"""What the Sentinels call what they watch over."""
+"""The name of the service that the Sentinels watch."""
 # How long it takes until a Sentinel hears of a new master, and until the old one is told.
 _HEARS: Final = (0.1, 0.0, 1.0, 10.0)
 _IS_TOLD: Final = (0.1, 1.0, 10.0)
@@ -39,7 +39,7 @@ class SimulatedSentinels:
         servers: those that they watch over, the master first.
 
     Attributes:
-        settled_at: when all Sentinels and servers know of it.
+        agreed_at: when all Sentinels and servers know of it.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class SimulatedSentinels:
         self._world = world
         self._servers = servers
         self.master = servers[0]
-        self.settled_at = 0.0
+        self.agreed_at = 0.0
         self._epoch = 0
         for each in self._servers[1:]:
             each.fill(self.master)
@@ -57,7 +57,7 @@ class SimulatedSentinels:
             world.server(address).role = sentinel
 
     def fail_over(self) -> None:
-        """Have a replica take over, and be told of by one Sentinel after the other."""
+        """Promote a replica; the Sentinels report it one after the other."""
         world, old = self._world, self.master
         replicas = [each for each in self._servers if each.master is old and each.is_told()]
         if not replicas:
@@ -77,17 +77,17 @@ class SimulatedSentinels:
         waits += [world.choices.one_of(_IS_TOLD) for _ in others]
         for each, seconds in zip(others, waits[-len(others) :], strict=True):
             world.after(seconds, partial(self._tell, each))
-        self.settled_at = max(self.settled_at, world.seconds + max(waits))
+        self.agreed_at = max(self.agreed_at, world.seconds + max(waits))
 
     def _tell(self, server: Replication) -> None:
-        """Have a server follow the master, and close its clients' connections."""
+        """Make a server follow the master, and close its clients' connections."""
         if server is not self.master and server.master is not self.master:
             self._world.note(server.server.address, f"follows {self.master.server.address}")
             server.follow(self.master)
             self._world.disconnect(server.server)
 
-    def settle(self) -> None:
-        """Have all Sentinels and servers know the master now."""
+    def agree(self) -> None:
+        """Make the master known to all Sentinels and servers now."""
         for sentinel in self._sentinels:
             sentinel.hear(self.master, self._epoch)
         for each in self._servers:
@@ -95,7 +95,7 @@ class SimulatedSentinels:
 
 
 class _Sentinel:
-    """Answers what clients ask a Sentinel, as far as it has heard."""
+    """A Sentinel that answers clients as of the last failover that it has received."""
 
     def __init__(self, servers: list[Replication], master: Replication) -> None:
         self._servers = servers
@@ -103,7 +103,7 @@ class _Sentinel:
         self._epoch = 0
 
     def hear(self, master: Replication, epoch: int) -> None:
-        """Take another server for the master, unless it has heard of a later failover."""
+        """Report another server as the master, unless it has received a later failover."""
         if epoch >= self._epoch:
             self._master, self._epoch = master, epoch
 

@@ -54,19 +54,19 @@ class ServerSocket(RunsScripts, DirectEnd):
 
 
 class Role(Protocol):
-    """What a server is beside one that holds data."""
+    """The role of a server that answers some commands itself, such as a cluster's node."""
 
     def answer(self, socket: ServerSocket, args: list[bytes], name: bytes) -> Any:
-        """Return what is answered in place of executing a command; None to execute it."""
+        """Return the answer instead of executing a command; None to execute it."""
 
 
 class Replicating(Protocol):
-    """What a server does as a master or a replica; see `replication.py`."""
+    """The role of a server as a master or a replica; see `replication.py`."""
 
     def execute(
         self, socket: ServerSocket, args: list[bytes], name: bytes, writes: bool
     ) -> bool | None:
-        """Return None if the server is to execute a command; otherwise whether it is answered."""
+        """Return None if the server should execute a command; otherwise whether it is answered."""
 
 
 class SimulatedServer:
@@ -76,8 +76,8 @@ class SimulatedServer:
         log: whether to keep a log, for crashes and failovers.
 
     Attributes:
-        refuses: what it answers instead of executing a command, if anything.
-        reads: whether it executes commands that only read all the same.
+        refuses: the error that it answers instead of executing commands, if any.
+        reads: whether it still executes commands that only read.
         role: what answers first, if it is the node of a cluster.
         replication: what it does as a master or a replica, if it is one.
     """
@@ -115,7 +115,7 @@ class SimulatedServer:
     def execute(self, socket: ServerSocket, args: list[bytes]) -> bool:
         """Execute a command; return whether its connection may be used again at once.
 
-        It may not while the command blocks.
+        It must not be used while the command blocks.
         """
         name = args[0].upper()
         if self.refuses and not (self.reads and not writes(name)):
@@ -132,7 +132,7 @@ class SimulatedServer:
                 if answered and name == b"EXEC":
                     self._queued.pop(socket, None)
                 return answered
-        if not socket.belongs_to(self.data):  # it has stayed with a master that is one no longer
+        if not socket.belongs_to(self.data):  # the connection stayed with a former master
             socket.execute(args)
             return socket.waiting is None
         return self._execute(socket, args, name)

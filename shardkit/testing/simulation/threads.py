@@ -186,12 +186,12 @@ class SimulatedCondition:
         return found
 
     def notify(self, n: int = 1) -> None:
-        """Wake up some who wait."""
+        """Wake up some waiting threads."""
         for _ in range(min(n, len(self._waiting))):
             self._waiting.popleft()[0] = True
 
     def notify_all(self) -> None:
-        """Wake up all who wait."""
+        """Wake up all waiting threads."""
         self.notify(len(self._waiting))
 
 
@@ -225,7 +225,7 @@ class SimulatedThread:
             self._fiber = process.start_blocking(self.run)
 
     def is_alive(self) -> bool:
-        """Whether it has begun and not ended."""
+        """Whether it has started and not ended."""
         return self._fiber is not None and not self._fiber.done
 
     def join(self, timeout: float | None = None) -> None:
@@ -239,7 +239,7 @@ def simulated_threads() -> Iterator[None]:
     scheduler = _real_ident()
 
     def thread(*args: Any, **kwargs: Any) -> Any:
-        # A thread that has nothing to do with the simulation may start another one meanwhile.
+        # A thread that has nothing to do with the simulation may start another one in the meantime.
         ours = _real_ident() == scheduler
         return (SimulatedThread if ours else _RealThread)(*args, **kwargs)
 

@@ -36,7 +36,8 @@ def timeline(
     if len(shown) < len(events):
         rows.append(f"… {len(events) - len(shown)} earlier lines")
     for event in shown:
-        at = _time(event.time - first)
+        seconds = event.time - first
+        at = f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:,.2f} s"
         if event.actor not in columns:
             rows.append(f"{at:>{_TIME - 2}}  {event.text}")
             continue
@@ -50,7 +51,3 @@ def _row(at: str, columns: list[str], texts: dict[str, str], room: int, left: in
     cells = [texts.get(name, "").ljust(room)[:room] for name in columns]
     row = f"{at:>{_TIME - 2}}  {''.join(cells[:left])}│ {''.join(cells[left:])}"
     return row.rstrip()
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:,.2f} s"

@@ -1,9 +1,9 @@
 """Virtual time and seeded randomness in place of Python's, while a simulation runs.
 
-``time.time``, ``time.monotonic`` and ``time.sleep`` tell and take the time of whoever runs: each
+``time.time``, ``time.monotonic`` and ``time.sleep`` use the time of the process that runs: each
 client and each server has a clock of its own. ``random``, ``secrets``, ``uuid4`` and ``os.urandom``
 give the numbers of the schedule's seed. So a schedule takes no time to wait, and replays exactly.
-What holds a function of these modules by name (``from time import time``) is not reached.
+Code that imported a function by name (``from time import time``) keeps the real one.
 """
 
 from __future__ import annotations

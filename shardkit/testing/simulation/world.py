@@ -4,9 +4,9 @@
 
          ┌─► a client runs until it waits
     choose ─► a server executes what a client sent: whole, or one command of it
-         └─► nothing can be done: the time goes on to when something can
+         └─► nothing can be done: the time advances to when something can
 
-Each time that something is to be delivered, a fault may come instead. `Choices` says which, so a
+Each delivery may be replaced by a fault. `Choices` says which, so a
 run is a function of its choices.
 """
 
@@ -40,7 +40,7 @@ EVERYTHING: Final = (
     *("not_ready", "clock", "drift", "time", "stall"),
 )
 _WAITS: Final = (1.0, 6.0, 0.05, 60.0)
-# What a server says that loads its data, and nodes of a cluster while it changes.
+# The answers of a server that loads its data, and of nodes while their cluster changes.
 _NOT_READY: Final = (
     "LOADING Redis is loading the dataset in memory",
     "CLUSTERDOWN The cluster is down",
@@ -58,7 +58,7 @@ class Event(NamedTuple):
 
 @dataclass
 class RunLimits:
-    """What ends a run that would go on for ever.
+    """The limits of a run that would never end.
 
     Attributes:
         faults: how many faults there may be; once they stop, everything must end.
@@ -131,7 +131,7 @@ class World:
         return self.seconds
 
     def clock(self) -> Clock:
-        """Return the clock of whoever runs."""
+        """Return the clock of the process that runs."""
         return self._acting
 
     def sleep(self, seconds: float) -> None:
@@ -264,16 +264,11 @@ class World:
             else:
                 self._last = unit.number
                 self._resume(unit)
-            after_step(self._take_changed())
-
-    def _take_changed(self) -> bool:
-        changed = False
-        for server in self.servers.values():
-            changed |= server.take_changed()
-        return changed
+            changed = [server.take_changed() for server in self.servers.values()]
+            after_step(any(changed))
 
     def _units(self) -> list[SimulatedProcess | Wire]:
-        """Return what can go on, whoever went on last first."""
+        """Return the units that can run; the one that ran last comes first."""
         found: list[SimulatedProcess | Wire] = []
         processes, count = self.processes, len(self.processes)
         ready: list[list[Wire]] = [[] for _ in processes]
@@ -315,7 +310,7 @@ class World:
         return f"{unit.process.name}>{unit.server.address}:{name!r}{args[:1] and args[0][:8]!r}"
 
     def _next_time(self, over: bool) -> float:
-        """Return when anything can go on; of clients only while they have not ended."""
+        """Return when anything can run; of clients only while they have not ended."""
         times = [
             max(wire.not_before, wire.process.cut_off.get(wire.server.address, 0.0))
             for wire in self._wires
@@ -555,7 +550,7 @@ class World:
         self.note(name, f"⚡ clock jumps by {seconds:+g} s")
 
     def fork(self, process: SimulatedProcess) -> None:
-        """Have a process go on as its own forked child.
+        """Replace a process by its own forked child.
 
         What its parent sent may still arrive. The parent's connections are there, but are not the
         child's to use.

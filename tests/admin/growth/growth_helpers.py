@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.local import LocalServer
-from shardkit.testing.simulation.linearizability import UNKNOWN, RecordedCall, Register
+from shardkit.testing.simulation.linearizability import RecordedCall
 
 # How long a call may take, on a machine that does much else.
 PATIENT = 3.0
@@ -47,6 +46,13 @@ class Fleet:
             entry["replicas"] = listed
         components = {"users": {"shards": [{**entry, "db": 1}, {**entry, "db": 2}]}}
         push(self.config, ShardMap.parse(json.dumps({"components": components})))
+
+    def replicated(self, *replicas: int) -> list[LocalServer]:
+        """Have servers follow the first one, and push that; return all servers."""
+        for each in replicas:
+            follow(self.servers[each], self.servers[0])
+        self.push(0, replicas)
+        return self.servers
 
     def masters(self) -> list[str]:
         stored = [json.loads(self.config.get(f"config:redis:users:{n}")) for n in (0, 1)]
@@ -79,6 +85,43 @@ def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
         found = Fleet(config, [a, b, c])
         yield found
         found.config.close()
+
+
+class Killed(BaseException):
+    """The mover was killed."""
+
+
+def killed(*args: object, **options: object) -> Any:
+    """Be called in the place of a mover's function."""
+    raise Killed
+
+
+def filled(fleet: Fleet) -> None:
+    """Write keys of every type, with and without expiry."""
+    with shardkit.connect(fleet.url) as kit:
+        kit.key_sharded("users").mset({f"k{n}": "v" * n for n in range(200)})
+        client = kit.client("users", 1)
+        assert isinstance(client, redis.Redis)
+        client.set("soon", 1, ex=1000)
+        client.hset("hash", mapping={f"f{n}": n for n in range(3000)})
+        client.sadd("set", *range(500))
+        client.zadd("zset", {f"m{n}": n / 3 for n in range(1500)})
+        client.rpush("list", *range(2500))
+        client.xadd("stream", {"a": 1})
+
+
+def small(fleet: Fleet) -> None:
+    """Describe two shards on one server, with a few keys each."""
+    fleet.push(0)
+    with shardkit.connect(fleet.url) as kit:
+        kit.key_sharded("users").mset({f"k{n}": n for n in range(50)})
+
+
+def still_there(fleet: Fleet) -> bool:
+    """Whether entries lead to the keys of `small`."""
+    with shardkit.connect(fleet.url) as kit:
+        values = kit.key_sharded("users").mget([f"k{n}" for n in range(50)])
+    return bool(values == [b"%d" % n for n in range(50)])
 
 
 def follow(replica: LocalServer, master: LocalServer) -> None:
@@ -282,19 +325,3 @@ def check_nothing_lost(fleet: Fleet, writers: Writers) -> None:
         while left := [key for key in writers.gone if router[key].exists(key)]:
             assert time.monotonic() < end, f"was deleted or expired, and is there: {left}"
             time.sleep(0.05)
-
-
-__all__ = [
-    "FAST",
-    "PATIENT",
-    "REDIS",
-    "UNKNOWN",
-    "Fleet",
-    "Path",
-    "Register",
-    "Writers",
-    "follow",
-    "no_redis",
-    "on_redis_too",
-    "writing",
-]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from operator import eq
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 
 from shardkit.network.connections.connection import Closable
-from shardkit.testing.simulation import Client
+from shardkit.testing.simulation import Client, Protocol
 from shardkit.testing.simulation.connections import SimulatedConnection, SimulatedConnector
+from shardkit.testing.simulation.linearizability import Register
 from shardkit.testing.simulation.processes import SimulatedProcess
+from shardkit.testing.simulation.protocol import is_outage
 
 SCHEDULES = int(os.environ.get("SCHEDULES", "20"))
 MOST_FOR_A_MUTATION = 200
@@ -24,6 +27,51 @@ def config_of(client: Client) -> Any:
     """Return a client of the config server, for functions of growth that this process calls."""
     connectors[client._process] = SimulatedConnector(client._world, client._process)
     return client.kit.topology.source.client()
+
+
+class InUse(Protocol):
+    """Clients write, read and delete a key while an operator works on its server."""
+
+    config_server = True
+    shard_map: Any = "components: {data: {entry: {host: old, port: 1}}}"
+    faults = ("late", "kill", "time")
+    most_faults = 2
+    most_steps = 20_000
+    model = Register()
+
+    def write(self, client: Client) -> None:
+        router = client.kit.key_sharded("data")
+
+        def set_(value: str) -> None:
+            router["k"].set("k", value)
+
+        def delete() -> None:
+            router["k"].delete("k")
+
+        for n in range(8):
+            if n % 3 == 2:
+                self.call(client, "delete", delete)
+            else:
+                self.call(client, "set", set_, f"{n}")
+            time.sleep(client.choose([0.02, 0.3, 1.0]))
+        client.kit.close()
+
+    def read(self, client: Client) -> None:
+        def get() -> Any:
+            value = client.kit.key_sharded("data")["k"].get("k")
+            return None if value is None else value.decode()
+
+        for _ in range(16):
+            self.call(client, "get", get)
+            time.sleep(client.choose([0.01, 0.1, 0.5]))
+        client.kit.close()
+
+    def call(self, client: Client, name: str, function: Callable[..., Any], *args: str) -> None:
+        """Call, and record that for the history of the key."""
+        client.call(function, *args, key="k", name=name)
+
+    def allows(self, error: Exception) -> bool:
+        return is_outage(error)
 
 
 @contextmanager

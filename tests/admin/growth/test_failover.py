@@ -13,9 +13,10 @@ from growth_helpers import (
     LEAST,
     PATIENT,
     Fleet,
+    Killed,
     ask_for_a_replica,
     check_nothing_lost,
-    follow,
+    killed,
     on_redis_too,
     writing,
 )
@@ -34,9 +35,7 @@ from shardkit.testing.simulation.linearizability import Register, check_lineariz
 
 @on_redis_too
 def test_a_planned_failover_loses_nothing_and_no_call_fails(fleet: Fleet) -> None:
-    follow(fleet.servers[1], fleet.servers[0])
-    follow(fleet.servers[2], fleet.servers[0])
-    fleet.push(0, (1, 2))
+    fleet.replicated(1, 2)
     with writing(fleet) as writers:
         done = fail_over(fleet.config, "users:1", fleet.name(1))
         time.sleep(0.3)  # they go on writing at the new master
@@ -62,10 +61,7 @@ def test_a_planned_failover_loses_nothing_and_no_call_fails(fleet: Fleet) -> Non
 def test_after_a_crash_the_best_replica_takes_over_and_the_old_master_is_fenced(
     fleet: Fleet,
 ) -> None:
-    a, b, c = fleet.servers
-    follow(b, a)
-    follow(c, a)
-    fleet.push(0, (1, 2))
+    a, b, c = fleet.replicated(1, 2)
     with shardkit.connect(fleet.url) as kit:
         router = kit.key_sharded("users")
         router.mset({f"k{n}": n for n in range(100)})
@@ -97,10 +93,7 @@ def test_after_a_crash_the_best_replica_takes_over_and_the_old_master_is_fenced(
 
 
 def test_after_a_crash_a_replica_takes_over_though_another_one_is_dead_too(fleet: Fleet) -> None:
-    a, b, c = fleet.servers
-    follow(b, a)
-    follow(c, a)
-    fleet.push(0, (1, 2))
+    a, b, _ = fleet.replicated(1, 2)
     b.kill()
     a.kill()
     done = fail_over(fleet.config, "users:0")
@@ -112,9 +105,7 @@ def test_after_a_crash_a_replica_takes_over_though_another_one_is_dead_too(fleet
 def test_masters_that_ask_for_replicas_are_fenced_without_a_guard_and_no_call_fails(
     fleet: Fleet,
 ) -> None:
-    a, b, _ = fleet.servers
-    follow(b, a)
-    fleet.push(0, (1,))
+    a, b, _ = fleet.replicated(1)
     ask_for_a_replica(a, b)
     with writing(fleet) as writers:
         fail_over(fleet.config, "users:0")
@@ -136,22 +127,11 @@ def test_masters_that_ask_for_replicas_are_fenced_without_a_guard_and_no_call_fa
         assert client.config_get(LEAST)[LEAST] == "1"
 
 
-class Killed(BaseException):
-    """Whoever does the failover was killed."""
-
-
-def killed(*args: object, **options: object) -> None:
-    raise Killed
-
-
 @pytest.mark.parametrize("moment", ["hand_over", "push_relocation"])
 def test_a_failover_that_is_killed_leaves_no_master_that_asks_for_fewer_replicas(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    a, b, c = fleet.servers
-    follow(b, a)
-    follow(c, a)
-    fleet.push(0, (1, 2))
+    a, b, _ = fleet.replicated(1, 2)
     ask_for_a_replica(a, b)
     with monkeypatch.context() as patched:
         patched.setattr(failover, moment, killed)
@@ -169,9 +149,7 @@ def test_a_failover_that_is_killed_leaves_no_master_that_asks_for_fewer_replicas
 def test_a_replica_without_its_master_for_long_takes_over_only_if_that_is_asked_for(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a, b, _ = fleet.servers
-    follow(b, a)
-    fleet.push(0, (1,))
+    a, b, _ = fleet.replicated(1)
     a.kill()
     with b.client() as client:
         while client.info("replication").get("master_link_down_since_seconds", -1) < 1:
@@ -211,9 +189,7 @@ def answer_late(server: LocalServer, admin: redis.Redis) -> None:
 def test_a_master_that_may_be_alive_is_replaced_only_if_that_is_forced(
     fleet: Fleet, meddle: Callable[..., None], why: str, evidence: str
 ) -> None:
-    a, b, _ = fleet.servers
-    follow(b, a)
-    fleet.push(0, (1,))
+    a, b, _ = fleet.replicated(1)
     said = (
         rf"^users:0 \({fleet.name(0)}\): the master may be alive: "
         rf"{evidence.format(replica=fleet.name(1))}, but INFO failed \({why}\)\. A failover now "
@@ -238,9 +214,7 @@ def test_a_master_that_may_be_alive_is_replaced_only_if_that_is_forced(
 def test_a_master_that_only_refuses_this_machine_is_not_replaced(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a, b, _ = fleet.servers
-    follow(b, a)
-    fleet.push(0, (1,))
+    a, _, _ = fleet.replicated(1)
     monkeypatch.setattr(failover, "_NOTICE", 0.05)
     with a.client() as client:
         client.config_set("port", free_port())
@@ -250,10 +224,7 @@ def test_a_master_that_only_refuses_this_machine_is_not_replaced(
 
 
 def test_a_master_that_is_silent_to_all_its_replicas_is_replaced(fleet: Fleet) -> None:
-    a, b, c = fleet.servers
-    follow(b, a)
-    follow(c, a)
-    fleet.push(0, (1, 2))
+    a, b, c = fleet.replicated(1, 2)
     with b.client() as first, c.client() as second:
         a.pause()
         first.config_set("repl-timeout", 2)
@@ -267,10 +238,7 @@ def test_a_master_that_is_silent_to_all_its_replicas_is_replaced(fleet: Fleet) -
 
 
 def test_a_replica_that_does_not_answer_cannot_say_that_its_master_is_dead(fleet: Fleet) -> None:
-    a, b, c = fleet.servers
-    follow(b, a)
-    follow(c, a)
-    fleet.push(0, (1, 2))
+    a, b, c = fleet.replicated(1, 2)
     c.kill()
     with b.client() as client:
         a.pause()
@@ -295,9 +263,7 @@ def hand_over(master: LocalServer, replica: LocalServer) -> None:
 
 
 def test_a_failover_that_was_killed_before_its_push_is_completed(fleet: Fleet) -> None:
-    a, b, _ = fleet.servers
-    follow(b, a)
-    fleet.push(0, (1,))
+    a, b, _ = fleet.replicated(1)
     hand_over(a, b)
     fail_over(fleet.config, fleet.name(0))
     assert fleet.masters() == [fleet.name(1)] * 2
@@ -306,10 +272,7 @@ def test_a_failover_that_was_killed_before_its_push_is_completed(fleet: Fleet) -
 def test_a_failover_after_a_crash_that_was_killed_before_its_push_is_completed(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a, b, c = fleet.servers
-    follow(b, a)
-    follow(c, a)
-    fleet.push(0, (1, 2))
+    a, _, _ = fleet.replicated(1, 2)
     a.kill()
     with monkeypatch.context() as patched:
         patched.setattr(failover, "push_relocation", killed)
@@ -328,9 +291,7 @@ def test_a_failover_after_a_crash_that_was_killed_before_its_push_is_completed(
 def test_a_replica_that_is_a_master_already_takes_over_if_it_is_named_and_that_is_forced(
     fleet: Fleet,
 ) -> None:
-    a, b, _ = fleet.servers
-    follow(b, a)
-    fleet.push(0, (1,))
+    a, b, _ = fleet.replicated(1)
     hand_over(a, b)
     a.kill()
     with pytest.raises(GrowthError, match=rf"{fleet.name(1)} is a master already"):
@@ -392,15 +353,13 @@ def test_masters_that_are_away_are_looked_at_until_they_are_fenced_by_whomever(
 @pytest.mark.parametrize("stored", ["", "[]", '{"master": "a b"}', '{"master": "a", "least": "x"}'])
 def test_a_fence_that_cannot_be_read_is_named(fleet: Fleet, stored: str) -> None:
     fleet.config.hset("config:growth:fences", "a:1", stored)
-    said = "config:growth:fences a:1 holds no fence; look at it; delete it if all is well"
+    said = "config:growth:fences a:1 holds no fence; check it; delete it if all is well"
     with pytest.raises(ConfigError, match=said):
         pending_fences(fleet.config)
 
 
 def test_a_master_that_was_replaced_stays_a_replica_when_it_is_restarted(fleet: Fleet) -> None:
-    a, b, _ = fleet.servers
-    follow(b, a)
-    fleet.push(0, (1,))
+    a, b, _ = fleet.replicated(1)
     with writing(fleet) as writers:
         fail_over(fleet.config, "users:0")
         a.restart()

@@ -15,15 +15,14 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
-from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, config_of, simulated_servers
+from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, InUse, config_of, simulated_servers
 
 from shardkit.admin.growth import failover, moves, resume_move, server_move, servers, start_move
 from shardkit.admin.growth.entries import push_relocation
 from shardkit.admin.growth.relocation import ServerAddress, address_of
 from shardkit.admin.growth.servers import GrowthError
 from shardkit.config.store import read_components
-from shardkit.testing.simulation import Client, Protocol, SimulationFailure, simulate
-from shardkit.testing.simulation.linearizability import Register
+from shardkit.testing.simulation import Client, SimulationFailure, simulate
 from shardkit.testing.simulation.protocol import is_outage
 
 OLD, NEW = ServerAddress("old", 1), ServerAddress("new", 2)
@@ -31,18 +30,13 @@ HOLD = 3.0
 T = TypeVar("T")
 
 
-class Replaced(Protocol):
-    """A server is replaced by another one while others write, read and delete."""
+class Replaced(InUse):
+    """A server is replaced by another one."""
 
-    config_server = True
     replicating = (str(OLD), str(NEW))
-    shard_map: Any = (
+    shard_map = (
         "components: {data: {entry: {host: old, port: 1, replicas: [{host: new, port: 2}]}}}"
     )
-    faults = ("late", "kill", "time")
-    most_faults = 2
-    most_steps = 20_000
-    model = Register()
     replicated = True
 
     def setup(self, kit: Any) -> None:
@@ -54,46 +48,19 @@ class Replaced(Protocol):
     def client_functions(self) -> Sequence[Callable[[Client], Any]]:
         return [self.operate, self.carry_on, self.write, self.read]
 
-    def write(self, client: Client) -> None:
-        router = client.kit.key_sharded("data")
-
-        def set_(value: str) -> None:
-            router["k"].set("k", value)
-
-        def delete() -> None:
-            router["k"].delete("k")
-
-        for n in range(8):
-            if n % 3 == 2:
-                self.call(client, "delete", delete)
-            else:
-                self.call(client, "set", set_, f"{n}")
-            time.sleep(client.choose([0.02, 0.3, 1.0]))
-        client.kit.close()
-
-    def read(self, client: Client) -> None:
-        def get() -> Any:
-            value = client.kit.key_sharded("data")["k"].get("k")
-            return None if value is None else value.decode()
-
-        for _ in range(16):
-            named = address_of(client.kit.component("data").entry)
-            self.call(client, "get", get)
-            if named == OLD and self.new.master is None:
-                # What a former master says may be behind: docs/growth.md says so.
-                history = client._world.history
-                mine = [each for each in history if each.client == client.name]
-                history.remove(mine[-1])
-            time.sleep(client.choose([0.01, 0.1, 0.5]))
-        client.kit.close()
-
     def call(self, client: Client, name: str, function: Callable[..., Any], *args: str) -> None:
-        """Call, and go on if it fails as calls may fail."""
+        """Continue after a call that fails as calls may fail."""
+        named = address_of(client.kit.component("data").entry) if name == "get" else None
         try:
-            client.call(function, *args, key="k", name=name)
+            super().call(client, name, function, *args)
         except Exception as error:
             if not self.allows(error):
                 raise
+        if named == OLD and self.new.master is None:
+            # A former master's reply may be behind: docs/growth.md says so.
+            history = client._world.history
+            mine = [each for each in history if each.client == client.name]
+            history.remove(mine[-1])
 
     def attempt(self, client: Client, function: Callable[[], T]) -> T | None:
         """Call a function of growth; a little later again if that cannot be done."""

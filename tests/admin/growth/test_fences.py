@@ -53,7 +53,7 @@ def test_what_is_no_fence_is_of_no_move(value: bytes | None) -> None:
 def test_a_database_that_is_closed_is_not_closed_once_more(own_server: LocalServer) -> None:
     with own_server.client() as client:
         close_for(client, MINE, 60)
-        with pytest.raises(GrowthError, match=f"is closed already: {FENCE_KEY} is set; wait until"):
+        with pytest.raises(GrowthError, match=f"is already closed: {FENCE_KEY} is set; wait until"):
             close_for(client, OTHERS, 60)
         assert client.get(FENCE_KEY) == MINE
         assert not is_permanent(client, "mine")

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import redis
-from growth_helpers import PATIENT, Fleet, follow
-from test_move_shards import small, still_there
+from growth_helpers import PATIENT, Fleet, small, still_there
 
 import shardkit
 from shardkit.admin.growth import (
@@ -106,25 +105,31 @@ def masters_write(fleet: Fleet) -> bool:
         (server_move, "take_writes_alone"),
         (entries, "relocated"),
         (server_move.ServerMover, "_certify"),
+        (shard_move, "moved"),
+        (shard_move, "attest"),
     ],
 )
-def test_a_mover_of_a_server_that_slept_leaves_alone_what_was_moved_back_meanwhile(
+def test_a_mover_that_slept_leaves_alone_what_was_moved_back_meanwhile(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, owner: Any, moment: str
 ) -> None:
     small(fleet)
     source, target = fleet.name(0), fleet.name(1)
+    of_shards = owner is shard_move
+    name, what = ("users:1", ["users:1"]) if of_shards else (source, source)
 
     def meanwhile() -> None:
-        resume_move(fleet.config, source, hold=PATIENT)
-        reverse_move(fleet.config, source, hold=PATIENT)
+        resume_move(fleet.config, name, hold=PATIENT)
+        reverse_move(fleet.config, name, hold=PATIENT)
 
     asleep_at(monkeypatch, fleet, owner, moment, meanwhile)
     with pytest.raises(GrowthError, match=ENDED):
-        start_move(fleet.config, source, target, hold=PATIENT)
-    assert {each.source: each.phase for each in moves(fleet.config)} == {
-        source: "done",
-        target: "done",
-    }
+        start_move(fleet.config, what, target, hold=PATIENT)
+    records = {each.name: (each.target, each.phase) for each in moves(fleet.config)}
+    assert records == (
+        {name: (source, "done")}  # of the way back
+        if of_shards
+        else {source: (target, "done"), target: (source, "done")}
+    )
     assert fleet.masters() == [source] * 2
     assert masters_write(fleet)
 
@@ -147,33 +152,12 @@ def test_a_mover_of_a_server_that_slept_does_not_go_on_with_what_was_aborted_mea
     assert masters_write(fleet)
 
 
-@pytest.mark.parametrize("moment", ["moved", "attest"])
-def test_a_mover_of_a_shard_that_slept_leaves_alone_what_was_moved_back_meanwhile(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    small(fleet)
-
-    def meanwhile() -> None:
-        resume_move(fleet.config, "users:1", hold=PATIENT)
-        reverse_move(fleet.config, "users:1", hold=PATIENT)
-
-    asleep_at(monkeypatch, fleet, shard_move, moment, meanwhile)
-    with pytest.raises(GrowthError, match=ENDED):
-        start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
-    [move] = moves(fleet.config)
-    assert (move.target, move.phase) == (fleet.name(0), "done"), "the journal is of the way back"
-    assert fleet.masters() == [fleet.name(0)] * 2
-    assert masters_write(fleet)
-
-
 def test_a_failover_that_slept_makes_no_second_master(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a, b, c = fleet.servers
+    a, b, _ = fleet.servers
     small(fleet)
-    follow(b, a)
-    follow(c, a)
-    fleet.push(0, (1, 2))
+    fleet.replicated(1, 2)
     a.kill()
     asleep_at(
         monkeypatch,

@@ -15,16 +15,14 @@ from operator import eq
 from typing import Any
 
 import pytest
-from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, config_of, simulated_servers
+from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, InUse, config_of, simulated_servers
 
 from shardkit.admin.growth import MovePlan, moves, resume_move, shard_move, start_move
 from shardkit.admin.growth.capture import MissedChangesError
 from shardkit.admin.growth.relocation import ServerAddress, moved
 from shardkit.admin.growth.servers import GrowthError, ServerRole
 from shardkit.network.connections.greeting import FENCE_KEY, Greeting
-from shardkit.testing.simulation import Client, Protocol, SimulationFailure, simulate
-from shardkit.testing.simulation.linearizability import Register
-from shardkit.testing.simulation.protocol import is_outage
+from shardkit.testing.simulation import Client, SimulationFailure, simulate
 from shardkit.testing.simulation.servers import SimulatedServer, _writes
 
 OLD, NEW = ServerAddress("old", 1), ServerAddress("new", 1)
@@ -59,15 +57,8 @@ class Capture:
         Capture.listeners.remove(self)
 
 
-class MovedShard(Protocol):
-    """A shard is moved while others write, read and delete; who moves it may be killed."""
-
-    config_server = True
-    shard_map = "components: {data: {entry: {host: old, port: 1}}}"
-    faults = ("late", "kill", "time")
-    most_faults = 2
-    most_steps = 20_000
-    model = Register()
+class MovedShard(InUse):
+    """A shard is moved by a process that may be killed."""
 
     def setup(self, kit: Any) -> None:
         Capture.listeners = []
@@ -75,29 +66,6 @@ class MovedShard(Protocol):
 
     def client_functions(self) -> Sequence[Callable[[Client], Any]]:
         return [self.move, self.resume, self.write, self.read]
-
-    def write(self, client: Client) -> None:
-        router = client.kit.key_sharded("data")
-        for n in range(8):
-            if n % 3 == 2:
-                client.call(lambda: router["k"].delete("k") and None, key="k", name="delete")
-            else:
-                value = f"{n}"
-                client.call(
-                    lambda value: router["k"].set("k", value) and None, value, key="k", name="set"
-                )
-            time.sleep(client.choose([0.02, 0.3, 1.0]))
-        client.kit.close()
-
-    def read(self, client: Client) -> None:
-        def get() -> Any:
-            value = client.kit.key_sharded("data")["k"].get("k")
-            return None if value is None else value.decode()
-
-        for _ in range(16):
-            client.call(get, key="k", name="get")
-            time.sleep(client.choose([0.01, 0.1, 0.5]))
-        client.kit.close()
 
     def move(self, client: Client) -> None:
         config = config_of(client)
@@ -116,9 +84,6 @@ class MovedShard(Protocol):
             except GrowthError as error:
                 client.log(str(error))
                 time.sleep(1)
-
-    def allows(self, error: Exception) -> bool:
-        return is_outage(error)
 
 
 class UntoldChanges(MovedShard):

@@ -11,16 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import redis
-from growth_helpers import PATIENT, Fleet, check_nothing_lost, writing
-from test_move_server import filled
+from growth_helpers import PATIENT, Fleet, check_nothing_lost, filled, small, still_there, writing
 
-import shardkit
 from shardkit.admin.growth import (
     mover,
     moves,
@@ -43,51 +41,32 @@ def other(fleet: Fleet, shard: int) -> str:
     return fleet.name(1) if fleet.masters()[shard] == fleet.name(0) else fleet.name(0)
 
 
-def of_server(fleet: Fleet) -> list[str]:
-    running = [each.source for each in moves(fleet.config) if each.phase != "done"]
-    if running:
-        return ["resume", running[0]]
-    return ["server", fleet.masters()[0], "--to", other(fleet, 0)]
-
-
-def of_shard(fleet: Fleet) -> list[str]:
-    if any(each.phase != "done" for each in moves(fleet.config)):
-        return ["resume", "users:1"]
-    with left_behind(fleet) as client:  # an operator looks at it, and removes it
+def next_step(fleet: Fleet, of_shards: bool) -> list[str]:
+    """Return the arguments of ``shardkit move`` that continue or start a move."""
+    for move in moves(fleet.config):
+        if move.phase != "done":
+            return ["resume", move.name]
+    if not of_shards:
+        return ["server", fleet.masters()[0], "--to", other(fleet, 0)]
+    with left_behind(fleet) as client:  # as an operator who has checked these keys
         for key in strays(client, 10_000):
             client.delete(key)
     return ["shards", "users:1", "--to", other(fleet, 1)]
 
 
 def left_behind(fleet: Fleet) -> redis.Redis:
-    """The database that shard 1 has left.
+    """Return a client of the database that shard 1 has left.
 
-    A resumed move leaves what somebody may have written there while nobody watched: what was used
-    in the last seconds before, and has changed at the new place since.
+    A resumed move leaves keys there that may have been written while no mover listened: those that
+    were used in the last seconds before, and differ from the new server.
     """
     return redis.Redis(port=int(other(fleet, 1).rpartition(":")[2]), db=2)
 
 
-def finish_server(fleet: Fleet) -> object:
-    words = of_server(fleet)
-    if words[0] == "resume":
-        return resume_move(fleet.config, words[1], hold=PATIENT).certificate
-    return start_move(fleet.config, words[1], words[3], hold=PATIENT).certificate
-
-
-def finish_shard(fleet: Fleet) -> object:
-    words = of_shard(fleet)
-    if words[0] == "resume":
-        return resume_move(fleet.config, "users:1", hold=PATIENT).certificate
-    return start_move(fleet.config, ["users:1"], words[3], hold=PATIENT).certificate
-
-
 @pytest.mark.timeout(120 + 8 * KILLS)  # the check of the histories takes as long as the kills
-@pytest.mark.parametrize(
-    ("words", "finish"), [(of_server, finish_server), (of_shard, finish_shard)]
-)
+@pytest.mark.parametrize("of_shards", [False, True], ids=["server", "shards"])
 def test_processes_that_move_are_killed_at_random_moments_and_resumed(
-    fleet: Fleet, words: Callable[[Fleet], list[str]], finish: Callable[[Fleet], object]
+    fleet: Fleet, of_shards: bool
 ) -> None:
     fleet.push(0)
     filled(fleet)
@@ -98,7 +77,15 @@ def test_processes_that_move_are_killed_at_random_moments_and_resumed(
     with writing(fleet) as writers:
         for _ in range(KILLS):
             process = subprocess.Popen(
-                [sys.executable, "-m", "shardkit", "move", *words(fleet), "--hold", str(PATIENT)],
+                [
+                    sys.executable,
+                    "-m",
+                    "shardkit",
+                    "move",
+                    *next_step(fleet, of_shards),
+                    "--hold",
+                    str(PATIENT),
+                ],
                 env=environment,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -107,14 +94,20 @@ def test_processes_that_move_are_killed_at_random_moments_and_resumed(
             process.send_signal(signal.SIGKILL)
             done += process.wait() == 0
             fleet.config.delete("config:growth:lease")  # as it ends by itself in ten seconds
-        certificate = finish(fleet)
+        step, name, *_ = next_step(fleet, of_shards)
+        if step == "resume":
+            move = resume_move(fleet.config, name, hold=PATIENT)
+        else:
+            what = [name] if of_shards else name
+            move = start_move(fleet.config, what, other(fleet, 1), hold=PATIENT)
+        certificate = move.certificate
     assert isinstance(certificate, dict), seed
     assert certificate["same"], (seed, certificate["different"])
     with left_behind(fleet) as client:
-        left = {f"2 {key}" for key in strays(client, 10_000)} if finish is finish_shard else set()
+        left = {f"2 {key}" for key in strays(client, 10_000)} if of_shards else set()
     named = certificate.get("stale", [])
     assert left <= set(named) or len(named) == MOST_NAMED, seed
-    assert not named or finish is finish_shard, seed
+    assert not named or of_shards, seed
     # One that is killed just when it has decided leaves the database closed until it is resumed.
     errors = [each for each in writers.errors if "the database is closed" not in each]
     assert errors == [], (seed, done)
@@ -210,7 +203,6 @@ def test_a_client_that_is_stopped_in_a_call_goes_on_at_the_new_server_after_it_h
 
 def lasting(fleet: Fleet) -> None:
     """Two shards on the first server; it and the second keep each write over a crash."""
-    fleet.push(0)
     for each in fleet.servers[:2]:
         with each.client() as client:
             client.config_set("appendonly", "yes")
@@ -218,8 +210,7 @@ def lasting(fleet: Fleet) -> None:
             client.config_rewrite()
             while client.info("persistence")["aof_rewrite_in_progress"]:
                 time.sleep(0.01)
-    with shardkit.connect(fleet.url) as kit:
-        kit.key_sharded("users").mset({f"k{n}": n for n in range(50)})
+    small(fleet)
 
 
 def restart_at(
@@ -237,53 +228,28 @@ def restart_at(
     monkeypatch.setattr(owner, moment, killed)
 
 
-PHASES = [("differing", 1), ("make_permanent", 0), ("attest", 1)]
+# Functions of the mover of shards, or of servers, and the server that is killed at each.
+PHASES = [(True, "differing", 1), (True, "make_permanent", 0), (True, "attest", 1)]
+PHASES += [(False, "wait_for_copy", 1), (False, "hand_over", 1), (False, "push_relocation", 0)]
 if KILLS > 3:
-    PHASES += [
-        ("compare", 0),
-        ("compare", 1),
-        ("differing", 0),
-        ("make_permanent", 1),
-    ]
-    PHASES += [("attest", 0)]
+    PHASES += [(True, "compare", 0), (True, "compare", 1), (True, "differing", 0)]
+    PHASES += [(True, "make_permanent", 1), (True, "attest", 0)]
+    PHASES += [(False, "wait_for_copy", 0), (False, "hand_over", 0), (False, "push_relocation", 1)]
+    PHASES += [(False, "compare", 0), (False, "compare", 1)]
 
 
-@pytest.mark.parametrize(("moment", "server"), PHASES)
-def test_a_server_that_is_killed_in_each_phase_of_a_move_of_a_shard_loses_nothing(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, moment: str, server: int
+@pytest.mark.parametrize(("of_shards", "moment", "server"), PHASES)
+def test_a_server_that_is_killed_in_any_phase_of_a_move_loses_nothing(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, of_shards: bool, moment: str, server: int
 ) -> None:
     lasting(fleet)
-    restart_at(
-        monkeypatch, mover if moment == "compare" else shard_move, moment, fleet.servers[server]
-    )
+    owner = shard_move if of_shards else server_move
+    restart_at(monkeypatch, mover if moment == "compare" else owner, moment, fleet.servers[server])
+    what = ["users:1"] if of_shards else fleet.name(0)
     try:
-        start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+        start_move(fleet.config, what, fleet.name(1), hold=PATIENT)
     except (GrowthError, redis.RedisError):
-        assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
-    assert fleet.masters() == [fleet.name(0), fleet.name(1)]
-    with shardkit.connect(fleet.url) as kit:
-        found = kit.key_sharded("users").mget([f"k{n}" for n in range(50)])
-    assert found == [b"%d" % n for n in range(50)]
-
-
-SERVER_PHASES = [("wait_for_copy", 1), ("hand_over", 1), ("push_relocation", 0)]
-if KILLS > 3:
-    SERVER_PHASES += [("wait_for_copy", 0), ("hand_over", 0), ("push_relocation", 1)]
-    SERVER_PHASES += [("_certify", 0), ("_certify", 1)]
-
-
-@pytest.mark.parametrize(("moment", "server"), SERVER_PHASES)
-def test_a_server_that_is_killed_in_each_phase_of_a_move_of_a_server_loses_nothing(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, moment: str, server: int
-) -> None:
-    lasting(fleet)
-    owner = server_move.ServerMover if moment == "_certify" else server_move
-    restart_at(monkeypatch, owner, moment, fleet.servers[server])
-    try:
-        start_move(fleet.config, fleet.name(0), fleet.name(1), hold=PATIENT)
-    except (GrowthError, redis.RedisError):
-        assert resume_move(fleet.config, fleet.name(0), hold=PATIENT).phase == "done"
-    assert fleet.masters() == [fleet.name(1)] * 2
-    with shardkit.connect(fleet.url) as kit:
-        found = kit.key_sharded("users").mget([f"k{n}" for n in range(50)])
-    assert found == [b"%d" % n for n in range(50)]
+        name = "users:1" if of_shards else fleet.name(0)
+        assert resume_move(fleet.config, name, hold=PATIENT).phase == "done"
+    assert fleet.masters() == [fleet.name(0 if of_shards else 1), fleet.name(1)]
+    assert still_there(fleet)

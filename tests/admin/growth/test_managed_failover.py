@@ -225,14 +225,14 @@ def test_sentinels_that_do_not_do_it_in_time_or_choose_another_are_told_of(
     # What others have left is no business of this service, or cannot be read.
     left = {str(B).encode(): b"100", str(A).encode(): b"unreadable"}
     config: Any = SimpleNamespace(hgetall=lambda key: left)
-    said = f"the Sentinels of 'main' did not replace {A} within 0.2 s; look at their logs"
+    said = f"the Sentinels of 'main' did not replace {A} within 0.2 s; check their logs"
     with pytest.raises(GrowthError, match=said):
         managed_failover.fail_over_sentinels(config, {}, SERVICE, "data", None)
     assert len(asked) > 1, "they may have found no majority"
     assert set(asked) == {"main"}
     monkeypatch.setattr(managed_failover, "_preferring", lambda *_: contextlib.nullcontext())
     done = Takeover(("data",), A, C, True)
-    monkeypatch.setattr(managed_failover, "_have_sentinels_do_it", lambda *_: done)
+    monkeypatch.setattr(managed_failover, "_replace_by_sentinels", lambda *_: done)
     with pytest.raises(GrowthError, match=f"the Sentinels chose {C}, not {B}, though .*; it was"):
         managed_failover.fail_over_sentinels(config, {}, SERVICE, "data", str(B))
 

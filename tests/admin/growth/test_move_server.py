@@ -19,10 +19,14 @@ import redis
 from growth_helpers import (
     LEAST,
     Fleet,
+    Killed,
     ask_for_a_replica,
     check_nothing_lost,
+    filled,
     follow,
+    killed,
     on_redis_too,
+    small,
     writing,
 )
 
@@ -47,20 +51,6 @@ from shardkit.config.store import read_epoch
 from shardkit.errors import ConfigError, NewerFormatError
 from shardkit.local import LocalServer
 from shardkit.testing.simulation.linearizability import Register, check_linearizable
-
-
-def filled(fleet: Fleet) -> None:
-    """Keys of every type, with and without expiry."""
-    with shardkit.connect(fleet.url) as kit:
-        kit.key_sharded("users").mset({f"k{n}": "v" * n for n in range(200)})
-        client = kit.client("users", 1)
-        assert isinstance(client, redis.Redis)
-        client.set("soon", 1, ex=1000)
-        client.hset("hash", mapping={f"f{n}": n for n in range(3000)})
-        client.sadd("set", *range(500))
-        client.zadd("zset", {f"m{n}": n / 3 for n in range(1500)})
-        client.rpush("list", *range(2500))
-        client.xadd("stream", {"a": 1})
 
 
 @pytest.mark.parametrize("dual_channel", [False, True])
@@ -146,20 +136,12 @@ def test_a_move_that_is_killed_before_and_after_each_phase_is_resumed(
         assert int(router["more"].get("more")) == more
 
 
-class Killed(BaseException):
-    """The mover was killed."""
-
-
 @pytest.mark.parametrize("go_on", [resume_move, abort_move])
 def test_a_move_that_is_killed_leaves_no_server_that_asks_for_fewer_replicas(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, go_on: Callable[..., Move]
 ) -> None:
-    follow(fleet.servers[2], fleet.servers[0])
-    fleet.push(0, (2,))
+    fleet.replicated(2)
     ask_for_a_replica(*fleet.servers[:2])
-
-    def killed(*args: object, **options: object) -> None:
-        raise Killed
 
     with monkeypatch.context() as patched:
         patched.setattr("shardkit.admin.growth.server_move.hand_over", killed)
@@ -205,9 +187,6 @@ def test_a_new_server_that_lost_its_copy_before_the_handover_is_filled_first(
 ) -> None:
     fleet.push(0)
 
-    def killed(*args: object, **options: object) -> None:
-        raise Killed
-
     with monkeypatch.context() as patched:
         patched.setattr("shardkit.admin.growth.server_move.hand_over", killed)
         with pytest.raises(Killed):
@@ -232,9 +211,7 @@ def test_two_movers_exclude_each_other(fleet: Fleet) -> None:
 def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet.push(0)
-    with shardkit.connect(fleet.url) as kit:
-        kit.key_sharded("users").mset({f"k{n}": n for n in range(50)})
+    small(fleet)
 
     def not_now(*args: object, **options: object) -> float:
         raise GrowthError("it did not catch up", "try again")
@@ -462,7 +439,7 @@ def test_a_server_that_answers_late_is_asked_again(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("replica", "said"),
     [
-        (MASTER, "follows its master no more: .*nothing has changed.*; empty it if it has keys"),
+        (MASTER, "no longer follows its master: .*nothing has changed.*; empty it if it has keys"),
         ({**REPLICA, "master_link_status": "down"}, "within 0 s .its link .* is down.*; resume"),
         ({**REPLICA, "master_replid": "other"}, "within 0 s .its link .* is up.*; resume when"),
     ],

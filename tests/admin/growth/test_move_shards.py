@@ -15,8 +15,19 @@ from typing import Any
 import pytest
 import redis
 from click.testing import CliRunner
-from growth_helpers import PATIENT, Fleet, check_nothing_lost, follow, on_redis_too, writing
-from test_move_server import filled
+from growth_helpers import (
+    PATIENT,
+    Fleet,
+    Killed,
+    check_nothing_lost,
+    filled,
+    follow,
+    killed,
+    on_redis_too,
+    small,
+    still_there,
+    writing,
+)
 
 import shardkit
 from shardkit import ShardMap
@@ -72,19 +83,6 @@ def test_a_shard_is_moved_under_load_and_back_without_losing_anything(fleet: Fle
     check_nothing_lost(fleet, writers)
     check_linearizable(writers.history, Register())
     assert verify_move(fleet.config, "users:1").certificate is not None
-
-
-def small(fleet: Fleet) -> None:
-    """Two shards on one server, with a few keys each."""
-    fleet.push(0)
-    with shardkit.connect(fleet.url) as kit:
-        kit.key_sharded("users").mset({f"k{n}": n for n in range(50)})
-
-
-def still_there(fleet: Fleet) -> bool:
-    with shardkit.connect(fleet.url) as kit:
-        found = kit.key_sharded("users").mget([f"k{n}" for n in range(50)])
-    return bool(found == [b"%d" % n for n in range(50)])
 
 
 def waits(fleet: Fleet) -> bool:
@@ -216,10 +214,6 @@ def test_reads_are_looked_at_no_more_when_a_move_has_ended(
             time.sleep(0.01)
 
 
-class Killed(BaseException):
-    """The mover was killed."""
-
-
 # Where a mover can be killed: what it calls next, and whether its move is decided by then.
 MOMENTS = {
     "turn_on_notifications": False,
@@ -240,9 +234,6 @@ def test_a_move_of_a_shard_that_is_killed_at_any_point_is_resumed(
         router, more = kit.key_sharded("users"), 0
         for moment, decided in MOMENTS.items():
             found = [each.phase for each in moves(fleet.config)]
-
-            def killed(*args: object, **options: object) -> None:
-                raise Killed
 
             begin = partial(start_move, what=["users:1"], to=fleet.name(1))
             carry_on = partial(resume_move, name="users:1")
@@ -270,9 +261,6 @@ def test_a_move_of_a_shard_that_is_killed_when_it_is_decided_is_carried_through(
     small(fleet)
     if not seen:
         monkeypatch.setattr(shard_move, "is_permanent", lambda client, move: False)
-
-    def killed(*args: object, **options: object) -> None:
-        raise Killed
 
     with monkeypatch.context() as patched:
         patched.setattr(shard_move.ShardMover, "_reached", killed)
@@ -333,9 +321,6 @@ def test_what_is_written_at_the_old_place_between_a_kill_and_its_emptying_is_kep
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small(fleet)
-
-    def killed(*args: object, **options: object) -> None:
-        raise Killed
 
     with monkeypatch.context() as patched:
         patched.setattr(shard_move, "attest", killed)

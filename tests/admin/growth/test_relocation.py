@@ -79,7 +79,7 @@ def test_an_address_is_read(text: str, address: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("text", ["", "a:0", "a:65536", "a:b", "::1", "redis://a:1", "a b", "a/1"])
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"^'{text}' is no server; give HOST:PORT$"):
+    with pytest.raises(InvalidArgumentError, match=f"^{text!r} is not a server; specify"):
         ServerAddress.parse(text)
 
 

@@ -139,9 +139,7 @@ def test_a_day_whose_parameters_are_lost_is_not_left_out_in_silence(kit: ShardKi
         again.count_union([DAY, date(2015, 5, 18)])
 
 
-def test_expiries_out_of_range_are_refused(
-    face: Face,
-) -> None:
+def test_expiries_out_of_range_are_refused(face: Face) -> None:
     each = face.kit.hash("h", component="one")
     face.run(each.hset(1, "x"))
     assert face.run(each.expire(2**31 - 1)) is True

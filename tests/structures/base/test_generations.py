@@ -197,9 +197,7 @@ def test_a_deletion_spares_other_parameters(kit: ShardKit, kind: Kind) -> None:
     assert kind.read(new) == {3}
 
 
-def test_late_visits_count_for_the_new_plan(
-    kit: ShardKit,
-) -> None:
+def test_late_visits_count_for_the_new_plan(kit: ShardKit) -> None:
     day = date(2015, 5, 17)
     visitors = kit.unique_visitors("unique", component="many", first_day=1)
     visitors.visit_many([f"{n:08x}-0000-4000-8000-000000000000" for n in range(40)], day)
@@ -215,9 +213,7 @@ def test_late_visits_count_for_the_new_plan(
     assert sum(1 for _ in other.ids(day)) == 41
 
 
-def test_a_visit_completes_the_deletion_of_its_day(
-    kit: ShardKit,
-) -> None:
+def test_a_visit_completes_the_deletion_of_its_day(kit: ShardKit) -> None:
     day = date(2015, 5, 17)
     came = [f"{n:08x}-0000-4000-8000-000000000000" for n in range(40)]
     visitors = kit.unique_visitors("unique", component="many", first_day=100)

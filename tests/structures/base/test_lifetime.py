@@ -528,10 +528,7 @@ def test_the_next_write_completes_an_expiry_change(world: World, kind: Kind, cha
     at, more = 0, True
     while more:
         flush(world)
-        ours, theirs = (
-            kind.make(world.ours, world.component),
-            opened_by_another(world, kind),
-        )
+        ours, theirs = (kind.make(world.ours, world.component), opened_by_another(world, kind))
         kind.add(ours, range(40))
         ours.pexpireat(LATER)
         more = stopped(world.ours, CHANGES[change](ours), at)

@@ -95,9 +95,7 @@ def test_a_full_server_leaves_nothing_half_written(full: tuple[Face, Any], name:
     assert face.list(make(face.kit).check()) == []
 
 
-def test_visitors_refused_by_a_full_server_do_not_count(
-    full: tuple[Face, Any],
-) -> None:
+def test_visitors_refused_by_a_full_server_do_not_count(full: tuple[Face, Any]) -> None:
     face, client = full
     visitors = face.kit.unique_visitors("u", component="data", first_day=5000)
     came = sessions(8000)
@@ -129,9 +127,7 @@ def test_the_first_write_warns_of_eviction_once(
     assert "set it to noeviction" in record.getMessage()
 
 
-def test_volatile_eviction_takes_parts_of_later_generations(
-    full: tuple[Face, Any],
-) -> None:
+def test_volatile_eviction_takes_parts_of_later_generations(full: tuple[Face, Any]) -> None:
     face, client = full
     names = ("first life", "expires", "created again")
     for name in names:

@@ -99,10 +99,7 @@ SEVERAL: dict[str, tuple[Any, ...]] = {
     "ids": (1,),
     "by": ("number",),
 }
-NAMED: dict[str, dict[str, Any]] = {
-    "set": {"number": 1},
-    "hset": {"mapping": {"1": 1}},
-}
+NAMED: dict[str, dict[str, Any]] = {"set": {"number": 1}, "hset": {"mapping": {"1": 1}}}
 
 
 # The parameters that are structures of the same kind.

@@ -184,9 +184,7 @@ def test_bytes_that_the_sample_did_not_have_are_spelt_out() -> None:
 
 @settings(max_examples=40)
 @given(st.dictionaries(st.text(min_size=1), st.integers(0, 2**40), min_size=1))
-def test_code_lengths_make_a_prefix_code(
-    counts: dict[str, int],
-) -> None:
+def test_code_lengths_make_a_prefix_code(counts: dict[str, int]) -> None:
     lengths = code_lengths({**counts, "": 0}, 8)
     assert sum(2.0**-length for length in lengths.values()) <= 1
     assert lengths[""] == max(8, *lengths.values())
@@ -208,9 +206,7 @@ def test_a_table_with_more_short_codes_than_there_are_is_refused() -> None:
         TokenTable.load(zlib.compress(bytes(raw)))
 
 
-def test_a_table_caches_a_limited_number_of_prefixes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_table_caches_a_limited_number_of_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardkit.structures.codecs.token_table._MOST_WINDOWS", 7)
     table = TokenTable.load(TABLE.dump())
     for record in RECORDS:

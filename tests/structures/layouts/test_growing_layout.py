@@ -83,9 +83,7 @@ def test_no_part_ever_outgrows_its_size(face: Face, kit: ShardKit, component: st
     assert face.run(ids.scard()) == 12 * 700 == len(set(face.run(ids.smembers())))
 
 
-def test_a_load_plans_parts_for_its_new_members(
-    kit: ShardKit,
-) -> None:
+def test_a_load_plans_parts_for_its_new_members(kit: ShardKit) -> None:
     members = list(range(60_000))
     options: dict[str, Any] = {"component": "one", "members": int, "part_size": 256, "groups": 4}
     known, unknown = kit.set("known", **options), kit.set("unknown", **options)
@@ -206,9 +204,7 @@ def test_every_sha1_hashes_alike(monkeypatch: pytest.MonkeyPatch, openssl: str) 
     assert growing._hashes([(b"a", 1), (b"b", 2)]) == expected
 
 
-def test_hashes_ignore_the_byte_order(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_hashes_ignore_the_byte_order(monkeypatch: pytest.MonkeyPatch) -> None:
     members = [b"a", b"b", b"c"]
     first = [hashlib.sha1(member).digest()[:4] for member in members]
     hashes = growing._hashes([(member, None) for member in members])
@@ -243,9 +239,7 @@ def test_members_are_drawn_while_parts_split(kit: ShardKit) -> None:
     assert set(drawn) <= set(range(500))
 
 
-def test_a_set_recreated_during_a_store_is_kept(
-    kit: ShardKit,
-) -> None:
+def test_a_set_recreated_during_a_store_is_kept(kit: ShardKit) -> None:
     source, target = (kit.set(name, component="one", part_size=16, groups=1) for name in "st")
     source.sadd(*range(50))
     target.sadd("old")

@@ -132,9 +132,7 @@ def test_a_change_returns_the_same_whoever_ends_it(face: Face, kit: ShardKit, ch
     assert again.lrange(0, -1) == left
 
 
-def test_damaged_parts_stop_an_insertion(
-    kit: ShardKit,
-) -> None:
+def test_damaged_parts_stop_an_insertion(kit: ShardKit) -> None:
     jobs = made(kit, "jobs", "linsert")
     client = holder(kit, "many", jobs.meta_key)
     steps, given = jobs.deferred.linsert("BEFORE", "y", "z"), None

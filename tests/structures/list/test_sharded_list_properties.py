@@ -15,11 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from shardkit import ShardKit
 from shardkit.structures.list import scripts
 
-BUDGET = settings(
-    max_examples=10,
-    stateful_step_count=35,
-    suppress_health_check=list(HealthCheck),
-)
+BUDGET = settings(max_examples=10, stateful_step_count=35, suppress_health_check=list(HealthCheck))
 FRESH = itertools.count()
 SIZES = (1, 2, 3, 8)
 

@@ -309,9 +309,7 @@ def mortal(request: pytest.FixtureRequest) -> Iterator[tuple[Face, LocalServer]]
             yield face, server
 
 
-def test_a_restart_fails_the_wait(
-    mortal: tuple[Face, LocalServer],
-) -> None:
+def test_a_restart_fails_the_wait(mortal: tuple[Face, LocalServer]) -> None:
     face, server = mortal
     jobs = face.kit.list("jobs", component="own", part_size=3)
     with server.client() as client, ThreadPoolExecutor() as pool:
@@ -341,9 +339,7 @@ def blocking(client: Any, besides: int) -> int:
         threading.Event().wait(0.002)
 
 
-def test_a_wait_survives_a_lost_connection(
-    mortal: tuple[Face, LocalServer],
-) -> None:
+def test_a_wait_survives_a_lost_connection(mortal: tuple[Face, LocalServer]) -> None:
     """It can: a token is no value, so asking again for one is harmless."""
     face, server = mortal
     jobs = face.kit.list("jobs", component="own", part_size=3)
@@ -386,12 +382,7 @@ def waits_of(
 
 
 def test_a_wait_is_as_long_as_its_timeout(kit: ShardKit) -> None:
-    for timeout, expected in [
-        (0.1, [0.1]),
-        (1, [1.0]),
-        (2.5, [1.0, 1.0, 0.5]),
-        (0.0001, [0.001]),
-    ]:
+    for timeout, expected in [(0.1, [0.1]), (1, [1.0]), (2.5, [1.0, 1.0, 0.5]), (0.0001, [0.001])]:
         # By a clock that stands still: waits that found nothing count in full.
         assert waits_of(kit, timeout, lambda: 1e9) == pytest.approx(expected)
 

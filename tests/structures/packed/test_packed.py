@@ -16,10 +16,7 @@ from faces import Face, faced, holder, keys_of
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
-from shardkit.errors import (
-    DamagedDataError,
-    InvalidArgumentError,
-)
+from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.operations.operation import Operation
 from shardkit.structures.packed import part_store

@@ -246,20 +246,14 @@ def test_neighbours_are_joined() -> None:
     layout = RecordLayout(16, 1000)
     row = {n: n for n in (4, 5, 6, 9)}
     assert layout.write_commands(row, {}) == {
-        0: [
-            ("SETRANGE", 8, bytes([0, 4, 0, 5, 0, 6])),
-            ("BITFIELD", "SET", "u16", 144, 9),
-        ]
+        0: [("SETRANGE", 8, bytes([0, 4, 0, 5, 0, 6])), ("BITFIELD", "SET", "u16", 144, 9)]
     }
     [read, other] = layout.read_ranges([4, 5, 9, 9, 42, 76])  # 64 bytes between, and 66
     assert read == (0, 8, 85, [4, 5, 9, 42])
     assert other.ids == [76]
     flags = RecordLayout(1, 1000).write_commands(dict.fromkeys(range(5, 30), 1), {})
     assert flags == {
-        0: [
-            ("SETRANGE", 1, b"\xff\xff"),
-            ("BITFIELD", "SET", "u3", 5, 7, "SET", "u6", 24, 63),
-        ]
+        0: [("SETRANGE", 1, b"\xff\xff"), ("BITFIELD", "SET", "u3", 5, 7, "SET", "u6", 24, 63)]
     }
 
 
@@ -337,9 +331,7 @@ def test_without_numpy_it_is_counted_in_python(monkeypatch: pytest.MonkeyPatch) 
     assert found.groups() == {(byte,): RecordGroup(n, {}) for byte, n in counts.items()}
 
 
-def test_a_broken_numpy_is_an_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_broken_numpy_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "shardkit.structures.packed.numpy_aggregates"
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ModuleNotFoundError, match=name):

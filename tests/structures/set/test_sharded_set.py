@@ -14,11 +14,7 @@ import pytest
 from faces import SESSION_ID, Face, faced, holder, keys_of
 
 from shardkit import AsyncShardKit, ShardKit, ShardMap
-from shardkit.errors import (
-    DamagedDataError,
-    InvalidArgumentError,
-    ParameterMismatchError,
-)
+from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
 from shardkit.operations.operation import Operation, Page
 from shardkit.structures.set.sharded_set import ShardedSet
 

@@ -104,11 +104,7 @@ STORES: list[tuple[str, Callable[..., Any], set[int]]] = [
 @pytest.mark.long(14)
 @pytest.mark.parametrize(("what", "store", "expected"), STORES, ids=[s[0] for s in STORES])
 def test_a_target_may_be_a_source(
-    face: Face,
-    sets: list[Any],
-    what: str,
-    store: Callable[..., Any],
-    expected: set[int],
+    face: Face, sets: list[Any], what: str, store: Callable[..., Any], expected: set[int]
 ) -> None:
     a, b, _ = sets
     assert face.run(store(a, b)) == len(expected)

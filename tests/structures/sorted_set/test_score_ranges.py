@@ -116,11 +116,7 @@ def test_one_key_is_read_on_every_shard(kit: ShardKit) -> None:
         "{x:3}",
     )
     assert ranges.places[3] == (Shard("few", 3), "profile:7")
-    assert ranges.page(limit=3, desc=True) == [
-        ("post 7", 7.0),
-        ("post 6", 6.0),
-        ("post 5", 5.0),
-    ]
+    assert ranges.page(limit=3, desc=True) == [("post 7", 7.0), ("post 6", 6.0), ("post 5", 5.0)]
 
 
 def test_parts_on_a_cluster_are_read_as_one() -> None:
@@ -239,9 +235,7 @@ def test_members_removed_and_added_between_pages_leave_no_gap(kit: ShardKit, rev
     assert members == sorted(members, reverse=reverse)
 
 
-def test_a_cursor_among_equal_scores_is_cheap(
-    any_server: LocalServer,
-) -> None:
+def test_a_cursor_among_equal_scores_is_cheap(any_server: LocalServer) -> None:
     with any_server.client() as client:
         client.flushall()
         for first in range(0, 100_000, 10_000):

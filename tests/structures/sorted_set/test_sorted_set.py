@@ -304,10 +304,7 @@ def test_nothing_is_created_by_reading_or_by_nothing(face: Face, kit: ShardKit) 
         (lambda s: s.zadd(["ab"]), "s: 'ab' is not members with scores"),
         (lambda s: s.zadd([("a", 1, 2)]), "s: ('a', 1, 2) is not members with scores"),
         (lambda s: s.zadd(7), "s: 7 is not members with scores"),
-        (
-            lambda s: s.zadd({"a": 1}, nx=True, gt=True),
-            "s: nx=True, gt=True are mutually",
-        ),
+        (lambda s: s.zadd({"a": 1}, nx=True, gt=True), "s: nx=True, gt=True are mutually"),
         (lambda s: s.zadd_many([], gt=True, lt=True), "s: gt=True, lt=True are mutually exclusive"),
         (lambda s: s.zincrby(float("nan"), "a"), "s: member 'a': amount=nan"),
         (lambda s: s.zcount("x", 1), "s: min='x'; give a score"),

@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.structures.unique.precision import PRECISIONS, CounterSettings, odds, visitor_id
-from shardkit.structures.unique.sizing import (
-    average_fill,
-    expected_after,
-    expected_for,
-    parts_for,
-)
+from shardkit.structures.unique.sizing import average_fill, expected_after, expected_for, parts_for
 
 
 def read(precision: str, session: Any) -> Any:

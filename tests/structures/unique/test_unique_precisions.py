@@ -622,22 +622,19 @@ def test_a_plan_or_a_size_for_too_many_parts_is_named(face: Face, kit: ShardKit)
     assert face.list(visitors.check(DAY)) == []
 
 
-def test_a_plan_that_is_no_number_is_found(face: Face, kit: ShardKit) -> None:
-    visitors = counter(face.kit, "60-bit", "many")
-    face.run(visitors.visit_many(some("60-bit", 20), DAY))
-    plan = f"unique:{DAY}:expected"
-    holder(kit, "many", plan).set(plan, "x")
+@pytest.mark.parametrize(
+    ("precision", "suffix", "command", "wrong"),
+    [("60-bit", "expected", "SET", "expected=b'x'"), ("bitmap", "parts", "SADD", "a member=b'x'")],
+)
+def test_an_invalid_plan_or_part_is_found(
+    face: Face, kit: ShardKit, precision: str, suffix: str, command: str, wrong: str
+) -> None:
+    visitors = counter(face.kit, precision, "many")
+    face.run(visitors.visit_many(some(precision, 20), DAY))
+    key = f"unique:{DAY}:{suffix}"
+    holder(kit, "many", key).execute_command(command, key, "x")
     [found] = face.list(visitors.check(DAY))
-    assert (found.key, found.found) == (plan, "expected=b'x'")
-
-
-def test_a_list_of_parts_with_what_is_no_part_is_found(face: Face, kit: ShardKit) -> None:
-    visitors = counter(face.kit, "bitmap", "many")
-    face.run(visitors.visit_many(some("bitmap", 20), DAY))
-    parts = f"unique:{DAY}:parts"
-    holder(kit, "many", parts).sadd(parts, "x")
-    [found] = face.list(visitors.check(DAY))
-    assert (found.key, found.found) == (parts, "a member=b'x'")
+    assert (found.key, found.found) == (key, wrong)
 
 
 def test_incomplete_bitmaps_do_not_repair_a_count(face: Face, kit: ShardKit) -> None:

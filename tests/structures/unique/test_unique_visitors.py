@@ -446,10 +446,7 @@ def write_as_the_book_does(kit: ShardKit, sessions: Iterable[str], day: str = "2
 
 
 def test_a_gathered_day_counts_visitors_once(face: Face, kit: ShardKit) -> None:
-    day, sessions = (
-        date(2009, 1, 1),
-        [str(UUID(int=n << 68)) for n in range(2**59, 2**59 + 200)],
-    )
+    day, sessions = (date(2009, 1, 1), [str(UUID(int=n << 68)) for n in range(2**59, 2**59 + 200)])
     write_as_the_book_does(kit, sessions)
     visitors = face.kit.unique_visitors(component="both", partition="redis-in-action")
     # Before, only the visitors whose id is where its part lives are known.

@@ -3,8 +3,6 @@ from __future__ import annotations
 import asyncio
 import struct
 import sys
-import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
@@ -310,38 +308,22 @@ def somebody_waits(memory: MemoryConnector) -> bool:
     return any(sock._blocked for sock in memory.server("a").fake.sockets)
 
 
-def test_a_blocking_client_that_waits_is_thrown_out_when_the_server_goes_down(
-    memory: MemoryConnector, kit: ShardKit
-) -> None:
-    outcome: list[object] = []
-
-    def wait() -> None:
-        try:
-            outcome.append(kit.client("one").blpop("queue", timeout=30))
-        except redis.ConnectionError as error:
-            outcome.append(error)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    deadline = time.monotonic() + 10
-    while not somebody_waits(memory):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    memory.server("a").down()
-    waiting.join(10)
-    assert isinstance(outcome[0], redis.ConnectionError)
-    memory.server("a").up()
-    assert kit.client("one").lpush("queue", "x") == 1
+async def until_somebody_waits(memory: MemoryConnector) -> None:
+    async with asyncio.timeout(10):
+        while not somebody_waits(memory):  # noqa: ASYNC110 - a task of the test makes it so
+            await asyncio.sleep(0.001)
 
 
-async def test_an_awaiting_client_that_waits_is_thrown_out_when_the_server_goes_down(
-    memory: MemoryConnector, akit: AsyncShardKit
+@pytest.mark.parametrize("blocks", [True, False])
+async def test_a_client_that_waits_is_thrown_out_when_the_server_goes_down(
+    memory: MemoryConnector, kit: ShardKit, akit: AsyncShardKit, blocks: bool
 ) -> None:
     client = await akit.client("one")
-    waiting = asyncio.create_task(client.blpop("queue", timeout=30))
-    async with asyncio.timeout(10):
-        while not somebody_waits(memory):  # noqa: ASYNC110 - the task above makes it so
-            await asyncio.sleep(0)
+    blpop = asyncio.to_thread(kit.client("one").blpop, "queue", 30)
+    waiting = asyncio.create_task(blpop if blocks else client.blpop("queue", timeout=30))
+    if not blocks:
+        blpop.close()
+    await until_somebody_waits(memory)
     memory.server("a").down()
     with pytest.raises(redis.ConnectionError, match="Connection closed by server"):
         await waiting
@@ -359,9 +341,8 @@ async def test_a_client_that_waits_is_thrown_out_when_its_kit_is_closed(
     else:
         aopened = await shardkit.aconnect(MAP, connector=memory)
         waiting = asyncio.create_task((await aopened.client("one")).blpop("queue", 30))
+    await until_somebody_waits(memory)
     async with asyncio.timeout(10):
-        while not somebody_waits(memory):  # noqa: ASYNC110 - the task above makes it so
-            await asyncio.sleep(0.001)
         opened.close() if blocks else await aopened.aclose()
         with pytest.raises(ClosedError, match="the kit is closed"):
             await waiting
@@ -409,9 +390,7 @@ async def test_a_cancelled_wait_takes_nothing_that_is_meant_for_others(
 ) -> None:
     client = await akit.client("one")
     waiting = asyncio.create_task(client.blpop("queue", timeout=0))
-    async with asyncio.timeout(10):
-        while not somebody_waits(memory):  # noqa: ASYNC110 - the task above makes it so
-            await asyncio.sleep(0)
+    await until_somebody_waits(memory)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting

@@ -68,9 +68,9 @@ class Changing(Protocol):
     def allows(self, error: Exception) -> bool:
         return False  # a change is no failure of anybody's call
 
-    def check_age(self, component: Any, begun: float, most: float) -> None:
+    def check_age(self, component: Any, started: float, most: float) -> None:
         """What a call returned that began then must not be older than so many seconds."""
-        due = max(n for n, at in enumerate(self.pushed) if at <= begun - most)
+        due = max(n for n, at in enumerate(self.pushed) if at <= started - most)
         found = version_of(component)
         assert found >= due, f"version {found} although {due} was pushed {most} s before"
 
@@ -178,12 +178,12 @@ class StalledReaders(Changing):
             newest = Counter[str]()
             for n in range(12):
                 name = names[n % 2]
-                begun = client.time
+                started = client.time
                 found = topology.component(name)
-                assert client.time - begun < self.patience + 1, "a reader is waited for for ever"
+                assert client.time - started < self.patience + 1, "a reader is waited for for ever"
                 assert version_of(found) >= newest[name], "the entry went back"
                 newest[name] = version_of(found)
-                self.check_age(found, begun, self.patience + self.slack)
+                self.check_age(found, started, self.patience + self.slack)
                 time.sleep(client.choose((0.7, 0.1, 5.0)))
 
         threads = asyncio.get_running_loop().run_in_executor(None, read)
@@ -369,9 +369,9 @@ class Loops(Changing):
         kit = client.awaiting_kit()
 
         async def request() -> None:
-            begun = client.time
+            started = client.time
             component = await kit.component("data")
-            self.check_age(component, begun, 2.5)
+            self.check_age(component, started, 2.5)
             await kit.hash("h", component="data", groups=4).hset("f", 1)
             await (await kit.client("data", 1)).incr("n")
 

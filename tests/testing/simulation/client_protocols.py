@@ -129,8 +129,8 @@ class Deadlines(Protocol):
     def client_functions(self) -> Sequence[Callable[[Client], Any]]:
         return [self.blocking, self.awaiting]
 
-    def ended(self, client: Client, begun: float, error: Exception | None) -> None:
-        took = client.time - begun
+    def ended(self, client: Client, started: float, error: Exception | None) -> None:
+        took = client.time - started
         assert took < self.seconds + 0.1, f"took {took} s"
         if error is None:
             return
@@ -142,7 +142,7 @@ class Deadlines(Protocol):
     def blocking(self, client: Client) -> None:
         router = client.kit.key_sharded("data")
         for n in range(9):
-            begun, error = client.time, None
+            started, error = client.time, None
             try:
                 with client.kit.deadline(self.seconds):
                     pipe = router.pipeline()
@@ -151,7 +151,7 @@ class Deadlines(Protocol):
                     pipe.execute()
             except Exception as found:
                 error = found
-            self.ended(client, begun, error)
+            self.ended(client, started, error)
             if n >= 4:
                 if error is None:
                     return
@@ -161,13 +161,13 @@ class Deadlines(Protocol):
     async def awaiting(self, client: Client) -> None:
         hashed = self.hash(client.kit)
         for n in range(9):
-            begun, error = client.time, None
+            started, error = client.time, None
             try:
                 async with client.kit.deadline(self.seconds):
                     await hashed.hmget(["a", "b", "c", "d"])
             except Exception as found:
                 error = found
-            self.ended(client, begun, error)
+            self.ended(client, started, error)
             if n >= 4:
                 if error is None:
                     return

@@ -192,14 +192,14 @@ components:
                 thread.join()
             self.check_connections(client.kit.client("data"))
             time.sleep(client.choose((0.0, 0.2, 2.0)))
-        while (left := self.settled_at(client) + 1 - client.time) > 0:
+        while (left := self.agreed_at(client) + 1 - client.time) > 0:
             time.sleep(left)
         for call in (count, count_by_client):
-            begun = client.time
+            started = client.time
             while not attempt(call, key := f"last.{call.__name__}"):
-                begun = client.time
+                started = client.time
                 time.sleep(1)  # simulated seconds
-            self.last[key] = begun
+            self.last[key] = started
 
     async def awaiting(self, client: Client) -> None:
         router = client.kit.key_sharded("data")
@@ -228,20 +228,20 @@ components:
             )
             self.check_connections(await client.kit.client("data"))
             await asyncio.sleep(client.choose((0.0, 0.2, 2.0)))
-        while (left := self.settled_at(client) + 1 - client.time) > 0:  # noqa: ASYNC110 - no event
+        while (left := self.agreed_at(client) + 1 - client.time) > 0:  # noqa: ASYNC110 - no event
             await asyncio.sleep(left)
         for call in (count, count_alone):
-            begun = client.time
+            started = client.time
             while not await attempt(call, key := f"alast.{call.__name__}"):
-                begun = client.time
+                started = client.time
                 await asyncio.sleep(1)
-            self.last[key] = begun
+            self.last[key] = started
 
-    def settled_at(self, client: Client) -> float:
+    def agreed_at(self, client: Client) -> float:
         """When all know of the last failover so far."""
         self.failovers = client._world.sentinels
         assert self.failovers is not None
-        return self.failovers.settled_at
+        return self.failovers.agreed_at
 
     def check_connections(self, conn: Any) -> None:
         idle = conn.connection_pool.idle_connections()
@@ -253,7 +253,7 @@ components:
         for key, sent in self.sent.items():
             executed = int(conn.get(key) or 0)
             assert executed <= sent, (key, executed)
-            if self.last.get(key, 0) > self.failovers.settled_at:
+            if self.last.get(key, 0) > self.failovers.agreed_at:
                 assert executed, f"{key} was answered, and is lost"
 
 

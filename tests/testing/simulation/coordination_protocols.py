@@ -38,13 +38,13 @@ class Locks(Protocol):
         for _ in range(client.choose((1, 2))):
             try:
                 async with lock as hold:
-                    self.begun(hold)
+                    self.started(hold)
                     await self.increment(client, hold)
                     await asyncio.sleep(client.choose((0.0, 3.0)))
             except _ENDED as error:
                 client.log(type(error).__name__)
 
-    def begun(self, hold: Hold[Any]) -> None:
+    def started(self, hold: Hold[Any]) -> None:
         self.held.append(hold)
         self.check()
 
@@ -85,7 +85,7 @@ class Semaphores(Locks):
         )
         try:
             async with shares as hold:
-                self.begun(hold)
+                self.started(hold)
                 await asyncio.sleep(client.choose((0.5, 0.0, 3.0)))
                 hold.check()
         except _ENDED as error:

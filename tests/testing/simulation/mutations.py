@@ -444,7 +444,7 @@ MUTATIONS: dict[str, Mutation] = {
         (
             MultiLock,
             "acquire",
-            "yield from self._release(found)\n        return None",
+            "yield from self._release(holds)\n        return None",
             "return None",
         ),
     ),

@@ -102,9 +102,9 @@ class Lifetime(Protocol):
             call = client.choose(("sadd", "delete", "expire", "read"))
             if call == "sadd":
                 members = [f"{client.number}.{n}.{m}" for m in range(4)]
-                begun = client.time
+                started = client.time
                 await found.sadd(*members)
-                self.added |= dict.fromkeys(members, begun)
+                self.added |= dict.fromkeys(members, started)
             elif call == "delete":
                 self.removing += 1
                 await found.delete()
@@ -121,7 +121,7 @@ class Lifetime(Protocol):
         found = self.set(kit)
         found.scard()
         if not self.removing:
-            kept = {member for member, begun in self.added.items() if begun > self.removed}
+            kept = {member for member, started in self.added.items() if started > self.removed}
             assert kept <= set(found.smembers())
         if self.ended == self.clients:
             self.check_one_end(kit)
@@ -515,9 +515,9 @@ class IpGenerations(Protocol):
     async def reader(self, client: Client) -> None:
         found = client.kit.ip_to_city(component="data")
         for _ in range(2):
-            begun = client.time
+            started = client.time
             cities = await found.find_many(["10.0.1.1", "10.1.1.1"])
-            if client.time - begun < 5:  # the grace ends for a reader that stood still
+            if client.time - started < 5:  # the grace ends for a reader that stood still
                 assert all(cities), cities
                 first, second = cities
                 assert (first.city, second.city) in [(f"A{n}", f"B{n}") for n in range(3)]

@@ -40,13 +40,13 @@ class Incrementing(Protocol):
     async def client(self, client: Client) -> None:
         conn = await client.kit.client("data", 0)
         while len([each for each in self.answers if isinstance(each, int)]) < 3:
-            begun = client.time
+            started = client.time
             try:
                 self.answers.append(await conn.incr("n"))
             except Exception as error:
                 self.answers.append(type(error).__name__)
                 await asyncio.sleep(15)
-            self.took.append(client.time - begun)
+            self.took.append(client.time - started)
 
     def at_end(self, kit: Any) -> None:
         self.stored = int(kit.client("data", 0).get("n") or 0)
@@ -473,9 +473,9 @@ def test_a_connection_is_readable_when_an_answer_is_there_or_comes_in_time() -> 
             conn.ping()
             connection = conn.connection_pool.get_connection()
             assert not connection.can_read(0)
-            begun = client.time
+            started = client.time
             assert not connection.can_read(1)
-            assert client.time - begun == pytest.approx(1, abs=0.1)
+            assert client.time - started == pytest.approx(1, abs=0.1)
             connection.send_packed_command([b"*1\r\n$4\r\nPING\r\n" * 2])
             assert connection.read_response() == b"PONG"
             assert connection.can_read(0), "both came at once"

@@ -335,7 +335,7 @@ def explained_by_brute_force(calls: list[RecordedCall], model: Register) -> bool
             if not all(call in order for call in known):
                 continue
             if any(
-                later.ended < earlier.begun
+                later.ended < earlier.started
                 for at, earlier in enumerate(order)
                 for later in order[at + 1 :]
             ):
@@ -360,10 +360,10 @@ def histories(draw: st.DrawFn) -> list[RecordedCall]:
             "set": (draw(small),),
             "compare_and_set": (draw(small), draw(small)),
         }.get(name, ())
-        begun = draw(st.integers(0, 8))
-        call = RecordedCall(f"client {n}", name, args, "", begun)
+        started = draw(st.integers(0, 8))
+        call = RecordedCall(f"client {n}", name, args, "", started)
         if draw(st.booleans()) or draw(st.booleans()):
-            call.ended = begun + draw(st.integers(1, 6)) + 0.5
+            call.ended = started + draw(st.integers(1, 6)) + 0.5
             results = {"set": st.none(), "compare_and_set": st.booleans()}
             call.result = draw(results.get(name, small))
         calls.append(call)

@@ -64,7 +64,7 @@ class Waiting(Protocol):
             time.sleep(1000)
             told.set()
 
-        begun = time.monotonic()
+        started = time.monotonic()
         giver = threading.Thread(target=give, name="giver", daemon=True)
         giver.start()
         giver.join(1)
@@ -74,7 +74,7 @@ class Waiting(Protocol):
             assert not changed.wait(10)
             assert changed.wait_for(lambda: values, 5000)
         assert told.wait()
-        assert 2000 <= time.monotonic() - begun < 2001
+        assert 2000 <= time.monotonic() - started < 2001
 
 
 def test_a_race_of_two_threads_is_found_and_replayed() -> None:
@@ -90,9 +90,9 @@ def test_a_lock_that_is_held_over_an_exchange_makes_others_wait() -> None:
 
 
 def test_events_conditions_and_joins_wait_in_virtual_time() -> None:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     assert simulate(Waiting(), 20).schedules == 20
-    assert time.perf_counter() - begun < 60
+    assert time.perf_counter() - started < 60
 
 
 def test_threading_is_as_before_afterwards() -> None:
@@ -123,14 +123,14 @@ def test_a_lock_that_is_held_is_waited_for_as_long_as_was_said() -> None:
         holder = threading.Thread(target=lock.acquire)
         holder.start()
         holder.join()
-        begun = time.monotonic()
+        started = time.monotonic()
         assert not lock.acquire(False)
-        assert time.monotonic() == begun
+        assert time.monotonic() == started
         assert not lock.acquire(timeout=5)
-        assert time.monotonic() - begun == pytest.approx(5, abs=0.1)
+        assert time.monotonic() - started == pytest.approx(5, abs=0.1)
         threading.Thread(target=lambda: (time.sleep(3), lock.release())).start()
         assert lock.acquire(timeout=5)
-        assert time.monotonic() - begun == pytest.approx(8, abs=0.1)
+        assert time.monotonic() - started == pytest.approx(8, abs=0.1)
 
     assert ended(wait)
 
@@ -223,9 +223,9 @@ def test_a_condition_wakes_up_all_and_says_when_the_time_is_over() -> None:
         for thread in waiting:
             thread.join()
         assert sorted(woken) == [("a", True), ("b", True)]
-        begun = time.monotonic()
+        started = time.monotonic()
         with changed:
             assert changed.wait_for(list, 5) == []
-        assert time.monotonic() - begun == pytest.approx(5, abs=0.1)
+        assert time.monotonic() - started == pytest.approx(5, abs=0.1)
 
     assert ended(share)

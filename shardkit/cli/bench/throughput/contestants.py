@@ -1,4 +1,4 @@
-"""What is compared with the limit: our links as users and structures use them, and redis-py.
+"""The contestants that are compared with the limit: our links and redis-py.
 
 redis-py does not route: its keys are placed here, as by `shardkit.routing.placement`.
 """
