@@ -30,7 +30,6 @@ from typing import Any
 import redis
 from redis.exceptions import RedisClusterException, RedisError
 
-from shardkit.admin.check import CONFIG_KEYS
 from shardkit.admin.servers import identify_databases
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry, load_json
@@ -40,6 +39,7 @@ from shardkit.errors import ConfigError, InvalidEntryError
 from shardkit.local import LocalServer
 from shardkit.network.connections.redis_private import socket_of
 from shardkit.network.server_queries import TIMEOUT, client_of, query_all
+from shardkit.network.survey import CONFIG_KEYS
 
 MANIFEST, MAP, CONFIG = "manifest.json", "map.yaml", "config.json"
 PAUSE = 5.0  # seconds after which servers accept writes again by themselves

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable
-from functools import partial
 from typing import Any
 
 import redis
@@ -23,7 +22,8 @@ from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, ConfigServerError, few
 from shardkit.network.connections import Connector
-from shardkit.network.server_queries import TIMEOUT, client_of, query_all
+from shardkit.network.server_queries import TIMEOUT
+from shardkit.network.survey import query_entries
 from shardkit.network.topology.witness import read_witness, witnesses, write_witness
 
 logger = logging.getLogger("shardkit.admin")
@@ -41,29 +41,29 @@ def push(
 
     Args:
         config: a client of the config server.
-        shard_map: what shall be there; components that it does not describe stay as they are.
+        shard_map: the map to push; components that it does not describe stay unchanged.
         timeout: seconds for one answer of a data server.
         connector: connects to the data servers; with `shardkit.testing.MemoryServers`, pass these.
         options: ``force``, ``prune``, ``has_data``, ``sample``, ``epoch``, ``above``, ``author``
             and ``message``, as in `shardkit.config.store.push`.
 
     Returns:
-        What was changed. A server that could not be told is logged as a warning.
+        The changes. A server that could not witness the push is logged as a warning.
 
     Raises:
         PushRefusedError: the push would strand data, or another one came in between.
         ConfigError: the map cannot be pushed.
         ConfigServerError: the config server cannot be read or written.
     """
-    # Those before the push too: clients that have not read it yet still use them.
+    # Include the old components: clients that have not read the push yet still use them.
     known = [*_components(config, shard_map), *shard_map.components.values()]
     changes = store.push(config, shard_map, **options)
     epoch = store.read_epoch(config)
     missed = attest(known, epoch, timeout, connector)
     if missed:
         logger.warning(
-            "%s could not be told of epoch %d; a config server that is restored from an old "
-            "snapshot is noticed by the others",
+            "%s did not witness epoch %d; the other servers still detect a config server that was "
+            "restored from an old snapshot",
             few(missed, ", "),
             epoch,
         )
@@ -71,7 +71,7 @@ def push(
 
 
 def _components(config: redis.Redis, shard_map: ShardMap) -> Iterable[Component]:
-    """Return what is pushed so far; nothing if it cannot be used, as the push then says."""
+    """Return the current components; none if they are unusable, which the push then reports."""
     try:
         return store.read_components(config, shard_map.components).values()
     except ConfigServerError:
@@ -97,12 +97,12 @@ def attest(
     connector: Connector | None = None,
 ) -> list[str]:
     """Have the servers of components witness an epoch; return the addresses that did not."""
-    answers = _ask_witnesses(components, partial(_attest, epoch), timeout, connector)
+
+    def write(client: Any, names: Collection[str]) -> None:
+        write_witness(client, names, epoch)
+
+    answers = _ask_witnesses(components, write, timeout, connector)
     return [entry.address for entry, each in answers.items() if isinstance(each, Exception)]
-
-
-def _attest(epoch: int, client: Any, names: Collection[str]) -> None:
-    write_witness(client, names, epoch)
 
 
 def _ask_witnesses(
@@ -111,11 +111,10 @@ def _ask_witnesses(
     timeout: float,
     connector: Connector | None = None,
 ) -> dict[Entry, Any | Exception]:
-    def ask(entry: Entry, names: Collection[str]) -> Any:
-        with client_of(entry.resolved("it"), timeout, connector) as client:
-            return query(client, names)
-
-    return query_all(
-        {entry: partial(ask, entry, names) for entry, names in witnesses(components).items()},
+    names = witnesses(components)
+    return query_entries(
+        {entry: entry for entry in names},
+        lambda entry, client: query(client, names[entry]),
         timeout,
+        connector,
     )

@@ -21,7 +21,6 @@ from typing import Any
 import redis
 from redis.exceptions import ResponseError
 
-from shardkit.admin.check import CONFIG_KEYS
 from shardkit.admin.client_list import connected_clients
 from shardkit.admin.push import push
 from shardkit.admin.servers import entries_of, identify_databases
@@ -32,6 +31,7 @@ from shardkit.config.store import read_components, read_epoch, read_history
 from shardkit.config.stored import whole_component_of
 from shardkit.errors import ConfigError, MissingEntryError
 from shardkit.network.server_queries import TIMEOUT, client_of
+from shardkit.network.survey import CONFIG_KEYS
 
 QUIET = 60  # seconds without use before a component's data is deleted
 _PAGE = 500

@@ -63,12 +63,7 @@ COMMANDS = {
 
 
 class Application(click.Group):
-    """A group that imports its commands lazily, and shows errors in one line.
-
-    Args:
-        lazy: the place of each command, ``module:name``.
-        arguments: click's.
-    """
+    """A group that imports its commands lazily, and shows errors in one line."""
 
     def __init__(self, *, lazy: Mapping[str, str], **arguments: Any) -> None:
         super().__init__(**arguments)

@@ -36,13 +36,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass
 class Session:
-    """One run of the program.
-
-    Attributes:
-        debug: errors show a traceback.
-        timed: warnings say when; for what runs for days.
-        noted: the notes that were written, each once.
-    """
+    """One run of the program."""
 
     debug: bool = False
     timed: bool = False
@@ -221,13 +215,7 @@ def is_url(where: str) -> bool:
 
 @dataclass(frozen=True)
 class OpenTopology:
-    """The topology that ``--config`` names.
-
-    Attributes:
-        kit: a kit on it.
-        config_server: its config server, if it has one.
-        name: its name in messages.
-    """
+    """The topology that ``--config`` names."""
 
     kit: ShardKit
     config_server: Entry | None
@@ -260,22 +248,17 @@ def topology_of(where: str | None) -> Entry | ShardMap:
     if not where:
         raise ConfigError(
             f"no topology was named, and ${ENVIRONMENT} is not set",
-            f"say --config MAP|URL, or export {ENVIRONMENT}",
+            f"use --config MAP|URL, or export {ENVIRONMENT}",
         )
     return Entry({"url": where}, "config server") if is_url(where) else ShardMap.load(where)
 
 
 @dataclass(frozen=True)
 class ShardOptions:
-    """``--shards`` and ``--placement``: how a component with entries written by hand is sharded.
+    """``--shards`` and ``--placement``: how a component with entries written by hand is sharded."""
 
-    Attributes:
-        shards: how many shards it has; None to infer it from its entries.
-        placement: how keys find their shard; None for ``crc32``.
-    """
-
-    shards: int | None = None
-    placement: str | None = None
+    shards: int | None = None  # None to infer it from the entries
+    placement: str | None = None  # None for crc32
 
 
 def _component(topology: OpenTopology, name: str, sharding: ShardOptions | None) -> Component:
@@ -361,11 +344,6 @@ def components(
 def config_server(where: str | None, shard_map: ShardMap | None = None) -> Entry:
     """Return the config server for a command.
 
-    Args:
-        where: the value of ``--config``: its URL, or a map that names it.
-        shard_map: the map of the command; its config server takes precedence over
-            ``$SHARDKIT_CONFIG``.
-
     Raises:
         ConfigError: none is named.
     """
@@ -378,7 +356,7 @@ def config_server(where: str | None, shard_map: ShardMap | None = None) -> Entry
     if named is not None and named.config_server is not None:
         return named.config_server
     what = f"{named.source} names no config_server" if named else "no config server was named"
-    raise ConfigError(what, "say --config redis://HOST:PORT, or add config_server: to the map")
+    raise ConfigError(what, "use --config redis://HOST:PORT, or add config_server: to the map")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TextIO, TypeAlias
 
 from rich.console import Console, Group, RenderableType
@@ -87,21 +87,17 @@ class Table:
 
     def without_empty(self) -> Table:
         """Return the table without its empty columns."""
-        kept = [n for n in range(len(self.columns)) if any(_is_shown(row[n]) for row in self.rows)]
+        kept = [
+            n
+            for n in range(len(self.columns))
+            if any(row[n] not in (None, "") for row in self.rows)
+        ]
         rows = [[row[n] for n in kept] for row in self.rows]
         return Table([self.columns[n] for n in kept], rows)
 
 
-def _is_shown(cell: Cell) -> bool:
-    return cell is not None and cell != ""
-
-
 class Output:
-    """The output of one command.
-
-    Args:
-        as_json: whether the answer is one JSON document.
-    """
+    """The output of one command."""
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
@@ -121,8 +117,8 @@ class Output:
     # ---- the answer
 
     def document(self, value: Any, *, indent: int | None = 2) -> None:
-        """Write the answer as JSON."""
-        sys.stdout.write(json.dumps(value, indent=indent) + "\n")
+        """Write the answer as JSON; dataclasses in it become objects of their fields."""
+        sys.stdout.write(json.dumps(value, indent=indent, default=asdict) + "\n")
         sys.stdout.flush()
 
     def line(self, text: str = "", style: str = "") -> None:

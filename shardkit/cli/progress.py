@@ -27,11 +27,7 @@ _LONGEST_NAME = 28  # characters; with them the bar fits into 80 columns
 
 @contextmanager
 def progress(unit: str) -> Iterator[ProgressCallback]:
-    """Show a bar on stderr while something is done, if stderr is a terminal.
-
-    Args:
-        unit: what is counted, such as ``databases``.
-    """
+    """Show a bar on stderr while something is done, if stderr is a terminal."""
     console = Console(stderr=True)
     counts: tuple[ProgressColumn, ...] = (MofNCompleteColumn(), TextColumn(unit))
     if unit == "bytes":

@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from redis.exceptions import TimeoutError  # noqa: A004 - redis-py's own
-
 from shardkit.config.url import mask_url
 from shardkit.errors import counted as counted
+from shardkit.network.survey import reason as unprintable_reason
+from shardkit.network.survey import server_of
 from shardkit.operations.commands import Shard
-from shardkit.operations.server_errors import meaning
 
 _PROGRESSION = 4  # more numbers than this in even steps are written as first, second, …, last
 _UNITS = ("B", "K", "M", "G", "T", "P")
@@ -102,23 +101,8 @@ def shard_list(shards: Iterable[Shard]) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Return why a server cannot be used, in a few words: ``connection refused``."""
-    text = str(error)
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    known = meaning(error)
-    if known is not None:
-        return one_line(known.text)
-    found = re.fullmatch(r"Error (?:-?\d+ )?(?:while )?connecting to \S+?\.? (.*?)\.?", text)
-    if found:
-        text = re.sub(r"^\[Errno -?\d+\] ", "", found[1])
-        text = text[:1].lower() + text[1:]
-    return one_line(text) or type(error).__name__
-
-
-def server_of(address: str) -> str:
-    """Return the server of an entry's address: ``a.internal:6379`` of ``a.internal:6379/1``."""
-    return re.sub(r"/\d+$", "", address)
+    """Return on one line why a server cannot be used: ``connection refused``."""
+    return one_line(unprintable_reason(error))
 
 
 def server_list(addresses: Iterable[str]) -> str:

@@ -24,6 +24,7 @@ from redis.exceptions import RedisError
 from shardkit.config.component import Component
 from shardkit.errors import ClosedError, ShardKitError
 from shardkit.network.connections.policy import policy_of
+from shardkit.network.survey import ServerFacts
 from shardkit.operations.commands import Shard
 from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.server_errors import meaning
@@ -195,9 +196,9 @@ def _reachable(
     whole = bool(info) and all(
         isinstance(each, Mapping) and "role" in each for each in info.values()
     )
-    nodes: list[Mapping[str, Any]] = list(info.values()) if whole else [info]
+    nodes = [ServerFacts(info=each) for each in (info.values() if whole else [info])]
     role = str(info.get("role", "")).replace("slave", "replica")
-    lags = [lag for node in nodes if (lag := _lag(node)) is not None]
+    lags = [lag for node in nodes if (lag := node.replication_lag) is not None]
     return ShardHealth(
         str(shard),
         component.entry_of(shard).address,
@@ -205,25 +206,10 @@ def _reachable(
         latency=latency,
         role="cluster" if whole else role,
         replication_lag=max(lags, default=None),
-        memory=sum(node.get("used_memory", 0) for node in nodes),
-        max_memory=sum(node.get("maxmemory", 0) for node in nodes),
+        memory=sum(node.info.get("used_memory", 0) for node in nodes),
+        max_memory=sum(node.info.get("maxmemory", 0) for node in nodes),
         breaker=_breaker(client),
     )
-
-
-def _lag(info: Mapping[str, Any]) -> int | None:
-    """Return by how many bytes this replica, or this master's slowest one, lags."""
-    if info.get("role") == "slave":
-        if info.get("master_link_status") != "up":
-            return None
-        lag = info.get("slave_read_repl_offset", 0) - info.get("slave_repl_offset", 0)
-        return max(0, int(lag))
-    behind = [
-        info["master_repl_offset"] - replica["offset"]
-        for name, replica in info.items()
-        if name.startswith("slave") and isinstance(replica, Mapping) and "offset" in replica
-    ]
-    return max(behind, default=None)
 
 
 def _breaker(client: Any) -> str:

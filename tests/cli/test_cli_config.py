@@ -243,7 +243,7 @@ def test_a_component_whose_data_nobody_can_look_for_is_not_removed(
 def test_a_database_of_many_keys_holds_data_without_a_look_at_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    module = import_module("shardkit.cli.commands.config_diff")
+    module = import_module("shardkit.network.survey")
     monkeypatch.setattr(module, "_PAGE", 2)
     with fakeredis.FakeRedis(server=fakeredis.FakeServer()) as client:
         client.mset({f"config:redis:{n}": "{}" for n in range(20)})
@@ -256,7 +256,7 @@ def test_a_config_server_is_not_led_on_where_no_server_knows_from_which_epoch(
     cli: Cli, town_map: Path
 ) -> None:
     refused = cli("config", "push", town_map, "--restored").error()
-    assert "no server of the map's components has witnessed an epoch; say --above" in refused
+    assert "no server of the map's components has witnessed an epoch; use --above" in refused
 
 
 def test_a_diff_counts_the_keys_of_a_component_that_is_divided(
@@ -337,7 +337,7 @@ def test_the_config_server_is_the_named_one_then_the_maps_then_the_environments(
     monkeypatch.setenv("SHARDKIT_CONFIG", town_url)
     assert cli("config", "diff", alone).code == 0
     monkeypatch.delenv("SHARDKIT_CONFIG")
-    assert "alone.yaml names no config_server; say --config" in cli("config", "diff", alone).error()
+    assert "alone.yaml names no config_server; use --config" in cli("config", "diff", alone).error()
     assert cli("config", "diff", alone, "-c", town_map).code == 0
 
 

@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
-from shardkit.cli.commands.config_validate import examine, line_of
+from shardkit.admin.map_file import examine, line_of
 from shardkit.config.yaml_text import load_yaml
 
 TEXT = """\
@@ -105,12 +104,9 @@ def test_a_map_may_be_validated_against_its_servers(
     wrong.write_text(text.replace("db: 9", "db: 99"))
     assert cli("config", "validate", wrong).code == 0
     [found] = read_json("config", "validate", "--connect", wrong, code=1)["maps"]
-    assert "no database of this number" in found["problems"][-1]["problem"]
-    lacking = "shardkit.cli.commands.config_preflight.default_user_lacks_rights"
-    monkeypatch.setattr(lacking, lambda client: True)
-    info = redis.Redis.info
-    told = {"aof_enabled": 1, "run_id": "x"}
-    monkeypatch.setattr(redis.Redis, "info", lambda self, *names: told if names else info(self))
+    assert "has no database 99" in found["problems"][-1]["problem"]
+    lacking = "shardkit.network.survey.loses_scripts"
+    monkeypatch.setattr(lacking, lambda client, info: True)
     warned = cli("config", "validate", "--connect", town_map)
     assert warned.code == 0, warned
     assert "loses what scripts and MULTI wrote when it restarts" in warned.out

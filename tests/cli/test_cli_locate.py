@@ -94,7 +94,7 @@ def test_a_set_that_is_not_there_yet_is_described(
     cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path
 ) -> None:
     words = ("locate", "unique", "--in", "ids", "17", "-c", town_map)
-    assert "ids:meta is not there" in cli(*words).error()
+    assert "ids:meta is missing" in cli(*words).error()
     [found] = read_json(*words, "--total", "1000", "--part-size", "10", "--members", "int")
     with shardkit.connect(town.shard_map) as kit:
         ids = kit.set("ids", component="unique", total=1000, part_size=10, members=int)

@@ -85,7 +85,7 @@ def test_dead_tasks_are_shown_with_reasons_and_revived(
     assert queues.counts("email") == (3, 0, 0, 0)
     assert cli("queues", "dead", "email", *WHERE).lines == ["0 dead tasks, 0 shown"]
     assert cli("queues", "revive", "email", "--all", *WHERE).lines == ["0 tasks revived"]
-    assert cli("queues", "revive", "email", *WHERE).error().startswith("name the tasks, or say")
+    assert cli("queues", "revive", "email", *WHERE).error().startswith("name the tasks, or use")
 
 
 def test_tasks_are_cancelled_and_queues_purged(

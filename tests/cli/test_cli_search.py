@@ -484,7 +484,7 @@ def test_a_damaged_index_is_verified_rebuilt_and_dropped(
     assert "damaged: shardkit search rebuild" in damaged.out
     rebuilt = cli("search", "rebuild", *TO)
     assert rebuilt.code == 0, rebuilt
-    assert rebuilt.out == "3 documents indexed anew in 'search'\n"
+    assert rebuilt.out == "3 documents indexed again in 'search'\n"
     assert sorted(cli("search", "export", *TO).out.splitlines()) == sorted(before.splitlines())
     assert read_json("search", "verify", *TO)["damaged"] == []
     assert cli("search", "query", "shard", *TO).code == 0

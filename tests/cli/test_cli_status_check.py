@@ -33,11 +33,13 @@ def test_one_line_says_ok_warning_or_critical(
     assert result.code == 1
     [line] = result.lines
     assert line.startswith("WARNING: shared:")
-    assert "holds two shards in one database" in line
+    assert "has the same database as shared:0" in line
 
     path = map_of(tmp_path / "dead.yaml", good=good, shared=shared, dead=dead)
     result = cli("status", "--check", "-c", path)
     assert result.code == 2
     [line] = result.lines
-    assert line.startswith("CRITICAL: dead localhost:1 cannot be reached; shared:")
+    assert line.startswith(
+        "CRITICAL: dead localhost:1 cannot be reached: connection refused; shared:1"
+    )
     assert json.loads(cli("status", "--check", "--json", "-c", path).out)["code"] == 2

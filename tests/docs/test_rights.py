@@ -40,12 +40,13 @@ from shardkit.admin.growth import (
     start_move,
     verify_replicas,
 )
+from shardkit.admin.preflight import preflight
 from shardkit.admin.retire import Retirement
-from shardkit.cli.commands.config_preflight import preflight
-from shardkit.cli.commands.status_survey import survey
 from shardkit.config import store
 from shardkit.errors import ConfigError, ShardErrors
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
+from shardkit.network.rules import judge
+from shardkit.network.survey import survey, targets_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "rights.md"
 
@@ -152,7 +153,9 @@ def test_what_is_pushed_is_checked_with_an_applications_rights(server: LocalServ
 
 def test_status_and_doctor_look_at_servers(server: LocalServer) -> None:
     described = map_of(user(server, *rights("`shardkit status`")))
-    assert {row.health.state for row in survey(described.components.values())} == {"ok"}
+    assert {
+        each.state for each in judge(survey(targets_of(described.components.values()))).entries
+    } == {"ok"}
     with shardkit.connect(map_of({"port": server.port})) as kit:
         write(kit)
     described = map_of(user(server, *rights("`shardkit doctor`")))

@@ -14,7 +14,8 @@ from typing import Final
 from shardkit.admin.doctor.scan import ScanResult
 from shardkit.admin.doctor.summary import KeyGroup, KeyStatistics, StoredStructure
 from shardkit.admin.doctor.targets import ServerInfo
-from shardkit.structures.base.parameters import evicted, meta_key
+from shardkit.network.rules import eviction
+from shardkit.structures.base.parameters import meta_key
 from shardkit.structures.encodings.limits import FORMS, Excess, beyond, recommend
 
 # Up to these sizes parts are fast: an HGET from 1,024 fields takes seven times as long as from 128,
@@ -159,10 +160,7 @@ def diagnose(scan: ScanResult) -> Diagnosis:
         for server in (scan.servers[id_] for id_ in sorted(servers)):
             has_structures = any(owner == component for owner, _ in scan.structures)
             if has_structures and server.policy != "noeviction":
-                text = (
-                    f"{server.address} has maxmemory-policy {server.policy}: "
-                    f"{evicted(server.policy)}"
-                )
+                text = f"{server.address} {eviction(server.policy).text}"
                 remedy = "CONFIG SET maxmemory-policy noeviction"
                 broken.append(Finding(component, None, "", EVICTION, 0, text, remedy))
             if server.loses_scripts:

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import redis
 
 from shardkit.config.component import Component
 from shardkit.kit.kit import ShardKit
+from shardkit.network.survey import ServerFacts, loses_scripts, server_of
 from shardkit.operations.commands import Shard
 from shardkit.structures.encodings.limits import LIMITS_PATTERN, Limits, read_limits
 
 
 @dataclass(frozen=True)
 class Database:
-    """A database of one shard; a cluster has one on each node.
-
-    Attributes:
-        shard: the shard, or the first of several that share the database.
-        address: ``127.0.0.1:7101/1``.
-        client: redis-py's client for it, without decoding.
-    """
+    """A database of one shard; a cluster has one on each node."""
 
     shard: Shard
     address: str
@@ -32,24 +25,12 @@ class Database:
     @property
     def server(self) -> str:
         """Its server's address: ``127.0.0.1:7101``."""
-        return re.sub(r"/\d+$", "", self.address)
+        return server_of(self.address)
 
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """A server process.
-
-    Attributes:
-        id: its run id, which does not depend on the address that it is reached by.
-        address: the first address that it was reached by, without a database.
-        software: ``valkey 9.1.2``.
-        limits: its limits for compact forms; None if it does not show them.
-        replicas: how many replicas it has; they have limits of their own.
-        policy: its ``maxmemory-policy``.
-        loses_scripts: whether it will lose what its append-only file holds of scripts and
-            transactions when it starts again: its default user has no rights.
-        client: a client for it.
-    """
+    """A server process."""
 
     id: str
     address: str
@@ -92,33 +73,22 @@ def server_info(database: Database) -> ServerInfo:
     Raises:
         RedisError, OSError: it cannot be reached, or refuses to answer.
     """
-    info: Any = database.client.info()
-    name = "valkey" if "valkey_version" in info else "redis"
+    client = database.client
+    facts = ServerFacts(info=client.info())
     try:
-        limits = read_limits(database.client.config_get(LIMITS_PATTERN))
+        limits = read_limits(client.config_get(LIMITS_PATTERN))
     except redis.ResponseError:  # CONFIG is not permitted
         limits = None
     return ServerInfo(
-        str(info["run_id"]),
+        facts.run_id,
         database.server,
-        f"{name} {info[f'{name}_version']}",
+        f"{facts.software} {facts.version}",
         limits,
-        int(info.get("connected_slaves", 0)),
-        str(info.get("maxmemory_policy", "noeviction")),
-        name == "redis"
-        and bool(info.get("aof_enabled"))
-        and default_user_lacks_rights(database.client),
-        database.client,
+        int(facts.info.get("connected_slaves", 0)),
+        facts.eviction_policy,
+        loses_scripts(client, facts.info),
+        client,
     )
-
-
-def default_user_lacks_rights(client: Any) -> bool:
-    """Whether the default user is off and has no rights, if the server shows that."""
-    try:
-        users = [bytes(line) for line in client.execute_command("ACL", "LIST")]
-    except redis.ResponseError:
-        return False
-    return any(line.startswith(b"user default off ") and b"-@all" in line for line in users)
 
 
 def by_server(databases: Iterable[Database]) -> list[list[Database]]:

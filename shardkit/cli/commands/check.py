@@ -1,13 +1,12 @@
-"""``shardkit check``: one verdict on what could hurt."""
+"""``shardkit check``: one verdict on the whole fleet."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import click
 
-from shardkit.admin.check import CheckFinding, CheckReport, check, check_structures
+from shardkit.admin.check import CheckReport, check, check_structures
 from shardkit.cli.options import (
     ShardOptions,
     common_options,
@@ -23,13 +22,13 @@ from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Styled, word
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, table_of
 from shardkit.cli.text import counted
-from shardkit.config.store import read_epoch
+from shardkit.network.rules import CheckFinding
 from shardkit.network.server_queries import TIMEOUT
 
 
 @click.command(
     "check",
-    short_help="Say what hurts, or could.",
+    short_help="Show what is wrong, or will be.",
     epilog=examples(
         "shardkit check -c redis://config.internal",
         "shardkit check unique timelines",
@@ -54,25 +53,26 @@ def check_command(
     timeout: float,
     as_json: bool,
 ) -> int:
-    """Look at all servers, or those of the named components, for what hurts or could.
+    """Check all servers, or those of the specified components.
 
     Whether each is reachable, quick, a master where an entry says so; its memory, clients,
-    persistence, replicas and clock; the rights of the user; whether each database is there, is a
-    shard's own, and holds the shard's keys (100 are sampled); whether the config server went back
-    in time. With --structures all data is read. Changes nothing. Exits with 1 if anything hurts.
+    persistence, replicas and clock; the rights of the user; whether each database exists, is open,
+    is a shard's own, and holds the shard's keys (100 are sampled); unfinished moves and failovers;
+    whether the config server went back in time. With --structures all data is read. Changes
+    nothing. Exits with 1 if anything is wrong.
     """
     output = Output(as_json)
     with opened(where) as topology:
         found, broken = components(topology, names, sharding)
-        epoch = None
-        if topology.config_server is not None:
+        if topology.config_server is None:
+            report = check(found.values(), timeout)
+        else:
             with connected(topology.config_server) as config:
-                epoch = read_epoch(config)
-        report = check(found.values(), timeout, epoch=epoch)
-        looked = 0
+                report = check(found.values(), timeout, config=config)
+        structures_read = 0
         if structures:
             with progress("structures") as report_progress:
-                damaged, looked = check_structures(topology.kit, found, report_progress)
+                damaged, structures_read = check_structures(topology.kit, found, report_progress)
             report.findings += damaged
     findings = [CheckFinding(name, error.message, error.remedy) for name, error in broken.items()]
     report.findings[:0] = findings
@@ -84,32 +84,30 @@ def check_command(
                 "servers": report.servers,
                 "shards": report.shards,
                 "sampled_keys": report.keys,
-                "structures": looked,
-                "findings": [asdict(finding) for finding in report.findings],
+                "structures": structures_read,
+                "findings": report.findings,
             }
         )
     else:
-        _show(output, report, looked)
+        _show(output, report, structures_read)
     return int(failed)
 
 
 def _show(output: Output, report: CheckReport, structures: int) -> None:
-    if report.findings:
-        output.table(table_of(_FIELDS, report.findings))
-        output.line()
-    looked = (
-        f"looked at {counted(report.servers, 'server')}, {counted(report.shards, 'database')} and "
+    checked = (
+        f"checked {counted(report.servers, 'server')}, {counted(report.shards, 'database')} and "
         f"{counted(report.keys, 'key')}"
         + (f", and read {counted(structures, 'structure')}" if structures else "")
     )
-    hurts = sum(not finding.warning for finding in report.findings)
-    warned = len(report.findings) - hurts
-    if report.findings:
-        verdict = f"{counted(hurts, 'problem')}, {counted(warned, 'warning')}"
-        output.line(f"{verdict}; {looked}", BAD if hurts else DOUBTFUL)
-    else:
-        output.line("nothing hurts", GOOD)
-        output.line(looked, FAINT)
+    if not report.findings:
+        output.line("nothing is wrong", GOOD)
+        output.line(checked, FAINT)
+        return
+    output.table(table_of(_FIELDS, report.findings))
+    output.line()
+    wrong = sum(not finding.warning for finding in report.findings)
+    verdict = f"{counted(wrong, 'problem')}, {counted(len(report.findings) - wrong, 'warning')}"
+    output.line(f"{verdict}; {checked}", BAD if wrong else DOUBTFUL)
 
 
 _FIELDS: tuple[Field[CheckFinding], ...] = (

@@ -34,11 +34,11 @@ from shardkit.cli.text import counted, reason
     "--older-than",
     type=click.IntRange(min=1),
     metavar="EPOCH",
-    help="Only those that use entries of an earlier push, or do not say.",
+    help="Only those that use entries of an earlier push, or whose epoch is unknown.",
 )
 @common_options
 def clients(where: str | None, using: str | None, older_than: int | None, as_json: bool) -> int:
-    """Show the processes that are connected to the servers: by whom, what for, since when.
+    """Show the processes that are connected to the servers: their user, components and age.
 
     By the names of connections, which shardkit gives them; other programs are shown by address.
     Exits with 1 if a server cannot be asked.

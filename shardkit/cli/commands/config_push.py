@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import redis
 
+from shardkit.admin.difference import compare, holds_data
+from shardkit.admin.preflight import PreflightFinding, preflight
 from shardkit.admin.push import newest_witness
 from shardkit.admin.push import push as push_witnessed
-from shardkit.cli.commands.config_diff import compare, document, holds_data, show
-from shardkit.cli.commands.config_preflight import PreflightFinding, preflight
+from shardkit.cli.commands.config_diff import document, show
 from shardkit.cli.options import (
     common_options,
     config_option,
@@ -59,7 +60,7 @@ _MOST_FINDINGS = 5  # that an error lists
     type=click.IntRange(min=0),
     metavar="EPOCH",
     help="After the config server was restored from an old snapshot: give every component of MAP a "
-    "higher epoch than this, which clients have seen and say in their log.",
+    "higher epoch than this, which clients have seen and log.",
 )
 @click.option(
     "--restored",
@@ -125,7 +126,7 @@ class _PushOptions:
 def _push(
     options: _PushOptions, output: Output, client: redis.Redis, server: str, wanted: ShardMap
 ) -> None:
-    """Show what a push changes, look at what it points clients at, carry it out, and say so."""
+    """Show what a push changes, check the servers of changed entries, and carry it out."""
     above, dry_run = options.above, options.dry_run
     difference = compare(client, wanted, options.prune, options.size)
     changes = difference.changes
@@ -142,7 +143,12 @@ def _push(
     looks = options.restored or not options.no_check
     witnessed, witness = newest_witness(known) if looks else (0, "")
     if options.restored:
-        above = _above(witnessed, above)
+        if not witnessed and above is None:
+            raise ConfigError(
+                "no server of the map's components has witnessed an epoch",
+                "use --above EPOCH: clients log the number",
+            )
+        above = max(witnessed, above or 0)
     elif witnessed > difference.epoch and above is None and not dry_run:
         raise PushRefusedError(
             f"nothing was pushed: {server} is at epoch {difference.epoch}, and "
@@ -169,7 +175,7 @@ def _push(
             {
                 "pushed": not dry_run,
                 **document(server, difference, changes),
-                "findings": [asdict(finding) for finding in findings],
+                "findings": findings,
             }
         )
     elif dry_run:
@@ -178,15 +184,6 @@ def _push(
         output.line("there was nothing to push", FAINT)
     else:
         output.line(f"pushed: {_summary(changes)}", GOOD)
-
-
-def _above(witnessed: int, above: int | None) -> int:
-    if not witnessed and above is None:
-        raise ConfigError(
-            "no server of the map's components has witnessed an epoch",
-            "say --above EPOCH: clients have the number in their log",
-        )
-    return max(witnessed, above or 0)
 
 
 def _heed(

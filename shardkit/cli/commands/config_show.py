@@ -172,7 +172,7 @@ def pull(where: str | None, written: Path | None, show_secrets: bool, as_json: b
         raise ConfigError(
             f"{written} was not written: there are passwords in the entries, and masked ones would "
             "be pushed as passwords",
-            "say --show-secrets, or keep passwords as ${NAME} in the map and push it",
+            "use --show-secrets, or keep passwords as ${NAME} in the map and push it",
         )
     chosen = found if show_secrets else masked
     if written is not None:

@@ -116,7 +116,7 @@ def doctor(
     what was expected, what a repair does and what it loses. Exits with 1 if anything is damaged,
     and was not repaired.
     """
-    # What rewrites data must not guess how keys find their shard.
+    # A command that rewrites data must not guess how keys find their shard.
     accepted = None if (repack or repair) and sharding.shards is None else sharding
     if checks:
         if fix or rewrite or repack or everything:
@@ -173,12 +173,12 @@ def _check(
     with opened(where) as topology:
         found, broken = components(topology, names, accepted)
 
-        def look(only: Sequence[str]) -> tuple[list[CheckedStructure], ScanResult]:
+        def examine(only: Sequence[str]) -> tuple[list[CheckedStructure], ScanResult]:
             with progress("structures") as report_progress:
                 seen = scan(topology.kit, found, 1, progress=report_progress)
                 return check_all(topology.kit, found, seen, only, report_progress), seen
 
-        checked, seen = look(structures)
+        checked, seen = examine(structures)
         before = [(each, damage) for each in checked for damage in each.damages]
         if not output.as_json:
             _show_damage(output, checked, before)
@@ -186,10 +186,10 @@ def _check(
         mending = [each for each in checked if each.repairable] if repair else []
         if mending:
             what = counted(len(mending), "structure")
-            if yes or click.confirm(f"Rebuild {what}? What that loses is shown above."):
+            if yes or click.confirm(f"Rebuild {what}? The table shows what that loses."):
                 for each in mending:
                     repaired[f"{each.component}/{each.name}"] = _rebuilt(each)
-                checked, seen = look(structures)
+                checked, seen = examine(structures)
     after = [(each, damage) for each in checked for damage in each.damages]
     ok = not (after or broken or seen.failures or seen.broken)
     ok = ok and not any(each.unchecked and structures for each in checked)
@@ -309,22 +309,21 @@ def _structure_fields(now: Diagnosis) -> tuple[Field[GroupReport], ...]:
         assert report.structure is not None
         return report.structure
 
+    def name(report: GroupReport) -> str:
+        return f"{report.group.component}/{report.group.structure}"
+
     def bytes_each(report: GroupReport) -> Cell:
         keys = report.statistics
         return f"{keys.bytes / keys.entries:.1f}" if keys.entries else None
 
     return (
         Field("component", lambda report: report.group.component),
-        Field("structure", lambda report: report.group.structure, Column("structure"), _name),
+        Field("structure", lambda report: report.group.structure, Column("structure"), name),
         Field("kind", lambda report: structure(report).kind, Column("kind")),
         Field("parameters", lambda report: dict(structure(report).parameters)),
         _total(now, "parts", lambda report: report.statistics.keys),
         *_figures(now, column_only(number("bytes each"), bytes_each)),
     )
-
-
-def _name(report: GroupReport) -> str:
-    return f"{report.group.component}/{report.group.structure}"
 
 
 def _other_fields(now: Diagnosis) -> tuple[Field[GroupReport], ...]:

@@ -19,7 +19,8 @@ from shardkit.cli.options import (
     opened,
     timeout_option,
 )
-from shardkit.cli.output import BAD, Output, Styled, Table, wordy
+from shardkit.cli.output import BAD, Output, Styled, wordy
+from shardkit.cli.rows import Field, column_only, table_of
 from shardkit.cli.text import one_line, reason
 from shardkit.errors import ConfigError
 
@@ -78,19 +79,21 @@ def exec_(
         **login,
     )
     if as_json:
-        output.document({str(place): _json(answer) for place, answer in answers.items()})
+        output.document(
+            {
+                str(at): {"error": reason(answer)}
+                if isinstance(answer, Exception)
+                else {"reply": _plain(answer)}
+                for at, answer in answers.items()
+            }
+        )
     else:
-        table = Table.of(wordy("server" if target == "all" else "shard"), wordy("reply"))
-        for place, answer in answers.items():
-            table.row(place, _cell(answer))
-        output.table(table)
+        fields: tuple[Field[tuple[Any, Any]], ...] = (
+            column_only(wordy("server" if target == "all" else "shard"), lambda row: str(row[0])),
+            column_only(wordy("reply"), lambda row: _cell(row[1])),
+        )
+        output.table(table_of(fields, answers.items()))
     return int(any(isinstance(answer, Exception) for answer in answers.values()))
-
-
-def _json(answer: Any) -> Any:
-    if isinstance(answer, Exception):
-        return {"error": reason(answer)}
-    return {"reply": _plain(answer)}
 
 
 def _plain(value: Any) -> Any:

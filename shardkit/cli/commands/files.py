@@ -11,13 +11,13 @@ from typing import Any
 import click
 
 from shardkit.cli.options import common_options, examples, opened, structure_options
-from shardkit.cli.output import Column, Output, Table, number, wordy
+from shardkit.cli.output import Column, Output, number, wordy
 from shardkit.cli.progress import progress
-from shardkit.cli.rows import Field, write_rows
+from shardkit.cli.rows import Field, column_only, table_of, write_rows
 from shardkit.cli.text import counted
 from shardkit.errors import ChannelError, UnreadableFileError
 from shardkit.messaging import ChannelStatus, PublishedFile
-from shardkit.messaging.files import BYTE_LIMIT, CHUNK_SIZE, LEASE
+from shardkit.messaging.files import BYTE_LIMIT, CHUNK_SIZE, LEASE, FileStatus
 
 _structure_options = structure_options("files", "files")
 _FIELDS: tuple[Field[PublishedFile], ...] = (
@@ -73,7 +73,7 @@ def files() -> None:
     type=click.FloatRange(1),
     default=LEASE,
     show_default=True,
-    help="The seconds after which others may go on with a file whose publisher was killed.",
+    help="Seconds after which others may continue a file whose publisher was killed.",
 )
 @click.option("--timeout", type=click.FloatRange(0), help="The most seconds to wait for space.")
 @common_options
@@ -188,7 +188,8 @@ def read(
             else:
                 channels.done(file)
                 if as_json:
-                    click.echo(_row(file.name, file.number, written), err=True)
+                    read = {"name": file.name, "number": file.number, "bytes": written}
+                    click.echo(json.dumps(read, ensure_ascii=False), err=True)
             finally:
                 if into is not None:
                     target.close()
@@ -218,13 +219,8 @@ def status(channel: str, where: str | None, component: str, name: str, as_json: 
             f"{state}, {found.held:,} of {found.byte_limit:,} bytes held, "
             f"{counted(len(found.files), 'file')} in use"
         )
-        table = Table.of(wordy("file"), number("bytes"), "complete", *map(number, found.readers))
-        for file in found.files:
-            offsets = (file.offsets[reader] for reader in found.readers)
-            complete = "yes" if file.complete else "no"
-            table.row(file.name, f"{file.size:,}", complete, *(f"{each:,}" for each in offsets))
         if found.files:
-            output.table(table)
+            output.table(table_of(_file_fields(found.readers), found.files))
         for (reader, file_name), reason in found.failed.items():
             output.warning(f"{reader} has given up {file_name}: {reason}")
     return 1 if found.failed else 0
@@ -237,15 +233,23 @@ def _files_of(path: str) -> list[str]:
 
 
 def _target(into: Path, name: str) -> Any:
-    # A published name is text of whoever published it: never a way out of the directory.
+    # The publisher chose the name: it must not lead out of the directory.
     if Path(name).name != name or name in (".", ".."):
         raise ChannelError(f"file {name!r} is no file name", "read it without --into")
     into.mkdir(parents=True, exist_ok=True)
     return (into / name).open("wb")
 
 
-def _row(name: str, file_number: int, size: int) -> str:
-    return json.dumps({"name": name, "number": file_number, "bytes": size}, ensure_ascii=False)
+def _file_fields(readers: Sequence[str]) -> tuple[Field[FileStatus], ...]:
+    return (
+        column_only(wordy("file"), lambda file: file.name),
+        column_only(number("bytes"), lambda file: file.size),
+        column_only("complete", lambda file: "yes" if file.complete else "no"),
+        *(
+            column_only(number(reader), lambda file, reader=reader: file.offsets[reader])  # type: ignore[misc]
+            for reader in readers
+        ),
+    )
 
 
 def _document(found: ChannelStatus) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def _column_option(name: str, help: str) -> Callable[[Any], Any]:  # noqa: A002 
     default=GRACE,
     show_default=True,
     metavar="SECONDS",
-    help="How long the old data stays for look-ups in progress.",
+    help="How long the old data stays for lookups in progress.",
 )
 @common_options
 def import_(
@@ -177,12 +177,7 @@ def _reader(
 
 
 class _FileProgress:
-    """Reads files line by line, and reports the progress.
-
-    Args:
-        files: all files to read.
-        report_progress: the bar.
-    """
+    """Reads files line by line, and reports the progress."""
 
     def __init__(self, files: Sequence[Path], report_progress: ProgressCallback) -> None:
         self._all = sum(file.stat().st_size for file in files)

@@ -18,7 +18,7 @@ from shardkit.cli.options import (
 )
 from shardkit.cli.output import FAINT, Column, Output, number, wordy
 from shardkit.cli.rows import Field, json_rows, table_of
-from shardkit.cli.text import printable, size
+from shardkit.cli.text import counted, printable, size
 
 
 @click.command(
@@ -45,7 +45,7 @@ from shardkit.cli.text import printable, size
     type=click.Choice(["memory", "elements"]),
     default="memory",
     show_default=True,
-    help="What makes a key big.",
+    help="The measure of a key's size.",
 )
 @click.option("--match", metavar="PATTERN", help="Only keys that match, as of SCAN.")
 @common_options
@@ -59,28 +59,28 @@ def keys(
 ) -> None:
     """Show the biggest keys of all components, or of the named ones, over all their shards.
 
-    Every key is looked at, 500 in an exchange. Memory is the server's estimate, which samples some
+    Every key is inspected, 500 in an exchange. Memory is the server's estimate, which samples some
     elements of each key.
     """
     output = Output(as_json)
     with opened(where) as topology:
         found, _ = components(topology, names, ShardOptions())
     seen = 0
-    with output.busy("looking at keys") as busy:
+    with output.busy("inspecting keys") as busy:
 
-        def progress(looked_at: int) -> None:
+        def progress(inspected: int) -> None:
             nonlocal seen
-            seen = looked_at
+            seen = inspected
             if busy is not None:
-                busy.update(f"looking at keys: {looked_at:,}")
+                busy.update(f"inspecting keys: {inspected:,}")
 
         biggest = biggest_keys(list(found.values()), count, by=by, match=match, progress=progress)
     if as_json:
-        output.document({"keys": json_rows(_FIELDS, biggest), "looked_at": seen})
+        output.document({"keys": json_rows(_FIELDS, biggest), "inspected": seen})
         return
     output.table(table_of(_FIELDS, biggest))
     output.line()
-    output.line(f"{seen:,} keys were looked at", FAINT)
+    output.line(f"{counted(seen, 'key')} inspected", FAINT)
 
 
 def _key(each: BigKey) -> str:

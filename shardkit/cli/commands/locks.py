@@ -37,10 +37,6 @@ class _LockRow(NamedTuple):
     holder: Holder
 
 
-def _token(row: _LockRow) -> str:
-    return str(row.holder.token or "-")
-
-
 _FIELDS: tuple[Field[_LockRow], ...] = (
     Field("component", lambda row: row.component, wordy("component")),
     Field("kind", lambda row: row.kind, wordy("kind")),
@@ -51,7 +47,12 @@ _FIELDS: tuple[Field[_LockRow], ...] = (
     rounded("held", lambda row: row.holder.held, number("held s"), 3, ".1f"),
     rounded("ends", lambda row: row.holder.ends, number("ends in s"), 3, ".1f"),
     Field("times", lambda row: row.holder.times),
-    Field("token", lambda row: row.holder.token, number("token"), _token),
+    Field(
+        "token",
+        lambda row: row.holder.token,
+        number("token"),
+        lambda row: str(row.holder.token or "-"),
+    ),
 )
 
 
@@ -104,7 +105,7 @@ def show(names: Sequence[str], where: str | None, as_json: bool) -> int:
 )
 @click.argument("component")
 @click.argument("name")
-@click.option("--reason", "why", required=True, help="What its holder is told.")
+@click.option("--reason", "why", required=True, help="The reason that its holder gets.")
 @click.option("--kind", type=click.Choice(KINDS), default="lock", show_default=True)
 @click.option("--token", type=click.IntRange(min=1), help="Only the hold with this token.")
 @config_option
@@ -121,7 +122,7 @@ def break_(
     """End the holds of a lock, and give it to the first who waits.
 
     Its holder is told the reason when it renews the hold, at the latest after a third of its time;
-    until then it goes on. What it writes is refused only where it is guarded. Exits with 1 if
+    until then it continues. What it writes is refused only where it is guarded. Exits with 1 if
     nobody held it.
     """
     with opened(where) as topology:

@@ -8,7 +8,7 @@ import click
 
 from shardkit.cli.options import common_options, examples, opened, structure_options
 from shardkit.cli.output import Output
-from shardkit.metrics.logs import LIMIT, MOST_LIMIT, SEVERITIES, LogEntry
+from shardkit.metrics.logs import LIMIT, MOST_LIMIT, SEVERITIES
 
 
 @click.command(
@@ -58,16 +58,9 @@ def logs(
         found = topology.kit.logs(name, component=component)
         for entry in found.follow(log, severity, limit=limit, stopped=lambda: not follow):
             if as_json:
-                click.echo(json.dumps(_document(entry), ensure_ascii=False))
+                when = entry.time.isoformat() if entry.time else None
+                said = {"time": when, "severity": entry.severity, "message": entry.message}
+                click.echo(json.dumps(said, ensure_ascii=False))
             else:
-                output.line(_line(entry))
-
-
-def _line(entry: LogEntry) -> str:
-    when = entry.time.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if entry.time else "-"
-    return f"{when} {entry.severity:<8} {entry.message}"
-
-
-def _document(entry: LogEntry) -> dict[str, str | None]:
-    when = entry.time.isoformat() if entry.time else None
-    return {"time": when, "severity": entry.severity, "message": entry.message}
+                when = entry.time.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if entry.time else "-"
+                output.line(f"{when} {entry.severity:<8} {entry.message}")

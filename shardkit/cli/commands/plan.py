@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from shardkit.admin.growth.plan import GrowthPlan, plan_growth
+from shardkit.admin.growth.plan import GrowthPlan, GrowthStep, plan_growth
 from shardkit.cli.options import common_options, examples
-from shardkit.cli.output import DOUBTFUL, GOOD, Output, Table, number
+from shardkit.cli.output import DOUBTFUL, GOOD, Output, number
+from shardkit.cli.rows import Field, column_only, table_of
 
 
 @click.command(
@@ -27,32 +29,30 @@ from shardkit.cli.output import DOUBTFUL, GOOD, Output, Table, number
     multiple=True,
     required=True,
     metavar="HOST:PORT",
-    help="A server, or machine, that it begins on; again for others.",
+    help="A server, or machine, to start on; repeat for more.",
 )
-@click.option("--new", multiple=True, metavar="HOST:PORT", help="A server to come; in order.")
+@click.option(
+    "--new", multiple=True, metavar="HOST:PORT", help="A server to add later; repeatable."
+)
 @click.option(
     "--growth",
     type=click.FloatRange(min=1),
     required=True,
     metavar="FACTOR",
-    help="By what the load is multiplied in a period.",
+    help="Growth factor per period.",
 )
 @click.option(
-    "--periods", type=click.IntRange(0, 100), required=True, metavar="N", help="How many periods."
+    "--periods", type=click.IntRange(0, 100), required=True, metavar="N", help="Number of periods."
 )
 @click.option(
-    "--data",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    metavar="BYTES",
-    help="How large the data is now.",
+    "--data", type=click.FloatRange(min=0), default=0.0, metavar="BYTES", help="Bytes of data now."
 )
 @click.option(
     "--commands",
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="N",
-    help="Write commands a second now,",
+    help="Write commands per second now.",
 )
 @click.option(
     "--bytes",
@@ -60,7 +60,7 @@ from shardkit.cli.output import DOUBTFUL, GOOD, Output, Table, number
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="N",
-    help="of so many bytes each.",
+    help="Bytes of each write.",
 )
 @click.option(
     "--processes",
@@ -68,7 +68,7 @@ from shardkit.cli.output import DOUBTFUL, GOOD, Output, Table, number
     default=1,
     show_default=True,
     metavar="N",
-    help="How many processes use it,",
+    help="Number of processes that use it.",
 )
 @click.option(
     "--connections",
@@ -76,7 +76,7 @@ from shardkit.cli.output import DOUBTFUL, GOOD, Output, Table, number
     default=1,
     show_default=True,
     metavar="N",
-    help="with so many connections to a shard.",
+    help="Connections of each process to a shard.",
 )
 @click.option("--separate", is_flag=True, help="Each shard is a server of its own.")
 @click.option(
@@ -103,8 +103,8 @@ def plan(
 ) -> int:
     """Plan the shards of COMPONENT for a load that grows by a factor in each period.
 
-    Asks no server. Says for each period how many servers there are, what each needs, which shards
-    move, and how long that takes.
+    Connects to no server. Shows for each period the number of servers, what each needs, which
+    shards move, and how long that takes.
     """
     output = Output(as_json)
     found = plan_growth(
@@ -146,32 +146,25 @@ def _show(output: Output, found: GrowthPlan) -> None:
     output.line(f"{found.component}: {found.count:,} shards; `databases {found.databases}`")
     for warning in found.warnings:
         output.line(warning, DOUBTFUL)
-    table = Table.of(
-        "period",
-        number("servers"),
-        number("shards"),
-        number("data GB"),
-        number("memory GB"),
-        number("connections"),
-        number("AOF MB/s"),
-        number("shards moved"),
-        number("GB moved"),
-        number("minutes"),
-    )
-    for step in found.steps:
-        table.row(
-            "now" if step.period == 0 else str(step.period),
-            step.servers,
-            step.shards,
-            f"{step.data / 1e9:,.2f}",
-            f"{step.memory / 1e9:,.2f}",
-            step.connections,
-            f"{step.append / 1e6:,.2f}",
-            sum(len(shards) for _, _, shards in step.moves),
-            f"{step.moved / 1e9:,.2f}",
-            f"{step.seconds / 60:,.0f}",
-        )
-    output.table(table)
+    output.table(table_of(_FIELDS, found.steps))
     for step in found.steps:
         for command in found.commands(step):
             output.line(f"{step.period}. {command}")
+
+
+def _rounded(title: str, value: Callable[[GrowthStep], float], form: str) -> Field[GrowthStep]:
+    return column_only(number(title), lambda step: format(value(step), form))
+
+
+_FIELDS: tuple[Field[GrowthStep], ...] = (
+    column_only("period", lambda step: str(step.period or "now")),
+    column_only(number("servers"), lambda step: step.servers),
+    column_only(number("shards"), lambda step: step.shards),
+    _rounded("data GB", lambda step: step.data / 1e9, ",.2f"),
+    _rounded("RAM GB", lambda step: step.memory / 1e9, ",.2f"),
+    column_only(number("conns"), lambda step: step.connections),
+    _rounded("AOF MB/s", lambda step: step.append / 1e6, ",.2f"),
+    column_only(number("moved"), lambda step: sum(len(shards) for _, _, shards in step.moves)),
+    _rounded("GB moved", lambda step: step.moved / 1e9, ",.2f"),
+    _rounded("minutes", lambda step: step.seconds / 60, ",.0f"),
+)

@@ -51,7 +51,7 @@ def _opened(topology: OpenTopology, component: str, name: str) -> TaskQueues[Blo
     type=click.FloatRange(min=0),
     default=0,
     metavar="SECONDS",
-    help="Watch them for so long, and show how they grow.",
+    help="Watch them for this time, and show how they grow.",
 )
 @common_options
 def show(
@@ -107,7 +107,7 @@ _FIELDS: tuple[Field[QueueStatus], ...] = (
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="At most so many, the oldest first.",
+    help="At most this many, the oldest first.",
 )
 @common_options
 def dead(
@@ -128,16 +128,16 @@ def dead(
     output.line(f"{counted(total, 'dead task')}, {len(rows):,} shown", DOUBTFUL if total else GOOD)
 
 
-def _when(task: DeadTask) -> str:
-    return datetime.fromtimestamp(task.at, UTC).isoformat(timespec="seconds")
-
-
 _DEAD_FIELDS: tuple[Field[DeadTask], ...] = (
     Field("id", lambda task: task.id, wordy("id")),
     Field("name", lambda task: task.name, wordy("task")),
     Field("args", lambda task: list(task.args), wordy("arguments"), lambda t: str(list(t.args))),
     Field("attempts", lambda task: task.attempts, number("attempts")),
-    Field("at", _when, wordy("died at")),
+    Field(
+        "at",
+        lambda task: datetime.fromtimestamp(task.at, UTC).isoformat(timespec="seconds"),
+        wordy("died at"),
+    ),
     Field("reason", lambda task: task.reason, wordy("reason")),
 )
 
@@ -182,7 +182,7 @@ def revive(
     """
     output = Output(as_json)
     if bool(ids) == every:
-        raise click.UsageError("name the tasks, or say --all")
+        raise click.UsageError("name the tasks, or use --all")
     with opened(where) as topology:
         found = _opened(topology, component, name)
         if every:

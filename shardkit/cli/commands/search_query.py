@@ -305,7 +305,7 @@ def export(
 
 
 def _documents(found: SearchIndex[Blocking], words: str) -> Iterator[Document]:
-    """Yield the documents that a query finds, with text, except those removed meanwhile."""
+    """Yield the documents that a query finds, with text, except those removed in the meantime."""
     for page in pages((hit.id for hit in found.all(words, page_size=10_000)), _AT_ONCE):
         documents = found.get_many(page)
         yield from (documents[key] for key in page if key in documents)

@@ -23,7 +23,7 @@ _DAMAGE_FIELDS: tuple[Field[Damage], ...] = (
 
 
 @click.command(
-    short_help="Read a whole index, and say what is damaged.",
+    short_help="Read a whole index, and show what is damaged.",
     epilog=examples("shardkit search verify", "shardkit search verify --name docs --json"),
 )
 @index_options
@@ -50,14 +50,14 @@ def verify(where: str | None, component: str, name: str, as_json: bool) -> int:
 
 
 @click.command(
-    short_help="Index all documents of an index anew.",
+    short_help="Index all documents of an index again.",
     epilog=examples("shardkit search rebuild", "shardkit search rebuild --name docs --lossy"),
 )
 @index_options
 @click.option("--lossy", is_flag=True, help="Delete documents that cannot be read.")
 @common_options
 def rebuild(where: str | None, component: str, name: str, lossy: bool, as_json: bool) -> int:
-    """Make words, postings, columns and counts anew of the documents that are stored.
+    """Rebuild words, postings, columns and counts from the stored documents.
 
     Meanwhile searches find only what is indexed so far, and nobody else can write to the index. If
     this is interrupted, run it again. Refused, with nothing changed, if documents are lost or
@@ -71,7 +71,7 @@ def rebuild(where: str | None, component: str, name: str, lossy: bool, as_json: 
     if as_json:
         output.document({"documents": done, "damaged": left})
     else:
-        output.line(f"{counted(done, 'document')} indexed anew in {name!r}", GOOD)
+        output.line(f"{counted(done, 'document')} indexed again in {name!r}", GOOD)
     return int(bool(left))
 
 

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
 import click
+from redis.exceptions import NoPermissionError
 
-from shardkit.cli.commands.status_survey import (
-    EVICTS,
-    FULL,
-    LOADING,
-    OK,
-    PROBLEMS,
-    SHARED,
-    SLOW,
-    STALE,
-    ServerHealth,
-    ShardStatus,
-    survey,
-)
 from shardkit.cli.options import (
     ShardOptions,
     common_options,
@@ -51,7 +40,20 @@ from shardkit.cli.text import counted, shard_list, size
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_epoch
 from shardkit.errors import ConfigError, few
+from shardkit.network.rules import (
+    LOADING,
+    OK,
+    QUICK,
+    CheckFinding,
+    ConfigFacts,
+    JudgedEntry,
+    ServerProblem,
+    Severity,
+    judge,
+)
 from shardkit.network.server_queries import TIMEOUT
+from shardkit.network.survey import ServerFacts, survey, targets_of
+from shardkit.operations.commands import Shard
 
 CONFIG_SERVER = "config server"
 _WIDE = 110  # columns from which on there is room for details
@@ -98,115 +100,123 @@ def status(
 
     All servers are queried in parallel; a dead one does not delay the others. Keys are those of the
     shard's database, the other figures those of the whole server; ms is the slowest of four PINGs.
-    Looks at roles, databases, maxmemory, shards that share a database and whether the config server
-    went back in time, not at data. Exits with 1 if anything is wrong. With --check it exits with 2
-    if a shard cannot be used, and with 1 for everything else that is wrong.
+    Checks roles, databases, memory, fences, shards that share a database, unfinished moves and
+    whether the config server went back in time, not data: see `shardkit check`. Exits with 1 if
+    anything is wrong; warnings do not count. With --check it exits with 2 if a shard cannot be
+    used, and with 1 for everything else that is wrong.
     """
     output = Output(as_json)
     if check:
-        return _check(output, *_survey(where, names, sharding, timeout))
+        return _check(output, _survey(where, names, sharding, timeout))
     if watch is None:
-        return _show(output, servers, *_survey(where, names, sharding, timeout))
+        return _show(output, servers, _survey(where, names, sharding, timeout))
     code = 0
     try:
         with output.live() as live:
             while True:
-                rows, broken = _survey(where, names, sharding, timeout)
-                code = _code(rows, broken)
+                fleet = _survey(where, names, sharding, timeout)
+                code = int(not fleet.ok)
                 if live is not None:
-                    output.redraw(live, _table(output, rows, servers), *_summary(rows, broken))
+                    output.redraw(live, _table(output, fleet.rows, servers), *_summary(fleet))
                 elif as_json:
-                    output.document(_document(output, rows, broken), indent=None)
+                    output.document(_document(output, fleet), indent=None)
                 else:
-                    _show(output, servers, rows, broken)
+                    _show(output, servers, fleet)
                 time.sleep(watch)
     except KeyboardInterrupt:
         return code
 
 
-_HARMLESS = (OK, EVICTS)
-_USABLE = (*_HARMLESS, SLOW, STALE, FULL, SHARED)
+@dataclass(frozen=True)
+class _Fleet:
+    """The judged entries, and what is wrong with components and the config server."""
 
+    rows: Sequence[JudgedEntry]
+    findings: Sequence[CheckFinding]
+    broken: dict[str, ConfigError]
 
-def _check(output: Output, rows: Sequence[ShardStatus], broken: dict[str, ConfigError]) -> int:
-    """Say in one line how it is, as monitoring systems want it; return the exit code."""
-    unusable = [row for row in rows if row.health.state not in _USABLE]
-    doubtful = [row for row in rows if row.health.state not in _HARMLESS and row not in unusable]
-    code = 2 if unusable or broken else int(bool(doubtful))
-    if output.as_json:
-        output.document({**_document(output, rows, broken), "code": code})
-        return code
-    found = [
-        f"{_name(row)} {row.health.server} {PROBLEMS[row.health.state]}"
-        for row in [*unusable, *doubtful]
-    ]
-    found += [f"{name} cannot be used: {error}" for name, error in broken.items()]
-    text = few(found, "; ") if found else counted(len(rows), "shard")
-    output.line(f"{('OK', 'WARNING', 'CRITICAL')[code]}: {text}")
-    return code
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong; there may be warnings."""
+        return not self.broken and self.severity < Severity.PROBLEM
+
+    @property
+    def severity(self) -> int:
+        """The severity of the worst problem."""
+        of_findings = (
+            Severity.WARNING if finding.warning else Severity.PROBLEM for finding in self.findings
+        )
+        return max((*(row.severity for row in self.rows), *of_findings), default=0)
 
 
 def _survey(
     where: str | None, names: Sequence[str], sharding: ShardOptions, timeout: float
-) -> tuple[list[ShardStatus], dict[str, ConfigError]]:
+) -> _Fleet:
     with opened(where) as topology:
         found, broken = components(topology, names, sharding)
-        epoch = _epoch(topology.config_server)
-    server = None if names else topology.config_server
-    rows = survey(found.values(), server, timeout)
-    newest = max((_witnessed(row) for row in rows), default=0)
-    if epoch is not None and newest > epoch:
-        broken[CONFIG_SERVER] = ConfigError(
-            f"it went back in time: its servers have witnessed epoch {newest}, and it is at "
-            f"{epoch}: it was restored from an old snapshot, or lost its data",
-            "push the newest shard map: shardkit config push MAP --restored",
-        )
-    return rows, broken
+        server = topology.config_server
+        config = ConfigFacts() if server is None else _config_facts(server)
+    rows = survey(targets_of(found.values(), None if names else server), timeout)
+    judgement = judge(rows, config, QUICK)
+    return _Fleet(judgement.entries, judgement.findings, broken)
 
 
-def _epoch(config_server: Entry | None) -> int | None:
-    """Return the config server's epoch; None if there is none, or it cannot be read."""
-    if config_server is None:
-        return None
+def _config_facts(server: Entry) -> ConfigFacts:
+    """Read what the config server records; nothing if it cannot be read, as its row then shows."""
     try:
-        with connected(config_server) as client:
-            return read_epoch(client)
+        with connected(server) as client:
+            epoch = read_epoch(client)
+            with suppress(NoPermissionError):
+                if any(client.scan_iter(match="config:growth:*", count=1000)):
+                    from shardkit.admin.check import config_facts  # loads all of admin/
+
+                    return config_facts(client)
+            return ConfigFacts(epoch)
     except ConfigError:
-        return None
+        return ConfigFacts()
 
 
-def _witnessed(row: ShardStatus) -> int:
-    """Return the latest epoch that a shard's database has witnessed of its component."""
-    if row.shard is None:
-        return 0
-    return row.health.witnessed.get(row.database, {}).get(row.shard.component, 0)
-
-
-def _code(rows: Sequence[ShardStatus], broken: dict[str, ConfigError]) -> int:
-    return int(bool(broken) or any(row.health.state not in (OK, EVICTS) for row in rows))
-
-
-def _show(
-    output: Output, servers: bool, rows: Sequence[ShardStatus], broken: dict[str, ConfigError]
-) -> int:
+def _check(output: Output, fleet: _Fleet) -> int:
+    """Write the one line for monitoring systems; return the exit code."""
+    code = 2 if fleet.broken else max(0, fleet.severity - 1)
     if output.as_json:
-        output.document(_document(output, rows, broken))
+        output.document({**_document(output, fleet), "code": code})
+        return code
+    wrong = sorted(
+        (row for row in fleet.rows if row.severity > Severity.WARNING),
+        key=lambda row: -row.severity,
+    )
+    texts = [f"{_name(row)} {row.server.address} {row.problems[0].text}" for row in wrong]
+    texts += [f"{finding}; {finding.remedy}" for finding in fleet.findings if not finding.warning]
+    texts += [f"{name} cannot be used: {error}" for name, error in fleet.broken.items()]
+    text = few(texts, "; ") if texts else counted(len(fleet.rows), "shard")
+    output.line(f"{('OK', 'WARNING', 'CRITICAL')[code]}: {text}")
+    return code
+
+
+def _show(output: Output, servers: bool, fleet: _Fleet) -> int:
+    if output.as_json:
+        output.document(_document(output, fleet))
     else:
-        output.table(_table(output, rows, servers))
+        output.table(_table(output, fleet.rows, servers))
         output.line()
-        for line in _summary(rows, broken):
+        for line in _summary(fleet):
             output.line(*line)
-    return _code(rows, broken)
+    return int(not fleet.ok)
 
 
 # ---- for people
 
 
 class _StatusRow(Protocol):
-    """What one row shows: a shard, or with --servers a server."""
+    """The data of a row: a shard, or with --servers a server."""
 
     @property
-    def health(self) -> ServerHealth: ...
+    def server(self) -> ServerFacts: ...
+    @property
+    def problems(self) -> tuple[ServerProblem, ...]: ...
+    @property
+    def state(self) -> str: ...
     @property
     def keys(self) -> int | None: ...
 
@@ -215,17 +225,19 @@ class _StatusRow(Protocol):
 class _ServerStatus:
     """A server, and the shards that live on it."""
 
-    health: ServerHealth
+    server: ServerFacts
+    problems: tuple[ServerProblem, ...]
+    state: str
     shards: str
     keys: int | None
 
 
-def _table(output: Output, rows: Sequence[ShardStatus], servers: bool) -> Table:
+def _table(output: Output, rows: Sequence[JudgedEntry], servers: bool) -> Table:
     wide = output.width >= _WIDE
     if not servers:
         return table_of(_shard_fields(output, rows, wide), rows)
     fields: tuple[Field[_ServerStatus], ...] = (
-        column_only(wordy("server"), lambda row: row.health.server),
+        column_only(wordy("server"), lambda row: row.server.address),
         column_only(wordy("shards"), lambda row: row.shards),
         *_health_fields(wide),
     )
@@ -233,128 +245,146 @@ def _table(output: Output, rows: Sequence[ShardStatus], servers: bool) -> Table:
 
 
 def _shard_fields(
-    output: Output, rows: Sequence[ShardStatus], wide: bool
-) -> tuple[Field[ShardStatus], ...]:
+    output: Output, rows: Sequence[JudgedEntry], wide: bool
+) -> tuple[Field[JudgedEntry], ...]:
     # In a terminal, where nobody greps, a shard's name is shown once and not for each node.
-    repeated = {id(row) for above, row in pairwise(rows) if row.shard == above.shard}
+    repeated = {
+        id(entry)
+        for above, entry in pairwise(rows)
+        if entry.row.target.shard == above.row.target.shard
+    }
 
-    def name(row: ShardStatus) -> Cell:
-        node = row.node if wide else row.node.removeprefix("slots ")
-        if output.interactive and id(row) in repeated:
+    def name(entry: JudgedEntry) -> Cell:
+        node = entry.row.node if wide else entry.row.node.removeprefix("slots ")
+        if output.interactive and id(entry) in repeated:
             return Styled(f"  {node}", FAINT)
-        return " ".join(filter(None, [_name(row), node]))
+        return " ".join(filter(None, [_name(entry), node]))
+
+    def shard(entry: JudgedEntry) -> Shard:
+        assert entry.row.target.shard is not None
+        return entry.row.target.shard
 
     return (
-        Field("shard", lambda row: str(row.shard), wordy("shard"), name),
-        Field("component", lambda row: row.shard and row.shard.component),
-        Field("number", lambda row: row.shard and row.shard.number),
-        Field("node", lambda row: row.node or None),
-        *_PLACE_FIELDS,
+        Field("shard", lambda entry: str(shard(entry)), wordy("shard"), name),
+        Field("component", lambda entry: shard(entry).component),
+        Field("number", lambda entry: shard(entry).number),
+        Field("node", lambda entry: entry.row.node or None),
+        *_ADDRESS_FIELDS,
         *_health_fields(wide),
     )
 
 
 def _health_fields(wide: bool) -> tuple[Field[_StatusRow], ...]:
     def version(row: _StatusRow) -> str:
-        health = row.health
-        return f"{health.software} {health.version}".strip() if wide else health.version
+        server = row.server
+        return f"{server.software} {server.version}".strip() if wide else server.version
 
     def memory(row: _StatusRow) -> Cell:
-        return None if row.health.memory is None else size(row.health.memory)
+        used = row.server.info.get("used_memory")
+        return None if used is None else size(used)
 
     def latency(row: _StatusRow) -> float | None:
-        return None if row.health.latency is None else round(row.health.latency, 3)
+        seconds = row.server.latency
+        return None if seconds is None else round(1000 * seconds, 3)
 
     return (
-        Field("state", lambda row: row.health.state),
-        Field("reason", lambda row: row.health.reason or None),
-        Field("software", lambda row: row.health.software or None),
-        Field("version", lambda row: row.health.version or None, Column("version"), version),
-        Field("role", lambda row: row.health.role or None, Column("role"), _role),
+        Field("state", lambda row: row.state),
+        Field("reason", lambda row: row.problems[0].text if row.problems else None),
+        Field("remedy", lambda row: row.problems[0].remedy if row.problems else None),
+        Field("software", lambda row: row.server.software or None),
+        Field("version", lambda row: row.server.version or None, Column("version"), version),
+        Field("role", lambda row: row.server.role or None, Column("role"), _role),
         Field("keys", lambda row: row.keys, number("keys")),
-        Field("memory", lambda row: row.health.memory, number("memory"), memory),
-        Field("connections", lambda row: row.health.connections, number("conns")),
-        Field("ops_per_second", lambda row: row.health.ops, number("ops/s")),
+        Field("memory", lambda row: row.server.info.get("used_memory"), number("memory"), memory),
+        Field("connections", lambda row: row.server.info.get("connected_clients"), number("conns")),
+        Field(
+            "ops_per_second",
+            lambda row: row.server.info.get("instantaneous_ops_per_sec"),
+            number("ops/s"),
+        ),
         Field("latency_ms", latency, number("ms")),
     )
 
 
 def _role(row: _StatusRow) -> Cell:
-    health = row.health
-    if health.state == OK:
-        return Styled(health.role, FAINT) if health.role == "replica" else health.role
-    return Styled(health.state, DOUBTFUL if health.state in (EVICTS, LOADING, SLOW, STALE) else BAD)
+    if row.state != OK:
+        return Styled(row.state, _style(row.problems[0]))
+    return Styled(row.server.role, FAINT) if row.server.role == "replica" else row.server.role
 
 
-def _address(row: ShardStatus) -> str:
+def _style(problem: ServerProblem) -> str:
+    mild = problem.severity < Severity.CRITICAL or problem.kind == LOADING
+    return DOUBTFUL if mild else BAD
+
+
+def _address(entry: JudgedEntry) -> str:
     """Return where a shard is: its server, with the database unless that is 0."""
-    server = row.health.server
-    return f"{server}/{row.database}" if row.database else server
+    server = entry.server.address
+    return f"{server}/{entry.row.number}" if entry.row.number else server
 
 
-_PLACE_FIELDS: tuple[Field[ShardStatus], ...] = (
-    Field("address", lambda row: row.address),
-    Field("server", lambda row: row.health.server, wordy("server"), _address),
-    Field("database", lambda row: row.database),
+_ADDRESS_FIELDS: tuple[Field[JudgedEntry], ...] = (
+    Field("address", lambda entry: entry.row.target.entry.address),
+    Field("server", lambda entry: entry.server.address, wordy("server"), _address),
+    Field("database", lambda entry: entry.row.number),
 )
 
 
-def _by_server(rows: Sequence[ShardStatus]) -> Iterator[_ServerStatus]:
-    groups: dict[tuple[str, str], list[ShardStatus]] = {}
+def _by_server(rows: Sequence[JudgedEntry]) -> Iterator[_ServerStatus]:
+    groups: dict[tuple[str, str], list[JudgedEntry]] = {}
     for row in rows:
-        groups.setdefault((row.health.server, row.health.state), []).append(row)
-    for group in groups.values():
-        databases = {row.database: row.keys for row in group}
+        groups.setdefault((row.server.address, row.state), []).append(row)
+    for (_, state), group in groups.items():
+        databases = {each.row.number: each.keys for each in group}
         known = [keys for keys in databases.values() if keys is not None]
-        yield _ServerStatus(group[0].health, _names(group), sum(known) if known else None)
+        first = group[0]
+        keys = sum(known) if known else None
+        yield _ServerStatus(first.server, first.problems, state, _names(group), keys)
 
 
-def _names(rows: Sequence[ShardStatus]) -> str:
-    config = [CONFIG_SERVER] if any(row.shard is None for row in rows) else []
-    shards = [row.shard for row in rows if row.shard is not None]
+def _names(rows: Sequence[JudgedEntry]) -> str:
+    named = [row.row.target.shard for row in rows]
+    shards = [shard for shard in named if shard is not None]
+    config = [CONFIG_SERVER] if None in named else []
     return ", ".join([*config, shard_list(shards)] if shards else config)
 
 
-def _severity(health: ServerHealth) -> str:
-    return DOUBTFUL if health.state == EVICTS else BAD
+def _name(entry: JudgedEntry) -> str:
+    shard = entry.row.target.shard
+    return CONFIG_SERVER if shard is None else str(shard)
 
 
-def _name(row: ShardStatus) -> str:
-    return CONFIG_SERVER if row.shard is None else str(row.shard)
-
-
-def _summary(rows: Sequence[ShardStatus], broken: dict[str, ConfigError]) -> Iterator[Styled]:
-    """Yield a line for each server and each component that has a problem."""
-    unhealthy: dict[ServerHealth, list[ShardStatus]] = {}
-    for row in rows:
-        if row.health.state != OK:
-            bare = ServerHealth(row.health.state, row.health.reason, row.health.server)
-            unhealthy.setdefault(bare, []).append(row)
-    for health, group in unhealthy.items():
-        why = f": {health.reason}" if health.reason else ""
-        yield Styled(
-            f"{health.server} {PROBLEMS[health.state]}{why} ({_names(group)})", _severity(health)
-        )
-    for name, error in broken.items():
+def _summary(fleet: _Fleet) -> Iterator[Styled]:
+    """Yield a line for each problem of a server, of components and of the config server."""
+    groups: dict[tuple[str, ServerProblem], list[JudgedEntry]] = {}
+    for row in fleet.rows:
+        for problem in row.problems:
+            groups.setdefault((row.server.address, problem), []).append(row)
+    for (server, problem), group in groups.items():
+        text = f"{server} {problem.text} ({_names(group)}); {problem.remedy}"
+        yield Styled(text, _style(problem))
+    for finding in fleet.findings:
+        style = DOUBTFUL if finding.warning else BAD
+        yield Styled(f"{finding}; {finding.remedy}", style)
+    for name, error in fleet.broken.items():
         yield Styled(f"{name} cannot be used: {error}", BAD)
-    if not unhealthy and not broken:
-        servers = len({row.health.server for row in rows})
-        looked_at = "roles, databases, memory and response times are good; data was not looked at"
-        yield Styled(f"{counted(servers, 'server')}: {looked_at}", FAINT)
+    if not groups and not fleet.findings and not fleet.broken:
+        servers = counted(len({row.server.address for row in fleet.rows}), "server")
+        checked = "roles, databases, memory and response times are good; data was not checked"
+        yield Styled(f"{servers}: {checked}", FAINT)
 
 
 # ---- for programs
 
 
-def _document(
-    output: Output, rows: Sequence[ShardStatus], broken: dict[str, ConfigError]
-) -> dict[str, Any]:
-    config_server = next((row for row in rows if row.shard is None), None)
-    described: tuple[Field[ShardStatus], ...] = (*_PLACE_FIELDS, *_health_fields(wide=True))
-    shards = [row for row in rows if row.shard is not None]
+def _document(output: Output, fleet: _Fleet) -> dict[str, Any]:
+    config_server = next((row for row in fleet.rows if row.row.target.shard is None), None)
+    described: tuple[Field[JudgedEntry], ...] = (*_ADDRESS_FIELDS, *_health_fields(wide=True))
+    shards = [row for row in fleet.rows if row.row.target.shard is not None]
     return {
-        "ok": not _code(rows, broken),
+        "ok": fleet.ok,
         "config_server": config_server and json_row(described, config_server),
-        "shards": json_rows(_shard_fields(output, rows, wide=True), shards),
-        "broken": {name: str(error) for name, error in broken.items()},
+        "shards": json_rows(_shard_fields(output, fleet.rows, wide=True), shards),
+        "findings": list(fleet.findings),
+        "broken": {name: str(error) for name, error in fleet.broken.items()},
     }

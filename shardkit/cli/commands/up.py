@@ -13,7 +13,6 @@ from typing import Any
 
 import click
 
-from shardkit.cli.commands.config_diff import has_keys
 from shardkit.cli.options import common_options, connected, examples
 from shardkit.cli.output import BAD, FAINT, GOOD, Column, Output, number, wordy, write_private
 from shardkit.cli.rows import Field, json_rows, table_of
@@ -26,6 +25,7 @@ from shardkit.errors import LocalServerError, PushRefusedError
 from shardkit.kit.kit import ENVIRONMENT
 from shardkit.local import LocalServer, LocalServers
 from shardkit.local.server import HOST
+from shardkit.network.survey import has_keys
 from shardkit.operations.commands import Shard
 
 _CHECK_INTERVAL = 0.5  # seconds between checks that all servers run

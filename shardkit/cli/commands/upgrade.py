@@ -71,7 +71,7 @@ def upgrade_(
         ]
         if found and not dry_run:
             many = counted(len(found), "structure")
-            question = f"earlier releases will refuse {many}: go on?"
+            question = f"earlier releases will refuse {many}: continue?"
             if not yes and not click.confirm(question, err=True):
                 return 1
             found = [

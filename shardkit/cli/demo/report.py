@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from shardkit.admin.why import why
 from shardkit.cli.demo.access_log import Visitor
 from shardkit.cli.demo.counting import DayFigures
 from shardkit.cli.demo.load import ShardLoad
@@ -13,7 +14,6 @@ from shardkit.cli.demo.memory_use import VisitorMemory
 from shardkit.cli.demo.replay import ReplayResult
 from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Styled, Table, number, wordy
 from shardkit.cli.text import counted, printable
-from shardkit.cli.why import why
 from shardkit.config.component import Component
 from shardkit.structures.unique.days import VisitorPlace
 

@@ -73,6 +73,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from shardkit.errors import DamagedDataError, NewerFormatError, ParameterMismatchError, ShardFailure
+from shardkit.network.rules import evicted
 from shardkit.operations.commands import (
     Argument,
     Command,
@@ -406,14 +407,6 @@ def _warn_of_eviction(metas: Sequence[Metadata], replies: Sequence[Reply]) -> No
                 policy,
                 evicted(policy),
             )
-
-
-def evicted(policy: str) -> str:
-    """Return the effect of a ``maxmemory-policy`` on structures, in words."""
-    which = "lose"
-    if policy.startswith("volatile"):
-        which = "that expire, or were created again within a minute of their deletion, lose"
-    return f"structures {which} parts and parameters as memory runs out"
 
 
 def lost_parameters(meta: Metadata) -> Operation[DamagedDataError | None]:

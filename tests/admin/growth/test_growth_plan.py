@@ -107,7 +107,7 @@ def test_the_command_says_what_each_step_takes_and_writes_the_map(tmp_path: Path
     assert shown.exit_code == 0, shown.output
     assert "1. shardkit move shards users:1 --to new1:6379" in shown.output
     _, _, head, now, then, *_ = (line.split() for line in shown.output.splitlines() if line)
-    assert " ".join(head).endswith("shards moved GB moved minutes")
+    assert " ".join(head).endswith("moved GB moved minutes")
     assert (now[0], now[-3:]) == ("now", ["0", "0.00", "0"])
     assert (then[0], then[-3:-1]) == ("1", ["1", "1.00"])
     assert len(ShardMap.load(out).components["users"].shards) == 2

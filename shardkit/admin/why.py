@@ -19,15 +19,7 @@ from shardkit.routing.placement import slot_of, slot_ranges
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """The explanation of a key's placement.
-
-    Attributes:
-        number: the shard's number; None for a component that is not sharded.
-        hashed: the hashed bytes: the key, or its tag; empty if nothing is hashed.
-        is_tag: whether the hashed bytes are a tag.
-        hash: their hash; None if there is none.
-        text: the explanation in a few words.
-    """
+    """The explanation of a key's placement."""
 
     number: int | None
     hashed: bytes
@@ -62,8 +54,8 @@ def why(component: Component, key: Key) -> Why:
     if rule == "rendezvous":
         value = int.from_bytes(blake2b(hashed, digest_size=8).digest(), "big")
         return _why(number, data, value, f"blake2b = {value:016x}, highest weight of {count}")
-    value = crc32(hashed) if rule == "crc32" else _named_crc(rule, hashed)
     name = rule.removeprefix("crc:")
+    value = crc32(hashed) if rule == "crc32" else int(mkPredefinedCrcFun(name)(hashed))
     return _why(number, data, value, f"{name} = {value}, mod {count} = {number}")
 
 
@@ -72,8 +64,3 @@ def _why(number: int | None, data: bytes, value: int, found: str) -> Why:
     is_tag = hashed != data
     tag = f"tag {hashed.decode(errors='backslashreplace')}: " if is_tag else ""
     return Why(number, hashed, is_tag, value, f"{tag}{found}")
-
-
-def _named_crc(rule: str, hashed: bytes) -> int:
-    value: int = mkPredefinedCrcFun(rule.removeprefix("crc:"))(hashed)
-    return value

@@ -1,0 +1,176 @@
+"""Where keys, and members of sets, live."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardkit.admin.why import Why, why
+from shardkit.config.component import Component, entry_key
+from shardkit.errors import ParameterMismatchError, ShardFailure, ShardUnavailable, StructureError
+from shardkit.kit.kit import ShardKit
+from shardkit.network.server_queries import ServerErrors, client_of
+from shardkit.operations.commands import Command, Partial, Shard
+from shardkit.routing.keys import hash_tag
+from shardkit.structures.base.parameters import meta_key
+from shardkit.structures.set.sharded_set import DEFAULT_PART_SIZE, ShardedSet
+
+MEMBER_TYPES: dict[str, type[Any]] = {"int": int, "str": str, "bytes": bytes}
+_NUMBERED = re.compile(rb"(.+):[a-z]?([0-9]{1,5})")
+_IN_NUMBERED_PARTS = (b"search", b"jobs", b"ads")
+
+
+@dataclass(frozen=True)
+class LocatedKey:
+    """A key, its shard and server, and for a member of a set whether it exists."""
+
+    key: bytes
+    shard: Shard
+    server: str
+    why: Why
+    member: str | None = None
+    part: int | None = None
+    there: bool | ShardFailure | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether its server could not tell if the member is there."""
+        return isinstance(self.there, ShardFailure)
+
+
+def locate_keys(kit: ShardKit, component: Component, keys: Sequence[bytes]) -> list[LocatedKey]:
+    """Return where keys of a component live.
+
+    Raises:
+        ShardFailure: a shard that may hold the structure of a key cannot be asked.
+    """
+    parts = _numbered(kit, component, keys)
+    return [parts.get(key) or locate_key(component, key) for key in keys]
+
+
+def locate_key(component: Component, key: bytes, **more: Any) -> LocatedKey:
+    """Return where a key lives that its hash places; ``more`` are further fields."""
+    reason_why = why(component, key)
+    shard = Shard(component.name, reason_why.number)
+    return LocatedKey(key, shard, _server(component, shard, reason_why), reason_why, **more)
+
+
+def _server(component: Component, shard: Shard, reason_why: Why) -> str:
+    """Return the server of a shard; for a cluster the node that has the slot, if reachable."""
+    entry = component.entry_of(shard)
+    if not entry.is_cluster:
+        return entry.address
+    try:
+        with client_of(entry.resolved(entry_key(*shard))) as client:
+            node = client.nodes_manager.get_node_from_slot(reason_why.hash)
+            return f"{node.host}:{node.port}"
+    except ServerErrors:
+        return entry.address
+
+
+# ---- keys of structures that have part n on shard n
+
+
+def _numbered(
+    kit: ShardKit, component: Component, keys: Sequence[bytes]
+) -> dict[bytes, LocatedKey]:
+    """Return the keys of structures in numbered parts (`ShardOf`), which no hash places.
+
+    Raises:
+        ShardFailure: a shard that may hold the structure cannot be asked.
+    """
+    asked: list[tuple[bytes, str, int]] = []
+    for key in keys:
+        match = _NUMBERED.fullmatch(hash_tag(key))
+        if match and hash_tag(key) != key and int(match[2]) < len(component.shards):
+            asked.append((key, match[1].decode(errors="backslashreplace"), int(match[2])))
+    batch = Partial()
+    for key, name, part in asked:
+        meta = meta_key(name)
+        batch.append(Command(Shard(component.name, part), key, ("EXISTS", key)))
+        first = Shard(component.name, 0)
+        batch.append(Command(first, meta, ("HGET", meta, "kind")))
+    replies = kit.plane.links[True].send(batch) if batch else []
+    located = {}
+    for (key, name, part), there, kind in zip(asked, replies[::2], replies[1::2], strict=True):
+        if kind in _IN_NUMBERED_PARTS or there == 1:
+            shard = Shard(component.name, part)
+            text = f"part {part} of {name!r}, on shard {part}"
+            reason_why = Why(part, b"", False, None, text)
+            located[key] = LocatedKey(key, shard, component.entry_of(shard).address, reason_why)
+        elif isinstance(there, ShardUnavailable) or isinstance(kind, ShardUnavailable):
+            raise there if isinstance(there, ShardUnavailable) else kind
+    return located
+
+
+# ---- members of a set
+
+
+def open_set(
+    kit: ShardKit, component: Component, name: str, asked: dict[str, Any]
+) -> ShardedSet[Any, Any]:
+    """Open a set with its stored parameters, or with the given ones if it does not exist."""
+    meta = f"{name}:meta"
+    [reply] = kit.plane.links[True].send(
+        Partial([Command(component.name, meta, ("HGETALL", meta))])
+    )
+    if isinstance(reply, ShardFailure) and asked["total"] is None:
+        raise reply
+    words = [] if isinstance(reply, ShardFailure) else [bytes(word).decode() for word in reply]
+    stored = dict(zip(words[::2], words[1::2], strict=True))
+    wanted = {field: str(value) for field, value in asked.items() if value is not None}
+    if not stored:
+        if asked["total"] is None:
+            raise StructureError(
+                f"{meta} is missing: how the members of {name!r} are spread is unknown",
+                "specify --total, --part-size and --members, as the structure will have them",
+            )
+        defaults = {"part_size": str(DEFAULT_PART_SIZE), "members": "str"}
+        stored = {"kind": "set", "partition": "crc32", **defaults, **wanted}
+    if stored.get("kind") != "set":
+        raise StructureError(
+            f"{name!r} is a {stored.get('kind')}, not a set", "only members of sets can be located"
+        )
+    for field, value in wanted.items():
+        if stored.get(field) != value:
+            raise ParameterMismatchError(
+                f"{name!r} was made with {field} {stored.get(field)}, not {value}",
+                "leave the option out: the stored value is used",
+            )
+    return kit.set(
+        name,
+        component=component.name,
+        total=int(stored["total"]),
+        part_size=int(stored["part_size"]),
+        members=MEMBER_TYPES[stored["members"]],
+        partition=stored["partition"],
+    )
+
+
+def locate_members(
+    kit: ShardKit, component: Component, in_set: ShardedSet[Any, Any], members: Sequence[str]
+) -> list[LocatedKey]:
+    """Return where members of a set live, and whether they exist."""
+    given = [each if each.isprintable() else os.fsencode(each) for each in members]
+    keys = [in_set.key_of(member) for member in given]  # refuses invalid members
+    sent = [os.fsencode(member) for member in members]
+    if in_set.parameters["members"] == "int":
+        sent = [b"%d" % int(member) for member in sent]
+    batch = [
+        Command(component.name, key, ("SISMEMBER", key, member))
+        for key, member in zip(keys, sent, strict=True)
+    ]
+    replies = kit.plane.links[True].send(Partial(batch))
+    return [
+        locate_key(
+            component,
+            key.encode(),
+            member=os.fsencode(members[n]).decode(errors="backslashreplace"),
+            part=in_set.part_of(given[n]),
+            there=reply if isinstance(reply, ShardFailure) else bool(reply),
+        )
+        for n, (key, reply) in enumerate(zip(keys, replies, strict=True))
+    ]

@@ -1,0 +1,292 @@
+"""Checks the servers that a push adds or changes, before clients are sent there.
+
+Each entry that the push adds or changes is surveyed (`shardkit.network.survey`) and judged by
+`shardkit.network.rules`. Where an entry leaves one database for another, keys are sampled in both::
+
+    old database  ── 100 keys ──┐
+                                ├─► are they in the new database too?
+    new database  ── EXISTS ────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardkit.config.component import Component
+from shardkit.config.entry import Entry
+from shardkit.errors import few
+from shardkit.network.rules import (
+    LOADING,
+    MISPLACED_SHARE,
+    NO_DATABASE,
+    REFUSED,
+    RESTART,
+    RIGHTS,
+    SAMPLING,
+    UNREACHABLE,
+    UNUSABLE,
+    WRONG_ROLE,
+    judge,
+    keys_of_other_shards,
+)
+from shardkit.network.survey import SurveyedEntry, Target, query_entries, reason, survey, targets_of
+from shardkit.routing.placement import DEFAULT, placement
+
+_SHOWN = frozenset(
+    {UNUSABLE, UNREACHABLE, REFUSED, LOADING, NO_DATABASE, WRONG_ROLE, RIGHTS, RESTART, SAMPLING}
+)
+_PLACEMENTS = (DEFAULT, "slot", "rendezvous", "redis-in-action")
+_FEWEST_KEYS = 20  # that tell one placement from another
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightFinding:
+    """A problem with one entry of a push."""
+
+    component: str
+    entry: str
+    address: str
+    problem: str
+    remedy: str
+    warning: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.entry} ({self.address}) {self.problem}"
+
+
+@dataclass(frozen=True)
+class _Change:
+    """One entry that a push adds or changes, and the one that it replaces."""
+
+    target: Target
+    component: Component
+    before: Entry | None = None
+
+    def finding(self, problem: str, remedy: str, warning: bool = False) -> PreflightFinding:
+        target = self.target
+        return PreflightFinding(
+            self.component.name, target.where, target.entry.address, problem, remedy, warning
+        )
+
+
+_Surveyed = Mapping[Entry, SurveyedEntry]
+
+
+def preflight(
+    current: Mapping[str, Component], wanted: Mapping[str, Component]
+) -> list[PreflightFinding]:
+    """Survey every entry that a push would add or change, and return what is wrong with it.
+
+    Args:
+        current: the components on the config server.
+        wanted: the components to push.
+
+    Returns:
+        The findings, in the components' order. Cost: about ten exchanges with each server, and two
+        for each database, servers in parallel.
+    """
+    changes = [
+        change for name in sorted(wanted) for change in _changes(current.get(name), wanted[name])
+    ]
+    by_hand = [
+        wanted[name]
+        for name, before in sorted(current.items())
+        if before.by_hand is not None and name in wanted
+    ]
+    others = [change.before for change in changes if change.before] + [
+        entry for component in by_hand for entry in component.shards
+    ]
+    rows = survey(
+        [*(change.target for change in changes), *(Target("it", entry) for entry in others)],
+        thorough=True,
+    )
+    surveyed: dict[Entry, SurveyedEntry] = {}
+    for row in rows:
+        known = surveyed.setdefault(row.target.entry, row)
+        if known.server.error is not None and row.server.error is None:
+            surveyed[row.target.entry] = row  # another node of a cluster
+    shared = _shared_keys(changes, surveyed)
+    savers = _savers(changes, surveyed)
+    findings: list[PreflightFinding] = []
+    for change in changes:
+        findings += _own_problems(change, surveyed)
+        if _is_usable(surveyed[change.target.entry]):
+            findings += _same_files(change, surveyed, savers)
+            if not change.target.node and not change.target.entry.is_cluster:
+                findings += [
+                    change.finding(*each) for each in _data_problems(change, surveyed, shared)
+                ]
+    return findings + [f for component in by_hand for f in _wrong_placement(component, surveyed)]
+
+
+def _changes(before: Component | None, after: Component) -> Iterator[_Change]:
+    if before is not None and before.same_as(after):
+        return
+    old = dict(before.entries()) if before is not None else {}
+    moved = before is not None and (
+        len(before.shards) != len(after.shards) or before.placement != after.placement
+    )
+    for target in targets_of([after]):
+        shard = target.shard
+        assert shard is not None
+        previous = old.get(shard)
+        if target.node:
+            if previous != after.entry_of(shard) and (
+                previous is None or target.entry not in previous.replicas
+            ):
+                yield _Change(target, after)
+        elif previous != target.entry:
+            yield _Change(target, after, None if moved and shard.number is not None else previous)
+
+
+def _is_usable(row: SurveyedEntry) -> bool:
+    return row.server.error is None and row.database.exists
+
+
+def _own_problems(change: _Change, surveyed: _Surveyed) -> Iterator[PreflightFinding]:
+    row = surveyed[change.target.entry]
+    judged = judge([SurveyedEntry(change.target, row.number, row.server)], kinds=_SHOWN)
+    for problem in judged.entries[0].problems:
+        yield change.finding(problem.text, problem.remedy, problem.kind == RESTART)
+
+
+def _shared_keys(
+    changes: Sequence[_Change], surveyed: _Surveyed
+) -> dict[_Change, float | Exception]:
+    """Return which share of the keys sampled in the old database is in the new one too."""
+    samples = {}
+    for change in changes:
+        old, new = _databases(change, surveyed)
+        if old and new and old.database.keys and new.database.keys and not _is_same(old, new):
+            samples[change] = old.database.keys
+
+    def share(change: _Change, client: Any) -> float:
+        pipe = client.pipeline(transaction=False)
+        for key in samples[change]:
+            pipe.exists(key)
+        return float(sum(pipe.execute())) / len(samples[change])
+
+    return query_entries({change: change.target.entry for change in samples}, share)
+
+
+def _databases(
+    change: _Change, surveyed: _Surveyed
+) -> tuple[SurveyedEntry | None, SurveyedEntry | None]:
+    """Return a change's old and new database, if there are any to compare."""
+    if change.before is None or change.target.entry.is_cluster or change.before.is_cluster:
+        return None, None
+    old, new = surveyed[change.before], surveyed[change.target.entry]
+    return (old if _is_usable(old) else None), (new if _is_usable(new) else None)
+
+
+def _is_same(one: SurveyedEntry, other: SurveyedEntry) -> bool:
+    """Whether two entries lead to one database, whatever their addresses."""
+    run_id = one.server.run_id
+    return bool(run_id) and (run_id, one.number) == (other.server.run_id, other.number)
+
+
+_Savers = Mapping[tuple[str, str], Mapping[str, str]]
+
+
+def _savers(changes: Sequence[_Change], surveyed: _Surveyed) -> _Savers:
+    """Return, by host and path, the servers that save their data there: run ids and addresses."""
+    savers: dict[tuple[str, str], dict[str, str]] = {}
+    for change in changes:
+        facts = surveyed[change.target.entry].server
+        for path in facts.saves_to if facts.run_id else ():
+            servers = savers.setdefault((_host(facts.address), path), {})
+            servers.setdefault(facts.run_id, facts.address)
+    return savers
+
+
+def _host(server: str) -> str:
+    host, _, port = server.rpartition(":")
+    return host if port.isdigit() else ""  # a socket is on this one
+
+
+def _same_files(
+    change: _Change, surveyed: _Surveyed, savers: _Savers
+) -> Iterator[PreflightFinding]:
+    facts = surveyed[change.target.entry].server
+    for path in sorted(facts.saves_to):
+        servers = savers.get((_host(facts.address), path), {})
+        others = [server for run_id, server in servers.items() if run_id != facts.run_id]
+        if others:
+            yield change.finding(
+                f"saves its data to {path}, and so does {few(others, ', ')}: each "
+                "overwrites what the other has saved",
+                "give it a dir or file names of its own (unless they are in containers)",
+                True,
+            )
+
+
+def _wrong_placement(component: Component, surveyed: _Surveyed) -> Iterator[PreflightFinding]:
+    """Yield a finding if another placement explains where the keys of hand-written shards are.
+
+    Callers set their placement in code. The push stores the map's placement for all callers.
+    """
+    places = [
+        (key, n)
+        for n, entry in enumerate(component.shards)
+        for key in surveyed[entry].database.keys or ()
+    ]
+    if len(places) < _FEWEST_KEYS:
+        return
+
+    def explains(rule: str) -> bool:
+        place = placement(rule, len(component.shards))
+        misplaced = sum(place(key) != n for key, n in places)
+        return misplaced <= MISPLACED_SHARE * len(places)
+
+    rules = [rule for rule in _PLACEMENTS if explains(rule)]
+    if rules and not explains(component.placement):
+        yield PreflightFinding(
+            component.name,
+            component.name,
+            f"{len(component.shards)} shards, written by hand",
+            f"holds its keys where placement {rules[0]} puts them, not {component.placement}",
+            f"set `placement: {rules[0]}` in the map",
+        )
+
+
+def _data_problems(
+    change: _Change, surveyed: _Surveyed, shared: Mapping[_Change, float | Exception]
+) -> Iterator[tuple[str, str, bool]]:
+    target, before = change.target, change.before
+    assert target.shard is not None
+    keys = surveyed[target.entry].database.keys or ()
+    strange = keys_of_other_shards(change.component, target.shard, keys)
+    foreign = f"holds keys that are not this shard's: {strange}", "check the address"
+    if before is None:
+        if strange:
+            yield *foreign, True
+        return
+    if before.address == target.entry.address:
+        return
+    old, new = _databases(change, surveyed)
+    if old is None or new is None:
+        gone = surveyed[before].server.error
+        why = "it is a cluster" if gone is None else reason(gone)
+        problem = "" if keys else "is empty"
+        if strange:
+            problem = f"holds keys that are not this shard's ({strange})"
+        if problem:
+            yield (
+                f"{problem}, and the data at {before.address} cannot be compared: {why}",
+                "move the data first",
+                False,
+            )
+        return
+    if _is_same(old, new) or not (old.database.keys or keys):
+        return
+    moved = f"move the data from {before.address} first"
+    share = shared.get(change, 0.0)
+    if old.database.keys and not keys:
+        yield f"is empty, and {before.address} holds data", moved, False
+    elif old.database.keys and (isinstance(share, Exception) or share < 1 - MISPLACED_SHARE):
+        part = "" if isinstance(share, Exception) else f": it has {share:.0%} of its sampled keys"
+        yield f"does not hold the data of {before.address}{part}", moved, False
+    elif not old.database.keys and strange:
+        yield *foreign, False

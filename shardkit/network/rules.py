@@ -1,0 +1,494 @@
+"""Rules that turn facts about servers into problems: the one verdict that all commands share.
+
+::
+
+    network/survey.py ─► facts ─► judge() ─► problems ─┬─► status   quick ones, by shard
+                                                       ├─► check    all, by server and shard
+                                                       └─► a push   those of changed entries
+
+Each problem has a kind, by which a command chooses what it shows. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import redis
+from redis.exceptions import AuthenticationError, BusyLoadingError, ResponseError
+
+from shardkit.config.component import Component
+from shardkit.errors import ConfigError
+from shardkit.network.survey import ServerFacts, SurveyedEntry, reason
+from shardkit.operations.commands import Shard
+from shardkit.operations.server_errors import meaning
+from shardkit.routing.keys import hash_tag
+
+SLOW_PING = 0.25  # seconds
+MISPLACED_SHARE = 0.1  # the share of sampled keys that may belong elsewhere
+_NEARLY = 0.9  # the share of a limit from which on there is a warning
+_MOST_LAG = 10  # seconds that a replica may be behind
+_MOST_SKEW = 1.0  # seconds that a server's clock may differ from this machine's
+
+OK = "ok"
+UNUSABLE = "unusable"  # the entry cannot be used on this machine
+UNREACHABLE = "unreachable"
+REFUSED = "refused"  # it denies access to this user
+LOADING = "loading"  # it reads its data at the start
+NO_DATABASE = "no database"  # the server has no database of the entry's number
+WRONG_ROLE = "wrong role"  # an entry names a replica, or one under `replicas` a master
+CLOSED = "closed"  # a fence keeps clients out, because its shards move
+NO_LINK = "no link"  # a replica without a link to its master
+FULL = "full"  # it uses more memory than its maxmemory
+SLOW = "slow"  # it stalls for longer than it should
+SHARED = "shared"  # another shard of the component has the same database
+EVICTS = "evicts"  # its maxmemory-policy removes keys as memory runs out
+NO_INFO = "no info"  # the user must not run INFO
+NEARLY_FULL, CLIENTS, PERSISTENCE = "nearly full", "clients", "persistence"
+REPLICAS, LAG, CLOCK, RIGHTS, RESTART = "replicas", "lag", "clock", "rights", "restart"
+KEYS = "keys"  # the database holds keys of other shards
+SAMPLING = "sampling"  # the user must not run SELECT or SCAN
+CONFIG, MOVE, FAILOVER = "config server", "move", "failover"
+
+QUICK = frozenset(
+    {UNUSABLE, UNREACHABLE, REFUSED, LOADING, NO_DATABASE, WRONG_ROLE, CLOSED}
+    | {NO_LINK, FULL, SLOW, SHARED, EVICTS, NO_INFO}
+)
+"""The kinds that `shardkit status` shows."""
+
+
+class Severity(IntEnum):
+    """How bad a problem is."""
+
+    WARNING = 1  # nothing is wrong yet
+    PROBLEM = 2
+    CRITICAL = 3  # a shard cannot be used
+
+
+_CRITICAL = {UNUSABLE, UNREACHABLE, REFUSED, LOADING, NO_DATABASE, WRONG_ROLE, CLOSED}
+_WARNINGS = {EVICTS, NO_INFO, NEARLY_FULL, LAG, CLOCK, RESTART, SAMPLING}
+_OF_ENTRIES = {NO_DATABASE, WRONG_ROLE, CLOSED, SHARED, KEYS, SAMPLING}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProblem:
+    """What is wrong with a server or an entry; ``text`` follows its name in a message."""
+
+    kind: str
+    text: str
+    remedy: str
+    mild: bool = False  # a warning, although problems of its kind are usually more
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is."""
+        if self.mild or self.kind in _WARNINGS:
+            return Severity.WARNING
+        return Severity.CRITICAL if self.kind in _CRITICAL else Severity.PROBLEM
+
+    @property
+    def of_server(self) -> bool:
+        """Whether it concerns the whole server, and not one entry."""
+        return self.kind not in _OF_ENTRIES
+
+
+@dataclass(frozen=True)
+class JudgedEntry:
+    """An entry with its problems, the worst first."""
+
+    row: SurveyedEntry
+    problems: tuple[ServerProblem, ...] = ()
+
+    @property
+    def severity(self) -> int:
+        """The severity of its worst problem; 0 if it has none."""
+        return self.problems[0].severity if self.problems else 0
+
+    @property
+    def state(self) -> str:
+        """The kind of its worst problem; ``ok`` if it has none."""
+        return self.problems[0].kind if self.problems else OK
+
+    @property
+    def server(self) -> ServerFacts:
+        """The facts of its server."""
+        return self.row.server
+
+    @property
+    def keys(self) -> int | None:
+        """The number of keys in its database; None if unknown."""
+        if not self.server.info:
+            return None
+        return int(self.server.info.get(f"db{self.row.number}", {}).get("keys", 0))
+
+
+@dataclass(frozen=True)
+class OpenMove:
+    """A move that the config server records as unfinished."""
+
+    name: str
+    target: str
+    phase: str
+    shards: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class ConfigFacts:
+    """What the config server reports about unfinished work.
+
+    Attributes:
+        epoch: its ``config:epoch``; None if it could not be read.
+        moves: the moves that were started and are not finished.
+        replaced: masters that were replaced while they were down and do not follow yet, and the
+            servers that replaced them.
+        busy: whether a process works on a move or failover now.
+        unreadable: why moves or replaced masters could not be read.
+    """
+
+    epoch: int | None = None
+    moves: Sequence[OpenMove] = ()
+    replaced: Sequence[tuple[str, str]] = ()
+    busy: bool = False
+    unreadable: Sequence[ConfigError] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckFinding:
+    """Something that is wrong, or will be.
+
+    Attributes:
+        where: the server, or the shard and its server.
+        problem: what is wrong.
+        remedy: what to do about it.
+        warning: whether nothing is wrong yet.
+        kind: what it is in a word or two, such as ``evicts``.
+    """
+
+    where: str
+    problem: str
+    remedy: str
+    warning: bool = False
+    kind: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The judgement of a survey."""
+
+    entries: Sequence[JudgedEntry] = ()
+    findings: Sequence[CheckFinding] = field(default_factory=tuple)
+
+
+def judge(
+    rows: Sequence[SurveyedEntry],
+    config: ConfigFacts = ConfigFacts(),
+    kinds: Iterable[str] | None = None,
+) -> Judgement:
+    """Apply the rules."""
+    shown = None if kinds is None else frozenset(kinds)
+    replicas: dict[int, int] = {}
+    for row in rows:
+        named = 0 if row.node else len(row.target.entry.replicas)
+        replicas[id(row.server)] = max(named, replicas.get(id(row.server), 0))
+    shared = _shared(rows)
+    entries = []
+    for n, row in enumerate(rows):
+        problems = [
+            *of_server(row.server, replicas[id(row.server)]),
+            *of_entry(row, config),
+            *([shared[n]] if n in shared else ()),
+        ]
+        problems.sort(key=lambda problem: -problem.severity)
+        entries.append(
+            JudgedEntry(row, tuple(p for p in problems if shown is None or p.kind in shown))
+        )
+    return Judgement(entries, list(_of_config_server(rows, config)))
+
+
+# ---- a server
+
+
+def of_server(facts: ServerFacts, replicas: int = 0) -> Iterator[ServerProblem]:
+    """Yield what is wrong with a server that has as many replicas in entries."""
+    if facts.error is not None:
+        yield _unusable(facts.error)
+        return
+    if facts.info.get("loading"):
+        yield ServerProblem(LOADING, "is loading its data", "wait")
+    if facts.info.get("master_link_status", "up") != "up":
+        yield ServerProblem(
+            NO_LINK, "has lost its master", "start the master, or promote the replica"
+        )
+    yield from _memory(facts)
+    if facts.latency is not None and facts.latency > SLOW_PING:
+        yield ServerProblem(
+            SLOW,
+            f"stalls: one PING took {facts.latency:.1f} s",
+            "look for long scripts and big keys: SLOWLOG GET, shardkit keys --biggest 20",
+        )
+    yield from _limits(facts, replicas)
+    if abs(facts.clock_skew) > _MOST_SKEW:
+        side = "ahead" if facts.clock_skew > 0 else "behind"
+        yield ServerProblem(
+            CLOCK,
+            f"has a clock that is {abs(facts.clock_skew):.1f} s {side}",
+            "synchronise the clocks: leases and delayed tasks use the servers' clocks",
+        )
+    if facts.missing_rights:
+        yield ServerProblem(
+            RIGHTS,
+            f"does not let the user run {', '.join(facts.missing_rights)}",
+            "grant them (docs/rights.md)",
+        )
+    if facts.loses_scripts:
+        yield ServerProblem(
+            RESTART,
+            "loses what scripts and MULTI wrote when it restarts: its default user has no rights",
+            "ACL SETUSER default ~* &* +@all, and leave it off",
+        )
+    if facts.info_refused is not None:
+        yield ServerProblem(
+            NO_INFO, "does not let the user run INFO", "grant it: ACL SETUSER <user> +info"
+        )
+
+
+def _unusable(error: Exception) -> ServerProblem:
+    if isinstance(error, ConfigError):
+        return ServerProblem(UNUSABLE, f"was not queried: {error.message}", error.remedy)
+    if isinstance(error, BusyLoadingError):
+        return ServerProblem(LOADING, "is loading its data", "wait")
+    known = meaning(error)
+    if isinstance(error, AuthenticationError | ResponseError):
+        remedy = known.remedy if known else "correct the entry"
+        return ServerProblem(REFUSED, f"refuses access: {reason(error)}", remedy)
+    remedy = "start it, or correct the entry"
+    if known:
+        remedy = known.remedy
+    elif isinstance(error, redis.TimeoutError):
+        remedy = (
+            "check whether it is suspended, swaps or runs a long script, "
+            "or whether the network drops packets"
+        )
+    return ServerProblem(UNREACHABLE, f"cannot be reached: {reason(error)}", remedy)
+
+
+def _memory(facts: ServerFacts) -> Iterator[ServerProblem]:
+    limit, used = facts.info.get("maxmemory", 0), facts.info.get("used_memory", 0)
+    policy = facts.eviction_policy
+    if limit and used >= limit:
+        does = "refuses writes" if policy == "noeviction" else f"evicts keys ({policy})"
+        yield ServerProblem(
+            FULL, f"is above its maxmemory: it {does}", "raise maxmemory, or let data expire"
+        )
+    elif limit and used >= _NEARLY * limit:
+        yield ServerProblem(
+            NEARLY_FULL,
+            f"uses {used / limit:.0%} of its maxmemory",
+            "raise maxmemory, or let data expire",
+        )
+    if policy != "noeviction" and not (limit and used >= limit):
+        yield eviction(policy)
+
+
+def evicted(policy: str) -> str:
+    """Return what a server with a ``maxmemory-policy`` does to structures, in words."""
+    which = "lose"
+    if policy.startswith("volatile"):
+        which = "that expire, or were created again within a minute of their deletion, lose"
+    return f"structures {which} parts and parameters as memory runs out"
+
+
+def eviction(policy: str) -> ServerProblem:
+    """Return the problem of a server with a ``maxmemory-policy`` that evicts keys."""
+    return ServerProblem(
+        EVICTS,
+        f"evicts keys ({policy}): {evicted(policy)}",
+        "CONFIG SET maxmemory-policy noeviction, unless all of it is a cache",
+    )
+
+
+def _limits(facts: ServerFacts, replicas: int) -> Iterator[ServerProblem]:
+    info = facts.info
+    most, clients = info.get("maxclients", 0), info.get("connected_clients", 0)
+    if most and clients >= _NEARLY * most:
+        yield ServerProblem(
+            CLIENTS,
+            f"has {clients:,} clients of {most:,}",
+            "raise maxclients, or find out which they are: shardkit clients",
+        )
+    for name, text in (
+        ("rdb_last_bgsave_status", "failed to save its last snapshot"),
+        ("aof_last_write_status", "failed to write to its append-only file"),
+        ("aof_last_bgrewrite_status", "failed to rewrite its append-only file"),
+    ):
+        if info.get(name, "ok") != "ok":
+            yield ServerProblem(PERSISTENCE, text, "see its log, and whether its disk is full")
+    if info.get("role") == "master":
+        there = info.get("connected_slaves", 0)
+        if there < replicas:
+            yield ServerProblem(
+                REPLICAS,
+                f"has {there} of the {replicas} replicas that its entry names",
+                "start them: reads and failover need them",
+            )
+        for n in range(there):
+            lag = info.get(f"slave{n}", {}).get("lag", 0)
+            if isinstance(lag, int) and lag > _MOST_LAG:
+                yield ServerProblem(
+                    LAG, f"has a replica that is {lag} s behind", "check its load and network"
+                )
+
+
+# ---- an entry
+
+
+def of_entry(row: SurveyedEntry, config: ConfigFacts = ConfigFacts()) -> Iterator[ServerProblem]:
+    """Yield what is wrong about an entry, rather than its server."""
+    target, facts, database = row.target, row.server, row.database
+    if facts.error is not None:
+        return
+    if not database.exists:
+        yield ServerProblem(
+            NO_DATABASE,
+            f"has no database {row.number}",
+            "correct db in the entry, or raise `databases` in the server's configuration",
+        )
+        return
+    if database.refused is not None:
+        known = meaning(database.refused)
+        yield ServerProblem(
+            SAMPLING,
+            f"cannot be sampled: {reason(database.refused)}",
+            known.remedy if known else "grant the right (docs/rights.md)",
+        )
+    if target.entry.is_cluster:
+        return
+    if facts.role == "replica" and not target.node:
+        yield ServerProblem(
+            WRONG_ROLE, "is a replica, which refuses writes", "name its master, or promote it"
+        )
+    if facts.role == "master" and target.node:
+        yield ServerProblem(
+            WRONG_ROLE, "is a master, with data of its own", "name a replica of the entry's server"
+        )
+    if database.fence is not None and target.shard is not None and not target.node:
+        yield _closed(str(target.shard), config)
+    if target.node or target.component is None or target.shard is None:
+        return
+    strange = keys_of_other_shards(target.component, target.shard, database.keys or ())
+    if strange:
+        yield ServerProblem(
+            KEYS,
+            f"holds keys that are not this shard's: {strange}",
+            "check the address; or it holds data of others, or of another number of shards",
+            mild=target.component.entry is not None,
+        )
+
+
+def _closed(shard: str, config: ConfigFacts) -> ServerProblem:
+    if config.busy:
+        return ServerProblem(
+            CLOSED,
+            "is closed while its shards move",
+            "wait, and see: shardkit move status",
+            mild=True,
+        )
+    name = next((move.name for move in config.moves if shard in move.shards), shard)
+    return ServerProblem(
+        CLOSED,
+        "is closed by a move of its shards that was interrupted: clients wait, and then fail",
+        f"shardkit move resume {name}",
+    )
+
+
+def _shared(rows: Sequence[SurveyedEntry]) -> dict[int, ServerProblem]:
+    """Return, by row, the problem of shards whose database another shard of the component has."""
+    first: dict[tuple[str, str, int], Shard] = {}
+    problems = {}
+    for n, row in enumerate(rows):
+        shard, run_id = row.target.shard, row.server.run_id
+        if shard is None or not run_id or row.node or row.target.entry.is_cluster:
+            continue
+        other = first.setdefault((shard.component, run_id, row.number), shard)
+        if other != shard:
+            both = None not in (shard.number, other.number)
+            problems[n] = ServerProblem(
+                SHARED,
+                f"has the same database as {other}",
+                "give each a database of its own" + ("" if both else ", unless that is intended"),
+                mild=not both,
+            )
+    return problems
+
+
+def keys_of_other_shards(component: Component, shard: Shard, keys: Sequence[bytes]) -> str:
+    """Return, in words, how many keys are placed on other shards; empty if hardly any is."""
+    number = shard.number
+    if number is None or not keys:
+        return ""
+    suffix = b":%d" % number  # of the tag where structures place their parts by number
+    others = [
+        key for key in keys if component.place(key) != number and not hash_tag(key).endswith(suffix)
+    ]
+    if len(others) <= MISPLACED_SHARE * len(keys):
+        return ""
+    return f"{component.placement} places {len(others)} of {len(keys)} sampled keys on other shards"
+
+
+# ---- the config server
+
+
+def _of_config_server(rows: Sequence[SurveyedEntry], config: ConfigFacts) -> Iterator[CheckFinding]:
+    witnessed = newest_witnessed(rows)
+    if config.epoch is not None and witnessed > config.epoch:
+        yield CheckFinding(
+            CONFIG,
+            f"went back to epoch {config.epoch}: its servers have witnessed epoch {witnessed}, so "
+            "it was restored from an old snapshot, or lost its data",
+            "push the newest shard map: shardkit config push MAP --restored",
+            kind=CONFIG,
+        )
+    for error in config.unreadable:
+        yield CheckFinding(CONFIG, error.message, error.remedy, kind=CONFIG)
+    for move in config.moves:
+        state = "is running" if config.busy else "was interrupted"
+        yield CheckFinding(
+            move.name,
+            f"its move to {move.target} {state} (phase {move.phase})",
+            "see: shardkit move status" if config.busy else f"shardkit move resume {move.name}",
+            warning=config.busy,
+            kind=MOVE,
+        )
+    for source, successor in config.replaced:
+        yield CheckFinding(
+            source,
+            f"was replaced by {successor} and does not follow it yet: if it comes back as a "
+            "master, writes to it are lost",
+            "shardkit failover --guard 0",
+            warning=True,
+            kind=FAILOVER,
+        )
+
+
+def newest_witnessed(rows: Iterable[SurveyedEntry]) -> int:
+    """Return the latest epoch that a database has witnessed of its own component; 0 if none."""
+    return max(
+        (
+            row.database.witnessed.get(row.target.shard.component, 0)
+            for row in rows
+            if row.target.shard is not None
+        ),
+        default=0,
+    )
+
+
+def group_by_server(entries: Iterable[JudgedEntry]) -> Mapping[int, Sequence[JudgedEntry]]:
+    """Return the entries of each server, in order."""
+    groups: dict[int, list[JudgedEntry]] = {}
+    for entry in entries:
+        groups.setdefault(id(entry.row.server), []).append(entry)
+    return groups

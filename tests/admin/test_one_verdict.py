@@ -1,0 +1,190 @@
+"""`status`, `check`, `doctor` and pushes judge a server alike, and name what is unfinished."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import redis
+from click.testing import CliRunner
+
+from shardkit import ShardMap
+from shardkit.admin import push
+from shardkit.admin.growth import Move, start_move
+from shardkit.admin.growth.fence import fence_value
+from shardkit.cli.app import app
+from shardkit.config.entry import Entry
+from shardkit.local import LocalServer
+from shardkit.network import survey as module
+from shardkit.network.rules import ConfigFacts, judge
+from shardkit.network.survey import ServerFacts, SurveyedEntry, Target, survey, targets_of
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run() -> Run:
+    """Run a command; return its exit code and its JSON document."""
+
+    def run(*words: str) -> tuple[int, Any]:
+        done = CliRunner().invoke(app, [*words, "--json"])
+        return done.exit_code, json.loads(done.stdout)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[LocalServer]]:
+    with LocalServer() as config, LocalServer() as source, LocalServer() as target:
+        yield [config, source, target]
+
+
+@pytest.mark.parametrize("policy", ["noeviction", "volatile-lru", "allkeys-lru"])
+def test_an_evicting_policy_is_one_warning_everywhere(
+    own_server: LocalServer, run: Run, tmp_path: Path, policy: str
+) -> None:
+    path = str(tmp_path / "map.json")
+    described = {"components": {"u": {"entry": {"port": own_server.port}}}}
+    Path(path).write_text(json.dumps(described))
+    with own_server.client() as client:
+        client.config_set("maxmemory", "100mb")
+        client.config_set("maxmemory-policy", policy)
+        client.hset("ids:meta", mapping={"kind": "set", "part_size": "100"})
+    code, checked = run("check", "-c", path)
+    assert code == 0
+    said = [each["problem"] for each in checked["findings"]]
+    assert all(each["warning"] for each in checked["findings"])
+    code, shown = run("status", "-c", path)
+    assert code == 0
+    assert [each["reason"] for each in shown["shards"]] == (said or [None])
+    probed, _ = run("status", "--check", "-c", path)
+    assert probed == 0
+    _, inspected = run("doctor", "-c", path)
+    texts = [each["text"] for each in inspected["findings"] if each["problem"] == "eviction"]
+    assert texts == [
+        f"{own_server.address.replace('127.0.0.1', 'localhost')} {each}" for each in said
+    ]
+    assert bool(said) == (policy != "noeviction")
+
+
+class _Killed(BaseException):
+    """The end of a mover, without any cleaning up."""
+
+
+def test_a_shard_that_a_killed_mover_closed_is_named_with_the_command_that_continues(
+    servers: list[LocalServer], run: Run
+) -> None:
+    config, source, target = servers
+    shards = [{"host": "127.0.0.1", "port": source.port, "db": n} for n in (1, 2)]
+    described = ShardMap.parse(json.dumps({"components": {"users": {"shards": shards}}}))
+    url = f"redis://{config.address}"
+
+    def killed(step: str) -> None:
+        if step.startswith("pushing"):
+            raise _Killed
+
+    with config.client() as client:
+        push(client, described)
+        with pytest.raises(_Killed):
+            start_move(client, ["users:1"], target.address, progress=killed)
+        client.hset("config:growth:fences", "127.0.0.1:7", json.dumps({"master": "127.0.0.1:8"}))
+    code, checked = run("check", "-c", url)
+    assert code == 1
+    found = {each["kind"]: each for each in checked["findings"]}
+    assert found["move"]["where"] == "users:1"
+    assert "was interrupted (phase fenced)" in found["move"]["problem"]
+    assert found["closed"]["where"].startswith("users:1 (")
+    assert found["move"]["remedy"] == found["closed"]["remedy"] == "shardkit move resume users:1"
+    assert found["failover"]["remedy"] == "shardkit failover --guard 0"
+    code, shown = run("status", "-c", url)
+    assert code == 1
+    assert [each["state"] for each in shown["shards"]] == ["ok", "closed"]
+    assert {each["kind"] for each in shown["findings"]} == {"move", "failover"}
+    assert run("status", "--check", "-c", url)[0] == 2
+    line = CliRunner().invoke(app, ["status", "-c", url]).stdout
+    assert "is closed by a move of its shards that was interrupted" in line
+    assert CliRunner().invoke(app, ["move", "resume", "users:1", "-c", url]).exit_code == 0
+    with config.client() as client:
+        client.delete("config:growth:fences")
+    assert run("check", "-c", url)[1]["findings"] == []
+
+
+def test_moves_under_way_are_warnings_and_unreadable_ones_problems(
+    servers: list[LocalServer], run: Run
+) -> None:
+    config, source, target = servers
+    url = f"redis://{config.address}"
+    shard = {"host": "127.0.0.1", "port": source.port, "db": 3}
+    with config.client() as client, source.client(db=3) as data:
+        push(client, ShardMap.parse(json.dumps({"components": {"one": {"entry": shard}}})))
+        data.set("config:fence", fence_value("id", "attempt", target.address))
+        move = Move(source.address, "replication", source.address, target.address, [])
+        text = json.dumps({"format": 1, **asdict(move)})
+        client.set(f"config:growth:move:{source.address}", text)
+        client.set("config:growth:lease", "host/1/token")
+        code, checked = run("check", "one", "-c", url)
+        assert code == 0
+        assert {each["kind"] for each in checked["findings"]} == {"closed", "move"}
+        client.set(f"config:growth:move:{source.address}", "no JSON")
+        code, checked = run("check", "one", "-c", url)
+        assert code == 1
+        assert "does not describe a move" in checked["findings"][0]["problem"]
+        client.delete(f"config:growth:move:{source.address}", "config:growth:lease")
+        data.delete("config:fence")
+
+
+def test_an_entry_is_judged_by_facts_alone() -> None:
+    target = Target("config:redis:a", Entry({"port": 1}))
+    info = {"role": "master", "connected_slaves": 0, "maxclients": 10, "connected_clients": 10}
+    rows = [SurveyedEntry(target, 0, ServerFacts("a:1", info=info, role="master"))]
+    [judged] = judge(rows, ConfigFacts()).entries
+    assert [problem.kind for problem in judged.problems] == ["clients"]
+    assert judge(rows, kinds=["full"]).entries[0].state == "ok"
+
+
+def test_a_database_that_refuses_select_for_another_reason_is_not_missing() -> None:
+    refused: list[Any] = [redis.ResponseError("SELECT is not allowed in cluster mode"), [], None]
+    pipe = Mock(execute=Mock(return_value=refused))
+    client = SimpleNamespace(pipeline=lambda transaction: pipe)
+    with pytest.raises(redis.ResponseError, match="not allowed"):
+        module._database(client, 1, sampled=False)
+    refused[0] = redis.exceptions.NoPermissionError("no rights")
+    assert module._database(client, 1, sampled=False).exists
+    refused[0] = redis.ResponseError("DB index is out of range")
+    assert not module._database(client, 1, sampled=False).exists
+
+
+@pytest.mark.parametrize(
+    ("hello", "role"),
+    [([b"role", b"master"], "master"), ([], ""), (redis.ResponseError("unknown command"), "")],
+)
+def test_the_role_is_known_without_info_if_the_server_supports_hello(hello: Any, role: str) -> None:
+    assert module._role(SimpleNamespace(execute_command=Mock(side_effect=[hello]))) == role
+
+
+def test_a_fault_of_the_survey_is_not_blamed_on_a_server(
+    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    components = ShardMap.parse(f"components: {{a: {{entry: {{port: {own_server.port}}}}}}}")
+    monkeypatch.setattr(module, "server_facts", Mock(side_effect=ZeroDivisionError("by zero")))
+    with pytest.raises(ZeroDivisionError, match="by zero"):
+        survey(targets_of(components.components.values()))
+
+
+def test_a_survey_of_many_databases_uses_one_connection(own_server: LocalServer) -> None:
+    shards = [{"port": own_server.port, "db": n} for n in range(8)]
+    described = ShardMap.parse(json.dumps({"components": {"a": {"shards": shards}}}))
+    with own_server.client() as client:
+        before = client.info("stats")["total_connections_received"]
+        rows = survey(targets_of(described.components.values()), thorough=True)
+        after = client.info("stats")["total_connections_received"]
+    assert len({id(row.server) for row in rows}) == 1
+    assert after - before == 1
+    assert socket.gethostbyname(rows[0].server.address.rpartition(":")[0]) == "127.0.0.1"
