@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn, Self
 
 from shardkit.config.entry import Entry
 from shardkit.config.fields import whole
-from shardkit.config.problem import Problem, shown, shown_name
+from shardkit.config.problem import Problem, mask, shown, shown_name
 from shardkit.config.read_from import in_use
 from shardkit.errors import (
     ConfigError,
@@ -332,5 +332,6 @@ def wrong_placement(rule: object, count: int) -> str:
     try:
         placement(rule, count)
     except ConfigError as error:
-        return f"names a placement that cannot be used: {error.message}"
+        reason = error.message.replace(rule, str(mask("", rule)))
+        return f"names a placement that cannot be used: {reason}"
     return ""

@@ -43,7 +43,7 @@ async def test_an_async_kit_has_the_same_directory(server: LocalServer) -> None:
         assert await kit.directory.get("flags", "checkout", wait=0) == {"new": True}
         assert await kit.directory.names("flags") == ["checkout"]
         assert await kit.directory.delete("flags", "checkout")
-        with pytest.raises(MissingEntryError, match="is missing; set it, or name another"):
+        with pytest.raises(MissingEntryError, match="is missing; set it, or use another"):
             await kit.directory.get("flags", "checkout")
 
 
