@@ -243,7 +243,7 @@ def test_a_query_that_cannot_be_read_is_shown_with_the_place(cli: Cli, posts: Pa
     assert caret.index("^") == query.index("(")
     assert error.startswith("shardkit: error: query, position 5: ")
     assert result.code == 1
-    assert "there is no such attribute" in cli("search", "query", "x", "--sort", "y", *TO).error()
+    assert "sort='y' is not an attribute" in cli("search", "query", "x", "--sort", "y", *TO).error()
     result = cli("search", "query", "x", "--sort", "votes=much", *TO)
     assert (result.code, "is not NAME=WEIGHT" in result.err) == (2, True)
 

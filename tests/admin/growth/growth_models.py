@@ -159,7 +159,7 @@ class Client:
     def call(self, kind: str, args: tuple[int, ...]) -> Steps:
         self.idle = False
         world = self.world
-        record = RecordedCall(self.name, kind, args, begun=world.now)
+        record = RecordedCall(self.name, kind, args, started=world.now)
         world.history.append(record)
         while True:
             server, reads = yield from self.connect(kind)

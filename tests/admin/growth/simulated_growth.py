@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from shardkit.network.connections.connection import Closable
+from shardkit.operations.steps import run_steps
 from shardkit.testing.simulation import Client, Protocol
 from shardkit.testing.simulation.connections import SimulatedConnection, SimulatedConnector
 from shardkit.testing.simulation.linearizability import Register
@@ -99,9 +100,10 @@ def simulated_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monkey
         def greet(self: Any, *args: Any, **options: Any) -> None:
             connect(self, *args, **options)
             if self.client_name:
-                self._replies_to([("CLIENT", "SETNAME", self.client_name)])
+                Closable._greet(self, [("CLIENT", "SETNAME", self.client_name)])
             if self.greeting is not None:
-                Closable._greet(self, self.greeting)
+                steps = self.greeting.steps(self.client_name)
+                run_steps(steps, lambda need: Closable._greet(self, need))
 
         patched.setattr(SimulatedConnection, "on_connect_check_health", greet)
         try:

@@ -22,8 +22,9 @@ from shardkit.admin.growth.capture import MissedChangesError
 from shardkit.admin.growth.relocation import ServerAddress, moved
 from shardkit.admin.growth.servers import GrowthError, ServerRole
 from shardkit.network.connections.greeting import FENCE_KEY, Greeting
+from shardkit.testing.fakes.fakeredis_private import writes
 from shardkit.testing.simulation import Client, SimulationFailure, simulate
-from shardkit.testing.simulation.servers import SimulatedServer, _writes
+from shardkit.testing.simulation.servers import SimulatedServer
 
 OLD, NEW = ServerAddress("old", 1), ServerAddress("new", 1)
 HOLD = 3.0
@@ -120,7 +121,7 @@ def simulated_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
         def tell(self: SimulatedServer, socket: Any, args: list[bytes]) -> bool:
             done = execute(self, socket, args)
-            is_write = len(args) > 1 and _writes(args[0].upper())
+            is_write = len(args) > 1 and writes(args[0].upper())
             if self.address == "old:1" and is_write and Capture.is_told:
                 for listener in Capture.listeners:
                     listener.changed[0, args[1]] = True
@@ -174,7 +175,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         push_at_once,
         55,
     ),
-    ("clients ask for the fence", MovedShard, Greeting, "fenced", lambda *args: False, 65),
+    ("clients ask for the fence", MovedShard, Greeting, "_is_fenced", lambda *args: False, 65),
     ("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 268),
 ]
 

@@ -180,10 +180,10 @@ def test_a_file_that_holds_no_password_is_named(tmp_path: Path, text: str) -> No
     path = tmp_path / "password"
     path.write_text(text)
     entry = Entry({"password_file": str(path)})
-    with pytest.raises(ConfigError, match="it is empty, or no line of UTF-8 text"):
+    with pytest.raises(ConfigError, match="it is empty, or not one line of UTF-8 text"):
         entry.resolved("config:redis:jobs")
     path.write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match="no line of UTF-8 text"):
+    with pytest.raises(ConfigError, match="not one line of UTF-8 text"):
         entry.resolved("config:redis:jobs")
 
 
