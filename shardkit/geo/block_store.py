@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from shardkit.errors import DamagedDataError, StructureError
+from shardkit.errors import DamagedDataError, StructureError, counted
 from shardkit.geo.blocks import LEVELS, WHOLE, Block, blocks
 from shardkit.geo.city_table import CityTable
 from shardkit.geo.generations import Generation, Generations, superseded
@@ -80,9 +80,9 @@ class BlockStore:
         if not source.read:
             first = "".join(f" ({skipped})" for skipped in source.first_skipped[:1])
             raise StructureError(
-                f"{self._name}: no range could be read, {source.skipped:,} lines were skipped"
-                f"{first}",
-                "specify the format of the file; nothing was changed",
+                f"{self._name}: no range could be read, "
+                f"{counted(source.skipped, 'line')} skipped{first}",
+                "specify the file's format (nothing was changed)",
             )
         levels: set[int] = set()
         count = 0

@@ -43,7 +43,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from shardkit.errors import StructureError
+from shardkit.errors import StructureError, counted
 from shardkit.geo.addresses import IPV4, IPV6
 
 NO_CITY: Final = 2**32 - 1
@@ -251,8 +251,8 @@ def _border(level: Level, content: bytes) -> int:
     count, left = divmod(len(content) - 1, width + _BYTES_OF_A_NUMBER)
     if content[:1] != _ENTRIES or left or not count:
         raise StructureError(
-            f"{len(content)} bytes of a block of ranges cannot be read",
-            "import again; a newer version of shardkit may have written them",
+            f"a block of ranges ({counted(len(content), 'byte')}) cannot be read",
+            "import again, or upgrade this program if a later release wrote it",
         )
     return 1 + count * width
 

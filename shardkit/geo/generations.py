@@ -77,7 +77,7 @@ class Generation(NamedTuple):
         except (ValueError, TypeError, KeyError, AttributeError):
             raise StructureError(
                 f"the current generation {text[:60]!r} cannot be read",
-                "a newer version of shardkit may have written it; import again",
+                "import again, or upgrade this program if a later release wrote it",
             ) from None
 
 

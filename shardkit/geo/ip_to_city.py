@@ -234,7 +234,7 @@ class IpToCity(Structure[Face]):
             if tried == generation:
                 raise StructureError(
                     f"{self.name}: blocks or cities of generation {generation.number} are missing",
-                    "a server has lost data: import again",
+                    "import again (a server has lost data)",
                 )
             loaded = yield from self._store.load(generation)
             if loaded is not None:

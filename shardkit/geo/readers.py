@@ -73,7 +73,7 @@ def csv_ranges(
     named = any(column is not None for column in names)
     if not ids and not named:
         raise InvalidArgumentError(
-            "no column identifies a range's city", "set id=, or city=, region= and country="
+            "a range's city has no column", "set id=, or city=, region= and country="
         )
     wanted = [first, last, *names, *ids]
     return _csv_ranges(Rows(file, wanted, delimiter, encoding), named)

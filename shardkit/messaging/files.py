@@ -55,6 +55,7 @@ from shardkit.errors import (
     InvalidArgumentError,
     ParameterMismatchError,
     UnreadableFileError,
+    counted,
 )
 from shardkit.messaging.decoding import FileDecoder, FilePosition
 from shardkit.messaging.messages import (
@@ -619,7 +620,8 @@ class Files(Structure[Face]):
             file.position = source.decoder.position(len(rest))
         if rest:
             raise UnreadableFileError(
-                f"file {shown(file.name)} ends with {len(rest)} bytes, not a record of {size}",
+                f"file {shown(file.name)} ends with "
+                f"{counted(len(rest), 'byte')} of a record of {size:,}",
                 "publish it again under another name",
             )
 
@@ -795,8 +797,8 @@ class Files(Structure[Face]):
             raise FileStalledError(
                 f"{self.name}: channel {upload.channel!r} has had no space for "
                 f"{shown(upload.name)} for {timeout:g} seconds",
-                "see in status() which reader lags behind; a file that is larger than the limit "
-                "needs readers that call checkpoint()",
+                "see in status() which reader lags behind, and let readers of a file that is "
+                "larger than the limit call checkpoint()",
             )
         return reserved
 
@@ -871,7 +873,7 @@ class Files(Structure[Face]):
         if reply[0] == -2:
             raise ChannelError(
                 f"{self.name}: channel {channel!r} has no reader {shown(reader)}",
-                "use a reader that status() lists; create() defines the readers",
+                "use a reader that status() lists, as create() defined it",
             )
         if reply[0] == 0:
             return None, True

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, counted
 from shardkit.operations.arguments import shown
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import check_integer, check_name
@@ -64,7 +64,7 @@ def encode_message(owner: str, sender: str, body: Any) -> bytes:
         ) from None
     if len(sent) > LONGEST_BODY:
         raise InvalidArgumentError(
-            f"{owner}: a message of {shown(sender)} takes {len(sent):,} bytes",
+            f"{owner}: a message of {shown(sender)} has {counted(len(sent), 'byte')}",
             f"send at most {LONGEST_BODY:,}: store the data elsewhere, and send its key",
         )
     return sent

@@ -30,7 +30,7 @@ from hashlib import blake2b
 from heapq import nlargest
 from typing import Any
 
-from shardkit.errors import InvalidArgumentError, NewerFormatError, ShardKitError
+from shardkit.errors import InvalidArgumentError, NewerFormatError, ShardKitError, counted
 from shardkit.operations.arguments import accepts, shown
 from shardkit.operations.operation import Operation
 from shardkit.queues.task_queues import TaskQueues
@@ -181,7 +181,8 @@ class ResumableJobs:
         positions = len(KINDS) * self._layout.relation_shards
         if job.action not in ACTIONS or len(job.positions) != positions:
             raise NewerFormatError(
-                f"{self._layout.name}: a job {job.action!r} for {len(job.positions)} parts",
+                f"{self._layout.name}: job {job.action!r} for "
+                f"{counted(len(job.positions), 'part')} was queued by a later release",
                 "upgrade this program",
             )
         yield from self._run(job, PASSES_A_TASK)
@@ -212,7 +213,8 @@ class ResumableJobs:
         """
         if kind not in KINDS or len(positions) not in (0, self._layout.relation_shards):
             raise NewerFormatError(
-                f"{self._layout.name}: a backfill of {kind!r} from {len(positions)} parts",
+                f"{self._layout.name}: backfill of {kind!r} from "
+                f"{counted(len(positions), 'part')} was queued by a later release",
                 "upgrade this program",
             )
 

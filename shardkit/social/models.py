@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from shardkit.errors import InvalidArgumentError, InvalidKeyError
+from shardkit.errors import InvalidArgumentError, InvalidKeyError, counted
 from shardkit.operations.arguments import accepts, shown
 from shardkit.operations.commands import Argument, To
 from shardkit.operations.operation import Operation
@@ -253,7 +253,7 @@ def flat_extras(owner: str, extras: Mapping[str, Extra], core: Iterable[str]) ->
     """
     if len(extras) > MOST_EXTRAS:
         raise InvalidArgumentError(
-            f"{owner}: {len(extras):,} extras", f"give at most {MOST_EXTRAS}"
+            f"{owner}: {counted(len(extras), 'extra')}", f"give at most {MOST_EXTRAS}"
         )
     flat: list[Argument] = []
     for name, value in extras.items():

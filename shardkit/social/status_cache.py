@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from shardkit.errors import InvalidArgumentError, ShardFailure
+from shardkit.errors import InvalidArgumentError, ShardFailure, counted
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
     Argument,
@@ -380,7 +380,7 @@ def _table_row(status: int, fields: Fields) -> TableRow:
     check_integer("status", "id", status, 1, LARGEST)
     if len(fields) > MOST_FIELDS:
         raise InvalidArgumentError(
-            f"status {status}: {len(fields)} fields", f"give at most {MOST_FIELDS}"
+            f"status {status}: {counted(len(fields), 'field')}", f"give at most {MOST_FIELDS}"
         )
     for name, value in fields.items():
         if not isinstance(name, str) or not isinstance(value, str):

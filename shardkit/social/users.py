@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from zlib import crc32
 
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, counted
 from shardkit.operations.commands import script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
@@ -86,7 +86,7 @@ class Lists:
         layout = self._layout
         if not check_text(layout.name, "name", name) or len(name) > LONGEST_NAME:
             raise InvalidArgumentError(
-                f"{layout.name}: a list's name of {len(name):,} characters",
+                f"{layout.name}: a list's name of {counted(len(name), 'character')}",
                 f"give 1 to {LONGEST_NAME}",
             )
         keys = [layout.owned("user", uid), layout.near("ids", uid), layout.owned("lists", uid)]

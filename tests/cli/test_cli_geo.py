@@ -150,7 +150,10 @@ def test_what_cannot_be_imported_is_one_line_of_error(
             *("geo", "import", path, "--first", "0", "--city", "1", "--cities", path, *TO)
         ).error()
     )
-    assert "no range could be read, 1 lines" in cli("geo", "import", path, *columns, *TO).error()
+    assert (
+        "no range could be read, 1 line skipped"
+        in cli("geo", "import", path, *columns, *TO).error()
+    )
     assert "not a MaxMind database" in cli("geo", "import", path, "--format", "mmdb", *TO).error()
     assert "not a MaxMind database" in cli("geo", "import", by_name, *TO).error()
     assert "does not exist" in cli("geo", "import", tmp_path / "missing", *TO).error()

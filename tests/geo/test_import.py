@@ -103,9 +103,9 @@ def test_a_reader_that_fails_leaves_the_old_data(face: Face, kit: ShardKit, comp
 @pytest.mark.parametrize(
     ("items", "why"),
     [
-        ([], "no range could be read, 0 lines"),
+        ([], "no range could be read, 0 lines skipped"),
         ([City("Bonn", "", "", 7)], "no range could be read"),
-        ([IpRange.of("1.0.0.0/24", city=7)], "1 lines were skipped .line 0: no city has the id 7"),
+        ([IpRange.of("1.0.0.0/24", city=7)], "1 line skipped .line 0: no city has the id 7"),
     ],
 )
 def test_an_import_without_ranges_is_refused(

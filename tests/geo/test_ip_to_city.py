@@ -273,7 +273,7 @@ def test_a_slow_server_is_not_taken_for_new_data(
         ("keys:0", "keys:0", "3 bytes"),
         ("keys:1", "keys:1", "lists of 2 blocks"),
         ("4:0002", "4:0002", "nothing"),
-        ("4:0001", "4:0001", "3 bytes of a block of ranges cannot be read"),
+        ("4:0001", "4:0001", "a block of ranges (3 bytes) cannot be read"),
         ("4:0000", "4:0000", "a value of another type"),
         ("cities:0", "cities", "no city 0"),
         ("cities:0", "cities:0", "a value of another type"),
@@ -294,7 +294,7 @@ def test_a_check_names_what_is_lost_or_damaged_and_an_import_replaces_it(
     assert face.list(ip.check()) == []
     damaged = f"ip2city:{number}:{lost}"
     client = holder(kit, "many", damaged)
-    if found.startswith("3 bytes"):
+    if "3 bytes" in found:
         client.set(damaged, b"\0\0\0")
     else:
         assert client.delete(damaged)

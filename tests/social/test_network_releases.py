@@ -106,7 +106,7 @@ def test_jobs_of_a_later_release_are_done_or_put_back(face: Face, kit: ShardKit)
     ]
     for name, args in some:
         run(queues.enqueue(queue, name, args))
-        with pytest.raises(NewerFormatError, match="parts; upgrade this program"):
+        with pytest.raises(NewerFormatError, match="later release; upgrade this program"):
             run(network.callbacks[name](*args))
     worker = worker_of(face, queues, network)
     assert run(worker.run(burst=True)).released == len(some)

@@ -26,7 +26,7 @@ def hashed_partition(name: str, rule: str, total: int, part_size: int) -> Partit
         )
     if part_count(total, part_size) > MOST_PARTS:
         raise InvalidArgumentError(
-            f"{name}: total={total} in parts of {part_size} needs more than 2**32 parts",
+            f"{name}: total={total} with part_size={part_size} needs more than 2**32 parts",
             "set total to about the number of members",
         )
     try:

@@ -126,7 +126,7 @@ class Compressed:
         if coder is None:
             raise StructureError(
                 f"a stored value was written with dictionary {number}, which is missing here",
-                "open the structure again; if its dictionary was removed, restore it",
+                "open the structure again, or restore its dictionary if that was removed",
             )
         try:
             plain = coder.unpack(stored[1:] if stored[:1] >= _PLAIN else stored)

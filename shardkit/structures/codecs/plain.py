@@ -216,7 +216,7 @@ def unreadable(stored: bytes, as_what: str) -> StructureError:
     """Return the error that refuses bytes that were stored."""
     return StructureError(
         f"stored value {shown(stored)} cannot be read as {as_what}",
-        "it was written past this structure, or is damaged: write it again",
+        "write it again (it is damaged, or another program wrote it)",
     )
 
 

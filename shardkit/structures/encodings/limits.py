@@ -141,7 +141,7 @@ def form_of(name: str) -> Form:
         InvalidArgumentError: there is none of that name.
     """
     if name not in FORMS:
-        raise InvalidArgumentError(f"type={name!r} has no compact form", f"one of {[*FORMS]} has")
+        raise InvalidArgumentError(f"type={name!r} has no compact form", f"use one of {[*FORMS]}")
     return FORMS[name]
 
 

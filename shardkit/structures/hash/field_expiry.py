@@ -84,5 +84,5 @@ class FieldExpiry:
         ):
             raise StructureError(
                 f"{self._name}: the servers have no {command}",
-                f"Redis has it from {redis} on, Valkey from 9.0 on",
+                f"use Redis {redis} or later, or Valkey 9.0 or later",
             ) from errors

@@ -44,7 +44,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Generic
 
-from shardkit.errors import CrossShardError, InvalidArgumentError
+from shardkit.errors import CrossShardError, InvalidArgumentError, counted
 from shardkit.operations.arguments import shown
 from shardkit.operations.cancellation import undo_on_cancel
 from shardkit.operations.commands import Argument, Command, Locate, Replies, Reply, script_call
@@ -357,7 +357,9 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         first = 1 if rank is None else rank
         self._check_index("rank", first)
         if first == 0:
-            raise InvalidArgumentError(f"{self.name}: rank=0", "1 is the first, -1 the last")
+            raise InvalidArgumentError(
+                f"{self.name}: rank=0", "give 1 for the first, -1 for the last"
+            )
         wanted = 1 if count is None else count
         check_integer(self.name, "count", wanted, 0, MOST_INDEX)
         compared = maxlen or 0
@@ -407,7 +409,8 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         length, *replaced = yield from self._scripts.run("at", index, self._values.encode(value))
         if not replaced:
             raise InvalidArgumentError(
-                f"{self.name}: there is no index {index} to set", f"it has {length:,} values"
+                f"{self.name}: index {index} is outside the list of {counted(length, 'value')}",
+                f"give {-length} to {length - 1}" if length else "push a value first",
             )
         return True
 
@@ -546,7 +549,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         sent = self._values.encode_all(values)
         if len(sent) > VALUES_AT_ONCE:
             raise InvalidArgumentError(
-                f"{self.name}: {command.lower()} of {len(sent):,} values",
+                f"{self.name}: {command.lower()} of {counted(len(sent), 'value')}",
                 f"give at most {VALUES_AT_ONCE:,}, which are pushed in one step, "
                 f"or use {command.lower()}_many",
             )

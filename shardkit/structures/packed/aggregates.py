@@ -74,7 +74,7 @@ class Aggregator:
             if not field.type.summable:
                 raise InvalidArgumentError(
                     f"{owner}: {field.name} is {field.type.spec} and cannot be added up",
-                    "sums are of integers and floats",
+                    "use a field of integers or floats",
                 )
         if self.key_bits > MAX_KEY_BITS:
             raise InvalidArgumentError(

@@ -34,7 +34,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, counted
 from shardkit.operations.arguments import shown
 
 Value: TypeAlias = int | float | bytes | str | None
@@ -233,7 +233,7 @@ class Choice(FieldType):
         self._positions = {name: n for n, name in enumerate(self.names, 1)}
         if len(self._positions) < len(self.names) or len(self.names) >> bits:
             raise InvalidArgumentError(
-                f"Choice: {len(self.names):,} names in {bits} bits",
+                f"Choice: {counted(len(self.names), 'name')} in {counted(bits, 'bit')}",
                 f"give at most {2**bits - 1:,}, each once, or more bits",
             )
         super().__init__(f"choice{bits}", bits, f"one of {shown(self.names)}, or None")
@@ -277,6 +277,6 @@ def field_type(owner: str, field: str, spec: str | FieldType) -> FieldType:
             return Degrees(letter, size)
     raise InvalidArgumentError(
         f"{owner}: field {field!r} is declared as {shown(spec)}",
-        "there are u1 to u63, i2 to i64, f16, f32, f64, bytes1 to bytes1024, lat2 to lat32, "
-        "lon2 to lon32, and Choice",
+        "use u1 to u63, i2 to i64, f16, f32, f64, bytes1 to bytes1024, lat2 to lat32, "
+        "lon2 to lon32, or a Choice",
     )

@@ -84,7 +84,7 @@ class RecordFormat:
         if used > 8 * MAX_BYTES:
             raise InvalidArgumentError(
                 f"{owner}: a record of {used:,} bits",
-                f"a record has at most {MAX_BYTES:,} bytes; use a hash for longer ones",
+                f"give fields of at most {MAX_BYTES:,} bytes in all, or use a hash",
             )
         self.bits = 1 << (used - 1).bit_length() if used <= 4 else -(-used // 8) * 8
         self.size = -(-self.bits // 8)
@@ -108,8 +108,8 @@ class RecordFormat:
             return self.fields[name]
         except (KeyError, TypeError):
             raise InvalidArgumentError(
-                f"{self._owner}: there is no field {shown(name)}",
-                f"it has {', '.join(self.fields)}",
+                f"{self._owner}: field {shown(name)} does not exist",
+                f"use one of {', '.join(self.fields)}",
             ) from None
 
     def codes(self, record: Record) -> list[tuple[PackedField, int]]:

@@ -420,7 +420,7 @@ class PackedRecords(ExpirableStructure[Face]):
         if not by or isinstance(totals, str):
             raise InvalidArgumentError(
                 f"{self.name}: group_by{shown(by)}, totals={shown(totals)}",
-                "name at least one field to group by; totals takes a list of names",
+                "name at least one field to group by, and give totals as a list of names",
             )
         groups = (yield from self._aggregate(by, totals, ids)).groups()
         return {key[0]: group for key, group in groups.items()} if len(by) == 1 else groups

@@ -506,7 +506,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
                 raise ParameterMismatchError(
                     f"{other.name!r} and {self.name!r} cannot be combined: "
                     f"{differences(other.parameters, self.parameters)}",
-                    "only sets with the same parameters have the same members in the same parts",
+                    "combine sets with the same parameters, as only their parts match",
                 )
         yield from open_all([other.meta for other in sets])
         return [other.layout for other in sets]

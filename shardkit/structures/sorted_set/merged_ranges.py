@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from math import ceil, inf, sqrt
 from typing import Any, Generic, TypeAlias
 
-from shardkit.errors import InvalidArgumentError, InvalidKeyError
+from shardkit.errors import InvalidArgumentError, InvalidKeyError, counted
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Key, Shard, ShardOf, To, script_call
 from shardkit.operations.lua import script
@@ -99,7 +99,8 @@ def range_over(
     check_integer("score range", "limit", limit, 0, MOST_ROWS)
     if len(places) > MOST_PLACES:
         raise InvalidArgumentError(
-            f"a score range over {len(places):,} sorted sets", f"give at most {MOST_PLACES:,}"
+            f"a score range over {counted(len(places), 'sorted set')}",
+            f"give at most {MOST_PLACES:,}",
         )
     after = None if cursor is None else _row(cursor)
     if not limit or not places:
@@ -166,7 +167,8 @@ def _row(cursor: RangeCursor) -> Row:
         return score, key_bytes(member)
     except InvalidKeyError:
         raise InvalidArgumentError(
-            f"score range: cursor={shown(cursor)}", "its member is an int, str or bytes"
+            f"score range: cursor={shown(cursor)}",
+            "give a cursor whose member is an int, str or bytes",
         ) from None
 
 

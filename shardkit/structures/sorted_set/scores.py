@@ -94,7 +94,7 @@ def zadd_options(owner: str, *, nx: bool, xx: bool, gt: bool, lt: bool, ch: bool
         names = ", ".join(f"{str(name).lower()}=True" for name in options if name != "CH")
         raise InvalidArgumentError(
             f"{owner}: {names} are mutually exclusive",
-            "give nx alone; or one of gt and lt, or xx, or both",
+            "give nx alone, or at most one of gt and lt, with or without xx",
         )
     return options
 

@@ -39,7 +39,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
 from typing import Any, ClassVar, Generic
 
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, counted
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import (
@@ -201,7 +201,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         if incr:
             if len(sent) != 1:
                 raise InvalidArgumentError(
-                    f"{self.name}: incr=True with {len(sent):,} members", "give exactly one"
+                    f"{self.name}: incr=True with {counted(len(sent), 'member')}",
+                    "give exactly one",
                 )
             return (yield from self._increase(sent, options))
         check_some(self.name, "zadd", sent, "member with its score")

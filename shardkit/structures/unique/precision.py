@@ -178,9 +178,9 @@ class CounterSettings:
         except UnicodeError:
             pass
         raise InvalidArgumentError(
-            f"{self.owner}: session {shown(session)} is no text of 1 to {MAX_SESSION_BYTES:,} "
+            f"{self.owner}: session {shown(session)} is not text of 1 to {MAX_SESSION_BYTES:,} "
             f"bytes for precision={self.precision!r}",
-            "give a UUID or text; for longer or other bytes, their hexadecimal digest",
+            "give a UUID or text, and for longer or other bytes their hexadecimal digest",
         )
 
     def _first_bits(self, session: Session) -> int:
@@ -208,9 +208,9 @@ class CounterSettings:
         if isinstance(text, int) and not isinstance(text, bool) and 0 <= text < MAX_USERS:
             return int(text)
         raise InvalidArgumentError(
-            f"{self.owner}: {shown(session)} is no number from 0 to {MAX_USERS - 1:,} for "
+            f"{self.owner}: {shown(session)} is not a number from 0 to {MAX_USERS - 1:,} for "
             "precision='bitmap'",
-            "give users' numbers, counted up from 0; for sessions choose another precision",
+            "give users' numbers, counted up from 0, or use another precision for sessions",
         )
 
     def odds(self, visitors: int, *, uuid4: bool = False) -> Odds:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any, Final, Literal, TypeAlias
 
-from shardkit.errors import ParameterMismatchError, StructureError
+from shardkit.errors import ParameterMismatchError, StructureError, counted
 from shardkit.operations.commands import Command, Locate, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
@@ -79,10 +79,10 @@ def _count_sets(days: Sequence[SetDay], which: Which) -> Operation[int]:
             came = stored_integer(day.home, day.key, "count", count or b"0")
             if came > 0:
                 raise StructureError(
-                    f"{day.key}: {came:,} visitors are counted, but {day.meta.key} is not "
-                    "there, which says where their ids are",
-                    "restore it; gather(day) if another program wrote the day; or leave it out, as "
-                    "its ids may have been removed",
+                    f"{day.key}: {day.meta.key}, which locates the ids of "
+                    f"{counted(came, 'visitor')}, is missing",
+                    "restore that key, or call gather(day) if another program wrote the day, or "
+                    "leave the day out if its ids were removed",
                 )
     if not existing or (which == "all" and len(existing) < len(days)):
         return 0
@@ -120,8 +120,8 @@ def _count_groups(
             batch += _members(component, keys)
     replies = iter((yield batch))
     total = 0
-    for group, counted in zip(groups, by_server, strict=True):
-        if counted:
+    for group, on_server in zip(groups, by_server, strict=True):
+        if on_server:
             total += int(next(replies))
         else:
             ids = [set().union(*(next(replies) for _ in keys)) for keys in group]

@@ -50,7 +50,7 @@ from datetime import date, timedelta
 from functools import partial
 
 from shardkit.config.component import MAX_SHARDS
-from shardkit.errors import InvalidArgumentError, ParameterMismatchError
+from shardkit.errors import InvalidArgumentError, ParameterMismatchError, counted
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Home, Pause
 from shardkit.operations.operation import (
@@ -586,7 +586,8 @@ class UniqueVisitors(Structure[Face]):
         wanted = list(dict.fromkeys(day_of(self.name, day) for day in days))
         if len(wanted) > DAYS_AT_ONCE:
             raise InvalidArgumentError(
-                f"{self.name}: {len(wanted):,} days at once", f"give at most {DAYS_AT_ONCE:,}"
+                f"{self.name}: {counted(len(wanted), 'day')} at once",
+                f"give at most {DAYS_AT_ONCE:,}",
             )
         chosen: list[Day] = []
         for day in wanted:

@@ -45,7 +45,7 @@ def test_stored_bytes_that_are_damaged_are_refused(name: str) -> None:
     for damaged in (b"", b"\2" + stored[1:], stored[:20], b"\1" + b"x" * 40, stored[:-3]):
         with pytest.raises(
             StructureError,
-            match=f"cannot be read as {name}-json; it was written past this structure",
+            match=f"cannot be read as {name}-json; write it again",
         ):
             one.decode(damaged)
 

@@ -155,7 +155,7 @@ def test_invalid_fields_are_refused(fields: Any, said: str) -> None:
         (("SML",), "a sequence of names, at least one"),
         (([1, 2],), "a sequence of names, at least one"),
         ((["a", "a"],), "at most 255, each once"),
-        ((["a"] * 4, 1), "4 names in 1 bits; give at most 1"),
+        ((["a"] * 4, 1), "4 names in 1 bit; give at most 1"),
     ],
 )
 def test_invalid_choices_are_refused(args: Any, said: str) -> None:
@@ -341,8 +341,8 @@ def test_a_broken_numpy_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("by", "of", "said"),
     [
-        (["x"], [], "no field 'x'"),
-        ([], ["x"], "no field 'x'"),
+        (["x"], [], "field 'x' does not exist"),
+        ([], ["x"], "field 'x' does not exist"),
         (["f"], [], "cannot be grouped by f"),
         (["b"], [], "72 bits"),
         ([], ["b"], "cannot be added up"),
