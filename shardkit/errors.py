@@ -103,7 +103,8 @@ class ShardKitError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        return f"{self.message}; {self.remedy}" if self.remedy else self.message
+        # A server's or driver's text may end with a period.
+        return f"{self.message.rstrip('.')}; {self.remedy}" if self.remedy else self.message
 
 
 class ConfigError(ShardKitError):

@@ -35,7 +35,7 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry, load_json
 from shardkit.config.history import HISTORY_KEY
 from shardkit.config.shard_map import ShardMap
-from shardkit.errors import ConfigError, InvalidEntryError
+from shardkit.errors import ConfigError, InvalidEntryError, counted
 from shardkit.local import LocalServer
 from shardkit.network.connections.redis_private import socket_of
 from shardkit.network.server_queries import TIMEOUT, client_of, query_all
@@ -445,7 +445,8 @@ def restore_objects(directory: str | Path, config: redis.Redis) -> int:
         found = load_json(path.read_bytes(), str(path))
     except OSError as error:
         raise ConfigError(
-            f"{path}: {error.strerror}", "it was made without a config server"
+            f"{path}: {error.strerror}: the backup may have been made without a config server",
+            "leave out --objects",
         ) from None
     objects = {
         key: value
@@ -473,9 +474,10 @@ def _targets(
             raise ConfigError(f"the map has no component {name!r}", "add it")
         if len(after.shards) != len(before.shards) or after.placement != before.placement:
             raise ConfigError(
-                f"component {name!r} has {len(after.shards)} shards by {after.placement} in the "
-                f"map, and {len(before.shards)} by {before.placement} in the backup",
-                "give it as many, and the same placement",
+                f"component {name!r} has {counted(len(after.shards), 'shard')} by "
+                f"{after.placement} in the map, and {len(before.shards)} by {before.placement} "
+                "in the backup",
+                "give it the shard count and placement of the backup",
             )
         old = dict(before.entries())
         for shard, entry in after.entries():
@@ -571,5 +573,8 @@ def _recount(fields: Mapping[str, Any], copied: int, timeout: float) -> int:
     with client_of(fields, timeout) as target:
         there = sum(not key.startswith(CONFIG_KEYS) for key in target.scan_iter(count=1000))
     if there > copied:
-        raise ConfigError(f"{copied} keys were copied, and {there} are there", "who else writes?")
+        raise ConfigError(
+            f"the server has {counted(there, 'key')}, and {counted(copied, 'key')} should be there",
+            "stop its other writers, empty it, and restore again",
+        )
     return there

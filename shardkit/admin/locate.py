@@ -132,7 +132,8 @@ def open_set(
         stored = {"kind": "set", "partition": "crc32", **defaults, **wanted}
     if stored.get("kind") != "set":
         raise StructureError(
-            f"{name!r} is a {stored.get('kind')}, not a set", "only members of sets can be located"
+            f"{name!r} is a {stored.get('kind')}, not a set",
+            "specify a set",
         )
     for field, value in wanted.items():
         if stored.get(field) != value:

@@ -133,7 +133,7 @@ def _profile(name: str) -> Mapping[str, str]:
     found = PROFILES.get(name)
     if found is None:
         known = ", ".join(PROFILES)
-        raise InvalidArgumentError(f"profile {name!r:.80} is none", f"there are {known}")
+        raise InvalidArgumentError(f"profile {name!r:.80} is unknown", f"choose one of: {known}")
     return found
 
 

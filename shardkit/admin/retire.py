@@ -157,7 +157,7 @@ def delete_data(
     if failed:
         server, error = next(iter(failed.items()))
         raise ConfigError(
-            f"it is unknown which processes use component {name!r}: "
+            f"component {name!r}: the processes that use it are unknown: "
             f"{server} cannot be asked: {error}",
             "start the server, or grant CLIENT LIST",
         )
@@ -196,8 +196,8 @@ def _require_own_databases(retirement: Retirement, timeout: float) -> None:
     for (where, entry), answer in answers.items():
         if isinstance(answer, Exception):
             raise ConfigError(
-                f"{where} ({entry.address}) cannot be asked which server it is: {answer}; nothing "
-                "was deleted",
+                f"{where} ({entry.address}) cannot be asked which server it is, so nothing was "
+                f"deleted: {answer}",
                 "start the server, or remove the entry",
             )
         places[where, entry] = answer
@@ -206,7 +206,7 @@ def _require_own_databases(retirement: Retirement, timeout: float) -> None:
             if places[where, entry] & places[other, same]:
                 raise ConfigError(
                     f"{where} ({entry.address}) shares a database with {other} "
-                    f"({same.address}), whose keys cannot be told apart; nothing was deleted",
+                    f"({same.address}), whose keys cannot be told apart, so nothing was deleted",
                     "delete its keys by their names",
                 )
 
@@ -228,15 +228,16 @@ def _require_idle(client: Any, where: str, quiet: float) -> None:
         for key, idle in zip(page, pipe.execute(raise_on_error=False), strict=True):
             if isinstance(idle, ResponseError):
                 raise ConfigError(
-                    f"{where} does not show when its keys were used: {idle}; nothing was deleted",
-                    "grant OBJECT; if maxmemory-policy is an LFU one, set the LRU one instead "
-                    f"(volatile-lru, allkeys-lru) and repeat the command in {quiet:g} s",
+                    f"{where} does not show when its keys were used, so nothing was deleted: "
+                    f"{idle}",
+                    "grant OBJECT, or replace an LFU maxmemory-policy by the LRU one "
+                    f"(volatile-lru, allkeys-lru), and repeat the command in {quiet:g} s",
                 )
             if idle is not None and idle < quiet:
                 raise ConfigError(
-                    f"{where} is still used: key {key.decode(errors='backslashreplace')} {idle} s "
-                    "ago; nothing was deleted",
-                    f"find out who uses it, and wait until nobody has for {quiet:g} s",
+                    f"{where} is still used, so nothing was deleted: key "
+                    f"{key.decode(errors='backslashreplace')} {idle} s ago",
+                    f"find out which clients use it, stop them, and wait for {quiet:g} s",
                 )
 
 

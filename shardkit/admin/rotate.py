@@ -43,7 +43,7 @@ from shardkit.config.entry import Entry, load_json
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_components, read_epoch
 from shardkit.config.url import REFERENCE, url_fields
-from shardkit.errors import ConfigError, ConfigServerError, few
+from shardkit.errors import ConfigError, ConfigServerError, counted, few
 from shardkit.network.connections.greeting import connection_name
 from shardkit.network.server_queries import TIMEOUT
 
@@ -151,11 +151,11 @@ def rotate(
     )
     state = run.read_state()
     if resume and state is None:
-        raise ConfigError(f"no rotation of {user!r} has started", "leave out --resume")
+        raise ConfigError(f"the rotation of {user!r} has not started", "leave out --resume")
     if state is not None and not resume and not dry_run:
         raise ConfigError(
             f"a rotation of {user!r} has started and was not finished",
-            "continue it: --resume, or take it back: --abort",
+            "continue it: --resume, or undo it: --abort",
         )
     if dry_run:
         run.rotation.pending = run.pending({}, distributed, ignore_others)
@@ -191,7 +191,7 @@ def abort_rotation(
     )
     state = run.read_state()
     if state is None:
-        raise ConfigError(f"no rotation of {user!r} has started", "there is nothing to take back")
+        raise ConfigError(f"the rotation of {user!r} has not started", "leave out --abort")
     if "published" in state:
         raise ConfigError(
             "the new password was published: clients log in with it", "continue: --resume"
@@ -228,7 +228,7 @@ class _OngoingRotation:
         self.read_entries()
         self.rotation = PasswordRotation(user)
         if not self.places:
-            raise ConfigError(f"no entry logs in as {user!r} with a password", "name another user")
+            raise ConfigError(f"user {user!r} has a password in no entry", "name another user")
         for where, entry in self.places:
             source = _source(entry, where)
             self.rotation.entries.setdefault(source, []).append(where)
@@ -287,8 +287,8 @@ class _OngoingRotation:
             others = [each for each in hashes if each != new]
             if len(others) > 1:
                 raise ConfigError(
-                    f"{server} takes {len(others)} passwords of {self.user!r} already",
-                    "remove those that nobody uses: ACL SETUSER",
+                    f"{server} takes {counted(len(others), 'password')} of {self.user!r} already",
+                    "remove unused ones: ACL SETUSER",
                 )
             if new in hashes:
                 raise ConfigError(
@@ -304,8 +304,8 @@ class _OngoingRotation:
         found = hashlib.sha256(self.password.encode()).hexdigest()
         if expected not in ("", found):
             raise ConfigError(
-                "this is not the password that the rotation began with",
-                "give that one, or take the rotation back: --abort",
+                "the password is not the one that the rotation started with",
+                "give that one, or undo the rotation: --abort",
             )
         return found
 
@@ -338,8 +338,8 @@ class _OngoingRotation:
             expected = self.password if _source(entry, where) != "entry" else None
             if expected not in (None, entry.resolved(where)["password"]):
                 raise ConfigError(
-                    f"{where} gives the old password here: its environment variable or URL is not "
-                    "changed yet; nothing was published",
+                    f"{where} gives the old password here, as its environment variable or URL is "
+                    "not changed yet, so nothing was published",
                     "change it, and continue: --resume",
                 )
         before = read_epoch(self.config)
@@ -464,9 +464,9 @@ class _OngoingRotation:
         )
         for server, error in failed.items():
             raise ConfigError(
-                f"it is unknown which processes use the old password: "
+                f"the processes that use the old password are unknown: "
                 f"{server} cannot be asked: {error}",
-                "start the server, or grant CLIENT LIST; then continue: --resume",
+                "start the server, or grant CLIENT LIST, then continue: --resume",
             )
         return processes
 
@@ -485,13 +485,13 @@ class _OngoingRotation:
                 servers_of_service(entry, where, self.timeout), _of_sentinels, self.timeout,
                 **self.login,
             )  # fmt: skip
-            _raise_first(listed, "cannot be asked for its Sentinels; both passwords are taken")
+            _raise_first(listed, "cannot be asked for its Sentinels, and both passwords are taken")
             if not any(self.user in found for found in listed.values() if isinstance(found, set)):
                 continue
             password = str(entry.resolved(where)["password"])
             if hashlib.sha256(password.encode()).hexdigest() != state["hash"]:
                 raise ConfigError(
-                    f"{where} does not give the new password here; both passwords are taken",
+                    f"{where} does not give the new password here, and both passwords are taken",
                     "set it in this environment, and continue: --resume",
                 )
             service = entry.fields["sentinel"]["service"]
@@ -551,7 +551,7 @@ def _raise_first(answers: Mapping[str, Any], what: str) -> None:
             remedy = answer.remedy if isinstance(answer, ConfigError) else "start it, or grant it"
             then = "try again" if what.endswith(_UNCHANGED) else "continue: --resume"
             said = answer.message if isinstance(answer, ConfigError) else answer
-            raise ConfigError(f"{server} {what}: {said}", f"{remedy}; then {then}")
+            raise ConfigError(f"{server} {what}: {said}", f"{remedy}, then {then}")
 
 
 def _source(entry: Entry, where: str) -> str:
@@ -591,7 +591,7 @@ def _write_file(path: str, password: str) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise ConfigError(
-            f"password_file {path} cannot be written: {error.strerror}; nothing was published",
+            f"password_file {path} cannot be written, so nothing was published: {error.strerror}",
             "write it yourself, and continue: --resume",
         ) from None
 
@@ -603,7 +603,7 @@ def _hashes(client: Any, user: str) -> list[str]:
     """Return the hashes of a user's passwords."""
     reply = client.execute_command("ACL", "GETUSER", user)
     if reply is None:
-        raise ConfigError(f"there is no user {user!r}", "correct the entry")
+        raise ConfigError(f"user {user!r} does not exist", "correct the entry")
     found = dict(zip(reply[::2], reply[1::2], strict=False))
     if b"nopass" in found[b"flags"]:
         raise ConfigError(f"user {user!r} needs no password", "give it one: ACL SETUSER")
@@ -669,15 +669,15 @@ def _tell_sentinel(sentinel: Any, service: str, password: str, where: str) -> No
                 return
             if time.monotonic() > deadline:
                 raise ConfigError(
-                    f"{name} does not see the master with the new password ({flags}); both "
-                    "passwords are taken",
-                    "check its log; then continue: --resume",
+                    f"{name} does not see the master with the new password ({flags}), and "
+                    "both passwords are taken",
+                    "check its log, then continue: --resume",
                 )
             time.sleep(0.05)
     except RedisError as error:
         raise ConfigError(
-            f"{name} cannot be told the new password: {error}; both passwords are taken",
-            "start it, or take it out of the entry; then continue: --resume",
+            f"{name} cannot be sent the new password, and both passwords are taken: {error}",
+            "start it, or remove it from the entry, then continue: --resume",
         ) from None
 
 

@@ -247,7 +247,7 @@ def topology_of(where: str | None) -> Entry | ShardMap:
     """
     if not where:
         raise ConfigError(
-            f"no topology was named, and ${ENVIRONMENT} is not set",
+            f"the topology is not specified, and ${ENVIRONMENT} is not set",
             f"use --config MAP|URL, or export {ENVIRONMENT}",
         )
     return Entry({"url": where}, "config server") if is_url(where) else ShardMap.load(where)

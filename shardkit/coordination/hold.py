@@ -107,7 +107,7 @@ class Hold(Generic[Face]):
             raise LockLostError(
                 f"{self._owner.key}: the hold with token {self.token} was lost: "
                 f"{self._reason or 'it expired'}",
-                "undo or repeat what was done under it; others may hold it now",
+                "undo or repeat what was done under it, as others may hold it now",
             )
 
     def guard(self, component: str, *, remember: float | None = None) -> Guard[Face]:

@@ -384,7 +384,7 @@ class Holdable(Structure[Face]):
             raise NotDurableError(
                 f"{self.key}: {acknowledged} of {self._durable} replicas acknowledged it in "
                 f"{self._durable_timeout} s",
-                "try again; check the replicas with INFO replication",
+                "check the replicas with INFO replication, and try again",
             )
 
     # ---- for its holder

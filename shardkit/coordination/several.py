@@ -214,7 +214,7 @@ class QuorumHold:
         if self.lost:
             raise LockLostError(
                 f"{self.name}: the majority with token {self.token} was lost",
-                "undo or repeat what was done under it; others may hold it now",
+                "undo or repeat what was done under it, as others may hold it now",
             )
 
     def guard(self, component: str, *, remember: float | None = None) -> Guard[Any]:

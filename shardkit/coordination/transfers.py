@@ -37,7 +37,13 @@ from typing import NamedTuple
 from zlib import crc32
 
 from shardkit.coordination.keys import MICROSECONDS, check_plain_name
-from shardkit.errors import DamagedDataError, InvalidArgumentError, ShardErrors, ShardKitError
+from shardkit.errors import (
+    DamagedDataError,
+    InvalidArgumentError,
+    ShardErrors,
+    ShardKitError,
+    counted,
+)
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, Locate, Pause, script_call
 from shardkit.operations.lua import script
@@ -223,7 +229,7 @@ class Transfers(Structure[Face]):
             if attempt > 2:
                 yield Pause(0.001 * attempt)
         raise ShardKitError(
-            f"{self.name}: the {len(names)} accounts kept changing",
+            f"{self.name}: {counted(len(names), 'account')} kept changing",
             "add up fewer accounts, or wait for less traffic",
         )
 
@@ -277,7 +283,8 @@ class Transfers(Structure[Face]):
         texts = {leg.account: self._leg_text(leg) for leg in legs}
         if len(texts) < len(legs) or not 0 < len(legs) <= MOST_LEGS:
             raise InvalidArgumentError(
-                f"{self.name}: a transfer of {len(legs)} legs for {len(texts)} accounts",
+                f"{self.name}: a transfer has {counted(len(legs), 'leg')} for "
+                f"{counted(len(texts), 'account')}",
                 f"give one leg for each account, 1 to {MOST_LEGS}",
             )
         places = yield Locate([(self.component, self._key(name)) for name in texts])

@@ -630,7 +630,7 @@ def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Cl
         where = os.environ.get(ENVIRONMENT)
         if not where:
             raise ConfigError(
-                f"no topology was named, and ${ENVIRONMENT} is not set",
+                f"the topology is not specified, and ${ENVIRONMENT} is not set",
                 f"give a shard map's path or a config server's URL, or export {ENVIRONMENT}",
             )
     if not isinstance(where, str | PathLike | ShardMap | Entry) or where == "":
@@ -646,8 +646,8 @@ def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Cl
     if isinstance(where, Entry):
         if where.is_cluster:
             raise InvalidEntryError(
-                "config server: cluster = true cannot be used",
-                "a component's entries are read at once, from one server",
+                "config server: cluster = true cannot be used, as entries are read from one server",
+                "use a server that is not part of a cluster",
             )
         where.resolved("config server")  # refuses references that the environment lacks
         limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}

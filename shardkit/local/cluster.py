@@ -228,7 +228,7 @@ class LocalCluster(StartStopContext):
     def _late(self) -> LocalServerError:
         logs = "\n".join(node.log(3) for node in self.nodes)
         return LocalServerError(
-            f"{self.name}: the cluster did not form in time; the nodes' logs end:\n{logs}\n",
+            f"{self.name}: the cluster did not form in time: the nodes' logs end:\n{logs}\n",
             "give them more time",
         )
 

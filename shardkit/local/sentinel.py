@@ -120,7 +120,7 @@ def await_agreement(sentinels: Sequence[SentinelServer], deadline: float) -> Non
                     deadline,
                     lambda sentinel=sentinel, service=service: LocalServerError(  # type: ignore[misc]
                         f"{sentinel.name} did not learn of all that watch or serve {service!r} in "
-                        f"time; the end of its log:\n{sentinel.log()}\n",
+                        f"time: the end of its log:\n{sentinel.log()}\n",
                         "give it more time",
                     ),
                 )

@@ -126,7 +126,7 @@ class LocalServers(StartStopContext):
         if described is None:
             raise MissingEntryError(
                 f"{entry_key(component)} is missing: {self._map.source} has no such component",
-                f"there are {', '.join(sorted(self._map.components))}",
+                f"choose one of: {', '.join(sorted(self._map.components))}",
             )
         entry = described.entry_of(Shard(component, number))
         return self._server(entry, entry_key(component, number))

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, counted
 from shardkit.metrics.outbox import Background, RecordingStructure
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, Pause, Transaction, script_call
@@ -144,7 +144,9 @@ class TimeSliceCounters(RecordingStructure[Face]):
             check_integer(name, "precision", precision, 1, 10**7)
             check_integer(name, "samples", kept, 1, MOST_SAMPLES)
         if not 0 < len(given) <= 20:
-            raise InvalidArgumentError(f"{name}: {len(given)} precisions", "give 1 to 20")
+            raise InvalidArgumentError(
+                f"{name}: {counted(len(given), 'precision')}", "give 1 to 20"
+            )
         self.precisions = dict(sorted(given.items()))
         kept_by_precision = tuple(self.precisions.items())
         super().__init__(driver, background, component, name, clock, _Hits, kept_by_precision)

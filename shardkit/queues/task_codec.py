@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from shardkit.errors import InvalidArgumentError, NewerFormatError
+from shardkit.errors import InvalidArgumentError, NewerFormatError, counted
 from shardkit.operations.arguments import shown
 
 FORMAT = 1
@@ -119,13 +119,14 @@ def encode_task(owner: str, id_: str, queue: str, name: str, args: Sequence[Any]
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgumentError(
             f"{owner}: task {shown(name)} cannot be represented in JSON: {error}",
-            "use text, finite numbers, booleans, None, lists and dictionaries; for other "
-            "objects, their ids",
+            "use text, finite numbers, booleans, None, lists and dictionaries, and the "
+            "ids of other objects",
         ) from None
     if len(sent) > LONGEST_TASK:
         raise InvalidArgumentError(
-            f"{owner}: task {shown(name)} takes {len(sent):,} bytes",
-            f"at most {LONGEST_TASK:,}: store the data elsewhere, and pass its key",
+            f"{owner}: task {shown(name)} takes {counted(len(sent), 'byte')}, more than "
+            f"{LONGEST_TASK:,}",
+            "store the data elsewhere, and pass its key",
         )
     return sent
 
@@ -145,7 +146,7 @@ def decode_task(stored: bytes) -> tuple[str, tuple[Any, ...]]:
     version = options.get("format", FORMAT) if isinstance(options, dict) else FORMAT
     if isinstance(version, int) and version > FORMAT:
         raise NewerFormatError(
-            f"a task has format {version}; this release reads {FORMAT}", "upgrade this program"
+            f"a task has format {version}, this release reads {FORMAT}", "upgrade this program"
         )
     if not isinstance(task, list) or len(task) in (0, 1, 3):
         raise ValueError("neither [id, queue, name, args] nor [name, args]")

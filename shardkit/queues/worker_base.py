@@ -155,7 +155,7 @@ class BaseWorker(Generic[Face]):
             return self._callbacks[task.name]
         except KeyError:
             raise NewerFormatError(
-                f"no callback is registered for {shown(task.name)}",
+                f"task {shown(task.name)} has no registered callback",
                 "register it, or start a worker that has it",
             ) from None
 

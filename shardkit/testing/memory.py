@@ -78,7 +78,7 @@ class MemoryServers(MemoryConnector):
         if described is None:
             raise MissingEntryError(
                 f"{entry_key(component)} is missing: {self.shard_map.source} has no such component",
-                f"there are {', '.join(sorted(self.shard_map.components))}",
+                f"choose one of: {', '.join(sorted(self.shard_map.components))}",
             )
         return self.server(described.entry_of(Shard(component, number)))
 

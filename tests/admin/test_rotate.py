@@ -211,7 +211,9 @@ def test_the_environment_stops_it_before_anything_is_published_and_then_until_re
 ) -> None:
     monkeypatch.setenv("APP_PASSWORD", OLD)
     push(config, described(servers, "password: '${APP_PASSWORD}'"))
-    with pytest.raises(ConfigError, match=r"gives the old password here: .*nothing was published"):
+    with pytest.raises(
+        ConfigError, match=r"gives the old password here, as .*nothing was published"
+    ):
         turn(config, servers)
     monkeypatch.setenv("APP_PASSWORD", NEW)
     with redis.Redis(port=servers[1].port, username="app", password=OLD) as old:
@@ -227,14 +229,16 @@ def test_it_is_taken_back_as_long_as_it_was_not_published(
 ) -> None:
     monkeypatch.setenv("APP_PASSWORD", OLD)
     push(config, described(servers, "password: '${APP_PASSWORD}'"))
-    with pytest.raises(ConfigError, match="no rotation of 'app' has started; leave out --resume"):
+    with pytest.raises(
+        ConfigError, match="the rotation of 'app' has not started; leave out --resume"
+    ):
         turn(config, servers, resume=True)
     with pytest.raises(ConfigError, match="nothing was published"):
         turn(config, servers)
     assert logs_in(servers[2], NEW)
     abort_rotation(config, servers[0].entry, "app")
     assert not logs_in(servers[2], NEW)
-    with pytest.raises(ConfigError, match="no rotation of 'app' has started"):
+    with pytest.raises(ConfigError, match="the rotation of 'app' has not started"):
         abort_rotation(config, servers[0].entry, "app")
 
 
@@ -267,7 +271,7 @@ def test_a_server_that_is_down_or_takes_more_passwords_stops_it_before_it_begins
             turn(config, servers, timeout=0.2)
     finally:
         servers[2].resume()
-    with pytest.raises(ConfigError, match="no entry logs in as 'nobody'"):
+    with pytest.raises(ConfigError, match="user 'nobody' has a password in no entry"):
         rotate(config, servers[0].entry, "nobody", NEW)
     assert not logs_in(servers[1], NEW)
 
@@ -282,7 +286,7 @@ STATE = {"format": 1, "user": "app", "hash": hashlib.sha256(NEW.encode()).hexdig
         (
             STATE,
             {"password": "another", "resume": True},
-            "not the password that the rotation began with; give that one, or take .*: --abort",
+            "is not the one that the rotation started with; give that one, or undo .*: --abort",
         ),
         (
             {"format": 2},
@@ -292,7 +296,7 @@ STATE = {"format": 1, "user": "app", "hash": hashlib.sha256(NEW.encode()).hexdig
         (
             {**STATE, "published": 1},
             {"resume": True},
-            "the new password of 'app' is gone; add it: ACL SETUSER; then continue: --resume",
+            "the new password of 'app' is gone; add it: ACL SETUSER, then continue: --resume",
         ),
     ],
 )
@@ -315,7 +319,7 @@ def test_a_rotation_goes_on_only_with_what_it_began_with(
         (("nopass",), "nothing was changed: user 'app' needs no password.* then try again"),
         (
             ("-client|list",),
-            "it is unknown which processes .*or grant CLIENT LIST",
+            "the processes .* are unknown.*or grant CLIENT LIST",
         ),
     ],
 )
@@ -336,7 +340,9 @@ def test_a_user_that_is_not_there_is_named(servers: list[LocalServer], config: r
         with server.client() as client:
             client.execute_command("ACL", "SETUSER", "admin", "on", ">theAdmins", "~*", "+@all")
             client.execute_command("ACL", "DELUSER", "app")
-    with pytest.raises(ConfigError, match="user 'app'; correct the entry; then try again"):
+    with pytest.raises(
+        ConfigError, match="user 'app' does not exist; correct the entry, then try again"
+    ):
         turn(config, servers, login=login)
 
 
@@ -386,7 +392,9 @@ def test_a_password_file_that_cannot_be_written_stops_it_before_anything_is_publ
     path.write_text(OLD)
     (tmp_path / f".password.{os.getpid()}").mkdir()  # where the new file would be made
     push(config, described(servers, f"password_file: {path}"))
-    said = f"password_file {path} cannot be written: .*; nothing was published; write it yourself"
+    said = (
+        f"password_file {path} cannot be written, so nothing was published: .*; write it yourself"
+    )
     with pytest.raises(ConfigError, match=said):
         turn(config, servers)
     assert path.read_text() == OLD
@@ -395,7 +403,7 @@ def test_a_password_file_that_cannot_be_written_stops_it_before_anything_is_publ
 @pytest.mark.parametrize(
     ("refuses", "said"),
     [
-        (True, "cannot be told the new password: no such master; both .*start it, or take it out"),
+        (True, "cannot be sent the new password, .*: no such master; start it, or remove it"),
         (
             False,
             r"does not see the master with the new password \(master,s_down\).*check its log",
@@ -448,7 +456,9 @@ def test_sentinels_are_told_if_they_log_in_as_the_user_and_only_the_new_password
     assert tell(NEW) == [], "they log in as somebody else"
     as_users["a:2"] = {"app"}
     assert tell(NEW) == ["s1", "s2"]
-    said = "same does not give the new password here; both passwords are taken; set it in this env"
+    said = (
+        "same does not give the new password here, and both passwords are taken; set it in this env"
+    )
     with pytest.raises(ConfigError, match=said):
         tell(OLD)
     assert told == []

@@ -256,7 +256,7 @@ def test_a_config_server_is_not_led_on_where_no_server_knows_from_which_epoch(
     cli: Cli, town_map: Path
 ) -> None:
     refused = cli("config", "push", town_map, "--restored").error()
-    assert "no server of the map's components has witnessed an epoch; use --above" in refused
+    assert "the servers of the map's components have witnessed no epoch; use --above" in refused
 
 
 def test_a_diff_counts_the_keys_of_a_component_that_is_divided(

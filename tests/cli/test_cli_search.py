@@ -287,7 +287,7 @@ def test_documents_are_removed(cli: Cli, read_json: ReadJson, posts: Path) -> No
     assert read_json("search", "query", "*", *TO)["total"] == 0
     cli("search", "index", posts, *TO)
     assert cli("search", "remove", "--all", *TO).out == "3 documents removed\n"
-    assert "there is no index 'search'" in cli("search", "query", "x", *TO).error()
+    assert "has no index 'search'" in cli("search", "query", "x", *TO).error()
     result = cli("search", "remove", *TO)
     assert (result.code, "use --all" in result.err) == (2, True)
 
@@ -498,7 +498,7 @@ def test_a_damaged_index_is_verified_rebuilt_and_dropped(
     assert read_json("search", "rebuild", "--lossy", *TO) == {"documents": 2, "damaged": 0}
     assert cli("search", "drop", *TO, input="n\n").code == 130
     assert cli("search", "drop", "--yes", *TO).out == "index 'search' deleted: 2 documents\n"
-    assert "there is no index 'search'" in cli("search", "drop", "--yes", *TO).error()
+    assert "has no index 'search'" in cli("search", "drop", "--yes", *TO).error()
 
 
 def test_an_index_without_text_is_rebuilt_from_the_order_of_its_words(

@@ -247,7 +247,7 @@ def test_what_is_no_worker_is_said_in_one_line(
 
 def test_a_topology_has_to_be_named(cli: Callable[..., Result], module: Path) -> None:
     for name in ("make", "amake"):
-        assert "no topology was named" in cli("worker", f"town_tasks:{name}").error()
+        assert "the topology is not specified" in cli("worker", f"town_tasks:{name}").error()
 
 
 def test_its_help_has_examples(cli: Callable[..., Result]) -> None:
@@ -267,7 +267,7 @@ def test_a_factory_that_raises_is_named(
     for name in ("make", "amake"):
         refused = cli("worker", f"raising:{name}", "-c", town_map)
         assert refused.error() == (
-            f"raising:{name} raised ValueError: no good; correct it; --debug shows where"
+            f"raising:{name} raised ValueError: no good; correct it: --debug shows where"
         )
     module = cli("worker", "raising_module:worker", "-c", town_map)
     assert "raising_module raised ZeroDivisionError" in module.error()

@@ -94,7 +94,9 @@ async def test_an_awaiting_kit_opens_from_the_same_places(
 def test_the_environment_says_where_if_nobody_else_does(
     tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match=r"no topology was named, and \$SHARDKIT_CONFIG is not"):
+    with pytest.raises(
+        ConfigError, match=r"the topology is not specified, and \$SHARDKIT_CONFIG is not"
+    ):
         shardkit.connect()
     (tmp_path / "map.yaml").write_text(text)
     monkeypatch.setenv("SHARDKIT_CONFIG", str(tmp_path / "map.yaml"))

@@ -88,7 +88,7 @@ def test_a_start_that_was_broken_off_can_be_repeated(
     with monkeypatch.context() as patched:
         patched.setattr(LocalCluster, "_agree", lambda cluster, clients: False)
         patched.setattr(LocalCluster, "join_nodes", late)
-        said = "did not form in time; the nodes' logs end:\n(.|\n)*Ready to accept connections"
+        said = "did not form in time: the nodes' logs end:\n(.|\n)*Ready to accept connections"
         with pytest.raises(LocalServerError, match=said):
             cluster.start()
     assert not any(node.running for node in cluster.nodes)

@@ -128,7 +128,7 @@ def test_what_raises_or_is_unknown_is_tried_again_and_stops_nobody(
     assert tasks.counts("q") == QueueCounts(0, 1, 0, 3)
     messages = [record.getMessage() for record in caplog.records]
     assert any(" done in " in message for message in messages)
-    assert any("no callback is registered for 'unknown'" in message for message in messages)
+    assert any("task 'unknown' has no registered callback" in message for message in messages)
     assert any("attempt 2) failed: RuntimeError: not yet" in message for message in messages)
 
 

@@ -59,7 +59,7 @@ from shardkit.admin.growth.servers import (
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
-from shardkit.errors import ConfigError, InvalidArgumentError
+from shardkit.errors import ConfigError, InvalidArgumentError, counted
 
 HOLD = 0.5  # seconds that writers may wait
 MOST_DOWN = 30  # seconds that a replica's link may have been down
@@ -260,7 +260,7 @@ def master_of(components: Mapping[str, Component], name: str) -> tuple[ServerAdd
         at = shard.number if shard is not None else int(which or 0)
         if which is None and len(found.shards) > 1:
             raise InvalidArgumentError(
-                f"{name} has {len(found.shards)} shards", f"name one of them: {name}:0"
+                f"{name} has {counted(len(found.shards), 'shard')}", f"name one of them: {name}:0"
             )
         if at is not None and at >= len(found.shards):
             raise InvalidArgumentError(f"{name} is no shard", "see: shardkit status")
@@ -395,7 +395,7 @@ def pending_fences(config: Any) -> list[Fence]:
             found.append(Fence(ServerAddress.parse(name), target, least=least))
         except (ValueError, TypeError, KeyError, InvalidArgumentError):
             raise ConfigError(
-                f"{_FENCES_KEY} {name} holds no fence", "check it; delete it if all is well"
+                f"{_FENCES_KEY} {name} holds no fence", "check it, and delete it if all is well"
             ) from None
     return found
 

@@ -127,7 +127,7 @@ def read(config: redis.Redis, name: str) -> Move:
         if move.name in names or (move.copying == KEYS and name in move.shards)
     ]
     if not matches:
-        raise ConfigError(f"there is no move of {name}", "see: shardkit move status")
+        raise ConfigError(f"{name} has no move", "see: shardkit move status")
     return min(matches, key=lambda move: (move.is_over, move.name not in names))
 
 
@@ -156,7 +156,7 @@ def _parsed(text: Any, key: str) -> Move:
         return move
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ConfigError(
-            f"{key} does not describe a move", "check it; delete it if nothing is being moved"
+            f"{key} does not describe a move", "check it, and delete it if nothing is being moved"
         ) from None
 
 

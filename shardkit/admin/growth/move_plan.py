@@ -19,7 +19,7 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of
 from shardkit.config.stored import EPOCH_KEY
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, counted
 from shardkit.network.connections.greeting import FENCE_KEY
 from shardkit.operations.commands import Shard
 
@@ -78,7 +78,7 @@ def entry_on(components: Components, server: ServerAddress, same: Same) -> tuple
     for shard, entry in entries_on(components.values(), server, same):
         return entry, entry_key(*shard)
     raise InvalidArgumentError(
-        f"no entry names {server} as a master", "specify HOST:PORT as entries have it"
+        f"{server} is not the master of any entry", "specify HOST:PORT as entries have it"
     )
 
 
@@ -233,7 +233,9 @@ def _located(
 ) -> tuple[list[str], ServerAddress, Entry, str, list[int]]:
     """Return shards as entries call them, their server, an entry of it, and their databases."""
     if not shards:
-        raise InvalidArgumentError("no shard was specified", "specify one, as timelines:3")
+        raise InvalidArgumentError(
+            "the shards are not specified", "specify one or more, as timelines:3"
+        )
     entries: dict[Shard, Entry] = {}
     servers: list[ServerAddress] = []
     databases: set[int] = set()
@@ -259,7 +261,8 @@ def _located(
             servers.append(server)
     if len(servers) > 1:
         raise InvalidArgumentError(
-            f"the shards are on {len(servers)} servers ({', '.join(map(str, sorted(servers)))})",
+            f"the shards are on {counted(len(servers), 'server')} "
+            f"({', '.join(map(str, sorted(servers)))})",
             "move the shards of one server at a time",
         )
     shard, like = next(iter(entries.items()))

@@ -28,7 +28,7 @@ from typing import Any
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.config.component import MAX_SHARDS, check_name
 from shardkit.config.problem import invalid
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, counted
 from shardkit.operations.commands import Shard
 
 # Memory divided by data: pages written during a snapshot are copied, and clients have buffers.
@@ -151,8 +151,9 @@ def plan_growth(
     count = 1 << (ends - 1).bit_length()
     if count > MAX_SHARDS:
         raise InvalidArgumentError(
-            f"{growth:g} times in each of {periods} periods are {count:,} shards",
-            f"a component has at most {MAX_SHARDS:,}; plan fewer periods",
+            f"growth {growth:g} in {counted(periods, 'period')} needs {counted(count, 'shard')}, "
+            f"and a component has at most {MAX_SHARDS:,}",
+            "plan fewer periods",
         )
     coming = [ServerAddress.parse(server) for server in new]
     homes = [n % len(machines) for n in range(count)]  # of each shard, by its machine
@@ -207,7 +208,9 @@ def plan_growth(
 
 def _check(servers: Sequence[str], growth: float, periods: int, *numbers: float) -> None:
     if not servers:
-        raise InvalidArgumentError("no server was named", "name those that it begins on")
+        raise InvalidArgumentError(
+            "the servers are not specified", "list the servers to start with"
+        )
     if not 1 <= growth <= MAX_SHARDS or not 0 <= periods <= 100:
         raise InvalidArgumentError(
             f"growth {growth:g} in {periods} periods cannot be planned",
@@ -217,8 +220,9 @@ def _check(servers: Sequence[str], growth: float, periods: int, *numbers: float)
         raise InvalidArgumentError("a rate or size is negative", "give numbers of 0 or more")
     if growth**periods * len(servers) > 4 * MAX_SHARDS:
         raise InvalidArgumentError(
-            f"{growth:g} times in each of {periods} periods are too many shards",
-            f"a component has at most {MAX_SHARDS:,}; plan fewer periods",
+            f"growth {growth:g} in {counted(periods, 'period')} needs too many shards: a component "
+            f"has at most {MAX_SHARDS:,}",
+            "plan fewer periods",
         )
 
 

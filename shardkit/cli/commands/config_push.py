@@ -145,7 +145,7 @@ def _push(
     if options.restored:
         if not witnessed and above is None:
             raise ConfigError(
-                "no server of the map's components has witnessed an epoch",
+                "the servers of the map's components have witnessed no epoch",
                 "use --above EPOCH: clients log the number",
             )
         above = max(witnessed, above or 0)
@@ -253,6 +253,6 @@ def rollback(
     with connected(server) as client:
         then = store.components_at(client, epoch)
         if not then:
-            raise ConfigError(f"there was no component at epoch {epoch}", "name a later epoch")
+            raise ConfigError(f"epoch {epoch} had no component", "name a later epoch")
         wanted = ShardMap(then, source=f"epoch {epoch}")
         _push(options, Output(as_json), client, server.address, wanted)

@@ -79,11 +79,13 @@ def _problem_fields(output: Output) -> tuple[Field[FileProblem], ...]:
         return (
             column_only(wordy("place"), lambda finding: finding.place),
             column_only(wordy("field and value"), _field_and_value),
-            column_only(wordy("problem and remedy"), lambda f: f"{_problem(f)}\n→ {f.remedy}"),
+            column_only(
+                wordy("problem and remedy"), lambda f: f"{_shown_problem(f)}\n→ {f.remedy}"
+            ),
         )
 
     def problem(finding: FileProblem) -> Cell:
-        return Styled(_problem(finding), DOUBTFUL if finding.warning else BAD)
+        return Styled(_shown_problem(finding), DOUBTFUL if finding.warning else BAD)
 
     return (
         column_only("place", lambda finding: finding.place),
@@ -98,7 +100,7 @@ def _field_and_value(finding: FileProblem) -> str:
     return "\n".join(filter(None, [finding.field.removeprefix("components."), finding.value]))
 
 
-def _problem(finding: FileProblem) -> str:
+def _shown_problem(finding: FileProblem) -> str:
     return f"warning: {finding.problem}" if finding.warning else finding.problem
 
 

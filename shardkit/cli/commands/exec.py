@@ -69,7 +69,7 @@ def exec_(
         wanted = [] if target == "all" else [target if shard is None else name]
         found, _ = components(topology, wanted)
     if shard is not None and shard >= max(1, len(found[name].shards)):
-        raise ConfigError(f"component {name!r} has no shard {shard}", "shards are numbered from 0")
+        raise ConfigError(f"component {name!r} has no shard {shard}", "count shards from 0")
     answers = execute(
         found.values(),
         command,

@@ -33,7 +33,7 @@ def existing(topology: OpenTopology, component: str, name: str) -> SearchIndex[B
     _, stored = _stored(topology, component, name)
     if stored is None:
         raise InvalidArgumentError(
-            f"there is no index {name!r} in component {component!r}",
+            f"component {component!r} has no index {name!r}",
             "index something first: shardkit search index",
         )
     shards, parameters = parameters_of(name, stored)

@@ -176,7 +176,7 @@ def _explained(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ShardKitError(
-            f"{name} raised {type(error).__name__}: {error}", "correct it; --debug shows where"
+            f"{name} raised {type(error).__name__}: {error}", "correct it: --debug shows where"
         ) from error
 
 

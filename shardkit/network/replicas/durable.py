@@ -135,7 +135,7 @@ class DurableBlock:
             marked = time.monotonic()
             late = []
             for n, name in enumerate(waiting):
-                problem = self._problem(replies[n * each : (n + 1) * each])
+                problem = self._why_late(replies[n * each : (n + 1) * each])
                 if problem is _UNSURE:
                     problem = yield from _synced(_shard(name), marked, end)
                 if not problem and name in self._doubtful:
@@ -146,8 +146,8 @@ class DurableBlock:
             if late and time.monotonic() >= end:
                 shown = "; ".join(f"{name}: {why[name]}" for name in late)
                 raise NotDurableError(
-                    f"not durable within {self._timeout:g} s ({shown})",
-                    "the writes were executed; see `shardkit status`, or allow more time",
+                    f"writes were executed, but not durable within {self._timeout:g} s ({shown})",
+                    "see `shardkit status`, or allow more time",
                 )
             waiting = late
             if late:  # a replica, which Sentinels took for the master, refuses at once
@@ -183,7 +183,7 @@ class DurableBlock:
             found.append(Command(shard, MARKER, ("CONFIG", "GET", "appendfsync")))
         return found
 
-    def _problem(self, replies: list[Any]) -> str:
+    def _why_late(self, replies: list[Any]) -> str:
         answers = iter(replies)
         written = next(answers)
         if isinstance(written, ShardFailure):

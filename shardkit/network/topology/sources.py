@@ -155,7 +155,7 @@ class ConfigServer:
     def went_back(self, what: str, seen: int, now: int) -> ConfigServerError:
         """Return the error of an epoch that is lower than one seen."""
         return ConfigServerError(
-            f"{self} went back in time: {what} was {seen} and is {now or 'missing'}; it was "
+            f"{self} went back in time: {what} was {seen} and is {now or 'missing'}, as if it was "
             "restored from an old snapshot, or lost its data",
             f"push the newest shard map: shardkit config push MAP --above {max(seen, self.epoch)}",
         )
@@ -327,8 +327,9 @@ class MapFile:
                 raise invalid(problems) from None
             described = ", ".join(sorted(components))
             raise MissingEntryError(
-                f"{entry_key(name)} is missing: {self} does not describe component {name!r}",
-                f"{did_you_mean(name, components)}add it; the map describes {described}",
+                f"{entry_key(name)} is missing: {self} does not describe component {name!r} "
+                f"(known: {described})",
+                f"{did_you_mean(name, components)}add it",
             ) from None
         _require_references(component, known)
         return component

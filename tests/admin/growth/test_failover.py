@@ -353,7 +353,7 @@ def test_masters_that_are_away_are_looked_at_until_they_are_fenced_by_whomever(
 @pytest.mark.parametrize("stored", ["", "[]", '{"master": "a b"}', '{"master": "a", "least": "x"}'])
 def test_a_fence_that_cannot_be_read_is_named(fleet: Fleet, stored: str) -> None:
     fleet.config.hset("config:growth:fences", "a:1", stored)
-    said = "config:growth:fences a:1 holds no fence; check it; delete it if all is well"
+    said = "config:growth:fences a:1 holds no fence; check it, and delete it if all is well"
     with pytest.raises(ConfigError, match=said):
         pending_fences(fleet.config)
 

@@ -87,7 +87,7 @@ def test_with_servers_of_their_own_shards_move_with_their_servers() -> None:
         ({"growth": 3, "periods": 9}, "shards"),
         ({"data": -1}, "negative"),
         ({"data": float("nan")}, "negative"),
-        ({"servers": []}, "no server"),
+        ({"servers": []}, "not specified"),
         ({"servers": ["a:1", "a:1"]}, "twice"),
         ({"servers": ["a:65535"], "separate": True}, "beyond 65535"),
     ],

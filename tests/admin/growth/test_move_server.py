@@ -278,7 +278,7 @@ def test_what_a_move_has_not_come_to_is_refused(fleet: Fleet) -> None:
     fleet.push(1)
     a, b = fleet.name(0), fleet.name(1)
     refusals: list[tuple[str, Callable[..., object], str]] = [
-        ("", resume_move, f"there is no move of {a}; see: shardkit move status"),
+        ("", resume_move, f"{a} has no move; see: shardkit move status"),
         ("aborted", resume_move, f"the move of {a} was aborted; start it again"),
         ("begun", verify_move, f"the move of {a} is begun; resume it first"),
         ("pushed", verify_move, f"{a} no longer follows {b}; there is nothing to compare"),
@@ -287,7 +287,7 @@ def test_what_a_move_has_not_come_to_is_refused(fleet: Fleet) -> None:
         (
             "unheard",
             resume_move,
-            f"move:{a} does not describe a move; check it; delete it if nothing",
+            f"move:{a} does not describe a move; check it, and delete it if nothing",
         ),
     ]
     for phase, work, said in refusals:

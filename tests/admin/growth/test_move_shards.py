@@ -601,7 +601,7 @@ def test_shards_that_cannot_be_moved_together_are_refused(fleet: Fleet) -> None:
     push(fleet.config, ShardMap.parse(json.dumps({"components": components})))
     both = ", ".join(sorted((fleet.name(0), fleet.name(1))))
     refusals: list[tuple[list[str], str]] = [
-        ([], "no shard was specified; specify one, as timelines:3"),
+        ([], "the shards are not specified; specify one or more, as timelines:3"),
         ([fleet.name(0)], f"{fleet.name(0)} is not a shard; see: shardkit status"),
         (["open"], "config:redis:open takes its database from the environment; write db: into"),
         (["users:0", "users:1"], f"are on 2 servers .{both}.; move the shards of one server"),
@@ -651,7 +651,7 @@ def test_what_a_move_of_shards_has_not_come_to_is_refused(fleet: Fleet) -> None:
         with pytest.raises((GrowthError, ConfigError), match=said):
             work(fleet.config, given)
 
-    refused("", resume_move, "there is no move of users:1; see: shardkit move status")
+    refused("", resume_move, "users:1 has no move; see: shardkit move status")
     refused("aborted", resume_move, "the move of users:1 was aborted; start it again")
     refused("begun", reverse_move, "of users:1 is begun; resume it, or abort it")
     refused("begun", verify_move, "the move of users:1 is begun; resume it first")
@@ -673,5 +673,7 @@ def test_what_a_move_of_shards_has_not_come_to_is_refused(fleet: Fleet) -> None:
     refused("begun", resume_move, f"{b} is a replica; nothing has changed for clients")
     refused("begun", resume_move, "users:9 is no longer a shard; push its entry", "users:9")
     fleet.config.set(key, "[]")
-    with pytest.raises(ConfigError, match=f"{key} does not describe a move; check it; delete it"):
+    with pytest.raises(
+        ConfigError, match=f"{key} does not describe a move; check it, and delete it"
+    ):
         moves(fleet.config)

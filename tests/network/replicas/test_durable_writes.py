@@ -175,7 +175,9 @@ def test_why_a_block_is_not_durable_in_time_is_said(
     why: str,
 ) -> None:
     given = {"replicas": 0, "fsync": False, **options}
-    with pytest.raises(NotDurableError, match=rf"not durable within 5 s \(users:0: {why}"):
+    with pytest.raises(
+        NotDurableError, match=rf"executed, but not durable within 5 s \(users:0: {why}"
+    ):
         steps_of(replies, info, monkeypatch, **given)
 
 
