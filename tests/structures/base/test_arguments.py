@@ -149,3 +149,47 @@ def test_expiries_out_of_range_are_refused(face: Face) -> None:
     assert face.run(each.ttl()) > 2**31 - 1_000
     with pytest.raises(InvalidArgumentError, match=f"{2**48}"):
         face.run(each.pexpireat(2**48))
+
+
+HUGE = 10**5000
+# A structure, a parameter, values that it cannot have, and what else is given.
+INVALID: list[tuple[str, str, list[Any], dict[str, Any]]] = [
+    ("set", "total", [0, -1, True, 1.5, "1000", HUGE], {}),
+    ("set", "total", [2**60], {"part_size": 1}),
+    ("set", "groups", [0, 48, 8192], {}),
+    ("set", "part_size", [0], {}),
+    ("set", "part_size", [0, -5, False, 2.0, HUGE], {"total": 10}),
+    ("set", "members", [float, "int", []], {"total": 10}),
+    ("set", "partition", ["digits", "md5", None], {"total": 10}),
+    ("hash", "total", [0], {}),
+    ("hash", "part_size", [0, 1.5], {}),
+    ("hash", "groups", [3], {}),
+    ("hash", "partition", ["redis-in-action"], {}),
+    ("hash", "fields", [float], {}),
+    ("hash", "codec", ["xml"], {}),
+    ("sorted_set", "bound", [-1, 10**6], {}),
+    ("sorted_set", "part_size", [0], {}),
+    ("sorted_set", "total", [0], {}),
+    ("sorted_set", "groups", [3], {}),
+    ("sorted_set", "members", [float], {}),
+    ("list", "part_size", [0, -1, 10_001, True, 2.0, None], {}),
+    ("list", "values", [float, "str", []], {}),
+    ("unique_visitors", "digits", [0, 16, True, 1.0, "15"], {}),
+    ("unique_visitors", "first_day", [-1, "9", True, 10**30], {}),
+    ("unique_visitors", "first_day", [10**12], {"part_size": 1}),
+    ("unique_visitors", "part_size", [0, True], {}),
+    ("unique_visitors", "partition", ["digits", "md5"], {}),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "values", "others"), INVALID)
+def test_invalid_parameters_are_refused(
+    kit: ShardKit, kind: str, name: str, values: list[Any], others: dict[str, Any]
+) -> None:
+    for value in values:
+        with pytest.raises(InvalidArgumentError) as caught:
+            getattr(kit, kind)("it", component="one", **{name: value}, **others)
+        message = str(caught.value)
+        assert message.startswith({"list": "{it}: "}.get(kind, "it: ")) or name == "codec"
+        assert (f"{name}=of 16610 bits" if value is HUGE else f"{name}={value!r}") in message
+        assert caught.value.remedy
