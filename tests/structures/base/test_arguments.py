@@ -1,4 +1,4 @@
-"""Invalid arguments are refused with an error of ours, and nothing is sent."""
+"""Invalid arguments are refused, and nothing is sent; patterns match what SCAN matches."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import redis
 from faces import Face, keys_of
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from shardkit import ShardKit
-from shardkit.errors import InvalidArgumentError, StructureError
+from shardkit.errors import InvalidArgumentError, InvalidKeyError, StructureError
+from shardkit.structures.base.glob import glob_filter
 
 DAY = date(2015, 5, 17)
 # What is called, and what the error says of it.
@@ -147,6 +150,9 @@ def test_expiries_out_of_range_are_refused(face: Face) -> None:
         with pytest.raises(InvalidArgumentError, match="time="):
             face.run(call())
     assert face.run(each.ttl()) > 2**31 - 1_000
+    for wrong in (True, 1.5, "10", None, 10**5000):
+        with pytest.raises(InvalidArgumentError, match="h: time="):
+            face.run(each.expire(wrong))
     with pytest.raises(InvalidArgumentError, match=f"{2**48}"):
         face.run(each.pexpireat(2**48))
 
@@ -193,3 +199,26 @@ def test_invalid_parameters_are_refused(
         assert message.startswith({"list": "{it}: "}.get(kind, "it: ")) or name == "codec"
         assert (f"{name}=of 16610 bits" if value is HUGE else f"{name}={value!r}") in message
         assert caught.value.remedy
+
+
+LETTERS = st.text("ab-]^[\\*?\n", max_size=8)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(pattern=b"[\\", member=b"\\")
+@example(pattern=b"[?-]?", member=b"?")
+@example(pattern=b"**", member=b"")
+@given(pattern=LETTERS.map(str.encode), member=LETTERS.map(str.encode))
+def test_patterns_match_like_the_server(kit: ShardKit, pattern: bytes, member: bytes) -> None:
+    client = kit.client("one")
+    client.delete("members")
+    client.sadd("members", member)
+    _, found = client.sscan("members", match=pattern, count=10)
+    assert glob_filter(pattern)(member) is bool(found), (pattern, member)
+
+
+def test_a_pattern_may_be_text_or_none() -> None:
+    assert glob_filter("Kö*n")("Köln".encode())
+    assert glob_filter(None)(b"anything")
+    with pytest.raises(InvalidKeyError, match="5 is a float; give a str, bytes or an int"):
+        glob_filter(1.5)  # type: ignore[arg-type]
