@@ -192,19 +192,13 @@ def test_without_the_order_of_words_a_phrase_is_all_of_its_words(face: Face) -> 
     assert face.run(index.get("a")).text is None
 
 
-def test_pages_by_number_and_cursors_agree(face: Face) -> None:
+def test_pages_are_numbered_from_one(face: Face) -> None:
     index = opened(face)
     face.run(index.index_many([(str(n), "x", {"votes": n % 3}) for n in range(25)]))
     whole = ids(face.run(index.search("x", sort="-votes", limit=100)))
     pages = [ids(face.run(index.page("x", n, 10, sort="-votes"))) for n in (1, 2, 3, 4)]
     assert [one for page in pages for one in page] == whole
     assert pages[3] == []
-    page = face.run(index.search("x", sort="-votes", limit=7))
-    walked = ids(page)
-    while page.cursor:
-        page = face.run(index.search("x", sort="-votes", limit=7, cursor=page.cursor))
-        walked += ids(page)
-    assert walked == whole
 
 
 def test_a_cursor_continues_behind_a_document_that_was_removed(face: Face) -> None:

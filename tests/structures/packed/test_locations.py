@@ -208,20 +208,6 @@ def test_lists_do_as_well_as_tuples(kit: ShardKit) -> None:
     assert users.aggregate().regions == {"USA": {"CA": 3}}
 
 
-def test_other_parts_are_refused(kit: ShardKit) -> None:
-    kit.locations(component="many").set(1, "USA")
-    with pytest.raises(ParameterMismatchError, match="location:meta"):
-        kit.locations(component="many", part_size=2**20).get(1)
-
-
-def test_several_are_read_in_one_exchange(kit: ShardKit) -> None:
-    home, work = kit.locations("home", component="many"), kit.locations("work", component="many")
-    home.set(1, "USA", "CA")
-    work.set(1, "CAN")
-    found = kit.together(home.deferred.get(1), work.deferred.get(1))
-    assert found == [("USA", "CA"), ("CAN", None)]
-
-
 def test_countries_alone_take_a_byte_each(face: Face, kit: ShardKit) -> None:
     countries = face.kit.locations("of", component="many", part_size=100, regions=False)
     face.run(countries.set_many({n: ("CAN" if n % 3 else "USA", None) for n in range(250)}))

@@ -389,21 +389,6 @@ def test_entries_may_decode_replies(servers: Any, face: Face) -> None:
             assert other.run(more.delete()) is True
 
 
-# ---- expiry and deletion
-
-
-NO_TIMES = [True, 1.5, "10", None, 2**31, 10**5000]
-
-
-def test_a_time_to_expire_is_a_number_of_seconds_or_a_duration(face: Face, kit: ShardKit) -> None:
-    ids = face.kit.set("ids", component="many", **PARAMETERS)
-    face.run(ids.sadd(1))
-    for seconds in NO_TIMES:
-        with pytest.raises(InvalidArgumentError, match="ids: time="):
-            face.run(ids.expire(seconds))
-    assert all(holder(kit, "many", key).ttl(key) == -1 for key in keys_of(kit, "many"))
-
-
 # ---- failures
 
 
@@ -421,13 +406,6 @@ def test_a_part_of_another_type_fails_alone(face: Face, kit: ShardKit) -> None:
 
 
 # ---- composing
-
-
-def test_operations_of_several_sets_share_one_exchange(face: Face) -> None:
-    sets = [face.kit.set(f"s{n}", component="many", total=10, members=int) for n in range(20)]
-    added = face.run(face.kit.together(*(s.deferred.sadd(n, n + 1) for n, s in enumerate(sets))))
-    assert added == [2] * 20
-    assert face.run(face.kit.together(*(s.deferred.scard() for s in sets))) == [2] * 20
 
 
 def test_a_deferred_face_composes(kit: ShardKit) -> None:

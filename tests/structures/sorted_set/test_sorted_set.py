@@ -186,24 +186,6 @@ def test_readers_see_every_untouched_member_while_parts_split(kit: ShardKit) -> 
     assert reader.zcard() == 1060
 
 
-def test_rebuilding_repairs_bounds_and_count(face: Face, kit: ShardKit) -> None:
-    each = face.kit.sorted_set("s", component="one", part_size=16, groups=2, bound=4)
-    face.run(each.zadd(scored(200)))
-    client: Any = kit.client("one")
-    for key in list(client.scan_iter("s:{*}:top")):
-        client.delete(key)
-    for key in (key for key in client.scan_iter("s:{*}") if client.type(key) == b"hash"):
-        client.hset(key, "count", 7)
-    assert face.run(each.rebuild()) == 200
-    check_bounds(kit, "one", each)
-    for key in [key for key in client.scan_iter("s:{*}:*") if key[-1:].isdigit()]:
-        client.delete(key)
-    assert face.run(each.rebuild()) == 0
-    assert face.run(each.top(3)) == []
-    assert face.run(each.zadd(scored(200))) == 200
-    check_bounds(kit, "one", each)
-
-
 def test_a_lost_bound_that_the_state_does_not_know_of_is_named(face: Face, kit: ShardKit) -> None:
     each = face.kit.sorted_set("s", component="one", part_size=16, groups=1, bound=4)
     face.run(each.zadd(scored(50)))
