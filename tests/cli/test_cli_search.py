@@ -60,14 +60,7 @@ def posts(tmp_path: Path) -> Path:
     return path
 
 
-WITH_FIELDS = (
-    "--attribute",
-    "votes:number",
-    "--attribute",
-    "tags:text",
-    "--attribute",
-    "born:date",
-)
+WITH_FIELDS = [f"--attribute={kind}" for kind in ("votes:number", "tags:text", "born:date")]
 
 
 def ids(found: Any) -> list[str]:
@@ -410,8 +403,7 @@ def test_bytes_that_are_no_text_are_not_indexed(cli: Cli, tmp_path: Path) -> Non
 def test_a_damaged_index_is_verified_rebuilt_and_dropped(
     cli: Cli, read_json: ReadJson, posts: Path, town_map: Path
 ) -> None:
-    kinds = ("--attribute", "votes:number", "--attribute", "tags:text", "--attribute", "born:date")
-    assert cli("search", "index", posts, *kinds, *TO).code == 0
+    assert cli("search", "index", posts, *WITH_FIELDS, *TO).code == 0
     assert read_json("search", "verify", *TO) == {"documents": 3, "damaged": []}
     assert cli("search", "verify", *TO).lines == ["3 documents, all of it as it was written"]
     before = cli("search", "export", *TO).out

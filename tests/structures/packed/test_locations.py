@@ -99,15 +99,9 @@ def test_codes_that_are_not_in_the_tables_are_unknown() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        ("usa",),
-        ("US",),
-        ("",),
-        (840,),
-        (b"USA",),
+        *((country,) for country in ("usa", "US", "", 840, b"USA")),
+        *(("USA", region) for region in ("ca", "", 9)),
         (None, "CA"),
-        ("USA", "ca"),
-        ("USA", ""),
-        ("USA", 9),
     ],
 )
 def test_malformed_codes_are_refused(bad: Any) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -326,18 +324,6 @@ def test_on_a_cluster_nothing_is_different(cluster_map: ShardMap, kind: str) -> 
         assert face.run(each.zcard()) == face.run(each.rebuild())
         assert face.run(each.delete()) is True
         assert face.run(each.zcard()) == 0
-
-
-def test_the_bytes_on_the_page_were_measured() -> None:
-    root = Path(__file__).parents[3]
-    figures = json.loads((root / "benchmarks/results/sorted_set.json").read_text())["bytes"]
-    valkey, redis = figures["figures"].values()
-    text = (root / "docs/sorted-sets.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (.*?) \| ([0-9.]+) \| ([0-9.]+) \|$", text, re.MULTILINE)
-    assert {name for name, _, _ in rows} == set(valkey)
-    for name, on_valkey, on_redis in rows:
-        assert abs(valkey[name] - float(on_valkey)) <= 0.051
-        assert abs(redis[name] - float(on_redis)) <= 0.051
 
 
 def test_the_first_of_equal_scores_are_found_though_one_part_has_them_all(kit: ShardKit) -> None:
