@@ -12,7 +12,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 SECRET = "s3cretWord"
 
@@ -42,6 +42,10 @@ class Result(NamedTuple):
         assert len(lines) == 1, self
         assert lines[0].startswith("shardkit: error: "), self
         return lines[0].removeprefix("shardkit: error: ")
+
+
+Cli = Callable[..., Result]
+ReadJson = Callable[..., Any]
 
 
 def in_terminal(columns: int, *arguments: str) -> tuple[int, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_helpers import SECRET, Result
+from cli_helpers import SECRET, Cli, Result
 from click.testing import CliRunner
 
 from shardkit import ShardMap
@@ -41,7 +41,7 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def cli() -> Callable[..., Result]:
+def cli() -> Cli:
     """Run a command line in this process; no output may hold the password."""
 
     def run(*arguments: str | Path, secret: str = SECRET, **options: Any) -> Result:
@@ -80,7 +80,7 @@ def town_url(town: LocalServers) -> str:
 
 
 @pytest.fixture
-def read_json(cli: Callable[..., Result]) -> Callable[..., Any]:
+def read_json(cli: Cli) -> Callable[..., Any]:
     """Run a command line with --json and return the document."""
 
     def read(*arguments: str | Path, code: int = 0, **options: Any) -> Any:

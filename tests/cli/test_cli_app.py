@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 import redis
-from cli_helpers import COMMAND, SECRET, Result
+from cli_helpers import COMMAND, SECRET, Cli
 from click.testing import CliRunner
 
 import shardkit
@@ -21,7 +21,6 @@ from shardkit.__main__ import main
 from shardkit.cli.app import COMMANDS, app
 from shardkit.errors import ConfigError, LocalServerError, ShardErrors, ShardUnavailable
 
-Cli = Callable[..., Result]
 DOCS = Path(__file__).parents[2] / "docs"
 
 COMMAND_LINES = [
@@ -31,6 +30,9 @@ COMMAND_LINES = [
     ["locate"],
     ["url"],
     ["status"],
+    ["worker"],
+    ["search"],
+    *(["search", name] for name in ("index", "query", "export", "remove", "info")),
 ]
 
 

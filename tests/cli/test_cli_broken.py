@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,16 +13,13 @@ from unittest.mock import Mock
 import pytest
 import redis
 import yaml
-from cli_helpers import Result
+from cli_helpers import Cli, ReadJson
 
 import shardkit
 from shardkit.admin.doctor.scan import pages
 from shardkit.cli import options
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.local import LocalServers
-
-Cli = Callable[..., Result]
-ReadJson = Callable[..., Any]
 
 
 @pytest.fixture
@@ -57,28 +54,21 @@ def test_doctor_goes_on_where_a_component_is_broken(
 
 
 @pytest.mark.parametrize("command", [("doctor",), ("doctor", "--check")])
-def test_doctor_names_the_shard_whose_entry_lacks_its_password(
-    cli: Cli, half_dead_map: Path, command: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("password", "why"), [(None, "refused"), ("${NOT_SET_HERE}", "${NOT_SET_HERE}")]
+)
+def test_doctor_names_the_shard_that_is_down_or_lacks_its_password(
+    cli: Cli, half_dead_map: Path, command: tuple[str, ...], password: str | None, why: str
 ) -> None:
-    described = yaml.safe_load(half_dead_map.read_text())
-    described["components"]["half"]["shards"][1]["password"] = "${NOT_SET_HERE}"
-    half_dead_map.write_text(yaml.safe_dump(described))
+    if password is not None:
+        described = yaml.safe_load(half_dead_map.read_text())
+        described["components"]["half"]["shards"][1]["password"] = password
+        half_dead_map.write_text(yaml.safe_dump(described))
     result = cli(*command, "half", "-c", half_dead_map)
     assert result.code == 1
     [line] = [line for line in result.lines if "half:1" in line]
     assert line.startswith("half:1 cannot be scanned: ")
-    assert "${NOT_SET_HERE}" in line
-
-
-@pytest.mark.parametrize("command", [("doctor",), ("doctor", "--check")])
-def test_doctor_goes_on_where_a_shard_is_down(
-    cli: Cli, half_dead_map: Path, command: tuple[str, ...]
-) -> None:
-    result = cli(*command, "half", "-c", half_dead_map)
-    assert result.code == 1
-    [line] = [line for line in result.lines if "half:1" in line]
-    assert line.startswith("half:1 cannot be scanned: ")
-    assert "refused" in line
+    assert why in line
 
 
 def test_locks_of_components_that_answer_are_shown_beside_one_that_does_not(

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
 import yaml
-from cli_helpers import Result
+from cli_helpers import Cli, ReadJson
 
 import shardkit
 from shardkit.local import LocalServers
 from shardkit.routing.placement import placement
-
-Cli = Callable[..., Result]
-ReadJson = Callable[..., Any]
 
 NOTE = "count inferred from {} written by hand, placement crc32 assumed"
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,11 @@ from typing import Any
 import fakeredis
 import pytest
 import yaml
-from cli_helpers import SECRET, Result
+from cli_helpers import SECRET, Cli, ReadJson
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.local import LocalServers
-
-Cli = Callable[..., Result]
-ReadJson = Callable[..., Any]
 
 
 def rewrite(path: Path, old: str, new: str) -> Path:
@@ -146,16 +142,17 @@ def test_a_diff_says_what_a_push_would_change_and_writes_nothing(
     assert ["sessions", "socket_timeout", "5", "2"] in rows
 
 
+def change_of(component: str, document: Any) -> Any:
+    [change] = [each for each in document["changes"] if each["component"] == component]
+    return change
+
+
 def test_a_diff_counts_how_many_real_keys_would_move(
     cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path, tmp_path: Path
 ) -> None:
     cli("config", "push", town_map)
     bigger = with_shards(town, 16, tmp_path / "bigger.yaml")
-    [made_up] = [
-        c
-        for c in read_json("config", "diff", bigger, "--sample", "400")["changes"]
-        if c["component"] == "unique"
-    ]
+    made_up = change_of("unique", read_json("config", "diff", bigger, "--sample", "400"))
     assert made_up["sample"]["real"] is False
     assert made_up["sample"]["keys"] == 400
     with shardkit.connect(town.shard_map) as kit:
@@ -168,9 +165,7 @@ def test_a_diff_counts_how_many_real_keys_would_move(
             after.shard_of(f"{n}").number != kit.component("unique").shard_of(f"{n}").number
             for n in range(50)
         )
-    [real] = [
-        c for c in read_json("config", "diff", bigger)["changes"] if c["component"] == "unique"
-    ]
+    real = change_of("unique", read_json("config", "diff", bigger))
     assert real["sample"] == {"keys": 50, "moved": moved, "real": True}
     assert real["shards"] == {"before": 8, "after": 16}
     share = round(100 * moved / 50)
@@ -205,7 +200,7 @@ def test_another_count_of_shards_is_pushed_while_there_are_no_keys(
         kit.client("unique").set("of the unsharded entry, which stays where it is", 1)
     pushed = read_json("config", "push", smaller)
     assert pushed["pushed"] is True
-    [change] = [c for c in pushed["changes"] if c["component"] == "unique"]
+    change = change_of("unique", pushed)
     assert change["epoch"] == 2
     gone = [f for f in change["fields"] if f["after"] is None]
     assert {f["key"] for f in gone} == {f"config:redis:unique:{n}" for n in range(4, 8)}
@@ -272,11 +267,7 @@ def test_a_diff_counts_the_keys_of_a_component_that_is_divided(
     described["components"]["sessions"]["shards"] = [entry, {**entry, "db": 13}]
     divided = tmp_path / "divided.yaml"
     divided.write_text(yaml.safe_dump(described))
-    [found] = [
-        change
-        for change in read_json("config", "diff", divided)["changes"]
-        if change["component"] == "sessions"
-    ]
+    found = change_of("sessions", read_json("config", "diff", divided))
     assert found["sample"] == {"keys": 30, "moved": 30, "real": True}
 
 

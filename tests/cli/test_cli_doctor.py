@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import redis
-from cli_helpers import Result, in_terminal, plain
+from cli_helpers import Cli, ReadJson, in_terminal, plain
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -21,9 +21,6 @@ from shardkit.admin.doctor.scan import scan
 from shardkit.errors import ShardErrors, ShardUnavailable
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer, find_server
 from shardkit.network.survey import loses_scripts
-
-Cli = Callable[..., Result]
-ReadJson = Callable[..., Any]
 
 BINARIES = {Path(p).name: p for p in (find_server(), shutil.which("redis-server")) if p}
 
@@ -96,12 +93,7 @@ def test_data_that_is_compact_is_found_so(cli: Cli, read_json: ReadJson, ward: W
     found = read_json("doctor", "-c", ward.path)
     assert (found["ok"], found["findings"], found["estimated"]) == (True, [], False)
     ids = by_name(found)["ids"]
-    assert (
-        ids["kind"],
-        ids["parts"],
-        ids["entries"],
-        ids["compact"],
-    ) == ("set", 19, 5000, 1)
+    assert (ids["kind"], ids["parts"], ids["entries"], ids["compact"]) == ("set", 19, 5000, 1)
     assert 5000 * 8 < ids["bytes"] < 5000 * 12
     assert {(each["type"], each["encoding"], each["keys"]) for each in found["others"]} == {
         ("hash", "listpack", 1),
@@ -454,33 +446,23 @@ def test_a_terminal_sees_what_programs_read(ward: Ward) -> None:
 # ---- other kinds of servers
 
 
-def test_a_cluster_is_inspected_and_fixed_node_by_node() -> None:
-    with LocalCluster() as cluster:
-        text = json.dumps({"components": {"c": {"entry": dict(cluster.entry.fields)}}})
+@pytest.mark.parametrize(("kind", "total"), [(LocalCluster, 20_000), (LocalSentinel, 2_000)])
+def test_nodes_of_a_cluster_and_sentinels_masters_are_inspected(kind: Any, total: int) -> None:
+    with kind() as servers:
+        text = json.dumps({"components": {"c": {"entry": dict(servers.entry.fields)}}})
         with shardkit.connect(ShardMap.parse(text)) as kit:
-            ids = kit.set("ids", component="c", total=20_000, part_size=1024, members=int)
-            ids.sadd_many(range(20_000))
-            components = {"c": kit.component("c")}
-            found = diagnose(scan(kit, components, None))
+            ids = kit.set("ids", component="c", total=total, part_size=1024, members=int)
+            ids.sadd_many(range(total))
+            found = diagnose(scan(kit, {"c": kit.component("c")}, None))
             [report] = found.structures
-            assert (report.statistics.keys, report.statistics.entries) == (ids.parts, 20_000)
+            assert (report.statistics.keys, report.statistics.entries) == (ids.parts, total)
             changes = limit_changes(found)
             masters = {change.server.address for change in changes}
-            assert len(masters) == len(found.scan.servers) >= 3
+            assert len(changes) == len(masters) == len(found.scan.servers)
+            assert len(masters) >= 3 if kind is LocalCluster else len(masters) == 1
             assert {(change.setting, change.after) for change in changes} == {
                 ("set-max-intset-entries", 1024)
             }
-
-
-def test_a_master_that_sentinels_name_is_inspected() -> None:
-    with LocalSentinel() as sentinel:
-        text = json.dumps({"components": {"s": {"entry": dict(sentinel.entry.fields)}}})
-        with shardkit.connect(ShardMap.parse(text)) as kit:
-            ids = kit.set("ids", component="s", total=2_000, part_size=1024, members=int)
-            ids.sadd_many(range(2_000))
-            found = diagnose(scan(kit, {"s": kit.component("s")}))
-            assert [report.statistics.entries for report in found.structures] == [2_000]
-            assert len(limit_changes(found)) == 1
 
 
 def test_the_first_and_last_members_of_a_sorted_set_have_limits_too(
@@ -517,9 +499,7 @@ def test_meta_keys_that_describe_no_structure_are_named(
     assert "restore it from a backup" in cli("doctor", "-c", ward.path).out
 
 
-def test_who_may_not_ask_for_the_rights_of_the_default_user_does_not_know_them(
-    ward: Ward,
-) -> None:
+def test_who_may_not_ask_for_the_rights_of_the_default_user_does_not_know_them(ward: Ward) -> None:
     with ward.servers[0].client() as client:
         client.execute_command("ACL", "SETUSER", "app", "on", "nopass", "~*", "+@all")
         with ward.servers[0].client(username="app", password="x") as app:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_helpers import Result
+from cli_helpers import Cli, ReadJson
 from faces import holder, sessions
 
 import shardkit
@@ -60,9 +60,7 @@ def stored(tmp_path: Path) -> Iterator[tuple[ShardKit, Path]]:
 
 
 def test_every_kind_of_structure_is_checked_and_repaired(
-    cli: Callable[..., Result],
-    read_json: Callable[..., Any],
-    stored: tuple[ShardKit, Path],
+    cli: Cli, read_json: ReadJson, stored: tuple[ShardKit, Path]
 ) -> None:
     kit, path = stored
     found = read_json("doctor", "--check", "-c", path)
@@ -104,7 +102,7 @@ def test_every_kind_of_structure_is_checked_and_repaired(
 
 
 def test_structures_without_parameters_are_found(
-    read_json: Callable[..., Any], stored: tuple[ShardKit, Path]
+    read_json: ReadJson, stored: tuple[ShardKit, Path]
 ) -> None:
     kit, path = stored
     for key in ("ids:meta", "{jobs}:meta", "p:meta"):
@@ -114,7 +112,7 @@ def test_structures_without_parameters_are_found(
 
 
 def test_parameters_that_have_lost_the_size_of_parts_are_damage(
-    read_json: Callable[..., Any], stored: tuple[ShardKit, Path]
+    read_json: ReadJson, stored: tuple[ShardKit, Path]
 ) -> None:
     kit, path = stored
     kit.unique_visitors("rough", component="plain", precision="hyperloglog").visit_many(
@@ -134,7 +132,7 @@ def test_parameters_that_have_lost_the_size_of_parts_are_damage(
 
 
 def test_a_list_whose_size_of_parts_has_its_old_name_is_checked(
-    read_json: Callable[..., Any], stored: tuple[ShardKit, Path]
+    read_json: ReadJson, stored: tuple[ShardKit, Path]
 ) -> None:
     kit, path = stored
     client: Any = holder(kit, "geo", "{jobs}:meta")
@@ -144,7 +142,7 @@ def test_a_list_whose_size_of_parts_has_its_old_name_is_checked(
 
 
 def test_a_structure_whose_codec_is_the_applications_is_not_checked(
-    read_json: Callable[..., Any], stored: tuple[ShardKit, Path]
+    read_json: ReadJson, stored: tuple[ShardKit, Path]
 ) -> None:
     kit, path = stored
     holder(kit, "geo", "w:meta").hset("w:meta", "codec", "ours")
@@ -155,16 +153,12 @@ def test_a_structure_whose_codec_is_the_applications_is_not_checked(
 
 
 @pytest.mark.parametrize("options", [("--repair",), ("--check", "--fix"), ("--structure", "x")])
-def test_options_that_do_not_go_together_are_refused(
-    cli: Callable[..., Result], options: tuple[str, ...]
-) -> None:
+def test_options_that_do_not_go_together_are_refused(cli: Cli, options: tuple[str, ...]) -> None:
     assert cli("doctor", *options).code == 2
 
 
 def test_a_server_that_evicts_keys_of_structures_is_found(
-    cli: Callable[..., Result],
-    read_json: Callable[..., Any],
-    stored: tuple[ShardKit, Path],
+    cli: Cli, read_json: ReadJson, stored: tuple[ShardKit, Path]
 ) -> None:
     kit, path = stored
     client: Any = kit.client("plain")

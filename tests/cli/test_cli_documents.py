@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_helpers import SECRET, Result
+from cli_helpers import SECRET, Cli
 
 import shardkit
 from shardkit.local import LocalServers
 
-Cli = Callable[..., Result]
 Document = Callable[..., Any]
 
 

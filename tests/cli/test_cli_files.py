@@ -11,16 +11,14 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from cli_helpers import Result
+from cli_helpers import Cli, Result
 
 import shardkit
 
-Cli = Callable[..., Result]
 AT = ("--component", "unique")
 
 

@@ -2,17 +2,12 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cli_helpers import Result
+from cli_helpers import Cli, ReadJson
 
 from shardkit.cli.commands.geo import _FileProgress
-
-Cli = Callable[..., Result]
-ReadJson = Callable[..., Any]
 
 CITIES = 'geoname_id,city_name,subdivision_1_name,country_name\n7,"Bonn, am Rhein",NW,Germany\n'
 BLOCKS = "network,geoname_id,registered_country_geoname_id\n1.0.0.0/24,7,\n1.0.1/24,7,\n"

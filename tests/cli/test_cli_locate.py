@@ -1,20 +1,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 import yaml
-from cli_helpers import SECRET, Result
+from cli_helpers import SECRET, Cli, ReadJson, in_terminal, plain
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.local import LocalCluster, LocalServers
-
-Cli = Callable[..., Result]
-ReadJson = Callable[..., Any]
 
 
 def test_keys_are_where_the_kit_finds_them(
@@ -183,3 +181,49 @@ def test_a_key_whose_structure_cannot_be_looked_up_is_not_located(cli: Cli, tmp_
     assert (
         "a:1 (localhost:1/1) cannot be reached" in cli("locate", "a", "{x:1}:y", "-c", path).error()
     )
+
+
+def test_the_url_of_an_entry_connects_to_its_server(cli: Cli, town_map: Path) -> None:
+    for arguments, number in (((), 0), (("--shard", "2"), 2)):
+        result = cli("url", "unique", *arguments, "-c", town_map, secret="-" * 20)
+        assert result.code == 0
+        [url] = result.lines
+        with redis.Redis.from_url(url) as client:
+            assert client.ping()
+            assert client.get_connection_kwargs()["db"] in (0, number // 2 + 1)
+
+
+def test_a_file_with_the_url_is_for_its_owner_alone(
+    cli: Cli, town_map: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "jobs.url"
+    result = cli("url", "sessions", "-o", path, "-c", town_map)
+    assert (result.code, result.out) == (0, "")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_text().startswith(f"redis://:{SECRET}@127.0.0.1:")
+
+
+def test_a_terminal_sees_the_password_only_if_it_is_asked_for(town_map: Path) -> None:
+    code, text = in_terminal(100, "url", "sessions", "-c", str(town_map))
+    assert code == 0
+    assert "redis://:***@127.0.0.1:" in plain(text)
+    assert SECRET not in text
+    code, text = in_terminal(100, "url", "sessions", "-c", str(town_map), "--show-secrets")
+    assert SECRET in text
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("{cluster: true}", "a cluster's entry has no URL"),
+        ("{sentinel: {service: m, sentinels: [[s, 26379]]}}", "a Sentinel's entry has no URL"),
+        ("{password: '${SK_ABSENT}'}", "SK_ABSENT"),
+    ],
+)
+def test_an_entry_without_a_url_says_so(cli: Cli, tmp_path: Path, entry: str, message: str) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text(f"components: {{jobs: {{entry: {entry}}}}}")
+    result = cli("url", "jobs", "-c", path)
+    assert result.code == 1
+    assert message in result.error()
+    assert "config:redis:jobs" in result.error()

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 import yaml
-from cli_helpers import Result
+from cli_helpers import Cli
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.local import LocalServer, LocalServers
 
-Cli = Callable[..., Result]
 Edit = Callable[..., Path]
 
 MAP = """
@@ -142,11 +141,7 @@ def test_a_dead_server_is_replaced_only_by_one_that_holds_the_shards_keys(
     ("fields", "problem", "remedy"),
     [
         ({"port": 1}, "cannot be reached: connection refused", "start it, or correct"),
-        (
-            {"db": 99},
-            "has no database 99",
-            "correct db in the entry",
-        ),
+        ({"db": 99}, "has no database 99", "correct db in the entry"),
         (
             {"password": "wr0ng"},
             "the server has no password, and the entry gives one",
@@ -156,12 +151,7 @@ def test_a_dead_server_is_replaced_only_by_one_that_holds_the_shards_keys(
     ],
 )
 def test_an_entry_that_cannot_be_used_is_refused(
-    cli: Cli,
-    servers: LocalServers,
-    edited: Edit,
-    fields: dict[str, Any],
-    problem: str,
-    remedy: str,
+    cli: Cli, servers: LocalServers, edited: Edit, fields: dict[str, Any], problem: str, remedy: str
 ) -> None:
     before = stored(servers)
     refused = cli("config", "push", edited("unique", 0, **fields)).error()

@@ -1,20 +1,21 @@
-"""``shardkit queues``: how queues are doing, and what becomes of their tasks."""
+"""``shardkit queues``, ``locks`` and ``logs``: what is shown of them, and changed."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_helpers import Result
+from cli_helpers import Cli, ReadJson, Result
+from faces import clocked
 
 import shardkit
 from shardkit.queues import TaskQueues
 
-Cli = Callable[..., Result]
-ReadJson = Callable[..., Any]
 WHERE = ("--component", "unique", "--name", "jobs")
 
 
@@ -104,3 +105,67 @@ def test_tasks_are_cancelled_and_queues_purged(
     assert queues.counts("email").waiting == 2
     assert cli("queues", "purge", "email", "--yes", *WHERE).out == "2 tasks removed\n"
     assert "is empty" in cli("queues", "purge", "email", "--yes", *WHERE).error()
+
+
+def test_who_holds_and_waits_is_shown_and_holds_are_ended(cli: Cli, town_map: Path) -> None:
+    with shardkit.connect(town_map) as kit, ThreadPoolExecutor(1) as pool:
+        stock = kit.lock("stock", component="unique", label="first", renew=False)
+        held = stock.acquire()
+        assert held is not None
+        assert kit.semaphore("pages", component="followers", limit=2, label="reader").acquire()
+        second = kit.lock("stock", component="unique", label="second")
+        waiting = pool.submit(second.acquire)
+        while not stock.inspect().waiters:
+            pass
+        rows = json.loads(cli("locks", "show", "-c", town_map, "--json").out)
+        assert [(r["component"], r["kind"], r["name"], r["state"], r["who"]) for r in rows] == [
+            ("followers", "semaphore", "pages", "holds", "reader"),
+            ("unique", "lock", "stock", "holds", "first"),
+            ("unique", "lock", "stock", "waits", "second"),
+        ]
+        assert rows[1]["token"] == held.token
+        shown = cli("locks", "show", "unique", "-c", town_map).out
+        assert "first" in shown
+        assert "reader" not in shown
+        arguments = ("locks", "break", "unique", "stock", "--reason", "gone", "-c", town_map)
+        assert cli(*arguments).out == "1 hold of lock 'stock' ended\n"
+        assert waiting.result(20) is not None
+        assert stock.extend(hold=held) is False
+        assert cli("locks", "break", "unique", "nothing", "--reason", "x", "-c", town_map).code == 1
+    assert cli("locks", "break", "unique", "stock", "-c", town_map).code == 2
+
+
+AT = ("--component", "unique")
+
+
+def test_a_log_is_shown_oldest_first_from_a_severity_on(cli: Cli, town_map: Path) -> None:
+    with shardkit.connect(town_map) as kit:
+        times = iter([1.5e9, 1.5e9 + 1, 1.5e9 + 2])
+        logs = clocked(kit, now=times.__next__).logs(component="unique")
+        logs.log("shop", "first [bold]ü", "error")
+        logs.log("shop", "second")
+        logs.log("shop", "hidden", "debug")
+    shown = cli("logs", "shop", *AT, "-s", "info", "-c", town_map)
+    assert shown.out.splitlines() == [
+        "2017-07-14 02:40:00.000 error    first [bold]ü",
+        "2017-07-14 02:40:01.000 info     second",
+    ]
+    lines = cli("logs", "shop", *AT, "-n", "1", "--json", "-c", town_map).out.splitlines()
+    assert [json.loads(line)["message"] for line in lines] == ["first [bold]ü", "second", "hidden"]
+    assert json.loads(lines[0])["time"] == "2017-07-14T02:40:00+00:00"
+    assert cli("logs", "nothing", *AT, "-c", town_map) == Result(0, "", "")
+
+
+def test_following_ends_with_ctrl_c(
+    cli: Cli, town_map: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with shardkit.connect(town_map) as kit:
+        kit.logs(component="unique").log("shop", "text")
+
+    def interrupt(link: object, seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shardkit.network.links.blocking.BlockingLink.pause", interrupt)
+    found = cli("logs", "shop", *AT, "--follow", "-c", town_map)
+    assert "text" in found.out
+    assert found.code == 130

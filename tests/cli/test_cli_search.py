@@ -6,24 +6,19 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import distribution
-from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cli_helpers import COMMAND, Result, eventually, in_terminal, plain
+from cli_helpers import COMMAND, Cli, ReadJson, eventually, in_terminal, plain
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.local import LocalServers
-from shardkit.search import SearchIndex
-
-Cli = Callable[..., Result]
-ReadJson = Callable[..., Any]
 
 TO = ("--component", "unique")
 ONE_SERVER = ("--component", "sessions")
@@ -65,14 +60,7 @@ def posts(tmp_path: Path) -> Path:
     return path
 
 
-WITH_FIELDS = (
-    "--attribute",
-    "votes:number",
-    "--attribute",
-    "tags:text",
-    "--attribute",
-    "born:date",
-)
+WITH_FIELDS = [f"--attribute={kind}" for kind in ("votes:number", "tags:text", "born:date")]
 
 
 def ids(found: Any) -> list[str]:
@@ -192,27 +180,6 @@ def test_a_folder_that_cannot_be_listed_is_skipped_with_the_reason(
     assert done["first_skipped"] == [{"path": str(folder / "deep"), "why": "Permission denied"}]
 
 
-def test_unusual_files_do_not_stop_it(read_json: ReadJson, tmp_path: Path) -> None:
-    folder = tmp_path / "odd"
-    (folder / "sub").mkdir(parents=True)
-    (folder / "circle").symlink_to(folder)
-    (folder / "gone.txt").symlink_to(folder / "nowhere")
-    os.mkfifo(folder / "pipe.txt")
-    (folder / "empty.md").touch()
-    (folder / "nul.txt").write_bytes(b"zero\0byte word")
-    (folder / "nul.py").write_bytes(b'"""x"""\0')
-    Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.txt")).write_text("latin word")
-    done = read_json("search", "index", folder, *TO)
-    assert (done["indexed"], done["without_text"], done["skipped"]) == (2, 1, 3)
-    assert sorted(os.path.basename(skipped["path"]) for skipped in done["first_skipped"]) == [
-        "gone.txt",
-        "nul.py",
-        "pipe.txt",
-    ]
-    found = read_json("search", "query", "word", *TO)
-    assert sorted(map(os.path.basename, ids(found))) == ["caf\\xe9.txt", "nul.txt"]
-
-
 def test_the_options_of_an_index(cli: Cli, read_json: ReadJson, posts: Path) -> None:
     options = ("--stemming", "english", "--stop-words", "none", "--no-text", "--no-phrases")
     cli("search", "index", posts, "--name", "lean", *options, "--shards", "3", *ONE_SERVER)
@@ -249,11 +216,7 @@ def test_a_query_that_cannot_be_read_is_shown_with_the_place(cli: Cli, posts: Pa
 
 
 def test_export_writes_the_bulk_form(
-    cli: Cli,
-    read_json: ReadJson,
-    posts: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    cli: Cli, read_json: ReadJson, posts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli("search", "index", posts, *WITH_FIELDS, *TO)
     lines = [json.loads(line) for line in cli("search", "export", *TO).lines]
@@ -338,25 +301,6 @@ def test_an_interrupt_ends_it_and_what_was_sent_is_indexed(
     assert read_json("search", "query", "word", *TO)["total"] == there
 
 
-def test_who_interrupts_it_learns_that_it_can_go_on(
-    cli: Cli, read_json: ReadJson, posts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    index_many = SearchIndex.index_many
-
-    def interrupted(index: Any, documents: Any) -> None:
-        index_many(index, islice(documents, 2))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(SearchIndex, "index_many", interrupted)
-    result = cli("search", "index", posts, *TO)
-    assert (result.code, result.out) == (130, "")
-    assert [line for line in result.err.splitlines() if line] == [
-        "the documents so far are indexed; index again to continue",
-        "shardkit: error: interrupted",
-    ]
-    assert read_json("search", "info", *TO)["documents"] == 2
-
-
 def test_a_file_that_is_not_written_to_the_end_leaves_the_one_before(tmp_path: Path) -> None:
     module = import_module("shardkit.cli.commands.search_query")
     folder = tmp_path / "exported"
@@ -382,16 +326,6 @@ def test_a_date_that_no_calendar_has_is_shown_as_a_number(value: float, shown: s
     module = import_module("shardkit.cli.commands.search_query")
     hit = SimpleNamespace(attributes={"born": value}, value=value)
     assert module._value(hit, "born", "date") == shown
-
-
-@pytest.mark.parametrize(
-    "command", [[], ["index"], ["query"], ["export"], ["remove"], ["info"]], ids=" ".join
-)
-def test_help_has_examples(cli: Cli, command: list[str]) -> None:
-    result = cli("search", *command, "--help")
-    assert result.code == 0
-    assert "Examples:" in result.out
-    assert "shardkit search" in result.out
 
 
 def test_installed_packages_are_indexed(
@@ -469,8 +403,7 @@ def test_bytes_that_are_no_text_are_not_indexed(cli: Cli, tmp_path: Path) -> Non
 def test_a_damaged_index_is_verified_rebuilt_and_dropped(
     cli: Cli, read_json: ReadJson, posts: Path, town_map: Path
 ) -> None:
-    kinds = ("--attribute", "votes:number", "--attribute", "tags:text", "--attribute", "born:date")
-    assert cli("search", "index", posts, *kinds, *TO).code == 0
+    assert cli("search", "index", posts, *WITH_FIELDS, *TO).code == 0
     assert read_json("search", "verify", *TO) == {"documents": 3, "damaged": []}
     assert cli("search", "verify", *TO).lines == ["3 documents, all of it as it was written"]
     before = cli("search", "export", *TO).out

@@ -5,14 +5,14 @@ import re
 import socketserver
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cli_helpers import COMMAND, SECRET, Result, in_terminal, plain
+from cli_helpers import COMMAND, SECRET, Cli, ReadJson, Result, in_terminal, plain
 
 import shardkit
 from shardkit import Entry, ShardMap
@@ -20,9 +20,6 @@ from shardkit.cli.commands import status
 from shardkit.local import LocalServer, LocalServers
 from shardkit.network.rules import ConfigFacts
 from shardkit.network.server_queries import query_all
-
-Cli = Callable[..., Result]
-ReadJson = Callable[..., Any]
 
 
 def rows(result: Result) -> dict[str, list[str]]:
@@ -458,3 +455,36 @@ def test_a_server_that_stands_still_again_and_again_is_slow(cli: Cli, tmp_path: 
             ended.set()
             thread.join()
     assert f"{address} stalls: one PING took " in found[0]
+
+
+def map_of(path: Path, **components: Any) -> Path:
+    path.write_text(json.dumps({"components": components}))
+    return path
+
+
+def test_one_line_says_ok_warning_or_critical(
+    cli: Cli, tmp_path: Path, own_server: LocalServer
+) -> None:
+    port = own_server.port
+    good = {"entry": {"port": port}}
+    shared = {"shards": [{"port": port, "db": 1}, {"port": port, "db": 1}]}
+    dead = {"entry": {"port": 1}}
+
+    result = cli("status", "--check", "-c", map_of(tmp_path / "good.yaml", good=good))
+    assert (result.code, result.lines) == (0, ["OK: 1 shard"])
+
+    path = map_of(tmp_path / "shared.yaml", good=good, shared=shared)
+    result = cli("status", "--check", "-c", path)
+    assert result.code == 1
+    [line] = result.lines
+    assert line.startswith("WARNING: shared:")
+    assert "has the same database as shared:0" in line
+
+    path = map_of(tmp_path / "dead.yaml", good=good, shared=shared, dead=dead)
+    result = cli("status", "--check", "-c", path)
+    assert result.code == 2
+    [line] = result.lines
+    assert line.startswith(
+        "CRITICAL: dead localhost:1 cannot be reached: connection refused; shared:1"
+    )
+    assert json.loads(cli("status", "--check", "--json", "-c", path).out)["code"] == 2

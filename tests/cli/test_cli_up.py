@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from cli_helpers import COMMAND, SECRET, ends
+from cli_helpers import COMMAND, SECRET, Cli, ends
 
 import shardkit
 from shardkit import ShardMap
@@ -130,7 +130,7 @@ def test_what_nohup_ignores_stays_ignored() -> None:
 
 
 def test_only_keys_beside_the_configuration_are_data_that_a_push_could_strand(
-    cli: Callable[..., Any], town: LocalServers, town_map: Path
+    cli: Cli, town: LocalServers, town_map: Path
 ) -> None:
     assert cli("config", "push", town_map).code == 0
     assert not _hold_data(town)

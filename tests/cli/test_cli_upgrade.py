@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_helpers import Result
+from cli_helpers import Cli, ReadJson
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -46,7 +46,7 @@ def an_earlier_set(kit: ShardKit) -> Any:
 
 
 def test_what_earlier_releases_stored_gets_todays_names(
-    stored: tuple[ShardKit, Path], cli: Callable[..., Result], read_json: Callable[..., Any]
+    stored: tuple[ShardKit, Path], cli: Cli, read_json: ReadJson
 ) -> None:
     kit, path = stored
     ids = an_earlier_set(kit)

@@ -9,12 +9,11 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cli_helpers import COMMAND, Result, eventually, in_terminal, plain
+from cli_helpers import COMMAND, Cli, eventually, in_terminal, plain
 
 import shardkit
 from shardkit import ShardKit
@@ -106,7 +105,7 @@ def done(module: Path) -> list[str]:
 
 @pytest.mark.parametrize("name", ["worker", "make", "amake"])
 def test_a_burst_does_what_waits_and_tells(
-    cli: Callable[..., Result],
+    cli: Cli,
     module: Path,
     kit: ShardKit,
     town_map: Path,
@@ -127,7 +126,7 @@ def test_a_burst_does_what_waits_and_tells(
 
 
 def test_failures_are_shown_and_every_task_where_it_is_wanted(
-    cli: Callable[..., Result], module: Path, kit: ShardKit, town_map: Path
+    cli: Cli, module: Path, kit: ShardKit, town_map: Path
 ) -> None:
     tasks = kit.queues(component="unique")
     tasks.enqueue_many("q", [NewTask("note", ["x"]), NewTask("fails")])
@@ -231,7 +230,7 @@ def test_a_terminal_shows_how_it_goes(module: Path, kit: ShardKit, town_map: Pat
     ],
 )
 def test_what_is_no_worker_is_said_in_one_line(
-    cli: Callable[..., Result],
+    cli: Cli,
     module: Path,
     town_map: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -245,18 +244,13 @@ def test_what_is_no_worker_is_said_in_one_line(
     assert said in result.error()
 
 
-def test_a_topology_has_to_be_named(cli: Callable[..., Result], module: Path) -> None:
+def test_a_topology_has_to_be_named(cli: Cli, module: Path) -> None:
     for name in ("make", "amake"):
         assert "the topology is not specified" in cli("worker", f"town_tasks:{name}").error()
 
 
-def test_its_help_has_examples(cli: Callable[..., Result]) -> None:
-    result: Any = cli("worker", "--help")
-    assert "shardkit worker myapp.tasks:worker" in result.out
-
-
 def test_a_factory_that_raises_is_named(
-    cli: Callable[..., Result], tmp_path: Path, town_map: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, tmp_path: Path, town_map: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "raising.py").write_text(

@@ -45,22 +45,8 @@ def test_names_that_can_be_used(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "",
-        ":",
-        "a:",
-        ":a",
-        "a::b",
-        "a b",
-        "a\n",
-        "é",
-        "a{b}",
-        "a*",
-        "\ud800",
-        b"a",
-        7,
-        None,
-        True,
-        (),
+        *("", ":", "a:", ":a", "a::b", "a b", "a\n", "é", "a{b}", "a*", "\ud800"),
+        *(b"a", 7, None, True, ()),
     ],
 )
 def test_names_that_cannot_be_used_are_shown_as_they_are(name: object) -> None:
@@ -185,35 +171,19 @@ def test_the_field_that_is_wrong_is_named(value: Any, said: str) -> None:
         check_shards(value, "config:shards:a")
 
 
+COUNTS = {"shards": 16, "placement": "crc32", "epoch": 1}
+HIDDEN: dict[str, Any] = {"password": "hunter2"}
+
+
 @pytest.mark.parametrize(
     "value",
     [
-        None,
-        [],
-        16,
-        "16",
-        {},
+        *(None, [], 16, "16", {}, COUNTS | {"more": 1}, HIDDEN | {"host": "a"}),
         {"placement": "crc32", "epoch": 1},
-        {"shards": 16, "placement": "crc32", "epoch": 1, "more": 1},
-        {"shards": 0, "placement": "crc32", "epoch": 1},
-        {"shards": -1, "placement": "crc32", "epoch": 1},
-        {"shards": True, "placement": "crc32", "epoch": 1},
-        {"shards": 16.5, "placement": "crc32", "epoch": 1},
-        {"shards": "16", "placement": "crc32", "epoch": 1},
-        {"shards": MAX_SHARDS + 1, "placement": "crc32", "epoch": 1},
-        {"shards": 10**30, "placement": "crc32", "epoch": 1},
-        {"shards": 16, "placement": "md5", "epoch": 1},
-        {"shards": 16, "placement": "crc:md5", "epoch": 1},
-        {"shards": 16, "placement": None, "epoch": 1},
-        {"shards": 16, "placement": ["crc32"], "epoch": 1},
-        {"shards": 16, "placement": "crc32", "epoch": -1},
-        {"shards": 16, "placement": "crc32", "epoch": True},
-        {"shards": 16, "placement": "crc32", "epoch": 1.5},
-        {"shards": 16, "placement": "crc32", "epoch": None},
-        {"host": "a", "password": "hunter2"},
-        {"shards": "redis://:hunter2@h", "placement": "crc32", "epoch": 1},
-        {"shards": {"password": "hunter2"}, "placement": "crc32", "epoch": 1},
-        {"shards": 16, "placement": {"password": "hunter2"}, "epoch": 1},
+        *(COUNTS | {"shards": n} for n in (0, -1, True, 16.5, "16", MAX_SHARDS + 1, 10**30)),
+        *(COUNTS | {"shards": other} for other in ("redis://:hunter2@h", HIDDEN)),
+        *(COUNTS | {"placement": p} for p in ("md5", "crc:md5", None, ["crc32"], HIDDEN)),
+        *(COUNTS | {"epoch": epoch} for epoch in (-1, True, 1.5, None)),
         "redis://:hunter2@h",
     ],
     ids=str,

@@ -134,15 +134,10 @@ BAD: list[tuple[Any, str, str]] = [
     ({"hots": "a"}, "hots", "not a field"),
     ({1: 2}, "1", "not a field"),
     ({None: 2}, "null", "not a field"),
-    ({"host": ""}, "host", "host name"),
-    ({"host": "a b"}, "host", "host name"),
+    *(({"host": host}, "host", "host name") for host in ("", "a b", "user@a", "[::1]", "a\nb", 5)),
     ({"host": "redis://a"}, "host", "url:"),
-    ({"host": "user@a"}, "host", "host name"),
-    ({"host": "[::1]"}, "host", "host name"),
     ({"host": "a\0b"}, "host", "text"),
-    ({"host": "a\nb"}, "host", "host name"),
     ({"host": "\ud800"}, "host", "surrogates"),
-    ({"host": 5}, "host", "host name"),
     ({"host": ["a"]}, "host", "a list"),
     ({"host": {"a": "b"}}, "host", "a mapping"),
     ({"host": b"a"}, "host", "bytes"),
@@ -158,20 +153,18 @@ BAD: list[tuple[Any, str, str]] = [
     ({"password": 12345}, "password", "quotes"),
     ({"password": "\udc80"}, "password", "surrogates"),
     ({"username": True}, "username", "text"),
-    ({"unix_socket_path": ""}, "unix_socket_path", "a path"),
-    ({"unix_socket_path": "/a\nb"}, "unix_socket_path", "a path"),
-    ({"unix_socket_path": "unix:///a"}, "unix_socket_path", "a path"),
+    *(
+        ({"unix_socket_path": path}, "unix_socket_path", "a path")
+        for path in ("", "/a\nb", "unix:///a")
+    ),
     ({"ssl": "yes"}, "ssl", "true or false"),
     ({"ssl": 1}, "ssl", "true or false"),
     ({"ssl_cert_reqs": "maybe"}, "ssl_cert_reqs", "required"),
     ({"ssl_min_version": "TLSv1"}, "ssl_min_version", "TLSv1_2"),
-    ({"socket_timeout": 0}, "socket_timeout", "above 0"),
-    ({"socket_timeout": -1.5}, "socket_timeout", "above 0"),
-    ({"socket_timeout": float("nan")}, "socket_timeout", "above 0"),
-    ({"socket_timeout": float("inf")}, "socket_timeout", "above 0"),
-    ({"socket_timeout": 1e300}, "socket_timeout", "above 0"),
-    ({"socket_timeout": True}, "socket_timeout", "above 0"),
-    ({"socket_timeout": "2"}, "socket_timeout", "above 0"),
+    *(
+        ({"socket_timeout": wrong}, "socket_timeout", "above 0")
+        for wrong in (0, -1.5, float("nan"), float("inf"), 1e300, True, "2")
+    ),
     ({"max_connections": 0}, "max_connections", "above 0"),
     ({"client_name": "a b"}, "client_name", "ASCII"),
     ({"client_name": "é"}, "client_name", "ASCII"),
@@ -182,36 +175,26 @@ BAD: list[tuple[Any, str, str]] = [
     ({"retries": -1}, "retries", "0 for none"),
     ({"cluster": "true"}, "cluster", "true or false"),
     ({"url": 5}, "url", "redis://"),
-    ({"url": ""}, "url", "scheme"),
-    ({"url": "h:6379"}, "url", "scheme"),
-    ({"url": "http://h"}, "url", "scheme"),
-    ({"url": "REDIS://h"}, "url", "scheme"),
-    ({"url": "${SCHEME}://h"}, "url", "scheme"),
-    ({"url": "redis://h:port"}, "url", "cannot be read"),
-    ({"url": "redis://h:0"}, "url", "cannot be read"),
-    ({"url": "redis://h:65536"}, "url", "cannot be read"),
-    ({"url": "redis://[::1"}, "url", "cannot be read"),
-    ({"url": "redis://[${H}"}, "url", "cannot be read"),
+    *(
+        ({"url": url}, "url", "scheme")
+        for url in ("", "h:6379", "http://h", "REDIS://h", "${SCHEME}://h")
+    ),
+    *(
+        ({"url": f"redis://{rest}"}, "url", "cannot be read")
+        for rest in ("h:port", "h:0", "h:65536", "[::1", "[${H}", ":pa/ss@h")
+    ),
     ({"url": "redis://a b"}, "url", "blank"),
     ({"url": "redis://a\n"}, "url", "blank"),
-    ({"url": "redis://h/one"}, "url", "database"),
-    ({"url": "redis://h/1/2"}, "url", "database"),
-    ({"url": "redis://h/-1"}, "url", "database"),
+    *(({"url": f"redis://h/{path}"}, "url", "database") for path in ("one", "1/2", "-1")),
     ({"url": "redis://h/9999999999"}, "url db", "0 or more"),
-    ({"url": "redis://:pa/ss@h"}, "url", "cannot be read"),
     ({"url": "redis://:12/ss@h"}, "url", "%2F"),
-    ({"url": "redis://:12?ss@h"}, "url", "unknown field"),
+    *(
+        ({"url": f"redis://h?{query}"}, "url", "unknown field")
+        for query in ("db", "nope=1", "cluster=true", "host=b", "ssl=true", "retry_on_error=x")
+    ),
+    *(({"url": f"redis://{rest}"}, "url", "unknown field") for rest in (":12?ss@h", "h?${X}=1")),
     ({"url": "redis://:12#ss@h"}, "url", "%23"),
-    ({"url": "unix://run/redis.sock"}, "url", "no socket"),
-    ({"url": "unix://"}, "url", "no socket"),
-    ({"url": "unix:///"}, "url", "no socket"),
-    ({"url": "redis://h?db"}, "url", "unknown field"),
-    ({"url": "redis://h?nope=1"}, "url", "unknown field"),
-    ({"url": "redis://h?cluster=true"}, "url", "unknown field"),
-    ({"url": "redis://h?host=b"}, "url", "unknown field"),
-    ({"url": "redis://h?ssl=true"}, "url", "unknown field"),
-    ({"url": "redis://h?retry_on_error=x"}, "url", "unknown field"),
-    ({"url": "redis://h?${X}=1"}, "url", "unknown field"),
+    *(({"url": f"unix://{path}"}, "url", "no socket") for path in ("run/redis.sock", "", "/")),
     ({"url": "unix://u:@/secret@h"}, "url", "%40"),
     ({"url": "redis://h?db=1&db=2"}, "url", "twice"),
     ({"url": "redis://h?decode_responses=maybe"}, "url", "true or false"),
@@ -479,13 +462,7 @@ ENVIRONMENT = {"HOST": "a.internal", "PW": "p:a/s?s#w@o%r d[é]", "PORT": "7000"
 
 
 def test_references_are_taken_from_the_environment() -> None:
-    entry = Entry(
-        {
-            "host": "${HOST}",
-            "password": "${PW}",
-            "client_name": "web-${DB}",
-        }
-    )
+    entry = Entry({"host": "${HOST}", "password": "${PW}", "client_name": "web-${DB}"})
     assert entry.resolved("k", ENVIRONMENT) == {
         "host": "a.internal",
         "password": ENVIRONMENT["PW"],

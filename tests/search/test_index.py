@@ -82,39 +82,12 @@ def test_words_that_a_document_has_no_more_are_not_found(face: Face) -> None:
     assert {part.documents for part in face.run(index.info())} == {0}
 
 
-def test_the_score_of_two_words_is_the_sum_of_both(face: Face) -> None:
-    index = opened(face, component="one", shards=1)
-    face.run(index.index_many([("a", "one two three"), ("b", "four")]))
-    both, one, two = (
-        face.run(index.search(query)).hits[0].value for query in ("one two", "one", "two")
-    )
-    assert both == pytest.approx(one + two)
-
-
 def test_what_each_part_holds_is_told(face: Face) -> None:
     index = opened(face, component="one", shards=1)
     face.run(index.index_many([("a", "one two three"), ("b", "two")]))
     assert face.run(index.info()) == [PartInfo(2, 3, 2, 1)]
     face.run(index.remove("a"))
     assert face.run(index.info()) == [PartInfo(1, 3, 2, 2)]
-
-
-def test_a_range_ends_before_or_with_its_bounds_among_what_has_the_words(face: Face) -> None:
-    index = opened(face, component="one", shards=1)
-    face.run(index.index_many((f"{n}", "x" if n % 2 else "y", {"votes": n}) for n in range(8)))
-    for said, wanted in (
-        ("votes:<5", "01234"),
-        ("votes:<=5", "012345"),
-        ("votes:>5", "67"),
-        ("votes:>=5", "567"),
-        ("votes:3..5", "345"),
-        ("x votes:<5", "13"),
-        ("x votes:<=5", "135"),
-        ("x votes:>5", "7"),
-        ("x votes:>=5", "57"),
-        ("x -votes:<5", "57"),
-    ):
-        assert ids(face.run(index.search(said, sort="votes"))) == list(wanted), said
 
 
 def test_queries_of_stop_words_or_unwanted_words_only_find_nothing(face: Face) -> None:
@@ -184,25 +157,6 @@ def test_a_word_of_many_documents_is_removed_inserted_and_replaced_anywhere(
     assert not [key for key in keys_of(kit, "one") if key.startswith("{s:0}:w:")]
 
 
-def test_a_limit_ends_the_same_order_anywhere(face: Face) -> None:
-    index = opened(face, component="one", shards=1)
-    documents = [
-        (f"d{n:02}", "x " * (n * 7 % 5 + 1), {"votes": n * 11 % 8, "lang": f"l{n * 5 % 6}"})
-        for n in range(24)
-    ]
-    face.run(index.index_many(documents))
-    for sort in ("relevance", "votes", "lang"):
-        for ascending in (True, False):
-            by = {"sort": sort if ascending else f"-{sort}"}
-            if sort == "relevance":
-                by = {"ascending": ascending}
-            whole = ids(face.run(index.search("x", limit=100, **by)))
-            assert sorted(whole) == [doc_id for doc_id, *_ in documents]
-            for limit in (1, 2, 9, 23, 24):
-                found = face.run(index.search("x", limit=limit, **by))
-                assert (ids(found), found.total) == (whole[:limit], 24)
-
-
 def test_a_document_of_many_words_is_indexed_and_found(face: Face) -> None:
     index = opened(face)
     text = " ".join(f"w{n}" for n in range(2_500))
@@ -211,26 +165,6 @@ def test_a_document_of_many_words_is_indexed_and_found(face: Face) -> None:
     assert face.run(index.count('"w1200 w1199"')) == 0
     assert face.run(index.index("long", "short")) == 1
     assert face.run(index.count("w2499")) == 0
-
-
-def test_a_weighted_sum_leaves_out_or_counts_what_lacks_an_attribute(face: Face) -> None:
-    index = opened(face, component="one", shards=1)
-    votes = [4, None, 9, None, 1, 7]
-    attributes = [{} if each is None else {"votes": each} for each in votes]
-    face.run(index.index_many((f"d{n}", "x", found) for n, found in enumerate(attributes)))
-    by: dict[str, Any] = {"sort": {"votes": 2}}
-    assert ids(face.run(index.search("x", **by))) == ["d2", "d5", "d0", "d4"]
-    assert face.run(index.search("x", **by)).total == 4
-    by.update(combine="union", default=5)
-    assert ids(face.run(index.search("x", **by))) == ["d2", "d5", "d3", "d1", "d0", "d4"]
-
-
-def test_a_field_is_searched_and_weighed(face: Face) -> None:
-    index = opened(face, fields={"title": 5.0, "text": 1.0})
-    face.run(index.index_many([("a", {"title": "redis"}), ("b", {"text": "redis"})]))
-    assert ids(face.run(index.search("redis"))) == ["a", "b"]
-    assert ids(face.run(index.search("title:redis"))) == ["a"]
-    assert ids(face.run(index.search(Word("redis", "text"), ascending=True))) == ["b"]
 
 
 def test_among_documents_that_have_a_word_those_with_another_in_a_field_are_found(
@@ -258,19 +192,13 @@ def test_without_the_order_of_words_a_phrase_is_all_of_its_words(face: Face) -> 
     assert face.run(index.get("a")).text is None
 
 
-def test_pages_by_number_and_cursors_agree(face: Face) -> None:
+def test_pages_are_numbered_from_one(face: Face) -> None:
     index = opened(face)
     face.run(index.index_many([(str(n), "x", {"votes": n % 3}) for n in range(25)]))
     whole = ids(face.run(index.search("x", sort="-votes", limit=100)))
     pages = [ids(face.run(index.page("x", n, 10, sort="-votes"))) for n in (1, 2, 3, 4)]
     assert [one for page in pages for one in page] == whole
     assert pages[3] == []
-    page = face.run(index.search("x", sort="-votes", limit=7))
-    walked = ids(page)
-    while page.cursor:
-        page = face.run(index.search("x", sort="-votes", limit=7, cursor=page.cursor))
-        walked += ids(page)
-    assert walked == whole
 
 
 def test_a_cursor_continues_behind_a_document_that_was_removed(face: Face) -> None:

@@ -129,22 +129,6 @@ def test_words_with_a_prefix_are_listed_some_at_a_time(
         face.run(index.search("long*"))
 
 
-def test_pages_of_a_cached_result_skip_nothing_when_documents_are_removed(
-    face: Face, index: Any
-) -> None:
-    whole = [hit.id for hit in face.run(index.search("every", limit=COUNT))]
-    first = face.run(index.search("every", limit=10, cache=30))
-    face.run(index.remove_many([hit.id for hit in first.hits[:5]]))
-    second = face.run(index.search("every", offset=10, limit=10, result=first.result))
-    assert [hit.id for hit in second] == whole[10:20]
-    face.run(index.remove_many(whole[12:15]))
-    again = face.run(
-        index.search("every", offset=10, limit=10, result=first.result, attributes=True)
-    )
-    assert [hit.id for hit in again] == [*whole[10:12], *whole[15:20]]
-    assert (again.total, again.result) == (COUNT, first.result)
-
-
 WRAPS: list[Callable[[Node], Node]] = [
     lambda tree: AllOf((Word("every"), tree)),
     lambda tree: AnyOf((tree, Word("nothing"))),

@@ -88,11 +88,7 @@ def test_unwanted_words_and_those_of_other_fields_are_not_marked() -> None:
 
 def test_a_page_gets_escaped_text_and_its_own_marks() -> None:
     found = snippet(
-        "if a<b & redis>c",
-        query("redis"),
-        ANALYZER,
-        mark=("<em>", "</em>"),
-        escape=html.escape,
+        "if a<b & redis>c", query("redis"), ANALYZER, mark=("<em>", "</em>"), escape=html.escape
     )
     assert found == "if a&lt;b &amp; <em>redis</em>&gt;c"
     assert snippet("a redis", query("redis"), ANALYZER, mark=str.upper) == "a REDIS"

@@ -54,19 +54,6 @@ def test_a_long_first_line_is_no_title(tmp_path: Path) -> None:
     assert the_document(written(tmp_path / "long.txt", "word " * 40)).title == "long"
 
 
-def test_markdown_is_read_without_its_marks(tmp_path: Path) -> None:
-    found = the_document(
-        written(
-            tmp_path / "guide.md",
-            "Before.\n\n# The `fast` *guide*\n\nSee [the docs](http://x/y).\n\n"
-            "```python\nkit.search()\n```\n\n- one\n- two\n",
-        )
-    )
-    assert found.title == "The fast guide"
-    words = " ".join(found.text.split())
-    assert words == "Before. The fast guide See the docs. kit.search() one two"
-
-
 def test_without_a_parser_markdown_is_skipped_and_the_reason_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,29 +63,49 @@ def test_without_a_parser_markdown_is_skipped_and_the_reason_names_the_extra(
     assert found.why.endswith("needs markdown-it-py; pip install 'shardkit[cli]'")
 
 
-def test_html_is_read_without_tags_and_scripts(tmp_path: Path) -> None:
-    found = the_document(
-        written(
-            tmp_path / "page.html",
+@pytest.mark.parametrize(
+    ("name", "content", "title", "text"),
+    [
+        (
+            "guide.md",
+            "Before.\n\n# The `fast` *guide*\n\nSee [the docs](http://x/y).\n\n"
+            "```python\nkit.search()\n```\n\n- one\n- two\n",
+            "The fast guide",
+            "Before. The fast guide See the docs. kit.search() one two",
+        ),
+        (
+            "page.html",
             "<html><head><title>A &amp; B</title><style>p {x}</style></head>"
             "<body><h1>Head</h1><p>one<b>two</b> three</p><script>var no;</script>"
             "<table><tr><td>left</td><td>right</td></tr></table></body></html>",
-        )
-    )
-    assert found.title == "A & B"
-    assert found.text.split("\n") == ["Head", "onetwo three", "left", "right"]
-
-
-def test_of_a_python_module_the_docstrings_are_read(tmp_path: Path) -> None:
-    found = the_document(
-        written(
-            tmp_path / "module.py",
+            "A & B",
+            "Head\nonetwo three\nleft\nright",
+        ),
+        (
+            "module.py",
             '"""Counts things.\n\nSlowly."""\nx = "no docstring"\n'
             'class Tally:\n    """Keeps it."""\n    def add(self):\n        """Adds one."""\n',
-        )
-    )
-    assert found.title == "Counts things."
-    assert found.text == "Counts things.\n\nSlowly.\n\nTally: Keeps it.\n\nadd: Adds one."
+            "Counts things.",
+            "Counts things.\n\nSlowly.\n\nTally: Keeps it.\n\nadd: Adds one.",
+        ),
+        (
+            "deep.py",
+            'try:\n    def a():\n        """A."""\nexcept OSError:\n'
+            '    class B:\n        """B."""\nasync def c():\n    """C."""\n',
+            "deep",
+            "a: A.\n\nB: B.\n\nc: C.",
+        ),
+    ],
+)
+def test_text_is_read_without_marks_and_code(
+    tmp_path: Path, name: str, content: str, title: str, text: str
+) -> None:
+    found = the_document(written(tmp_path / name, content))
+    assert found.title == title
+    assert (" ".join(found.text.split()) if name == "guide.md" else found.text) == text
+
+
+def test_a_module_without_docstrings_is_no_document(tmp_path: Path) -> None:
     assert list(documents_of(written(tmp_path / "silent.py", "x = 1\n"))) == []
 
 
@@ -128,6 +135,11 @@ def test_what_cannot_be_read_is_named_with_the_reason(tmp_path: Path) -> None:
     [skipped] = documents_of(broken)
     assert isinstance(skipped, SkippedFile)
     assert "is not Python" in skipped.why
+    [nul] = documents_of(written(tmp_path / "nul.py", '"""x"""\0'))
+    assert isinstance(nul, SkippedFile)
+    [text] = documents_of(written(tmp_path / "nul.txt", "zero\0byte word"))
+    assert isinstance(text, FileDocument)
+    assert list(documents_of(written(tmp_path / "empty.md", ""))) == []
     [gone] = documents_of(tmp_path / "gone.txt")
     assert gone == SkippedFile(str(tmp_path / "gone.txt"), "No such file or directory")
 
@@ -167,17 +179,6 @@ def test_names_that_are_not_utf8_are_written_with_escapes(tmp_path: Path) -> Non
     path.write_text("word " * 40)
     found = the_document(path)
     assert (found.id, found.title) == (f"{tmp_path}/caf\\xe9.txt", "caf\\xe9")
-
-
-def test_docstrings_come_in_the_order_of_the_code(tmp_path: Path) -> None:
-    found = the_document(
-        written(
-            tmp_path / "deep.py",
-            'try:\n    def a():\n        """A."""\nexcept OSError:\n'
-            '    class B:\n        """B."""\nasync def c():\n    """C."""\n',
-        )
-    )
-    assert found.text == "a: A.\n\nB: B.\n\nc: C."
 
 
 def test_bytes_that_are_not_utf8_do_not_stop_the_reading(tmp_path: Path) -> None:

@@ -314,10 +314,7 @@ def test_a_tree_is_written_as_one_would_write_it(tree: Node, text: str) -> None:
 @pytest.mark.parametrize(
     ("tree", "says"),
     [
-        (
-            all_of(A, Word("b", "autor")),
-            "text field 'autor' is unknown; use one of body, title",
-        ),
+        (all_of(A, Word("b", "autor")), "text field 'autor' is unknown; use one of body, title"),
         (Prefix("b", "lang"), "text field 'lang' is unknown"),
         (
             Not(Range("lang", 1)),

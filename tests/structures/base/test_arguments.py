@@ -1,4 +1,4 @@
-"""Invalid arguments are refused with an error of ours, and nothing is sent."""
+"""Invalid arguments are refused, and nothing is sent; patterns match what SCAN matches."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import redis
 from faces import Face, keys_of
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from shardkit import ShardKit
-from shardkit.errors import InvalidArgumentError, StructureError
+from shardkit.errors import InvalidArgumentError, InvalidKeyError, StructureError
+from shardkit.structures.base.glob import glob_filter
 
 DAY = date(2015, 5, 17)
 # What is called, and what the error says of it.
@@ -149,5 +152,75 @@ def test_expiries_out_of_range_are_refused(face: Face) -> None:
         with pytest.raises(InvalidArgumentError, match="time="):
             face.run(call())
     assert face.run(each.ttl()) > 2**31 - 1_000
+    for wrong in (True, 1.5, "10", None, 10**5000):
+        with pytest.raises(InvalidArgumentError, match="h: time="):
+            face.run(each.expire(wrong))
     with pytest.raises(InvalidArgumentError, match=f"{2**48}"):
         face.run(each.pexpireat(2**48))
+
+
+HUGE = 10**5000
+# A structure, a parameter, values that it cannot have, and what else is given.
+INVALID: list[tuple[str, str, list[Any], dict[str, Any]]] = [
+    ("set", "total", [0, -1, True, 1.5, "1000", HUGE], {}),
+    ("set", "total", [2**60], {"part_size": 1}),
+    ("set", "groups", [0, 48, 8192], {}),
+    ("set", "part_size", [0], {}),
+    ("set", "part_size", [0, -5, False, 2.0, HUGE], {"total": 10}),
+    ("set", "members", [float, "int", []], {"total": 10}),
+    ("set", "partition", ["digits", "md5", None], {"total": 10}),
+    ("hash", "total", [0], {}),
+    ("hash", "part_size", [0, 1.5], {}),
+    ("hash", "groups", [3], {}),
+    ("hash", "partition", ["redis-in-action"], {}),
+    ("hash", "fields", [float], {}),
+    ("hash", "codec", ["xml"], {}),
+    ("sorted_set", "bound", [-1, 10**6], {}),
+    ("sorted_set", "part_size", [0], {}),
+    ("sorted_set", "total", [0], {}),
+    ("sorted_set", "groups", [3], {}),
+    ("sorted_set", "members", [float], {}),
+    ("list", "part_size", [0, -1, 10_001, True, 2.0, None], {}),
+    ("list", "values", [float, "str", []], {}),
+    ("unique_visitors", "digits", [0, 16, True, 1.0, "15"], {}),
+    ("unique_visitors", "first_day", [-1, "9", True, 10**30], {}),
+    ("unique_visitors", "first_day", [10**12], {"part_size": 1}),
+    ("unique_visitors", "part_size", [0, True], {}),
+    ("unique_visitors", "partition", ["digits", "md5"], {}),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "values", "others"), INVALID)
+def test_invalid_parameters_are_refused(
+    kit: ShardKit, kind: str, name: str, values: list[Any], others: dict[str, Any]
+) -> None:
+    for value in values:
+        with pytest.raises(InvalidArgumentError) as caught:
+            getattr(kit, kind)("it", component="one", **{name: value}, **others)
+        message = str(caught.value)
+        assert message.startswith({"list": "{it}: "}.get(kind, "it: ")) or name == "codec"
+        assert (f"{name}=of 16610 bits" if value is HUGE else f"{name}={value!r}") in message
+        assert caught.value.remedy
+
+
+LETTERS = st.text("ab-]^[\\*?\n", max_size=8)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(pattern=b"[\\", member=b"\\")
+@example(pattern=b"[?-]?", member=b"?")
+@example(pattern=b"**", member=b"")
+@given(pattern=LETTERS.map(str.encode), member=LETTERS.map(str.encode))
+def test_patterns_match_like_the_server(kit: ShardKit, pattern: bytes, member: bytes) -> None:
+    client = kit.client("one")
+    client.delete("members")
+    client.sadd("members", member)
+    _, found = client.sscan("members", match=pattern, count=10)
+    assert glob_filter(pattern)(member) is bool(found), (pattern, member)
+
+
+def test_a_pattern_may_be_text_or_none() -> None:
+    assert glob_filter("Kö*n")("Köln".encode())
+    assert glob_filter(None)(b"anything")
+    with pytest.raises(InvalidKeyError, match="5 is a float; give a str, bytes or an int"):
+        glob_filter(1.5)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""No operation of any structure works on data that was created with other parameters."""
+"""No operation works on data created with other parameters, or recreated at each attempt."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from datetime import date
 from typing import Any, NamedTuple
 
 import pytest
-from faces import holder, keys_of
+from faces import Face, holder, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import ParameterMismatchError
 from shardkit.operations.operation import operation, stream
+from shardkit.structures.base.writes import settle
 
 DAY = date(2015, 5, 17)
 SESSION = "f" * 15
@@ -151,3 +152,44 @@ def test_operations_refuse_other_parameters(kit: ShardKit, kind: Kind, holds: bo
         with pytest.raises(ParameterMismatchError, match=f"{kind.name}.*meta: "):
             call(made(**kind.others), name, method)
         assert keys_of(kit, "many") == before, name
+
+
+ID = "550e8400-e29b-41d4-a716-446655440000"
+# Where attempts are counted, and what makes one.
+CALLS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "a write to parts": (
+        "base.writes",
+        lambda kit: kit.hash("h", component="few", total=1000).hset("a", "b"),
+    ),
+    "parts that were created": (
+        "base.writes",
+        lambda kit: kit.driver.run(
+            settle(kit.set("x", component="few", total=1000).meta, {"x:0": -1})
+        ),
+    ),
+    "a change of when parts expire": (
+        "base.writes",
+        lambda kit: kit.set("x", component="few", total=1000).expire(100),
+    ),
+    "a write to parts that split": (
+        "layouts.growing",
+        lambda kit: kit.set("y", component="few").sadd("b"),
+    ),
+    "a push": ("list.scripts", lambda kit: kit.list("l", component="few").rpush("b")),
+    "a move": (
+        "list.sharded_list",
+        lambda kit: kit.list("x", component="one").lmove(kit.list("y", component="one")),
+    ),
+    "a visit": ("unique.days", lambda kit: kit.unique_visitors("v", component="few").visit(ID)),
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_endless_recreation_is_an_error(
+    face: Face, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    module, call = CALLS[what]
+    face.run(face.kit.set("x", component="few", total=1000).sadd("a"))
+    monkeypatch.setattr(f"shardkit.structures.{module}.ATTEMPTS", 0)
+    with pytest.raises(ParameterMismatchError, match="other clients keep deleting and creating it"):
+        face.run(call(face.kit))

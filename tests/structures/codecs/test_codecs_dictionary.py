@@ -133,15 +133,6 @@ def test_values_from_before_and_after_a_dictionary_are_read_together(face: Face)
     assert face.run(early.hgetall()) == {"a": CITIES[0], "b": CITIES[1]}
 
 
-def test_a_dictionary_built_elsewhere_can_be_added(face: Face) -> None:
-    records = Records(face, "tokens")
-    learned = CodedValues("many", "elsewhere", codec("tokens")).build_dictionary(CITIES)
-    assert face.run(records.add_dictionary(learned))
-    assert not face.run(records.add_dictionary(learned))
-    assert face.run(records.add_dictionary(learned, again=True))
-    assert dictionary_of(face.run(records.put("a", CITIES[0]))) == 2
-
-
 def test_an_invalid_dictionary_is_not_stored(face: Face) -> None:
     with pytest.raises(StructureError, match="table of tokens is damaged"):
         face.run(Records(face, "tokens").add_dictionary(b"no table"))

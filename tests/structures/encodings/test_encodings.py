@@ -114,15 +114,10 @@ def test_a_settings_reply_of_either_protocol_is_read_and_others_are_ignored() ->
 @pytest.mark.parametrize(
     ("type_", "encoding"),
     [
-        ("hash", "ziplist"),
-        ("hash", "listpack"),
-        ("hash", "listpackex"),
+        *(("hash", encoding) for encoding in ("ziplist", "listpack", "listpackex")),
+        *(("set", encoding) for encoding in ("intset", "listpack")),
+        *(("list", encoding) for encoding in ("quicklist", "ziplist", "listpack")),
         ("zset", "listpack"),
-        ("set", "intset"),
-        ("set", "listpack"),
-        ("list", "quicklist"),
-        ("list", "ziplist"),
-        ("list", "listpack"),
         ("string", "raw"),
         ("stream", "stream"),
     ],

@@ -225,25 +225,6 @@ def test_values_and_amounts_that_do_not_fit_are_named(kit: ShardKit) -> None:
     assert keys_of(kit, "many") == set()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ({"total": 0}, "total=0"),
-        ({"part_size": 0}, "part_size=0"),
-        ({"part_size": 1.5}, r"part_size=1\.5"),
-        ({"groups": 3}, "groups=3"),
-        ({"partition": "redis-in-action"}, "partition='redis-in-action'"),
-        ({"fields": float}, "fields="),
-        ({"codec": "xml"}, "xml"),
-    ],
-)
-def test_invalid_parameters_are_refused(
-    kit: ShardKit, arguments: dict[str, Any], named: str
-) -> None:
-    with pytest.raises(InvalidArgumentError, match=named):
-        kit.hash("cities", component="many", **arguments)
-
-
 @pytest.mark.parametrize("codec", [None, "text", "json", "tokens"])
 def test_missing_fields_have_no_value(face: Face, codec: str | None) -> None:
     it = face.kit.hash("it", component="few", codec=codec)

@@ -29,25 +29,6 @@ def jobs(request: pytest.FixtureRequest, face: Face) -> Any:
 # ---- what redis-py's methods of the same names do
 
 
-def test_it_answers_like_a_list_of_redis_py(face: Face, jobs: Any) -> None:
-    assert face.run(jobs.rpush("c", "d", "e")) == 3
-    assert face.run(jobs.lpush("b", "a")) == 5
-    assert face.run(jobs.llen()) == 5
-    assert face.run(jobs.lrange(0, -1)) == ["a", "b", "c", "d", "e"]
-    assert face.run(jobs.lrange(-3, 100)) == ["c", "d", "e"]
-    assert face.run(jobs.lrange(3, 1)) == []
-    assert face.run(jobs.lindex(0)) == "a"
-    assert face.run(jobs.lindex(-2)) == "d"
-    assert face.run(jobs.lindex(5)) is None
-    assert face.run(jobs.lset(3, "D")) is True
-    assert face.run(jobs.lpop()) == "a"
-    assert face.run(jobs.rpop()) == "e"
-    assert face.run(jobs.lpop(2)) == ["b", "c"]
-    assert face.run(jobs.rpop(7)) == ["D"]
-    assert face.run(jobs.lpop()) is None
-    assert face.run(jobs.rpop(1)) is None
-
-
 def test_a_missing_list_is_empty_and_not_created_by_reading(face: Face, kit: ShardKit) -> None:
     jobs = face.kit.list("jobs", component="many")
     other = face.kit.list("{jobs}:other", component="many")
@@ -272,17 +253,6 @@ def test_trimming_leaves_no_part_behind(face: Face, kit: ShardKit) -> None:
     assert keys_of(kit, "many") == {"{jobs}:meta", "{jobs}:ends"}
 
 
-def test_an_end_that_is_not_full_is_trimmed_to_what_is_left_of_it(face: Face) -> None:
-    jobs = face.kit.list("jobs", component="many", part_size=4)
-    face.run(jobs.rpush(*range(10)))
-    assert face.run(jobs.lpop()) == "0"
-    assert face.run(jobs.ltrim(1, -2)) is True  # the first part had three, the last has two
-    assert face.run(jobs.lrange(0, -1)) == [str(n) for n in range(2, 9)]
-    assert face.run(jobs.ltrim(3, -1)) is True  # from a full part on
-    assert face.run(jobs.lrange(0, -1)) == [str(n) for n in range(5, 9)]
-    assert face.list(jobs.check()) == []
-
-
 # ---- moving
 
 
@@ -392,30 +362,6 @@ def test_a_list_of_text_takes_utf8_only(face: Face) -> None:
         face.run(jobs.rpush("good", b"\xff"))
     with pytest.raises(InvalidArgumentError, match="would push its characters"):
         face.run(jobs.rpush_many("text"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ({"part_size": 0}, "part_size=0"),
-        ({"part_size": -1}, "part_size=-1"),
-        ({"part_size": 10_001}, "part_size=10001"),
-        ({"part_size": True}, "part_size=True"),
-        ({"part_size": 2.0}, "part_size=2.0"),
-        ({"part_size": None}, "part_size=None"),
-        ({"values": float}, "values=<class 'float'>"),
-        ({"values": "str"}, "values='str'"),
-        ({"values": []}, "values=[]"),
-    ],
-)
-def test_invalid_parameters_are_refused(
-    kit: ShardKit, arguments: dict[str, Any], named: str
-) -> None:
-    with pytest.raises(InvalidArgumentError) as caught:
-        kit.list("jobs", component="many", **arguments)
-    assert str(caught.value).startswith("{jobs}: ")
-    assert named in str(caught.value)
-    assert caught.value.remedy
 
 
 def test_arguments_out_of_range_are_refused(face: Face) -> None:

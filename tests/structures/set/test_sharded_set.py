@@ -29,18 +29,6 @@ def ids(request: pytest.FixtureRequest, face: Face) -> Any:
 # ---- what redis-py's methods of the same names do
 
 
-def test_it_answers_like_a_set_of_redis_py(face: Face, ids: Any) -> None:
-    assert face.run(ids.sadd(1, 2, 3)) == 3
-    assert face.run(ids.sadd(3, 4, 4)) == 1
-    assert face.run(ids.srem(1, 99)) == 1
-    assert face.run(ids.scard()) == 3
-    assert face.run(ids.sismember(2)) is True
-    assert face.run(ids.sismember(1)) is False
-    assert face.run(ids.smismember(1, 2, 2, 3)) == [False, True, True, True]
-    assert face.run(ids.smismember([2, 1], 3)) == [True, False, True]
-    assert sorted(face.run(ids.smembers())) == [2, 3, 4]
-
-
 def test_members_are_iterated_over_by_pattern_and_by_count(face: Face, ids: Any) -> None:
     assert face.list(ids.sscan_iter()) == []
     face.run(ids.sadd(*range(3000)))
@@ -121,13 +109,6 @@ def test_one_member_is_one_however_it_is_given(face: Face) -> None:
     assert sorted(face.run(raw.smembers())) == [b"7", "é".encode(), b"\xff"]
 
 
-def test_the_whole_range_of_64_bits_fits(face: Face, ids: Any) -> None:
-    ends = [-(2**63), -1, 0, 2**63 - 1]
-    assert face.run(ids.sadd(*ends)) == 4
-    assert face.run(ids.smismember(*map(str, ends))) == [True] * 4
-    assert sorted(face.run(ids.smembers())) == ends
-
-
 def test_any_iterable_is_added_in_pages(face: Face, ids: Any) -> None:
     read = []
 
@@ -149,15 +130,6 @@ def test_a_generator_is_read_no_further_than_it_is_sent(kit: ShardKit) -> None:
         yield from range(10_000)
         assert ids.scard() == 10_000  # the first page is there before the second is read
         yield 10_000
-
-    assert ids.sadd_many(numbers()) == 10_001
-
-
-def test_what_a_generator_gave_before_it_failed_was_added(kit: ShardKit) -> None:
-    ids = kit.set("ids", component="many", total=10_000, members=int)
-
-    def numbers() -> Iterator[int]:
-        yield from range(10_005)
         raise KeyError("the source ran dry")
 
     with pytest.raises(KeyError, match="ran dry"):
@@ -237,13 +209,6 @@ def test_a_part_lives_on_the_shard_of_its_key(face: Face, kit: ShardKit) -> None
     assert keys_of(kit, "many") == {"ids:meta", *ids.by_key(range(300))}
 
 
-def test_few_members_make_one_part(face: Face) -> None:
-    ids = face.kit.set("ids", component="many", total=1, members=int)
-    assert ids.parts == 1
-    assert face.run(ids.sadd(*range(2000))) == 2000
-    assert len(face.run(ids.smembers())) == 2000
-
-
 def test_a_hash_tag_in_the_name_keeps_all_parts_together(face: Face, kit: ShardKit) -> None:
     ids = face.kit.set("{ids}", component="many", total=1000, part_size=50, members=int)
     face.run(ids.sadd(*range(100)))
@@ -305,43 +270,6 @@ def test_a_long_member_is_cut_in_messages(kit: ShardKit) -> None:
     assert len(str(caught.value)) < 200
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ({"total": 0}, "total=0"),
-        ({"total": -1}, "total=-1"),
-        ({"total": True}, "total=True"),
-        ({"total": 1.5}, "total=1.5"),
-        ({"total": "1000"}, "total='1000'"),
-        ({"groups": 0}, "groups=0"),
-        ({"groups": 48}, "groups=48"),
-        ({"groups": 8192}, "groups=8192"),
-        ({"part_size": 0}, "part_size=0"),
-        ({"total": 10**5000}, "total=of 16610 bits"),
-        ({"total": 2**60, "part_size": 1}, "total=1152921504606846976"),
-        ({"total": 10, "part_size": 0}, "part_size=0"),
-        ({"total": 10, "part_size": -5}, "part_size=-5"),
-        ({"total": 10, "part_size": False}, "part_size=False"),
-        ({"total": 10, "part_size": 2.0}, "part_size=2.0"),
-        ({"total": 10, "part_size": 10**5000}, "part_size=of 16610 bits"),
-        ({"total": 10, "members": float}, "members=<class 'float'>"),
-        ({"total": 10, "members": "int"}, "members='int'"),
-        ({"total": 10, "members": []}, "members=[]"),
-        ({"total": 10, "partition": "digits"}, "partition='digits'"),
-        ({"total": 10, "partition": "md5"}, "partition='md5'"),
-        ({"total": 10, "partition": None}, "partition=None"),
-    ],
-)
-def test_invalid_parameters_are_refused(
-    kit: ShardKit, arguments: dict[str, Any], named: str
-) -> None:
-    with pytest.raises(InvalidArgumentError) as caught:
-        kit.set("ids", component="many", **arguments)
-    assert str(caught.value).startswith("ids: ")
-    assert named in str(caught.value)
-    assert caught.value.remedy
-
-
 @pytest.mark.parametrize("name", ["", None, 7, b"ids", ["ids"], "\ud800"])
 def test_a_name_is_text(kit: ShardKit, name: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"name=.* of a structure; give text"):
@@ -373,17 +301,8 @@ def test_other_parameters_are_refused(
     before = keys_of(kit, "many")
     other = face.kit.set("ids", component="many", **PARAMETERS | changed)
     for call in (
-        lambda: face.run(other.sadd("2")),
-        lambda: face.run(other.sadd_many(["2"])),
-        lambda: face.run(other.srem("1")),
-        lambda: face.run(other.scard()),
-        lambda: face.run(other.sismember("1")),
-        lambda: face.run(other.delete()),
-        lambda: face.run(other.expire(1)),
         lambda: face.run(other.open()),
         lambda: face.run(other.open(create=True)),
-        lambda: face.run(other.smembers()),
-        lambda: face.run(other.sinter()),
         lambda: face.run(other.sinterstore(other)),
     ):
         with pytest.raises(ParameterMismatchError) as caught:
@@ -470,21 +389,6 @@ def test_entries_may_decode_replies(servers: Any, face: Face) -> None:
             assert other.run(more.delete()) is True
 
 
-# ---- expiry and deletion
-
-
-NO_TIMES = [True, 1.5, "10", None, 2**31, 10**5000]
-
-
-def test_a_time_to_expire_is_a_number_of_seconds_or_a_duration(face: Face, kit: ShardKit) -> None:
-    ids = face.kit.set("ids", component="many", **PARAMETERS)
-    face.run(ids.sadd(1))
-    for seconds in NO_TIMES:
-        with pytest.raises(InvalidArgumentError, match="ids: time="):
-            face.run(ids.expire(seconds))
-    assert all(holder(kit, "many", key).ttl(key) == -1 for key in keys_of(kit, "many"))
-
-
 # ---- failures
 
 
@@ -502,13 +406,6 @@ def test_a_part_of_another_type_fails_alone(face: Face, kit: ShardKit) -> None:
 
 
 # ---- composing
-
-
-def test_operations_of_several_sets_share_one_exchange(face: Face) -> None:
-    sets = [face.kit.set(f"s{n}", component="many", total=10, members=int) for n in range(20)]
-    added = face.run(face.kit.together(*(s.deferred.sadd(n, n + 1) for n, s in enumerate(sets))))
-    assert added == [2] * 20
-    assert face.run(face.kit.together(*(s.deferred.scard() for s in sets))) == [2] * 20
 
 
 def test_a_deferred_face_composes(kit: ShardKit) -> None:

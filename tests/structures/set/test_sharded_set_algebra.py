@@ -56,12 +56,6 @@ def test_sets_are_combined_without_storing(face: Face, sets: list[Any]) -> None:
     assert face.run(a.sinter([b, c])) == face.run(a.sinter([b], c)) == ONE & OTHER & THIRD
 
 
-def test_a_set_combined_with_none_is_itself(face: Face, sets: list[Any]) -> None:
-    a, *_ = sets
-    for call in (a.sinter(), a.sunion(), a.sdiff()):
-        assert face.run(call) == ONE
-
-
 @pytest.mark.long(6)
 @pytest.mark.parametrize("component", ["one", "many"])
 def test_combinations_are_stored(face: Face, sets: list[Any], component: str) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -88,26 +86,6 @@ def test_members_have_their_type(
     assert face.run(each.zmscore(list(comes_back))) == [1.0, 1.0, 1.0]
 
 
-def test_scores_come_back_exactly(face: Face) -> None:
-    scores = [0.1, 1e300, 5e-324, -INFINITY, INFINITY, 2.0**53, 1 / 3, -1.7976931348623157e308]
-    each = face.kit.sorted_set("s", component="many")
-    face.run(each.zadd({str(n): score for n, score in enumerate(scores)}))
-    assert face.run(each.zmscore(range(len(scores)))) == scores
-    assert [score for _, score in face.run(each.bottom(10))] == sorted(scores)
-    assert face.run(each.zincrby(0.2, "0")) == 0.1 + 0.2
-
-
-def test_a_member_given_twice_counts_as_with_zadd(face: Face, kit: ShardKit) -> None:
-    plain: Any = kit.client("one")
-    each = face.kit.sorted_set("s", component="many")
-    pairs = [("a", 1), ("b", 2), ("a", 3), ("a", 2), ("a", 2)]
-    for option in ((), ("ch",), ("gt", "ch"), ("nx",), ("xx", "lt", "ch")):
-        flat = [word for member, score in pairs for word in (score, member)]
-        expected = plain.execute_command("ZADD", "plain", *option, *flat)
-        assert face.run(each.zadd(pairs, **dict.fromkeys(option, True))) == expected
-        assert face.run(each.zmscore(["a", "b"])) == plain.zmscore("plain", ["a", "b"])
-
-
 def test_parts_and_bounds_are_compact(face: Face, kit: ShardKit, component: str) -> None:
     each = face.kit.sorted_set("s", component=component, groups=4, bound=50)
     face.run(each.zadd(scored(5000)))
@@ -131,19 +109,6 @@ def test_a_planned_total_saves_splits_and_changes_nothing_else(face: Face, kit: 
     assert face.run(planned.zcard()) == face.run(again.zcard()) == 600
     assert dict(face.list(again.zscan_iter())) == scored(600)
     check_bounds(kit, "many", again)
-
-
-def test_popping_gives_every_member_once_in_order(face: Face, kit: ShardKit) -> None:
-    ranks = in_order(scored(200))
-    each = face.kit.sorted_set("s", component="many", part_size=8, groups=4, bound=3)
-    face.run(each.zadd(dict(ranks)))
-    assert face.run(each.zpopmax()) == [ranks[-1]]
-    assert face.run(each.zpopmax(9)) == ranks[-2:-11:-1]
-    assert face.run(each.zpopmin(20)) == ranks[:20]
-    check_bounds(kit, "many", each)
-    assert face.run(each.zpopmin(1000)) == ranks[20:190]
-    assert face.run(each.zpopmin()) == []
-    assert face.run(each.zcard()) == 0
 
 
 def test_poppers_share_out_the_members(kit: ShardKit) -> None:
@@ -219,24 +184,6 @@ def test_readers_see_every_untouched_member_while_parts_split(kit: ShardKit) -> 
     assert reader.zcard() == 1060
 
 
-def test_rebuilding_repairs_bounds_and_count(face: Face, kit: ShardKit) -> None:
-    each = face.kit.sorted_set("s", component="one", part_size=16, groups=2, bound=4)
-    face.run(each.zadd(scored(200)))
-    client: Any = kit.client("one")
-    for key in list(client.scan_iter("s:{*}:top")):
-        client.delete(key)
-    for key in (key for key in client.scan_iter("s:{*}") if client.type(key) == b"hash"):
-        client.hset(key, "count", 7)
-    assert face.run(each.rebuild()) == 200
-    check_bounds(kit, "one", each)
-    for key in [key for key in client.scan_iter("s:{*}:*") if key[-1:].isdigit()]:
-        client.delete(key)
-    assert face.run(each.rebuild()) == 0
-    assert face.run(each.top(3)) == []
-    assert face.run(each.zadd(scored(200))) == 200
-    check_bounds(kit, "one", each)
-
-
 def test_a_lost_bound_that_the_state_does_not_know_of_is_named(face: Face, kit: ShardKit) -> None:
     each = face.kit.sorted_set("s", component="one", part_size=16, groups=1, bound=4)
     face.run(each.zadd(scored(50)))
@@ -270,13 +217,6 @@ def test_a_plain_zset_is_copied(face: Face, kit: ShardKit) -> None:
     assert face.run(each.copy_from("plain")) == 1500
     assert face.run(each.copy_from("plain")) == 0
     assert dict(face.list(each.zscan_iter())) == scored(1500)
-
-
-def test_many_scores_are_raised_and_lowered_at_once(face: Face) -> None:
-    each = face.kit.sorted_set("s", component="many", part_size=32)
-    face.run(each.zadd_many((f"m{n}", n) for n in range(100)))
-    assert face.run(each.zadd_many([("m1", 50), ("m70", 2), ("new", 7)])) == 1
-    assert [face.run(each.zscore(member)) for member in ("m1", "m70", "new")] == [50, 2, 7]
 
 
 def test_nothing_is_created_by_reading_or_by_nothing(face: Face, kit: ShardKit) -> None:
@@ -352,23 +292,6 @@ def test_invalid_ranges_are_refused(face: Face) -> None:
         assert str(raised.value).startswith("s: ")
 
 
-@pytest.mark.parametrize(
-    ("plan", "said"),
-    [
-        ({"bound": -1}, "s: bound=-1"),
-        ({"bound": 10**6}, "s: bound=1000000"),
-        ({"part_size": 0}, "s: part_size=0"),
-        ({"total": 0}, "s: total=0"),
-        ({"groups": 3}, "s: groups=3"),
-        ({"members": float}, "s: members="),
-    ],
-)
-def test_invalid_parameters_are_refused(face: Face, plan: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidArgumentError) as raised:
-        face.kit.sorted_set("s", component="many", **plan)
-    assert str(raised.value).startswith(said)
-
-
 def test_a_sum_that_is_no_number_changes_nothing(face: Face, kit: ShardKit) -> None:
     each = face.kit.sorted_set("s", component="one")
     face.run(each.zadd({"a": INFINITY}))
@@ -401,18 +324,6 @@ def test_on_a_cluster_nothing_is_different(cluster_map: ShardMap, kind: str) -> 
         assert face.run(each.zcard()) == face.run(each.rebuild())
         assert face.run(each.delete()) is True
         assert face.run(each.zcard()) == 0
-
-
-def test_the_bytes_on_the_page_were_measured() -> None:
-    root = Path(__file__).parents[3]
-    figures = json.loads((root / "benchmarks/results/sorted_set.json").read_text())["bytes"]
-    valkey, redis = figures["figures"].values()
-    text = (root / "docs/sorted-sets.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (.*?) \| ([0-9.]+) \| ([0-9.]+) \|$", text, re.MULTILINE)
-    assert {name for name, _, _ in rows} == set(valkey)
-    for name, on_valkey, on_redis in rows:
-        assert abs(valkey[name] - float(on_valkey)) <= 0.051
-        assert abs(redis[name] - float(on_redis)) <= 0.051
 
 
 def test_the_first_of_equal_scores_are_found_though_one_part_has_them_all(kit: ShardKit) -> None:

@@ -42,14 +42,7 @@ scores = st.one_of(
 )
 mappings = st.lists(st.tuples(members, scores), min_size=1, max_size=40)
 OPTIONS = [
-    (),
-    ("ch",),
-    ("nx",),
-    ("xx", "ch"),
-    ("gt",),
-    ("lt", "ch"),
-    ("xx", "gt"),
-    ("xx", "lt", "ch"),
+    tuple(words.split()) for words in ("", "ch", "nx", "xx ch", "gt", "lt ch", "xx gt", "xx lt ch")
 ]
 bounds = st.one_of(
     scores.map(float),

@@ -49,14 +49,8 @@ def test_the_odds_of_compact_are_what_they_are() -> None:
         assert abs(found.missed / float(missed) - 1) < 0.02
 
 
-def test_the_bytes_are_those_that_were_measured() -> None:
+def test_the_bytes_in_the_modules_text_are_those_that_were_measured() -> None:
     valkey, redis = FIGURES["memory"].values()
-    rows = re.findall(r"^\| ([^|]+) \| ([0-9.]+) \| ([0-9.]+) \|$", TEXT, re.MULTILINE)
-    assert len(rows) == len(redis)
-    for name, on_valkey, on_redis in rows:
-        name = name.replace("`", "")
-        assert abs(valkey[name] - float(on_valkey)) <= 0.051
-        assert abs(redis[name] - float(on_redis)) <= 0.051
     assert redis["60-bit"] <= 9.3
     assert redis["compact"] <= 5.0
     stated = re.findall(

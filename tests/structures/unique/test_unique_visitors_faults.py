@@ -69,27 +69,6 @@ def ids_on_all(servers: LocalServers) -> int:
     return total
 
 
-def test_recount_counts_ids_added_before_a_crash(
-    face: Face, visitors: Any, own_servers: LocalServers
-) -> None:
-    """A process that ends between adding and counting: its steps stop there."""
-    assert face.run(visitors.visit_many(SESSIONS[:100], DAY)) == 100
-    with faced("blocking", own_servers.shard_map) as other:
-        link = other.kit.driver.link
-        mine = other.kit.unique_visitors(first_day=1000, part_size=50)
-        mine.count(DAY)
-        steps = mine.deferred.visit_many(SESSIONS[50:200], DAY)
-        step = next(steps)
-        while not (isinstance(step, list) and step[0].args[0] == "INCRBY"):
-            step = steps.send(link.send(step) if isinstance(step, list) else link.locate(step))
-        steps.close()
-    assert face.run(visitors.count(DAY)) == 100
-    assert face.run(visitors.visit_many(SESSIONS[:200], DAY)) == 0  # all of them are there
-    assert face.run(visitors.recount(DAY)) == 200
-    assert face.run(visitors.recount(DAY)) == 200
-    assert face.run(visitors.count(DAY)) == 200
-
-
 def test_a_dead_shard_does_not_stop_others(
     face: Face, visitors: Any, own_servers: LocalServers
 ) -> None:
@@ -137,17 +116,6 @@ def test_both_failures_are_reported(face: Face, visitors: Any, own_servers: Loca
     with pytest.raises(ShardErrors) as caught:
         face.run(visitors.visit_many(SESSIONS, DAY))
     assert {failure.shard for failure in caught.value.exceptions} == {"unique", "unique:2"}
-
-
-def test_recount_repairs_both_ways(face: Face, visitors: Any, own_servers: LocalServers) -> None:
-    face.run(visitors.visit_many(SESSIONS[:200], DAY))
-    with own_servers.server_of("unique").client() as client:
-        for wrong in (0, 199, 201, 10_000, -3):
-            client.set("unique:2015-05-17", wrong)
-            assert face.run(visitors.recount(DAY)) == 200
-            assert client.get("unique:2015-05-17") == b"200"
-        client.delete("unique:2015-05-17")
-        assert face.run(visitors.recount(DAY)) == 200
 
 
 @pytest.mark.parametrize("wrong_by", [0, -20, 20])
