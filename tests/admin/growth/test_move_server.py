@@ -182,9 +182,7 @@ def test_a_client_that_cannot_read_the_config_server_writes_nothing_at_the_serve
     assert certificate["same"]
 
 
-def test_a_new_server_that_lost_its_copy_before_the_handover_is_filled_first(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_copy_is_made_again(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet.push(0)
 
     with monkeypatch.context() as patched:
@@ -461,9 +459,7 @@ def test_a_copy_that_does_not_come_is_not_waited_for(replica: dict[str, Any], sa
         ({"databases": 15}, [f"{B} has fewer databases than 16"]),
     ],
 )
-def test_a_server_that_is_too_small_or_too_old_is_not_moved_to(
-    there: dict[str, Any], problems: list[str]
-) -> None:
+def test_no_move_to_a_small_or_old_server(there: dict[str, Any], problems: list[str]) -> None:
     here = {"valkey_version": "8.1.0", "redis_version": "7.2.4", "databases": 16, "maxmemory": 0}
     said = {name: value for name, value in {**here, **there}.items() if value is not None}
     assert too_small(here, said, Answering(here), Answering(said), B, 3000) == problems
@@ -538,9 +534,7 @@ class Touching(redis.Redis):
         return pipe
 
 
-def test_a_key_that_is_written_all_the_time_is_no_difference(
-    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_key_is_the_same(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificate, "SETTLED", 0.05)
     with Touching(port=own_server.port, db=1) as one, own_server.client(db=2) as other:
         for client in (one, other):
@@ -552,9 +546,7 @@ def test_a_key_that_is_written_all_the_time_is_no_difference(
     assert found.keys == {"0 string": 2}
 
 
-def test_a_key_that_becomes_another_type_while_it_is_read_is_read_again(
-    own_server: LocalServer,
-) -> None:
+def test_a_key_that_changes_its_type_is_read_again(own_server: LocalServer) -> None:
     with Touching(port=own_server.port, db=1) as one, own_server.client(db=2) as other:
         one.set("k", 1)
         other.rpush("k", 1)
@@ -572,9 +564,7 @@ def test_a_key_that_becomes_another_type_while_it_is_read_is_read_again(
     assert (found.differing, found.keys) == (0, {"0 list": 1})
 
 
-def test_many_keys_are_compared_once_each_and_some_of_those_that_differ_are_named(
-    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_are_compared_once(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificate, "SETTLED", 0.0)
     monkeypatch.setattr(certificate, "_REPEATED", 100)
     with own_server.client(db=1) as one, own_server.client(db=2) as other:
@@ -595,9 +585,7 @@ def test_a_value_of_a_module_is_compared_as_it_is_dumped() -> None:
     } == dumps
 
 
-def test_work_that_has_a_share_of_the_time_pauses_for_the_rest(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_work_with_a_share_of_the_time_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     now, slept = [0.0], []
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=slept.append)
     monkeypatch.setattr("shardkit.admin.growth.slices.time", clock)
@@ -649,9 +637,7 @@ def test_the_command_moves_and_says_so(fleet: Fleet, tmp_path: Path) -> None:
     assert f"{source} is the master in place" in run("failover", target, "--to", source)
 
 
-def test_a_new_server_that_is_late_with_an_answer_is_waited_for_and_one_that_has_none_is_not(
-    fleet: Fleet,
-) -> None:
+def test_only_a_late_new_server_is_waited_for(fleet: Fleet) -> None:
     follow(fleet.servers[1], fleet.servers[0])
     with (
         fleet.servers[0].client() as master,

@@ -181,9 +181,7 @@ def test_readers_never_wait_for_a_move_of_a_shard(
 
 
 @pytest.mark.parametrize("end", [start_move, None])
-def test_reads_are_looked_at_no_more_when_a_move_has_ended(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, end: Any
-) -> None:
+def test_checks_end_with_a_move(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, end: Any) -> None:
     small(fleet)
     gc.collect()
     before = set(in_use.any)
@@ -276,9 +274,7 @@ def test_a_move_of_a_shard_that_is_killed_when_it_is_decided_is_carried_through(
     assert still_there(fleet)
 
 
-def test_shards_of_which_some_were_closed_for_good_when_the_mover_was_killed_are_opened_again(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_closed_shards_are_reopened(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     small(fleet)
     both, decide, closed = ["users:0", "users:1"], shard_move.make_permanent, []
 
@@ -379,9 +375,7 @@ def test_of_two_movers_the_one_that_was_stopped_writes_nothing_any_more(fleet: F
         assert new.get("k1") is None
 
 
-def test_what_differs_after_the_first_copy_is_not_moved_until_it_is_copied_again(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_differing_keys_are_copied_again(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     small(fleet)
     monkeypatch.setattr(certificate, "SETTLED", 0.1)
 
@@ -406,9 +400,7 @@ def test_what_differs_after_the_first_copy_is_not_moved_until_it_is_copied_again
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["taken over", "gone"])
-def test_a_mover_whose_target_is_another_ones_or_away_decides_nothing(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, gone: bool
-) -> None:
+def test_a_lost_target_is_fatal(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, gone: bool) -> None:
     small(fleet)
     attempts = 0
 
@@ -434,9 +426,7 @@ def test_a_mover_whose_target_is_another_ones_or_away_decides_nothing(
         assert not old.exists(FENCE_KEY)
 
 
-def test_readers_that_stay_at_the_old_place_or_its_replicas_are_closed(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readers_that_stay_are_closed(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard_move, "LEAVE", 0.05)
     monkeypatch.setattr(shard_move, "_READ", 0.0)
     follow(fleet.servers[2], fleet.servers[0])
@@ -456,9 +446,7 @@ def test_readers_that_stay_at_the_old_place_or_its_replicas_are_closed(
     assert json.loads(fleet.config.get("config:redis:users:1")).get("replicas") is None
 
 
-def test_what_differs_after_the_last_copy_is_not_moved(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_difference_stops_a_move(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     small(fleet)
     monkeypatch.setattr(certificate, "SETTLED", 0.3)
     finish = shard_move.DatabaseCopy.finish

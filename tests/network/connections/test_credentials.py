@@ -123,9 +123,7 @@ def test_a_memory_server_asks_for_no_credentials(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("form", ["fields", "url", "config server"])
-async def test_a_password_of_a_file_may_be_rotated(
-    face: str, form: str, server: LocalServer, tmp_path: Path
-) -> None:
+async def test_files_are_reread(face: str, form: str, server: LocalServer, tmp_path: Path) -> None:
     path = tmp_path / "password"
     path.write_text("first\n")
     entry: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "password_file": str(path)}
@@ -180,10 +178,10 @@ def test_a_file_that_holds_no_password_is_named(tmp_path: Path, text: str) -> No
     path = tmp_path / "password"
     path.write_text(text)
     entry = Entry({"password_file": str(path)})
-    with pytest.raises(ConfigError, match="it is empty, or no line of UTF-8 text"):
+    with pytest.raises(ConfigError, match="it is empty, or not one line of UTF-8 text"):
         entry.resolved("config:redis:jobs")
     path.write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match="no line of UTF-8 text"):
+    with pytest.raises(ConfigError, match="not one line of UTF-8 text"):
         entry.resolved("config:redis:jobs")
 
 

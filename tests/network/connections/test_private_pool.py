@@ -222,9 +222,7 @@ async def test_a_subscriber_moves(moving: Moving, here: LocalServer, there: Loca
     await moving.of(listener.close() if moving.blocks else listener.aclose())
 
 
-async def test_a_subscriber_whose_connection_was_lost_goes_straight_to_the_new_place(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_subscribers_follow(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     client = await moving.client(private=True)
     listener = client.pubsub()
     await moving.of(listener.subscribe("news"))
@@ -270,9 +268,7 @@ async def test_a_connection_whose_entry_moves_while_it_connects_again_is_to_the_
     await moving.of(pool.release(connection))
 
 
-async def test_an_idle_kit_moves_what_waits_and_closes_what_nobody_uses(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_idle_kits_move_waits(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     """Nobody calls after the change, and the topology's own thread reads it."""
     shared, client = await moving.client(), await moving.client(private=True)
     await moving.of(shared.ping())
@@ -330,9 +326,7 @@ async def test_a_refused_write_waits(moving: Moving, here: LocalServer, there: L
             assert asking.get("k") in ("1", b"1")
 
 
-async def test_a_transaction_that_a_replica_refuses_is_one_to_repeat(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_refused_transactions(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     """After WATCH redis-py says WatchError when a connection is lost, so its users repeat it."""
     client = await moving.client(private=True)
     pipeline = client.pipeline()
@@ -351,9 +345,7 @@ async def test_a_transaction_that_a_replica_refuses_is_one_to_repeat(
         assert asking.get("k") in ("1", b"1")
 
 
-async def test_a_pipeline_that_a_replica_refuses_is_sent_again_if_the_entry_retries(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_refused_pipelines(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     moving.move(here, retries=1)
     client = await moving.client(private=True)
     await moving.of(client.ping())
@@ -367,9 +359,7 @@ async def test_a_pipeline_that_a_replica_refuses_is_sent_again_if_the_entry_retr
         await moving.of(client.ping())
 
 
-async def test_a_wait_that_ends_as_its_server_becomes_a_replica_is_a_lost_connection(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_waits_end_at_demotion(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     client = await moving.client(private=True)
     waiting = moving.start(client.blpop, ["jobs"], 60)
     assert await eventually(lambda: blocked(here, "blpop"))
@@ -383,9 +373,7 @@ async def test_a_wait_that_ends_as_its_server_becomes_a_replica_is_a_lost_connec
         assert await moving.of(client.blpop(["jobs"], 60)) == (b"jobs", b"one")
 
 
-async def test_a_replica_that_the_entry_goes_on_naming_refuses_in_the_end(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_a_replica_refuses(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     moving.move(here, socket_timeout=0.2)
     client = await moving.client(private=True)
     with demoted(here, there):
@@ -394,9 +382,7 @@ async def test_a_replica_that_the_entry_goes_on_naming_refuses_in_the_end(
         assert await moving.of(client.get("k")) is None  # the connection is as good as before
 
 
-async def test_who_is_refused_by_a_replica_waits_for_its_master_as_long_as_the_deadline_allows(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_refused_writes_wait(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     client = await moving.client(private=True)
     await moving.of(client.ping())
     with (

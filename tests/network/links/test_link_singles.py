@@ -108,9 +108,7 @@ def test_entries_that_want_more_get_it(servers: LocalServers, fields: dict[str, 
         assert isinstance(refused, shardkit.CommandRefused)
 
 
-async def test_awaits_at_once_are_one_write(
-    akit: shardkit.AsyncShardKit, servers: LocalServers
-) -> None:
+async def test_awaits_share_a_write(akit: shardkit.AsyncShardKit, servers: LocalServers) -> None:
     import asyncio
 
     sends = [akit.driver.link.send([command("one", f"k{n}", "SET", n)]) for n in range(50)]

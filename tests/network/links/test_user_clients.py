@@ -35,9 +35,7 @@ async def seen(client: Any, command: str) -> None:
             return
 
 
-async def test_a_thousand_calls_at_once_share_one_connection_a_server(
-    own_server: LocalServer,
-) -> None:
+async def test_a_thousand_calls_share_one_connection(own_server: LocalServer) -> None:
     before = clients_of(own_server)
     shards = [{"port": own_server.port, "db": n, "max_connections": 2} for n in range(8)]
     text = json.dumps({"components": {"eight": {"shards": shards}}})
@@ -258,9 +256,7 @@ def test_blocking_calls_are_as_redis_pys(
     assert seen[0] == seen[1]
 
 
-def test_interrupts_leave_no_reply(
-    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupts_are_clean(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     with shardkit.connect(map_of(own_server.port)) as kit:
         client: Any = kit.client("own")
         client.mset({"a": 1, "b": 2})
@@ -292,9 +288,7 @@ def test_threads_get_their_own_replies(kit: shardkit.ShardKit) -> None:
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-async def test_a_call_that_met_a_loading_server_goes_on_at_the_cluster_that_follows_it(
-    blocks: bool,
-) -> None:
+async def test_a_call_goes_from_a_loading_server_to_a_cluster(blocks: bool) -> None:
     memory = MemoryConnector()
     memory.server("a").answer("LOADING Redis is loading the dataset in memory")
     given = ShardMap.parse("components: {own: {entry: {host: a}}}")

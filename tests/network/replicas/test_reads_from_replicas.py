@@ -56,9 +56,7 @@ def opened(kind: str, replicated: Replicated) -> Iterator[Face]:
         yield face
 
 
-def test_a_router_reads_from_a_replica_and_writes_to_the_master(
-    opened: Face, replicated: Replicated
-) -> None:
+def test_routers_read_replicas_and_write_masters(opened: Face, replicated: Replicated) -> None:
     router = opened.kit.key_sharded("users", read_from="replica")
     opened.run(opened.kit.key_sharded("users").mset({f"k{n}": n for n in range(20)}))
     replicated.settle()
@@ -409,9 +407,7 @@ def test_while_reads_are_held_none_is_begun(opened: Face) -> None:
 
 
 @pytest.mark.parametrize("what", ["reads for long", "wants no replica", "wants a late one"])
-def test_a_switch_waits_to_catch_up(
-    opened: Face, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_a_switch_catches_up(opened: Face, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     monkeypatch.setattr("shardkit.network.replicas.replicas.INTERVAL", 3600)
     replicas, state = state_of(opened)
     first = state.last[""]

@@ -459,11 +459,7 @@ async def test_more_components_than_connections_are_read_by_few_exchanges(
     ],
 )
 def test_what_is_broken_or_gone_keeps_the_last_good_entries(
-    server: LocalServer,
-    config: redis.Redis,
-    caplog: pytest.LogCaptureFixture,
-    harm: Any,
-    said: str,
+    server: LocalServer, config: redis.Redis, caplog: pytest.LogCaptureFixture, harm: Any, said: str
 ) -> None:
     caplog.set_level(logging.INFO, "shardkit")
     wanted = shards_on(server, password=SECRET)

@@ -121,9 +121,7 @@ def test_threads_and_loops_read_once(topology: Topology, directory: Directory, f
     assert directory.asked == ["c"]
 
 
-async def test_no_deadlock_with_a_task_of_the_loop(
-    topology: Topology, directory: Directory
-) -> None:
+async def test_a_loops_task_is_no_deadlock(topology: Topology, directory: Directory) -> None:
     directory.open.clear()
     task = asyncio.create_task(topology.acomponent("c"))
     await asyncio.sleep(0)
@@ -369,10 +367,7 @@ def test_missing_ones_are_cached(topology: Topology, directory: Directory, clock
 
 
 def test_the_last_good_entries_stay_in_use_while_the_source_is_away(
-    topology: Topology,
-    directory: Directory,
-    clock: Clock,
-    caplog: pytest.LogCaptureFixture,
+    topology: Topology, directory: Directory, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "shardkit")
     known = {name: look(topology, name) for name in ("c", "d")}
@@ -408,10 +403,7 @@ def test_long_outages_are_survived(topology: Topology, directory: Directory, clo
 
 
 def test_one_broken_component_is_logged_once_and_read_every_second(
-    topology: Topology,
-    directory: Directory,
-    clock: Clock,
-    caplog: pytest.LogCaptureFixture,
+    topology: Topology, directory: Directory, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "shardkit")
     known = look(topology, "c")
@@ -557,9 +549,7 @@ def test_closing_while_somebody_reads_ends_his_call_as_well(
         topology.component("c")
 
 
-def test_closing_under_the_calls_of_many_threads_gives_closed_errors_only(
-    directory: Directory,
-) -> None:
+def test_closing_under_load_gives_closed_errors_only(directory: Directory) -> None:
     topology = Topology(directory, interval=0.0001)
     outcomes: list[type[BaseException]] = []
 
