@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import itertools
-import os
 import re
 import signal
 import socket
@@ -21,7 +19,7 @@ import pytest
 import pytest_asyncio
 import redis
 import redis.asyncio as aioredis
-from link_helpers import eventually
+from link_helpers import eventually, exit_code, forked, of
 from redis.exceptions import MaxConnectionsError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -95,9 +93,7 @@ class Pooled:
     def pool(self, **fields: Any) -> Any:
         return self.client(**fields).connection_pool
 
-    @staticmethod
-    async def of(value: Any) -> Any:
-        return await value if inspect.isawaitable(value) else value
+    of = staticmethod(of)
 
     async def ask(self, connection: Any, *command: Any) -> Any:
         await self.of(connection.send_command(*command))
@@ -269,32 +265,16 @@ class Interrupted(BaseException):
 
 
 @BLOCKING
-def test_an_interrupt_between_lending_and_use_costs_no_room(face: Pooled) -> None:
-    """The interrupt comes in the look whether the connection is still good."""
-    client = face.client(max_connections=1)
-    client.ping()
-    pool = client.connection_pool
-    [idle] = pool._get_free_connections()
-
-    def interrupt() -> bool:
-        raise Interrupted
-
-    idle.is_reusable = interrupt
-    with pytest.raises(Interrupted):
-        client.ping()
-    assert counts(pool) == [0, 0]
-    assert client.ping()
-
-
-@BLOCKING
-def test_a_handlers_error_is_not_one_of_the_connection(face: Pooled) -> None:
+@pytest.mark.parametrize("error", [Interrupted("of my own"), TimeoutError("of my own")], ids=repr)
+def test_a_handlers_error_costs_no_room(face: Pooled, error: BaseException) -> None:
+    """The interrupt, or an error of a handler, comes in the check of an idle connection."""
     client = face.client(max_connections=1)
     client.ping()
     pool = client.connection_pool
     [idle] = pool._get_free_connections()
 
     def handler(signum: int, frame: FrameType | None) -> None:
-        raise TimeoutError("of my own")
+        raise error
 
     def look() -> bool:
         signal.raise_signal(signal.SIGUSR1)
@@ -303,7 +283,7 @@ def test_a_handlers_error_is_not_one_of_the_connection(face: Pooled) -> None:
     idle.is_reusable = look
     before = signal.signal(signal.SIGUSR1, handler)
     try:
-        with pytest.raises(TimeoutError, match=r"^of my own$"):
+        with pytest.raises(type(error), match=r"^of my own$"):
             client.ping()
     finally:
         signal.signal(signal.SIGUSR1, before)
@@ -341,21 +321,19 @@ def test_a_fork_under_a_lock_gets_its_own_connections(face: Pooled) -> None:
     thread = threading.Thread(target=hold)
     thread.start()
     entered.wait()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            pool.release(held)  # the parent's
-            own = pool.get_connection()
-            own.send_command("PING")
-            good = own.read_response() == b"PONG" and own not in (held, idle)
-            code = 0 if good and counts(pool) == [0, 1] else 2
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
+
+    def use() -> None:
+        pool.release(held)  # the parent's
+        own = pool.get_connection()
+        own.send_command("PING")
+        assert own.read_response() == b"PONG"
+        assert own not in (held, idle)
+        assert counts(pool) == [0, 1]
+
+    code = exit_code(forked(use))
     leave.set()
     thread.join()
-    assert os.waitstatus_to_exitcode(status) == 0
+    assert code == 0
     held.send_command("PING")
     assert held.read_response() == b"PONG"
 
@@ -523,29 +501,19 @@ async def test_waiters_learn_of_failed_connections_and_closed_kits(face: Pooled)
         await waiting
 
 
-async def test_a_task_that_is_cancelled_while_it_waits_takes_no_turn(server: LocalServer) -> None:
+@pytest.mark.parametrize("noticed", [False, True], ids=["its turn has come", "it waits"])
+async def test_a_cancelled_waiter_passes_its_turn_on(server: LocalServer, noticed: bool) -> None:
     face = Pooled(server.port, "awaiting")
     pool = face.pool(blocking_pool={"size": 1, "timeout": None})
     held = await pool.get_connection()
     first, second = taking(face, pool), taking(face, pool)
     await asyncio.sleep(0)
-    pool.release_nowait(held)  # it is the first one's turn
-    first.cancel()
-    assert await second is held
-    assert not pool._waiting
-    await pool.disconnect()
-
-
-async def test_a_cancelled_waiter_passes_its_turn_on(server: LocalServer) -> None:
-    face = Pooled(server.port, "awaiting")
-    pool = face.pool(blocking_pool={"size": 1, "timeout": None})
-    held = await pool.get_connection()
-    first, second = taking(face, pool), taking(face, pool)
-    await asyncio.sleep(0)
-    first.cancel()
-    pool.release_nowait(held)  # before the first one has noticed
+    steps = [lambda: pool.release_nowait(held), first.cancel]
+    for step in reversed(steps) if noticed else steps:
+        step()
     assert await second is held
     assert first.cancelled()
+    assert not pool._waiting
     await pool.disconnect()
 
 

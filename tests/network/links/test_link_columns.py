@@ -176,12 +176,8 @@ def test_columns_are_joined_with_what_others_send_at_the_same_time() -> None:
 @pytest.mark.parametrize("face_name", FACES)
 async def test_on_a_cluster_they_go_to_their_nodes(face_name: str) -> None:
     with LocalCluster(3) as cluster:
-        fields = cluster.entry.resolved("slots")
-        shard_map = ShardMap.parse(
-            f"components: {{slots: {{entry: {{cluster: true, host: {fields['host']}, "
-            f"port: {fields['port']}}}}}}}"
-        )
-        async with opened(face_name, shard_map) as face:
+        shard_map = {"components": {"slots": {"entry": cluster.entry.fields}}}
+        async with opened(face_name, ShardMap.parse(str(shard_map))) as face:
             keys = [f"k{n}" for n in range(300)]
             assert await send(face, Columns("slots", "SET", keys, keys)) == [b"OK"] * 300
             found = await send(face, Columns("slots", "GET", keys, coalesced=True))

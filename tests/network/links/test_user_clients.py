@@ -12,7 +12,7 @@ import pytest
 import redis
 import redis.asyncio as aioredis
 from fakeredis import FakeAsyncRedis
-from link_helpers import clients_of
+from link_helpers import clients_of, of
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import DataError, NoScriptError, ResponseError
 
@@ -133,6 +133,21 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
+async def answers(client: Any) -> list[Any]:
+    """What a client of either face gives for all calls, on an empty server."""
+    await of(client.flushall())
+    found = []
+    for method, args, named in CALLS:
+        try:
+            answer = await of(getattr(client, method)(*args, **named))
+            if method == "scan":
+                answer = answer[0], sorted(answer[1])
+        except (ResponseError, DataError, NoScriptError) as error:
+            answer = type(error), str(error)
+        found.append((method, answer))
+    return found
+
+
 @pytest.mark.parametrize("decode", [False, True])
 @pytest.mark.parametrize("protocol", [2, 3])
 async def test_calls_are_as_redis_pys(own_server: LocalServer, decode: bool, protocol: int) -> None:
@@ -140,17 +155,7 @@ async def test_calls_are_as_redis_pys(own_server: LocalServer, decode: bool, pro
     seen = []
     for make in (plain, multiplexed):
         client, close = await make(own_server.port, options)
-        await client.flushall()
-        answers = []
-        for method, args, named in CALLS:
-            try:
-                answer = await getattr(client, method)(*args, **named)
-                if method == "scan":
-                    answer = answer[0], sorted(answer[1])
-            except (ResponseError, DataError, NoScriptError) as error:
-                answer = type(error), str(error)
-            answers.append((method, answer))
-        seen.append(answers)
+        seen.append(await answers(client))
         await close()
     assert seen[0] == seen[1]
 
@@ -229,31 +234,17 @@ async def test_an_entry_can_ask_for_redis_pys_own_way(
 
 @pytest.mark.parametrize("decode", [False, True])
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_blocking_calls_are_as_redis_pys(
+async def test_blocking_calls_are_as_redis_pys(
     own_server: LocalServer, decode: bool, protocol: int
 ) -> None:
     options: dict[str, Any] = {"decode_responses": decode, "protocol": protocol}
-    seen = []
     with (
         redis.Redis(port=own_server.port, **options) as plain_client,
         shardkit.connect(map_of(own_server.port, **options)) as kit,
     ):
         direct = kit.client("own")
         assert type(direct) is DirectClient
-        clients: list[Any] = [plain_client, direct]
-        for client in clients:
-            client.flushall()
-            answers = []
-            for method, args, named in CALLS:
-                try:
-                    answer = getattr(client, method)(*args, **named)
-                    if method == "scan":
-                        answer = answer[0], sorted(answer[1])
-                except (ResponseError, DataError, NoScriptError) as error:
-                    answer = type(error), str(error)
-                answers.append((method, answer))
-            seen.append(answers)
-    assert seen[0] == seen[1]
+        assert await answers(plain_client) == await answers(direct)
 
 
 def test_interrupts_are_clean(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
