@@ -29,7 +29,9 @@ from shardkit.config.store import read_components, read_history
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.local import LocalSentinel, LocalServer
 
+module: Any = import_module("shardkit.admin.rotate")
 OLD, NEW = "theOldPassword", "theNewPassword"
+WEB = "shardkit:data:0@web1/4711"
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +80,14 @@ def logs_in(server: LocalServer, password: str) -> bool:
             return bool(client.ping())
         except AuthenticationError:
             return False
+
+
+@contextlib.contextmanager
+def old_client(servers: list[LocalServer], name: str = WEB) -> Iterator[redis.Redis]:
+    """A client of the master, logged in with the old password."""
+    with redis.Redis(port=servers[1].port, username="app", password=OLD) as other:
+        other.client_setname(name)
+        yield other
 
 
 class Load(threading.Thread):
@@ -140,9 +150,7 @@ def test_a_rotation_under_load_is_smooth(servers: list[LocalServer], config: red
 
 def test_an_unread_push_stops_it(servers: list[LocalServer], config: redis.Redis) -> None:
     push(config, described(servers))
-    with redis.Redis(port=servers[1].port, username="app", password=OLD) as other:
-        other.client_setname("shardkit:data:0@web1/4711")
-        other.ping()
+    with old_client(servers):
         stopped = turn(config, servers, wait=0)
         assert not stopped.done
         assert stopped.step == "published"
@@ -185,9 +193,7 @@ def test_files_are_written(servers: list[LocalServer], config: redis.Redis, tmp_
     path = tmp_path / "password"
     path.write_text(OLD)
     push(config, described(servers, f"password_file: {path}"))
-    with redis.Redis(port=servers[1].port, username="app", password=OLD) as other:
-        other.client_setname("shardkit:data:0@web1/4711")
-        other.ping()
+    with old_client(servers):
         stopped = turn(config, servers, wait=0)
         assert [each.who for each in stopped.pending] == ["web1/4711"]
         assert "is on another host: write its password_file" in stopped.pending[0].why
@@ -206,9 +212,7 @@ def test_the_environment_stops_it_before_anything_is_published_and_then_until_re
     with pytest.raises(ConfigError, match=r"gives the old password here: .*nothing was published"):
         turn(config, servers)
     monkeypatch.setenv("APP_PASSWORD", NEW)
-    with redis.Redis(port=servers[1].port, username="app", password=OLD) as old:
-        old.client_setname("shardkit:data:0@web1/4711")
-        old.ping()
+    with old_client(servers):
         stopped = turn(config, servers, resume=True, wait=0)
         assert "has the old password in its environment: restart it" in stopped.pending[0].why
     assert turn(config, servers, resume=True).done
@@ -355,7 +359,7 @@ def test_an_unsaved_change_is_a_warning(servers: list[LocalServer], config: redi
 
 def test_silent_programs_can_be_ignored(servers: list[LocalServer], config: redis.Redis) -> None:
     push(config, described(servers))
-    with redis.Redis(port=servers[1].port, username="app", password=OLD) as other:
+    with old_client(servers, "") as other:
         other.client_setinfo("LIB-NAME", "batch")
         other.client_setinfo("LIB-VER", "1.0")
         [pending] = turn(config, servers, wait=0).pending
@@ -389,7 +393,6 @@ def test_bad_sentinels_stop_it(monkeypatch: pytest.MonkeyPatch, refuses: bool, s
         if refuses:
             raise redis.ResponseError("no such master")
 
-    module = import_module("shardkit.admin.rotate")
     monkeypatch.setattr(module, "_SENTINEL_SECONDS", 0)
     sentinel = SimpleNamespace(
         connection_pool=SimpleNamespace(connection_kwargs={"host": "s1", "port": 26379}),
@@ -401,7 +404,6 @@ def test_bad_sentinels_stop_it(monkeypatch: pytest.MonkeyPatch, refuses: bool, s
 
 
 def test_sentinels_of_the_user_get_the_new_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = import_module("shardkit.admin.rotate")
     told: list[str] = []
     sentinels = contextlib.nullcontext(["s1", "s2"])
     as_users: dict[str, Any] = {"a:1": {"default"}, "a:2": {"other"}}
@@ -436,7 +438,6 @@ def test_sentinels_of_the_user_get_the_new_password(monkeypatch: pytest.MonkeyPa
 
 
 def test_who_still_uses_the_old_password_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = import_module("shardkit.admin.rotate")
     slept: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: float(len(slept)), sleep=slept.append)
     monkeypatch.setattr(module, "time", clock)
@@ -468,7 +469,6 @@ def test_who_still_uses_the_old_password_is_waited_for(monkeypatch: pytest.Monke
     ],
 )
 def test_fresh_connections_may_be_ours(library: str, pid: int, age: int, concerned: bool) -> None:
-    module = import_module("shardkit.admin.rotate")
     process = ClientProcess("elsewhere", pid, library, {"app"}, age=age)
     turning = SimpleNamespace(user="app")
     assert module._OngoingRotation._concerns(turning, process) == concerned
@@ -477,7 +477,6 @@ def test_fresh_connections_may_be_ours(library: str, pid: int, age: int, concern
 
 
 def test_a_password_that_is_gone_already_is_not_removed(own_server: LocalServer) -> None:
-    module = import_module("shardkit.admin.rotate")
     hashes = [hashlib.sha256(each.encode()).hexdigest() for each in (OLD, NEW)]
     with own_server.client() as client:
         client.execute_command("ACL", "SETUSER", "app", "reset", f">{NEW}")
@@ -508,9 +507,7 @@ def test_the_command_shows_what_it_would_do_and_never_a_password(
     assert f"2 servers: {', '.join(sorted(s.address for s in servers[1:]))}" in planned
     assert "inline in 4 entries: pushed" in planned
     assert not logs_in(servers[1], NEW)
-    with redis.Redis(port=servers[1].port, username="app", password=OLD) as other:
-        other.client_setname(f"shardkit:data:0@{platform.node()}x/7")
-        other.ping()
+    with old_client(servers, f"shardkit:data:0@{platform.node()}x/7"):
         stopped = json.loads(run("--wait", "0", "--json", code=1))
     assert stopped["pending"][0]["who"] == f"{platform.node()}x/7"
     assert not stopped["done"]

@@ -21,10 +21,12 @@ from growth_helpers import (
     Fleet,
     Killed,
     ask_for_a_replica,
+    certified,
     check_nothing_lost,
     filled,
     follow,
     killed,
+    killed_at,
     on_redis_too,
     small,
     writing,
@@ -41,6 +43,7 @@ from shardkit.admin.growth import (
     plan_move,
     resume_move,
     reverse_move,
+    server_move,
     start_move,
     verify_move,
 )
@@ -70,8 +73,7 @@ def test_a_server_is_moved_under_load_and_back_without_losing_anything(
         move = start_move(fleet.config, fleet.name(0), fleet.name(1))
         assert fleet.masters() == [fleet.name(1)] * 2
         assert move.phase == "done"
-        assert move.certificate is not None
-        assert move.certificate["same"], move.certificate["different"]
+        assert certified(move)
         assert move.certificate["keys_now"] >= 206
         assert move.held is not None
         assert move.held < 1.0
@@ -81,8 +83,7 @@ def test_a_server_is_moved_under_load_and_back_without_losing_anything(
         ):
             client.set("stray", 1)
         back = reverse_move(fleet.config, fleet.name(0))
-        assert back.certificate is not None
-        assert back.certificate["same"]
+        assert certified(back)
         assert fleet.masters() == [fleet.name(0)] * 2
     assert writers.errors == []
     check_nothing_lost(fleet, writers)
@@ -129,8 +130,7 @@ def test_a_move_that_is_killed_before_and_after_each_phase_is_resumed(
         done = resume_move(fleet.config, fleet.name(0))
         assert done.phase == "done"
         assert done.epoch == read_epoch(fleet.config)
-        assert done.certificate is not None
-        assert done.certificate["same"]
+        assert certified(done)
         assert fleet.masters() == [fleet.name(1)] * 2
         assert router.mget([f"k{n}" for n in range(50)]) == [b"%d" % n for n in range(50)]
         assert int(router["more"].get("more")) == more
@@ -177,18 +177,14 @@ def test_a_client_that_cannot_read_the_config_server_writes_nothing_at_the_serve
         with server.client(db=2) as there:
             while there.get("count") != b"2":
                 time.sleep(0.01)
-    certificate = verify_move(fleet.config, fleet.name(0)).certificate
-    assert certificate is not None
-    assert certificate["same"]
+    assert certified(verify_move(fleet.config, fleet.name(0)))
 
 
-def test_a_lost_copy_is_made_again(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_copy_is_made_again(fleet: Fleet) -> None:
     fleet.push(0)
 
-    with monkeypatch.context() as patched:
-        patched.setattr("shardkit.admin.growth.server_move.hand_over", killed)
-        with pytest.raises(Killed):
-            start_move(fleet.config, fleet.name(0), fleet.name(1))
+    with killed_at(server_move, "hand_over"), pytest.raises(Killed):
+        start_move(fleet.config, fleet.name(0), fleet.name(1))
     with fleet.servers[0].client() as old, fleet.servers[1].client() as new:
         new.execute_command("REPLICAOF", "NO", "ONE")  # as after a restart without a file
         new.flushall()

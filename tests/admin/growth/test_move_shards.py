@@ -19,10 +19,12 @@ from growth_helpers import (
     PATIENT,
     Fleet,
     Killed,
+    certified,
     check_nothing_lost,
     filled,
     follow,
     killed,
+    killed_at,
     on_redis_too,
     small,
     still_there,
@@ -63,8 +65,7 @@ def test_a_shard_is_moved_under_load_and_back_without_losing_anything(fleet: Fle
         move = start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
         assert fleet.masters() == [fleet.name(0), fleet.name(1)]
         assert move.phase == "done"
-        assert move.certificate is not None
-        assert move.certificate["same"]
+        assert certified(move)
         assert move.certificate["stale"] == []
         assert move.certificate["keys_now"] >= 106
         assert move.held is not None
@@ -76,8 +77,7 @@ def test_a_shard_is_moved_under_load_and_back_without_losing_anything(fleet: Fle
             assert 0 < new.ttl("soon") <= 1000
             assert new.config_get("notify-keyspace-events") == {"notify-keyspace-events": ""}
         back = reverse_move(fleet.config, "users:1", hold=PATIENT)
-        assert back.certificate is not None
-        assert back.certificate["same"]
+        assert certified(back)
         assert fleet.masters() == [fleet.name(0)] * 2
     assert writers.errors == []
     check_nothing_lost(fleet, writers)
@@ -260,10 +260,8 @@ def test_a_move_of_a_shard_that_is_killed_when_it_is_decided_is_carried_through(
     if not seen:
         monkeypatch.setattr(shard_move, "is_permanent", lambda client, move: False)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(shard_move.ShardMover, "_reached", killed)
-        with pytest.raises(Killed):
-            start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+    with killed_at(shard_move.ShardMover, "_reached"), pytest.raises(Killed):
+        start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
     assert moves(fleet.config)[0].phase == "begun"
     with pytest.raises(GrowthError, match="has taken over"):
         abort_move(fleet.config, "users:1")
@@ -314,14 +312,12 @@ def test_half_closed_shards_are_reopened(fleet: Fleet, monkeypatch: pytest.Monke
 
 
 def test_what_is_written_at_the_old_place_between_a_kill_and_its_emptying_is_kept(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet,
 ) -> None:
     small(fleet)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(shard_move, "attest", killed)
-        with pytest.raises(Killed):
-            start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+    with killed_at(shard_move, "attest"), pytest.raises(Killed):
+        start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
     with fleet.servers[0].client(db=2) as old:  # by somebody who does not ask for the fence
         there = sorted(key for key in old.scan_iter(match="k*"))
         old.set("stray", 1)
