@@ -61,9 +61,7 @@ def components(servers: LocalServers) -> list[Any]:
     return list(servers.shard_map.components.values())
 
 
-def test_everything_comes_back_on_other_servers(
-    kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path
-) -> None:
+def test_a_restore_is_whole(kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path) -> None:
     pipe = kit.key_sharded("data").pipeline()
     for n in range(1500):
         pipe.set(f"key:{n}", "x" * (n % 50), ex=3600 if n % 3 else None)
@@ -88,9 +86,7 @@ def test_everything_comes_back_on_other_servers(
         restore(target, servers.shard_map)
 
 
-def test_a_backup_is_not_restored_into_its_origin_by_another_name(
-    kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path
-) -> None:
+def test_the_origin_is_kept(kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path) -> None:
     target = tmp_path / "backup"
     backup(components(servers), target)
     described: dict[str, Any] = {}
@@ -108,9 +104,7 @@ def test_a_backup_is_not_restored_into_its_origin_by_another_name(
     assert set(restore(target, renamed, to_origin=True)) == {"data:0", "data:1", "data:2", "one"}
 
 
-def test_it_is_one_cut_over_all_servers(
-    kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path
-) -> None:
+def test_a_backup_is_one_cut(kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path) -> None:
     """A writer counts up on one server, then on the other: no cut has the second ahead."""
     ahead, behind = kit.client("data", 0), kit.client("data", 1)
     stop = threading.Event()
@@ -137,9 +131,7 @@ def test_it_is_one_cut_over_all_servers(
     assert counts[1] >= 100
 
 
-def test_what_does_not_fit_or_is_damaged_is_refused_before_anything_is_written(
-    kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path
-) -> None:
+def test_damage_is_refused(kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path) -> None:
     kit.client("one").set("k", 1)
     target = tmp_path / "backup"
     backup(components(servers), target)
@@ -196,9 +188,7 @@ def test_a_map_that_does_not_take_the_backup_is_refused(
         restore(tmp_path / "backup", ShardMap.parse(f"components: {{{filled}}}"), timeout=1)
 
 
-def test_a_map_without_an_entry_that_the_backup_has_is_refused(
-    kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path
-) -> None:
+def test_a_lost_entry_stops(kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path) -> None:
     both = "components: {one: {entry: {port: PORT}, shards: [{port: PORT, db: 1}]}}"
     text = both.replace("PORT", str(servers.servers[0].port))
     backup(ShardMap.parse(text).components.values(), tmp_path / "backup")
@@ -271,9 +261,7 @@ def test_a_server_that_begins_no_snapshot_says_why(
         begin()
 
 
-def test_keys_of_others_and_keys_that_expire_are_counted_right(
-    kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path
-) -> None:
+def test_keys_are_counted(kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path) -> None:
     one: Any = kit.client("one")
     one.set("stays", 1)
     one.set("ends", 1, px=1)
@@ -326,9 +314,7 @@ def test_a_cluster_comes_back_in_another_cluster(tmp_path: Path) -> None:
                 assert [int(copied.get(f"key:{n}")) for n in range(200)] == list(range(200))
 
 
-def test_objects_and_history_of_the_config_server_are_in_it(
-    kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path
-) -> None:
+def test_config_is_restored(kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path) -> None:
     with LocalServer() as server, server.client() as config:
         push(config, servers.shard_map, message="the first")
         config.set("config:flags:checkout", '{"new_basket": true}')
@@ -359,9 +345,7 @@ def test_a_server_that_cannot_be_asked_is_named(kit: shardkit.ShardKit, tmp_path
     assert not (tmp_path / "b").exists()
 
 
-def test_keys_that_expire_while_they_are_restored_are_not_counted(
-    own_server: LocalServer,
-) -> None:
+def test_keys_that_expire_in_a_restore_do_not_count(own_server: LocalServer) -> None:
     class Expiring(redis.Redis):
         def pipeline(self, *args: Any, **options: Any) -> Any:
             self.delete("ends")

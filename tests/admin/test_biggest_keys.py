@@ -15,9 +15,7 @@ from shardkit.admin import biggest_keys
 from shardkit.local import LocalServer
 
 
-def test_a_database_that_several_components_share_is_looked_at_once(
-    own_server: LocalServer,
-) -> None:
+def test_a_shared_database_is_scanned_once(own_server: LocalServer) -> None:
     entry = {"host": "127.0.0.1", "port": own_server.port}
     described = {"one": {"entry": entry}, "other": {"entry": entry}}
     components = ShardMap.parse(json.dumps({"components": described})).components
@@ -36,9 +34,7 @@ def test_a_database_that_several_components_share_is_looked_at_once(
     assert len(looked_at) > 2, "they come in pages"
 
 
-def test_without_the_right_to_ask_for_memory_keys_are_ranked_by_their_elements(
-    own_server: LocalServer,
-) -> None:
+def test_keys_are_ranked_by_elements_without_memory_usage(own_server: LocalServer) -> None:
     described = {"own": {"entry": {"host": "127.0.0.1", "port": own_server.port}}}
     components = ShardMap.parse(json.dumps({"components": described})).components
     with own_server.client() as client:
@@ -73,9 +69,7 @@ class Losing(redis.Redis):
         return pipe
 
 
-def test_keys_that_go_or_change_while_they_are_looked_at_have_no_size(
-    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sizes_may_be_unknown(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     described = {"own": {"entry": {"host": "127.0.0.1", "port": own_server.port}}}
     components = ShardMap.parse(json.dumps({"components": described})).components
     with Losing(port=own_server.port) as client:

@@ -59,9 +59,7 @@ def test_nothing_is_found_where_nothing_hurts(running: LocalServer, server: redi
     assert (report.ok, report.servers, report.shards, report.keys) == (True, 1, 2, 0)
 
 
-def test_memory_above_its_limit_hurts_and_near_it_is_a_warning(
-    running: LocalServer, server: redis.Redis
-) -> None:
+def test_memory_at_its_limit_is_reported(running: LocalServer, server: redis.Redis) -> None:
     server.setrange("large", 20_000_000, "x")  # beside which what clients take does not count
     used = server.info("memory")["used_memory"]
     server.config_set("maxmemory", used // 2)
@@ -125,9 +123,7 @@ def test_clients_near_their_limit_hurt(running: LocalServer, server: redis.Redis
     assert " clients of " in only(looked_at(running)).problem
 
 
-def test_databases_that_are_missing_shared_or_another_shards_hurt(
-    running: LocalServer, server: redis.Redis
-) -> None:
+def test_wrong_databases_are_problems(running: LocalServer, server: redis.Redis) -> None:
     assert only(looked_at(running, {"db": 999})).problem == "has no database 999"
     found = only(looked_at(running, {"db": 1}, {"db": 1, "host": "localhost"}))
     assert found.where.startswith("data:1 ")
@@ -139,9 +135,7 @@ def test_databases_that_are_missing_shared_or_another_shards_hurt(
     assert found.problem.endswith("of 40 sampled keys on other shards")
 
 
-def test_what_cannot_be_used_is_named_and_the_others_are_looked_at(
-    running: LocalServer, server: redis.Redis
-) -> None:
+def test_the_unusable_does_not_hide_the_rest(running: LocalServer, server: redis.Redis) -> None:
     report = looked_at(running, {"db": 1}, {"port": 1}, {"password": "${NOT_SET_HERE}"})
     assert report.servers == 1
     problems = sorted(found.problem for found in report.findings)
@@ -150,9 +144,7 @@ def test_what_cannot_be_used_is_named_and_the_others_are_looked_at(
     assert not report.ok
 
 
-def test_a_server_that_does_not_answer_is_named_as_such(
-    running: LocalServer, server: redis.Redis
-) -> None:
+def test_a_server_without_an_answer_is_named(running: LocalServer, server: redis.Redis) -> None:
     running.pause()
     try:
         found = only(looked_at(running))
@@ -162,9 +154,7 @@ def test_a_server_that_does_not_answer_is_named_as_such(
     assert "suspended" in found.remedy
 
 
-def test_a_config_server_that_went_back_is_noticed(
-    running: LocalServer, server: redis.Redis
-) -> None:
+def test_an_epoch_that_went_back_is_noticed(running: LocalServer, server: redis.Redis) -> None:
     shards = f"[{{port: {running.port}, db: 1}}]"
     described = ShardMap.parse(f"components: {{data: {{shards: {shards}}}}}")
     push(server, described)
@@ -175,9 +165,7 @@ def test_a_config_server_that_went_back_is_noticed(
     assert "--restored" in found.remedy
 
 
-def test_structures_are_read_and_their_damage_found(
-    running: LocalServer, server: redis.Redis
-) -> None:
+def test_damaged_structures_are_found(running: LocalServer, server: redis.Redis) -> None:
     described = ShardMap.parse(
         f"components: {{data: {{shards: [{{port: {running.port}, db: 1}}]}}}}"
     )
@@ -282,9 +270,7 @@ def test_a_server_that_takes_long_for_each_ping_is_asked_nothing_else(
     assert not server.info("commandstats").keys() & {"cmdstat_info", "cmdstat_scan"}
 
 
-def test_a_server_that_stands_still_at_times_is_named(
-    running: LocalServer, server: redis.Redis
-) -> None:
+def test_stalls_of_a_server_are_reported(running: LocalServer, server: redis.Redis) -> None:
     begun, ended = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -47,9 +47,7 @@ def servers() -> Iterator[list[LocalServer]]:
 
 
 @pytest.mark.parametrize("policy", ["noeviction", "volatile-lru", "allkeys-lru"])
-def test_an_evicting_policy_is_one_warning_everywhere(
-    own_server: LocalServer, run: Run, tmp_path: Path, policy: str
-) -> None:
+def test_eviction_is_warned(own_server: LocalServer, run: Run, tmp_path: Path, policy: str) -> None:
     path = str(tmp_path / "map.json")
     described = {"components": {"u": {"entry": {"port": own_server.port}}}}
     Path(path).write_text(json.dumps(described))
@@ -78,9 +76,7 @@ class _Killed(BaseException):
     """The end of a mover, without any cleaning up."""
 
 
-def test_a_shard_that_a_killed_mover_closed_is_named_with_the_command_that_continues(
-    servers: list[LocalServer], run: Run
-) -> None:
+def test_a_shard_closed_by_a_killed_mover_is_named(servers: list[LocalServer], run: Run) -> None:
     config, source, target = servers
     shards = [{"host": "127.0.0.1", "port": source.port, "db": n} for n in (1, 2)]
     described = ShardMap.parse(json.dumps({"components": {"users": {"shards": shards}}}))
@@ -116,9 +112,7 @@ def test_a_shard_that_a_killed_mover_closed_is_named_with_the_command_that_conti
     assert run("check", "-c", url)[1]["findings"] == []
 
 
-def test_moves_under_way_are_warnings_and_unreadable_ones_problems(
-    servers: list[LocalServer], run: Run
-) -> None:
+def test_moves_are_warnings_or_if_unreadable_problems(servers: list[LocalServer], run: Run) -> None:
     config, source, target = servers
     url = f"redis://{config.address}"
     shard = {"host": "127.0.0.1", "port": source.port, "db": 3}
@@ -169,9 +163,7 @@ def test_the_role_is_known_without_info_if_the_server_supports_hello(hello: Any,
     assert module._role(SimpleNamespace(execute_command=Mock(side_effect=[hello]))) == role
 
 
-def test_a_fault_of_the_survey_is_not_blamed_on_a_server(
-    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_survey_faults_are_named(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     components = ShardMap.parse(f"components: {{a: {{entry: {{port: {own_server.port}}}}}}}")
     monkeypatch.setattr(module, "server_facts", Mock(side_effect=ZeroDivisionError("by zero")))
     with pytest.raises(ZeroDivisionError, match="by zero"):

@@ -98,9 +98,7 @@ def test_a_snapshot_that_takes_too_long_is_waited_for_no_more(own_server: LocalS
         ({"last_save_ok": False}, ["the last snapshot failed"]),
     ],
 )
-def test_each_way_to_lose_data_without_a_word_is_named(
-    changes: dict[str, Any], problems: list[str]
-) -> None:
+def test_ways_to_lose_data_silently_are_named(changes: dict[str, Any], problems: list[str]) -> None:
     sound = PersistenceState(((60, 1000),), True, True, "everysec", {}, 0, True, True, 0, False)
     assert replace(sound, **changes).problems == problems
 
@@ -165,9 +163,7 @@ def test_what_a_disk_has_to_write_is_estimated_from_commands_and_their_size() ->
         estimate_disk_rate(-1, 10, {})
 
 
-def test_what_a_server_writes_is_measured(
-    server: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_written_bytes_are_measured(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     with server.client() as client:
         apply_profile(client, "always")
 

@@ -12,9 +12,7 @@ from shardkit.errors import ConfigServerError
 from shardkit.local import LocalServer
 
 
-def test_a_config_server_that_cannot_be_read_for_a_moment_stops_a_push(
-    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_stops_a_push(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(config: object, like: object) -> None:
         raise ConfigServerError("the config server is away", "start it")
 

@@ -45,9 +45,7 @@ def set_unused(client: Any, key: str, seconds: int) -> None:
     client.restore(key, 0, client.dump(key), replace=True, idletime=seconds)
 
 
-def test_data_stays_while_the_component_is_there_or_nobody_knows_who_uses_it(
-    own_server: LocalServer, config: redis.Redis
-) -> None:
+def test_data_stays_while_it_may_be_used(own_server: LocalServer, config: redis.Redis) -> None:
     described = {name: {"entry": at(own_server, db)} for name, db in (("old", 1), ("new", 2))}
     with own_server.client(db=1) as old:
         push(config, ShardMap.parse(json.dumps({"components": described})))
@@ -69,9 +67,7 @@ def test_data_stays_while_the_component_is_there_or_nobody_knows_who_uses_it(
         assert not old.exists("k")
 
 
-def test_the_quiet_time_starts_when_the_component_is_removed(
-    own_server: LocalServer, config: redis.Redis
-) -> None:
+def test_removal_starts_the_quiet_time(own_server: LocalServer, config: redis.Redis) -> None:
     retirement = retired(config, at(own_server, 1), at(own_server, 2))
     with own_server.client(db=1) as old:
         set_unused(old, "k", 2 * int(LONG))
@@ -86,9 +82,7 @@ def test_the_quiet_time_starts_when_the_component_is_removed(
         assert delete_data(retirement, quiet=LONG) == 1
 
 
-def test_the_age_of_the_removal_is_that_of_the_push_that_removed_the_component(
-    own_server: LocalServer, config: redis.Redis
-) -> None:
+def test_age_counts_from_the_removing_push(own_server: LocalServer, config: redis.Redis) -> None:
     retired(config, at(own_server, 1), at(own_server, 2))
     record = json.loads(config.lindex("config:history", 0) or b"")
     config.lset("config:history", 0, json.dumps({**record, "at": time.time() - LONG}))
@@ -97,9 +91,7 @@ def test_the_age_of_the_removal_is_that_of_the_push_that_removed_the_component(
     assert last_known(config, "old").removed_for == 0, "the clock was set back since"
 
 
-def test_a_key_used_within_the_quiet_time_keeps_the_data(
-    own_server: LocalServer, config: redis.Redis
-) -> None:
+def test_a_key_used_lately_keeps_the_data(own_server: LocalServer, config: redis.Redis) -> None:
     retirement = retired(config, at(own_server, 1), at(own_server, 2))
     with own_server.client(db=1) as old:
         for n in range(600):
@@ -114,9 +106,7 @@ def test_a_key_used_within_the_quiet_time_keeps_the_data(
     assert delete_data(retirement, quiet=LONG) == 600
 
 
-def test_a_key_read_at_a_replica_within_the_quiet_time_keeps_the_data(
-    own_server: LocalServer, config: redis.Redis
-) -> None:
+def test_a_read_at_a_replica_keeps_the_data(own_server: LocalServer, config: redis.Redis) -> None:
     with LocalServer(config={"repl-diskless-sync-delay": 0}) as copy, copy.client(db=1) as reader:
         with own_server.client(db=1) as old:
             set_unused(old, "k", 2 * int(LONG))
@@ -131,9 +121,7 @@ def test_a_key_read_at_a_replica_within_the_quiet_time_keeps_the_data(
         reader.replicaof("NO", "ONE")
 
 
-def test_a_server_that_does_not_record_when_keys_were_used_keeps_the_data(
-    own_server: LocalServer, config: redis.Redis
-) -> None:
+def test_unrecorded_use_keeps_the_data(own_server: LocalServer, config: redis.Redis) -> None:
     retirement = retired(config, at(own_server, 1), at(own_server, 2))
     with own_server.client(db=1) as old:
         old.set("k", "v")
@@ -148,9 +136,7 @@ def test_a_server_that_does_not_record_when_keys_were_used_keeps_the_data(
         assert old.exists("k")
 
 
-def test_data_of_another_component_is_kept_by_whatever_name_it_has_the_server(
-    own_server: LocalServer, config: redis.Redis
-) -> None:
+def test_data_of_another_component_is_kept(own_server: LocalServer, config: redis.Redis) -> None:
     said = r"config:redis:old \(localhost:\d+/1\) shares a database with config:redis:new \(127"
     with own_server.client(db=1) as client:
         client.set("k", "v")
@@ -161,9 +147,7 @@ def test_data_of_another_component_is_kept_by_whatever_name_it_has_the_server(
         assert delete_data(retirement, quiet=0) == 1
 
 
-def test_data_that_another_component_reads_at_a_replica_is_kept(
-    own_server: LocalServer, config: redis.Redis
-) -> None:
+def test_data_read_at_a_replica_is_kept(own_server: LocalServer, config: redis.Redis) -> None:
     with LocalServer(config={"repl-diskless-sync-delay": 0}) as copy, copy.client() as replica:
         replica.replicaof("127.0.0.1", str(own_server.port))
         while replica.info("replication")["master_link_status"] != "up":
@@ -174,9 +158,7 @@ def test_data_that_another_component_reads_at_a_replica_is_kept(
             delete_data(replace(retirement, others=entry.components), quiet=0)
 
 
-def test_data_stays_if_a_server_cannot_say_which_one_it_is(
-    own_server: LocalServer, config: redis.Redis
-) -> None:
+def test_an_unknown_server_keeps_the_data(own_server: LocalServer, config: redis.Redis) -> None:
     retirement = retired(config, at(own_server, 1), at(own_server, 2))
     away = ShardMap.parse('{"components": {"new": {"entry": {"host": "127.0.0.1", "port": 1}}}}')
     said = r"config:redis:new \(127.0.0.1:1/0\) cannot be asked which server it is, so nothing was"
@@ -184,9 +166,7 @@ def test_data_stays_if_a_server_cannot_say_which_one_it_is(
         delete_data(replace(retirement, others=away.components), quiet=0)
 
 
-def test_data_on_a_cluster_is_kept_by_whichever_node_an_entry_names(
-    config: redis.Redis,
-) -> None:
+def test_any_named_node_of_a_cluster_keeps_the_data(config: redis.Redis) -> None:
     with LocalCluster() as cluster, cluster.client() as client:
         client.set("k", "v")
         first, second, *_ = [node.port for node in client.get_primaries()]

@@ -29,7 +29,9 @@ from shardkit.config.store import read_components, read_history
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.local import LocalSentinel, LocalServer
 
+module: Any = import_module("shardkit.admin.rotate")
 OLD, NEW = "theOldPassword", "theNewPassword"
+WEB = "shardkit:data:0@web1/4711"
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +82,14 @@ def logs_in(server: LocalServer, password: str) -> bool:
             return False
 
 
+@contextlib.contextmanager
+def old_client(servers: list[LocalServer], name: str = WEB) -> Iterator[redis.Redis]:
+    """A client of the master, logged in with the old password."""
+    with redis.Redis(port=servers[1].port, username="app", password=OLD) as other:
+        other.client_setname(name)
+        yield other
+
+
 class Load(threading.Thread):
     """Writes without pause through a kit, opens a second one again and again, and counts."""
 
@@ -107,9 +117,7 @@ class Load(threading.Thread):
                     self.errors.append(error)
 
 
-def test_a_password_in_entries_is_rotated_under_load_without_an_error(
-    servers: list[LocalServer], config: redis.Redis
-) -> None:
+def test_a_rotation_under_load_is_smooth(servers: list[LocalServer], config: redis.Redis) -> None:
     push(config, described(servers))
     load = Load(f"redis://{servers[0].address}")
     load.start()
@@ -140,13 +148,9 @@ def test_a_password_in_entries_is_rotated_under_load_without_an_error(
     assert not config.exists("config:rotation:app")
 
 
-def test_a_process_that_has_not_read_the_push_stops_it_and_it_is_resumed(
-    servers: list[LocalServer], config: redis.Redis
-) -> None:
+def test_an_unread_push_stops_it(servers: list[LocalServer], config: redis.Redis) -> None:
     push(config, described(servers))
-    with redis.Redis(port=servers[1].port, username="app", password=OLD) as other:
-        other.client_setname("shardkit:data:0@web1/4711")
-        other.ping()
+    with old_client(servers):
         stopped = turn(config, servers, wait=0)
         assert not stopped.done
         assert stopped.step == "published"
@@ -161,9 +165,7 @@ def test_a_process_that_has_not_read_the_push_stops_it_and_it_is_resumed(
     assert not logs_in(servers[1], OLD)
 
 
-def test_whoever_is_refused_afterwards_gets_the_old_password_back(
-    servers: list[LocalServer], config: redis.Redis
-) -> None:
+def test_a_refused_login_restores_the_old(servers: list[LocalServer], config: redis.Redis) -> None:
     push(config, described(servers))
 
     def late(rotation: PasswordRotation) -> None:
@@ -187,15 +189,11 @@ def test_whoever_is_refused_afterwards_gets_the_old_password_back(
     assert logs_in(servers[1], OLD)
 
 
-def test_a_password_file_is_written_here_and_other_hosts_are_named(
-    servers: list[LocalServer], config: redis.Redis, tmp_path: Path
-) -> None:
+def test_files_are_written(servers: list[LocalServer], config: redis.Redis, tmp_path: Path) -> None:
     path = tmp_path / "password"
     path.write_text(OLD)
     push(config, described(servers, f"password_file: {path}"))
-    with redis.Redis(port=servers[1].port, username="app", password=OLD) as other:
-        other.client_setname("shardkit:data:0@web1/4711")
-        other.ping()
+    with old_client(servers):
         stopped = turn(config, servers, wait=0)
         assert [each.who for each in stopped.pending] == ["web1/4711"]
         assert "is on another host: write its password_file" in stopped.pending[0].why
@@ -216,9 +214,7 @@ def test_the_environment_stops_it_before_anything_is_published_and_then_until_re
     ):
         turn(config, servers)
     monkeypatch.setenv("APP_PASSWORD", NEW)
-    with redis.Redis(port=servers[1].port, username="app", password=OLD) as old:
-        old.client_setname("shardkit:data:0@web1/4711")
-        old.ping()
+    with old_client(servers):
         stopped = turn(config, servers, resume=True, wait=0)
         assert "has the old password in its environment: restart it" in stopped.pending[0].why
     assert turn(config, servers, resume=True).done
@@ -242,9 +238,7 @@ def test_it_is_taken_back_as_long_as_it_was_not_published(
         abort_rotation(config, servers[0].entry, "app")
 
 
-def test_the_password_of_another_user_that_a_replica_follows_as_stays(
-    servers: list[LocalServer], config: redis.Redis
-) -> None:
+def test_another_users_password_stays(servers: list[LocalServer], config: redis.Redis) -> None:
     push(config, described(servers))
     with servers[2].client() as copy:
         copy.config_set("masteruser", "peer")
@@ -257,9 +251,7 @@ def test_the_password_of_another_user_that_a_replica_follows_as_stays(
             copy.config_set("masterauth", "")
 
 
-def test_a_server_that_is_down_or_takes_more_passwords_stops_it_before_it_begins(
-    servers: list[LocalServer], config: redis.Redis
-) -> None:
+def test_unfit_servers_stop_it_early(servers: list[LocalServer], config: redis.Redis) -> None:
     push(config, described(servers))
     with servers[2].client() as client:
         client.execute_command("ACL", "SETUSER", "app", ">another")
@@ -346,9 +338,7 @@ def test_a_user_that_is_not_there_is_named(servers: list[LocalServer], config: r
         turn(config, servers, login=login)
 
 
-def test_a_server_that_cannot_save_the_change_is_a_warning_and_replicas_entries_change_too(
-    servers: list[LocalServer], config: redis.Redis
-) -> None:
+def test_an_unsaved_change_is_a_warning(servers: list[LocalServer], config: redis.Redis) -> None:
     _, master, copy = servers
     replicas = [{"port": copy.port, "username": "app", "password": OLD}]
     entry = {
@@ -373,11 +363,9 @@ def test_a_server_that_cannot_save_the_change_is_a_warning_and_replicas_entries_
     assert [stored.fields["password"], stored.fields["replicas"][0]["password"]] == [NEW, NEW]
 
 
-def test_a_program_that_does_not_say_what_it_uses_is_waited_for_unless_it_is_ignored(
-    servers: list[LocalServer], config: redis.Redis
-) -> None:
+def test_silent_programs_can_be_ignored(servers: list[LocalServer], config: redis.Redis) -> None:
     push(config, described(servers))
-    with redis.Redis(port=servers[1].port, username="app", password=OLD) as other:
+    with old_client(servers, "") as other:
         other.client_setinfo("LIB-NAME", "batch")
         other.client_setinfo("LIB-VER", "1.0")
         [pending] = turn(config, servers, wait=0).pending
@@ -385,9 +373,7 @@ def test_a_program_that_does_not_say_what_it_uses_is_waited_for_unless_it_is_ign
         assert turn(config, servers, resume=True, ignore_others=True).done
 
 
-def test_a_password_file_that_cannot_be_written_stops_it_before_anything_is_published(
-    servers: list[LocalServer], config: redis.Redis, tmp_path: Path
-) -> None:
+def test_no_file_no_push(servers: list[LocalServer], config: redis.Redis, tmp_path: Path) -> None:
     path = tmp_path / "password"
     path.write_text(OLD)
     (tmp_path / f".password.{os.getpid()}").mkdir()  # where the new file would be made
@@ -410,14 +396,11 @@ def test_a_password_file_that_cannot_be_written_stops_it_before_anything_is_publ
         ),
     ],
 )
-def test_a_sentinel_that_does_not_change_over_stops_it(
-    monkeypatch: pytest.MonkeyPatch, refuses: bool, said: str
-) -> None:
+def test_bad_sentinels_stop_it(monkeypatch: pytest.MonkeyPatch, refuses: bool, said: str) -> None:
     def told(*words: str) -> None:
         if refuses:
             raise redis.ResponseError("no such master")
 
-    module = import_module("shardkit.admin.rotate")
     monkeypatch.setattr(module, "_SENTINEL_SECONDS", 0)
     sentinel = SimpleNamespace(
         connection_pool=SimpleNamespace(connection_kwargs={"host": "s1", "port": 26379}),
@@ -428,10 +411,7 @@ def test_a_sentinel_that_does_not_change_over_stops_it(
         module._tell_sentinel(sentinel, "main", NEW, "data")
 
 
-def test_sentinels_are_told_if_they_log_in_as_the_user_and_only_the_new_password(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    module = import_module("shardkit.admin.rotate")
+def test_sentinels_of_the_user_get_the_new_password(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     sentinels = contextlib.nullcontext(["s1", "s2"])
     as_users: dict[str, Any] = {"a:1": {"default"}, "a:2": {"other"}}
@@ -468,7 +448,6 @@ def test_sentinels_are_told_if_they_log_in_as_the_user_and_only_the_new_password
 
 
 def test_who_still_uses_the_old_password_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = import_module("shardkit.admin.rotate")
     slept: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: float(len(slept)), sleep=slept.append)
     monkeypatch.setattr(module, "time", clock)
@@ -499,10 +478,7 @@ def test_who_still_uses_the_old_password_is_waited_for(monkeypatch: pytest.Monke
         ("Sentinel", 0, 3600, False),
     ],
 )
-def test_connections_that_have_just_been_made_are_not_waited_for_if_they_may_be_ours(
-    library: str, pid: int, age: int, concerned: bool
-) -> None:
-    module = import_module("shardkit.admin.rotate")
+def test_fresh_connections_may_be_ours(library: str, pid: int, age: int, concerned: bool) -> None:
     process = ClientProcess("elsewhere", pid, library, {"app"}, age=age)
     turning = SimpleNamespace(user="app")
     assert module._OngoingRotation._concerns(turning, process) == concerned
@@ -511,7 +487,6 @@ def test_connections_that_have_just_been_made_are_not_waited_for_if_they_may_be_
 
 
 def test_a_password_that_is_gone_already_is_not_removed(own_server: LocalServer) -> None:
-    module = import_module("shardkit.admin.rotate")
     hashes = [hashlib.sha256(each.encode()).hexdigest() for each in (OLD, NEW)]
     with own_server.client() as client:
         client.execute_command("ACL", "SETUSER", "app", "reset", f">{NEW}")
@@ -524,9 +499,7 @@ def test_a_password_that_is_gone_already_is_not_removed(own_server: LocalServer)
 
 
 def test_the_command_shows_what_it_would_do_and_never_a_password(
-    servers: list[LocalServer],
-    config: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
+    servers: list[LocalServer], config: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     push(config, described(servers))
     monkeypatch.setitem(rotate.__kwdefaults__, "settled", 0.1)
@@ -544,18 +517,14 @@ def test_the_command_shows_what_it_would_do_and_never_a_password(
     assert f"2 servers: {', '.join(sorted(s.address for s in servers[1:]))}" in planned
     assert "inline in 4 entries: pushed" in planned
     assert not logs_in(servers[1], NEW)
-    with redis.Redis(port=servers[1].port, username="app", password=OLD) as other:
-        other.client_setname(f"shardkit:data:0@{platform.node()}x/7")
-        other.ping()
+    with old_client(servers, f"shardkit:data:0@{platform.node()}x/7"):
         stopped = json.loads(run("--wait", "0", "--json", code=1))
     assert stopped["pending"][0]["who"] == f"{platform.node()}x/7"
     assert not stopped["done"]
     assert "take only the new password" in run("--resume")
 
 
-def test_the_config_servers_own_password_is_rotated_by_its_file(
-    servers: list[LocalServer], tmp_path: Path
-) -> None:
+def test_a_config_servers_file_is_rotated(servers: list[LocalServer], tmp_path: Path) -> None:
     path = tmp_path / "password"
     path.write_text(OLD)
     with LocalServer(users={"admin": "theAdmins", "ops": OLD}) as server, server.client() as config:
@@ -582,9 +551,7 @@ def test_the_config_servers_own_password_is_rotated_by_its_file(
             assert kept.ping()
 
 
-def test_a_password_that_was_set_by_requirepass_stays_rotated_after_a_restart(
-    servers: list[LocalServer],
-) -> None:
+def test_a_rotated_requirepass_survives_a_restart(servers: list[LocalServer]) -> None:
     with LocalServer(password=OLD) as server, servers[0].client() as config:
         config.flushall()
         with server.client() as client:

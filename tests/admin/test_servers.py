@@ -28,9 +28,7 @@ def test_a_server_with_two_names_is_visited_once(own_server: LocalServer) -> Non
     assert isinstance(answers["127.0.0.1:1"], Exception)
 
 
-def test_a_server_that_does_not_say_which_one_it_is_is_visited_by_each_name(
-    own_server: LocalServer,
-) -> None:
+def test_unidentified_servers_are_visited_by_each_name(own_server: LocalServer) -> None:
     found = components(
         *({"host": host, "port": own_server.port} for host in ("127.0.0.1", "localhost"))
     )

@@ -96,6 +96,22 @@ def killed(*args: object, **options: object) -> Any:
     raise Killed
 
 
+@contextmanager
+def killed_at(owner: Any, *names: str) -> Iterator[None]:
+    """Have a mover inside be killed where it calls one of these functions."""
+    with pytest.MonkeyPatch.context() as patched:
+        for name in names:
+            patched.setattr(owner, name, killed)
+        yield
+
+
+def certified(move: Any) -> dict[str, Any]:
+    """The certificate of a move, which has found no difference."""
+    assert move.certificate is not None
+    assert move.certificate["same"], move.certificate["different"]
+    return dict(move.certificate)
+
+
 def filled(fleet: Fleet) -> None:
     """Write keys of every type, with and without expiry."""
     with shardkit.connect(fleet.url) as kit:

@@ -28,9 +28,7 @@ def others_push(config: redis.Redis, server: LocalServer, database: int) -> None
     push(config, ShardMap({"others": component("others", server, database)}, source="test"))
 
 
-def test_a_mover_pushes_again_if_others_have_meanwhile_but_not_for_ever(
-    own_server: LocalServer,
-) -> None:
+def test_a_mover_repeats_its_push_a_few_times(own_server: LocalServer) -> None:
     with own_server.client(db=9) as config:
         others_push(config, own_server, 0)
         disturbed, asked, forgotten = 2, 0, 1000
@@ -63,9 +61,7 @@ def test_a_mover_pushes_again_if_others_have_meanwhile_but_not_for_ever(
             assert push_changed(lease, change, "a move") == epoch + entries._ATTEMPTS
 
 
-def test_who_may_not_list_clients_does_not_wait_until_they_have_read(
-    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_client_list_no_wait(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[float] = []
     monkeypatch.setattr(
         entries, "time", SimpleNamespace(monotonic=lambda: float(len(looked)), sleep=looked.append)

@@ -211,9 +211,7 @@ def test_a_master_that_may_be_alive_is_replaced_only_if_that_is_forced(
     assert [str(each.source) for each in pending_fences(fleet.config)] == [fleet.name(0)]
 
 
-def test_a_master_that_only_refuses_this_machine_is_not_replaced(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusing_master_is_not_replaced(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     a, _, _ = fleet.replicated(1)
     monkeypatch.setattr(failover, "_NOTICE", 0.05)
     with a.client() as client:
@@ -288,9 +286,7 @@ def test_a_failover_after_a_crash_that_was_killed_before_its_push_is_completed(
     assert [fence.applied for fence in apply_fences(fleet.config, wait=5)] == [True]
 
 
-def test_a_replica_that_is_a_master_already_takes_over_if_it_is_named_and_that_is_forced(
-    fleet: Fleet,
-) -> None:
+def test_a_replica_that_is_a_master_takes_over_only_by_force(fleet: Fleet) -> None:
     a, b, _ = fleet.replicated(1)
     hand_over(a, b)
     a.kill()
@@ -324,9 +320,7 @@ def test_a_replica_that_has_lost_its_old_data_does_not_take_over() -> None:
     assert failover._best({server: half_filled}, None) == server, "that was forced"
 
 
-def test_masters_that_are_away_are_looked_at_until_they_are_fenced_by_whomever(
-    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_masters_get_fenced(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: float(len(slept)))
     monkeypatch.setattr(failover, "time", clock)

@@ -174,9 +174,7 @@ def replicating_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monk
 
 
 @pytest.mark.parametrize("protocol", [MovedServer, FailedOver, Crashed])
-def test_no_schedule_of_the_real_steps_loses_doubles_or_resurrects_anything(
-    monkeypatch: pytest.MonkeyPatch, protocol: type[Replaced]
-) -> None:
+def test_every_schedule_is_safe(monkeypatch: pytest.MonkeyPatch, protocol: type[Replaced]) -> None:
     with replicating_servers(monkeypatch):
         simulate(protocol(), schedules=SCHEDULES // 2 if protocol is Crashed else SCHEDULES)
 

@@ -134,9 +134,7 @@ def test_a_mover_that_slept_leaves_alone_what_was_moved_back_meanwhile(
     assert masters_write(fleet)
 
 
-def test_a_mover_of_a_server_that_slept_does_not_go_on_with_what_was_aborted_meanwhile(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mover_that_slept_sees_the_abort(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     small(fleet)
     source = fleet.name(0)
     asleep_at(
@@ -152,9 +150,7 @@ def test_a_mover_of_a_server_that_slept_does_not_go_on_with_what_was_aborted_mea
     assert masters_write(fleet)
 
 
-def test_a_failover_that_slept_makes_no_second_master(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_failover_promotes_nothing(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, _ = fleet.servers
     small(fleet)
     fleet.replicated(1, 2)
@@ -174,9 +170,7 @@ def test_a_failover_that_slept_makes_no_second_master(
     assert masters_write(fleet)
 
 
-def test_a_verification_does_not_overwrite_the_move_that_somebody_began_meanwhile(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_verification_keeps_a_new_move(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     small(fleet)
     start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
     with monkeypatch.context() as patched:

@@ -17,9 +17,7 @@ from shardkit.local import LocalServer
 PAGE = Path(__file__).parents[3] / "docs" / "growth.md"
 
 
-def test_the_commands_of_the_page_do_what_it_says(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_shows_what_happens(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHARDKIT_CONFIG", fleet.url)
     fleet.push(0)
     with shardkit.connect(fleet.url) as kit:

@@ -34,9 +34,7 @@ def test_changes_are_not_taken_for_complete_after_the_connection_was_lost() -> N
             capture.close()
 
 
-def test_a_connection_that_was_lost_is_noticed_when_it_is_asked_too(
-    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_link_is_noticed(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     with own_server.client() as client:
         turn_on_notifications(client)
         capture = KeyCapture(client, [0])
@@ -52,9 +50,7 @@ def test_a_connection_that_was_lost_is_noticed_when_it_is_asked_too(
 
 
 @pytest.mark.parametrize(("patience", "looks"), [(60.0, 3), (-1.0, 1)])
-def test_a_copy_follows_until_little_is_left_or_no_less(
-    monkeypatch: pytest.MonkeyPatch, patience: float, looks: int
-) -> None:
+def test_a_copy_catches_up(monkeypatch: pytest.MonkeyPatch, patience: float, looks: int) -> None:
     monkeypatch.setattr("shardkit.admin.growth.shard_copy._PATIENCE", patience)
     much = {(number, FENCE_KEY.encode()): True for number in range(NEAR + 1)}
     little = {(number, FENCE_KEY.encode()): True for number in range(NEAR)}
@@ -63,9 +59,7 @@ def test_a_copy_follows_until_little_is_left_or_no_less(
     assert capture.take.call_count == looks
 
 
-def test_a_server_that_tells_nothing_or_does_not_answer_stops_the_copy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_silent_or_lost_server_stops_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardkit.admin.growth.capture._BARRIER", 0.05)
     with LocalServer() as server, server.client() as client:
         turn_on_notifications(client)
@@ -93,9 +87,7 @@ def test_a_server_that_tells_nothing_or_does_not_answer_stops_the_copy(
         (redis.ConnectionError("away"), "^the copy was interrupted: away; resume it$"),
     ],
 )
-def test_a_copy_that_could_not_follow_changes_says_so_when_it_ends(
-    error: Exception, said: str
-) -> None:
+def test_a_copy_reports_that_it_could_not_follow(error: Exception, said: str) -> None:
     copy = DatabaseCopy({}, {}, b"", cast("KeyCapture", None))
     copy.follow = Mock(side_effect=error)  # type: ignore[method-assign]
     with pytest.raises(GrowthError, match=said):
@@ -120,9 +112,7 @@ def test_a_value_that_the_target_refuses_stops_the_copy() -> None:
             copy.copy(0, [b"k"])
 
 
-def test_a_capture_needs_the_setting_and_counted_calls(
-    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_capture_needs(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     with own_server.client() as client:
         client.config_set("notify-keyspace-events", "Ex")
         with pytest.raises(MissedChangesError, match="notify-keyspace-events was changed"):

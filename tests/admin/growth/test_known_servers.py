@@ -80,9 +80,7 @@ def test_move_shards_moves_a_database_with_every_name_of_its_server(fleet: Fleet
 
 
 @pytest.mark.parametrize("crashed", [False, True])
-def test_failover_repoints_entries_with_every_name_of_the_master(
-    fleet: Fleet, crashed: bool
-) -> None:
+def test_failover_repoints_every_name_of_the_master(fleet: Fleet, crashed: bool) -> None:
     follow(fleet.servers[1], fleet.servers[0])
     replicas = [{"host": "127.0.0.1", "port": fleet.servers[1].port}]
     describe(fleet, {"a": 1, "b": 2}, replicas=replicas)
@@ -111,9 +109,7 @@ def test_a_server_may_be_named_otherwise_than_in_entries(fleet: Fleet) -> None:
     assert not read_components(fleet.config)["users"].shards[0].replicas
 
 
-def test_a_move_under_way_is_found_by_every_name_of_its_server(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_name_of_a_server_has_its_move(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet.push(0)
 
     def killed(*args: object) -> None:
@@ -134,9 +130,7 @@ def test_the_replica_tree_has_a_server_with_two_names_once(fleet: Fleet) -> None
     assert len(replica_tree(read_components(fleet.config).values())) == 1
 
 
-def test_an_entry_that_has_a_socket_of_the_server_stops_a_move(
-    fleet: Fleet, tmp_path: Path
-) -> None:
+def test_an_entry_with_a_unix_socket_stops_a_move(fleet: Fleet, tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     with LocalServer(config={**FAST, "unixsocket": path}) as server:
         there = {"host": "127.0.0.1", "port": server.port, "db": 1}
@@ -155,9 +149,7 @@ def test_an_entry_that_has_a_socket_of_the_server_stops_a_move(
             start_move(fleet.config, ["a"], fleet.name(1))
 
 
-def test_run_ids_decide_and_names_only_where_a_server_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_run_ids_decide_unless_a_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     run_ids = {("a", 1): "x", ("b", 2): "x", ("127.0.0.1", 3): "y"}
 
     def ask(server: ServerAddress, logins: object) -> str:

@@ -136,9 +136,7 @@ def test_sentinels_promote_the_replica_that_was_asked_for_and_priorities_are_as_
             assert not config.exists("config:growth:priorities")
 
 
-def test_each_sentinel_is_waited_for_until_the_replica_has_the_best_priority_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_each_sentinel_has_to_see_the_best_priority(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = ServerAddress("10.0.0.1", 6379)
     # The replica that is wanted, another one, and one that is never chosen, of priority 0.
     seen = [(None, 2), (0, 2), (100, 1), (1, 1), (1, 2)]
@@ -176,9 +174,7 @@ SERVICE = Entry({"sentinel": {"service": "main", "sentinels": [["10.0.0.9", 1]]}
 A, B, C = (ServerAddress(f"10.0.0.{n}", 1) for n in (1, 2, 3))
 
 
-def test_sentinels_that_refuse_are_asked_one_after_another_and_the_last_reason_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_last_refusal_of_the_sentinels_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
     class Sentinel:
@@ -208,9 +204,7 @@ def test_sentinels_that_refuse_are_asked_one_after_another_and_the_last_reason_i
         ask(Sentinel(away), Sentinel(refused))
 
 
-def test_sentinels_that_do_not_do_it_in_time_or_choose_another_are_told_of(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_late_or_disobeying_sentinels_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def ask(entry: Entry, where: str, service: str) -> bool:
@@ -244,9 +238,7 @@ def test_a_master_that_does_not_answer_is_not_taken_for_one() -> None:
     assert not managed_failover._is_master(entry, "data")
 
 
-def test_a_cluster_is_not_meant_by_the_name_of_something_else_or_a_node_that_has_no_address(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_name_of_something_else_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = {
         f"{A}@11": {"flags": "myself,master", "node_id": "a", "master_id": "-"},
         ":0@0": {"flags": "slave,noaddr", "node_id": "c", "master_id": "a"},
@@ -278,9 +270,7 @@ def test_a_replica_whose_priority_may_not_be_changed_is_named() -> None:
             managed_failover._set_priority(client, server.entry, "data", address, 1)
 
 
-def test_a_node_of_a_cluster_without_a_replica_or_whose_replica_does_nothing_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nodes_without_a_working_replica_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = Entry({"cluster": True, "host": A.host, "port": A.port})
     nodes = [managed_failover._Node(A, "a", "", True), managed_failover._Node(B, "b", "a", False)]
     monkeypatch.setattr(managed_failover, "_nodes", lambda *_: nodes)

@@ -94,7 +94,5 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         ({"url": "redis://a:${PORT}/4"}, None),
     ],
 )
-def test_the_server_of_an_entry_is_known_where_it_has_one_of_its_own(
-    fields: dict[str, Any], address: tuple[str, int] | None
-) -> None:
+def test_an_entry_has_a_server(fields: dict[str, Any], address: tuple[str, int] | None) -> None:
     assert address_of(Entry(fields, "data")) == address

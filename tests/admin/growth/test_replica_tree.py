@@ -118,9 +118,7 @@ def test_the_replica_that_a_master_needs_is_not_detached_and_a_dead_one_is(fleet
     assert named_replicas(fleet) == [[], []]
 
 
-def test_a_replica_is_not_detached_unless_it_and_its_master_say_what_that_means(
-    fleet: Fleet,
-) -> None:
+def test_only_a_replica_that_its_master_confirms_is_detached(fleet: Fleet) -> None:
     fleet.replicated(1)
     a, b = fleet.name(0), fleet.name(1)
     with fleet.servers[0].client() as master, fleet.servers[1].client() as replica:
@@ -177,9 +175,7 @@ components:
 """).components
 
 
-def test_a_server_is_known_by_the_entries_that_name_it_by_host_and_port(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_entries_name_servers_by_host_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attachment, "connected_to", Mock(side_effect=redis.ConnectionError("away")))
     near = ServerAddress("near", 2)
     for port in (3, 4):
@@ -213,9 +209,7 @@ def test_a_replica_is_verified_in_the_database_of_its_entry(
     assert asked.call_args.kwargs == {"database": database}
 
 
-def test_a_replica_is_detached_when_clients_have_left_it_but_they_are_not_waited_for_for_ever(
-    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clients_delay_a_detach(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: float(len(slept)), sleep=slept.append)
     monkeypatch.setattr(attachment, "time", clock)

@@ -94,9 +94,7 @@ async def test_idle_loops_retire_their_clients(here: LocalServer, there: LocalSe
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-async def test_outdated_callers_are_harmless(
-    here: LocalServer, there: LocalServer, blocks: bool
-) -> None:
+async def test_late_callers_are_safe(here: LocalServer, there: LocalServer, blocks: bool) -> None:
     held = Clients()
     get: Any = held.get if blocks else held.aget
     first, second, third = (
@@ -288,9 +286,7 @@ def test_a_clusters_client_closes_when_its_entry_changes(others: LocalServers) -
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-async def test_connections_to_sentinels_go_with_their_entry(
-    others: LocalServers, here: LocalServer, blocks: bool
-) -> None:
+async def test_sentinels_are_let_go(others: LocalServers, here: LocalServer, blocks: bool) -> None:
     component = others.shard_map.components["watched"]
     assert component.entry is not None
     [[_, port]] = component.entry.fields["sentinel"]["sentinels"]
@@ -329,9 +325,7 @@ async def test_only_own_pools_disconnect_from_sentinels(others: LocalServers, bl
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-async def test_connections_to_a_replaced_master_are_closed(
-    others: LocalServers, blocks: bool
-) -> None:
+async def test_a_replaced_master_is_left(others: LocalServers, blocks: bool) -> None:
 
     held = Clients()
     get: Any = held.get if blocks else held.aget

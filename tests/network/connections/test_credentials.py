@@ -123,9 +123,7 @@ def test_a_memory_server_asks_for_no_credentials(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("form", ["fields", "url", "config server"])
-async def test_a_password_of_a_file_may_be_rotated(
-    face: str, form: str, server: LocalServer, tmp_path: Path
-) -> None:
+async def test_files_are_reread(face: str, form: str, server: LocalServer, tmp_path: Path) -> None:
     path = tmp_path / "password"
     path.write_text("first\n")
     entry: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "password_file": str(path)}

@@ -81,9 +81,7 @@ def shared_transaction(kit: ShardKit, client: Any) -> object:
 
 
 @pytest.mark.parametrize("use", [private_call, private_transaction, shared_transaction])
-def test_a_private_client_and_a_watch_lose_no_connection_wherever_they_are_interrupted(
-    kit: ShardKit, use: Callable[[ShardKit, Any], object]
-) -> None:
+def test_interrupts_lose_no_link(kit: ShardKit, use: Callable[[ShardKit, Any], object]) -> None:
     """And what was watched is not watched by the next one who gets the connection."""
     client: Any = kit.client("c", private=True)
     other: Any = kit.client("c", private=True)

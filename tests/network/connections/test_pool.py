@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import itertools
-import os
 import re
 import signal
 import socket
@@ -21,7 +19,7 @@ import pytest
 import pytest_asyncio
 import redis
 import redis.asyncio as aioredis
-from link_helpers import eventually
+from link_helpers import eventually, exit_code, forked, of
 from redis.exceptions import MaxConnectionsError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -54,7 +52,7 @@ BLOCKING, AWAITING = (
 async def face(request: pytest.FixtureRequest, server: LocalServer) -> AsyncIterator[Pooled]:
     found = Pooled(server.port, *request.param)
     yield found
-    for pool in found.owners:
+    for pool in found.pools:
         await found.of(pool.disconnect())
 
 
@@ -69,16 +67,17 @@ class Pooled:
         self.port = port
         self.kind = kind
         self.owners: list[Any] = []  # the kits' own pools, whose connections others share
+        self.pools: list[Any] = []  # these and those that others were given
 
     def client(self, **fields: Any) -> Any:
         build = Connector().blocking if self.blocks else Connector().awaiting
         own: Any = build({"host": "127.0.0.1", "port": self.port, **fields})
         self.owners.append(own.connection_pool)
+        self.pools.append(own.connection_pool)
         if self.kind == "own":
             return own
-        pool: Any = own.connection_pool.share()
-        if self.kind == "private":
-            pool = self.private(own)
+        pool = self.private(own) if self.kind == "private" else own.connection_pool.share()
+        self.pools.insert(0, pool)
         return type(own)(connection_pool=pool)
 
     def private(self, own: Any) -> Any:
@@ -94,9 +93,7 @@ class Pooled:
     def pool(self, **fields: Any) -> Any:
         return self.client(**fields).connection_pool
 
-    @staticmethod
-    async def of(value: Any) -> Any:
-        return await value if inspect.isawaitable(value) else value
+    of = staticmethod(of)
 
     async def ask(self, connection: Any, *command: Any) -> Any:
         await self.of(connection.send_command(*command))
@@ -115,7 +112,6 @@ async def test_what_is_released_twice_is_lent_once(face: Pooled) -> None:
         await face.of(pool.release(connection))
     first, second = [await face.of(pool.get_connection()) for _ in range(2)]
     assert first is not second
-    await face.of(pool.disconnect())
 
 
 @AWAITING
@@ -125,7 +121,6 @@ async def test_a_release_without_waiting_counts_once_as_well(face: Pooled) -> No
     pool.release_nowait(connection)
     pool.release_nowait(connection)
     assert await pool.get_connection() is not await pool.get_connection()
-    await pool.disconnect()
 
 
 async def test_the_connection_of_another_pool_is_not_taken_over(face: Pooled) -> None:
@@ -137,8 +132,6 @@ async def test_the_connection_of_another_pool_is_not_taken_over(face: Pooled) ->
     assert await face.ask(foreign, "PING") == b"PONG"
     await face.of(one.release(foreign))
     assert await face.of(one.get_connection()) is foreign
-    for pool in (one, other):
-        await face.of(pool.disconnect())
 
 
 async def test_a_reset_forgets_every_connection_and_takes_new_arguments(face: Pooled) -> None:
@@ -185,7 +178,6 @@ async def test_what_is_connected_connects_no_second_time(face: Pooled) -> None:
     await face.of(connection.connect())
     assert await face.ask(connection, "CLIENT", "ID") == number
     await face.of(pool.release(connection))
-    await face.of(pool.disconnect())
 
 
 @BLOCKING
@@ -198,7 +190,6 @@ def test_what_sent_nothing_and_what_is_not_connected_have_no_replies(face: Poole
     with pytest.raises(redis.ConnectionError, match="the server closed the connection"):
         connection.read_replies([], 1, True)
     pool.release(connection)
-    pool.disconnect()
 
 
 async def test_idle_connections_are_counted_as_idle(face: Pooled) -> None:
@@ -210,7 +201,6 @@ async def test_idle_connections_are_counted_as_idle(face: Pooled) -> None:
     assert counts(pool) == [0, 1]
     await face.of(pool.release(held))
     assert counts(pool) == [1, 0]
-    await face.of(pool.disconnect())
 
 
 async def test_disconnecting_spares_those_in_use_if_so_asked(face: Pooled) -> None:
@@ -268,7 +258,6 @@ async def test_cancelled_tasks_leave_their_connections_in_the_pool(face: Pooled)
         assert task.cancelled()
     assert await client.ping()
     await client.aclose()
-    await client.connection_pool.disconnect()
 
 
 class Interrupted(BaseException):
@@ -276,35 +265,16 @@ class Interrupted(BaseException):
 
 
 @BLOCKING
-def test_an_interrupt_between_lending_and_use_costs_no_room(face: Pooled) -> None:
-    """The interrupt comes in the look whether the connection is still good."""
-    client = face.client(max_connections=1)
-    client.ping()
-    pool = client.connection_pool
-    [idle] = pool._get_free_connections()
-
-    def interrupt() -> bool:
-        raise Interrupted
-
-    idle.is_reusable = interrupt
-    with pytest.raises(Interrupted):
-        client.ping()
-    assert counts(pool) == [0, 0]
-    assert client.ping()
-    pool.disconnect()
-
-
-@BLOCKING
-def test_an_error_of_a_signals_handler_is_not_taken_for_one_of_an_idle_connection(
-    face: Pooled,
-) -> None:
+@pytest.mark.parametrize("error", [Interrupted("of my own"), TimeoutError("of my own")], ids=repr)
+def test_a_handlers_error_costs_no_room(face: Pooled, error: BaseException) -> None:
+    """The interrupt, or an error of a handler, comes in the check of an idle connection."""
     client = face.client(max_connections=1)
     client.ping()
     pool = client.connection_pool
     [idle] = pool._get_free_connections()
 
     def handler(signum: int, frame: FrameType | None) -> None:
-        raise TimeoutError("of my own")
+        raise error
 
     def look() -> bool:
         signal.raise_signal(signal.SIGUSR1)
@@ -313,13 +283,12 @@ def test_an_error_of_a_signals_handler_is_not_taken_for_one_of_an_idle_connectio
     idle.is_reusable = look
     before = signal.signal(signal.SIGUSR1, handler)
     try:
-        with pytest.raises(TimeoutError, match=r"^of my own$"):
+        with pytest.raises(type(error), match=r"^of my own$"):
             client.ping()
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert counts(pool) == [0, 0]
     assert client.ping()
-    pool.disconnect()
 
 
 @BLOCKING
@@ -335,13 +304,10 @@ def test_a_timeout_before_the_deadline_is_no_matter_of_the_deadline(face: Pooled
         raise RedisTimeoutError("of the socket")
     assert connection.is_connected
     pool.release(connection)
-    pool.disconnect()
 
 
 @BLOCKING
-def test_a_forked_child_has_connections_of_its_own_though_a_thread_held_the_lock(
-    face: Pooled,
-) -> None:
+def test_a_fork_under_a_lock_gets_its_own_connections(face: Pooled) -> None:
     pool = face.pool()
     held, idle = pool.get_connection(), pool.get_connection()
     pool.release(idle)
@@ -355,24 +321,21 @@ def test_a_forked_child_has_connections_of_its_own_though_a_thread_held_the_lock
     thread = threading.Thread(target=hold)
     thread.start()
     entered.wait()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            pool.release(held)  # the parent's
-            own = pool.get_connection()
-            own.send_command("PING")
-            good = own.read_response() == b"PONG" and own not in (held, idle)
-            code = 0 if good and counts(pool) == [0, 1] else 2
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
+
+    def use() -> None:
+        pool.release(held)  # the parent's
+        own = pool.get_connection()
+        own.send_command("PING")
+        assert own.read_response() == b"PONG"
+        assert own not in (held, idle)
+        assert counts(pool) == [0, 1]
+
+    code = exit_code(forked(use))
     leave.set()
     thread.join()
-    assert os.waitstatus_to_exitcode(status) == 0
+    assert code == 0
     held.send_command("PING")
     assert held.read_response() == b"PONG"
-    pool.disconnect()
 
 
 def test_one_idle_connection_stays(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -481,7 +444,6 @@ async def test_who_finds_a_blocking_pool_used_up_gets_what_comes_back(face: Pool
     assert await separated is held[1]
     for connection in held:
         await face.of(pool.release(connection))
-    await face.of(pool.disconnect())
 
 
 async def test_who_waits_for_a_connection_in_vain_is_told_the_field(face: Pooled) -> None:
@@ -498,7 +460,6 @@ async def test_who_waits_for_a_connection_in_vain_is_told_the_field(face: Pooled
     assert await face.of(pool.get_connection()) is held
     assert face.pool(blocking_pool={}).max_connections == 50
     assert face.pool(blocking_pool={}).wait_seconds == 20
-    await face.of(pool.disconnect())
 
 
 async def test_more_callers_than_may_wait_for_a_server_are_refused_at_once(face: Pooled) -> None:
@@ -522,7 +483,6 @@ async def test_more_callers_than_may_wait_for_a_server_are_refused_at_once(face:
         await face.of(unlimited.get_connection())
     for connection in held:
         await face.of(unlimited.release(connection))
-    await face.of(unlimited.disconnect())
 
 
 async def test_waiters_learn_of_failed_connections_and_closed_kits(face: Pooled) -> None:
@@ -541,29 +501,19 @@ async def test_waiters_learn_of_failed_connections_and_closed_kits(face: Pooled)
         await waiting
 
 
-async def test_a_task_that_is_cancelled_while_it_waits_takes_no_turn(server: LocalServer) -> None:
+@pytest.mark.parametrize("noticed", [False, True], ids=["its turn has come", "it waits"])
+async def test_a_cancelled_waiter_passes_its_turn_on(server: LocalServer, noticed: bool) -> None:
     face = Pooled(server.port, "awaiting")
     pool = face.pool(blocking_pool={"size": 1, "timeout": None})
     held = await pool.get_connection()
     first, second = taking(face, pool), taking(face, pool)
     await asyncio.sleep(0)
-    pool.release_nowait(held)  # it is the first one's turn
-    first.cancel()
-    assert await second is held
-    assert not pool._waiting
-    await pool.disconnect()
-
-
-async def test_a_cancelled_waiter_passes_its_turn_on(server: LocalServer) -> None:
-    face = Pooled(server.port, "awaiting")
-    pool = face.pool(blocking_pool={"size": 1, "timeout": None})
-    held = await pool.get_connection()
-    first, second = taking(face, pool), taking(face, pool)
-    await asyncio.sleep(0)
-    first.cancel()
-    pool.release_nowait(held)  # before the first one has noticed
+    steps = [lambda: pool.release_nowait(held), first.cancel]
+    for step in reversed(steps) if noticed else steps:
+        step()
     assert await second is held
     assert first.cancelled()
+    assert not pool._waiting
     await pool.disconnect()
 
 
@@ -580,7 +530,6 @@ def test_no_release_is_missed_before_a_wait(face: Pooled, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(kits, "make_connection", find_none)
     assert pool.get_connection() is held
-    pool.disconnect()
 
 
 @AWAITING
@@ -595,7 +544,6 @@ async def test_an_open_breaker_lends_no_idle_connection(face: Pooled) -> None:
     assert not idle.is_connected
     breaker.close()
     assert await face.ask(await pool.get_connection(), "PING") == b"PONG"
-    await pool.disconnect()
 
 
 async def test_watchers_see_later_uses(face: Pooled, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -611,7 +559,6 @@ async def test_watchers_see_later_uses(face: Pooled, monkeypatch: pytest.MonkeyP
     assert whose is policy
     assert waited >= 0
     assert used >= 0
-    await face.of(pool.disconnect())
 
 
 def test_a_blocking_pool_contradicts_other_limits_and_clusters() -> None:
@@ -628,16 +575,12 @@ async def test_a_blocking_command_without_a_time_is_refused_by_the_server(face: 
     with pytest.raises(redis.ResponseError, match="timeout is not a float"):
         await face.of(client.execute_command("BLPOP", "k", "soon"))
     assert await face.of(client.ping())
-    await face.of(client.connection_pool.disconnect())
 
 
-async def test_a_blocking_command_ends_after_the_socket_timeout_if_the_entry_wants_it(
-    face: Pooled,
-) -> None:
+async def test_an_entry_can_end_blocking_commands_early(face: Pooled) -> None:
     client = face.client(socket_timeout=0.05, extend_blocking_timeout=False)
     for seconds in (0, 9):
         with pytest.raises(RedisTimeoutError, match="Timeout reading from"):
             await face.of(client.blpop("none", timeout=seconds))
     await face.of(client.rpush("some", "v"))
     assert await face.of(client.blpop("some", timeout=0)) == (b"some", b"v")
-    await face.of(client.connection_pool.disconnect())

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
-import inspect
-import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +15,7 @@ import pytest
 import pytest_asyncio
 import redis
 import yaml
-from link_helpers import clients_of, eventually
+from link_helpers import clients_of, eventually, exit_code, forked, in_threads, of
 
 import shardkit
 from shardkit import ClosedError, ConfigError
@@ -47,8 +45,7 @@ class Moving:
         if self.kit is not None:
             self.kit.topology.expire()
 
-    async def of(self, value: Any) -> Any:
-        return await value if inspect.isawaitable(value) else value
+    of = staticmethod(of)
 
     async def client(self, **options: Any) -> Any:
         self.held.append(client := await self.of(self.kit.client("jobs", **options)))
@@ -202,11 +199,16 @@ async def test_who_begins_to_wait_while_the_entry_moves_waits_at_the_new_place(
     assert await eventually(lambda: clients_of(here) == 0)
 
 
-async def test_a_subscriber_moves(moving: Moving, here: LocalServer, there: LocalServer) -> None:
+async def subscribed(moving: Moving) -> tuple[Any, Any]:
     client = await moving.client(private=True)
     listener = client.pubsub()
     await moving.of(listener.subscribe("news"))
     assert (await moving.of(listener.get_message(timeout=10)))["type"] == "subscribe"
+    return client, listener
+
+
+async def test_a_subscriber_moves(moving: Moving, here: LocalServer, there: LocalServer) -> None:
+    client, listener = await subscribed(moving)
     moving.move(there)
     await moving.of(client.ping())
     assert await eventually(lambda: clients_of(here) == 0)
@@ -222,13 +224,8 @@ async def test_a_subscriber_moves(moving: Moving, here: LocalServer, there: Loca
     await moving.of(listener.close() if moving.blocks else listener.aclose())
 
 
-async def test_a_subscriber_whose_connection_was_lost_goes_straight_to_the_new_place(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
-    client = await moving.client(private=True)
-    listener = client.pubsub()
-    await moving.of(listener.subscribe("news"))
-    assert (await moving.of(listener.get_message(timeout=10)))["type"] == "subscribe"
+async def test_subscribers_follow(moving: Moving, here: LocalServer, there: LocalServer) -> None:
+    client, listener = await subscribed(moving)
     await moving.of(listener.connection.disconnect())
     moving.move(there)
     await moving.of(client.ping())
@@ -270,9 +267,7 @@ async def test_a_connection_whose_entry_moves_while_it_connects_again_is_to_the_
     await moving.of(pool.release(connection))
 
 
-async def test_an_idle_kit_moves_what_waits_and_closes_what_nobody_uses(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_idle_kits_move_waits(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     """Nobody calls after the change, and the topology's own thread reads it."""
     shared, client = await moving.client(), await moving.client(private=True)
     await moving.of(shared.ping())
@@ -330,9 +325,7 @@ async def test_a_refused_write_waits(moving: Moving, here: LocalServer, there: L
             assert asking.get("k") in ("1", b"1")
 
 
-async def test_a_transaction_that_a_replica_refuses_is_one_to_repeat(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_refused_transactions(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     """After WATCH redis-py says WatchError when a connection is lost, so its users repeat it."""
     client = await moving.client(private=True)
     pipeline = client.pipeline()
@@ -351,9 +344,7 @@ async def test_a_transaction_that_a_replica_refuses_is_one_to_repeat(
         assert asking.get("k") in ("1", b"1")
 
 
-async def test_a_pipeline_that_a_replica_refuses_is_sent_again_if_the_entry_retries(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_refused_pipelines(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     moving.move(here, retries=1)
     client = await moving.client(private=True)
     await moving.of(client.ping())
@@ -367,9 +358,7 @@ async def test_a_pipeline_that_a_replica_refuses_is_sent_again_if_the_entry_retr
         await moving.of(client.ping())
 
 
-async def test_a_wait_that_ends_as_its_server_becomes_a_replica_is_a_lost_connection(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_waits_end_at_demotion(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     client = await moving.client(private=True)
     waiting = moving.start(client.blpop, ["jobs"], 60)
     assert await eventually(lambda: blocked(here, "blpop"))
@@ -383,9 +372,7 @@ async def test_a_wait_that_ends_as_its_server_becomes_a_replica_is_a_lost_connec
         assert await moving.of(client.blpop(["jobs"], 60)) == (b"jobs", b"one")
 
 
-async def test_a_replica_that_the_entry_goes_on_naming_refuses_in_the_end(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_a_replica_refuses(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     moving.move(here, socket_timeout=0.2)
     client = await moving.client(private=True)
     with demoted(here, there):
@@ -394,9 +381,7 @@ async def test_a_replica_that_the_entry_goes_on_naming_refuses_in_the_end(
         assert await moving.of(client.get("k")) is None  # the connection is as good as before
 
 
-async def test_who_is_refused_by_a_replica_waits_for_its_master_as_long_as_the_deadline_allows(
-    moving: Moving, here: LocalServer, there: LocalServer
-) -> None:
+async def test_refused_writes_wait(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     client = await moving.client(private=True)
     await moving.of(client.ping())
     with (
@@ -473,28 +458,19 @@ def test_threads_survive_many_moves(tmp_path: Path, here: LocalServer, there: Lo
     with shardkit.connect(found.path) as kit:
         found.kit = kit
         client = kit.client("jobs", private=True)
-        errors: list[BaseException] = []
         barrier = threading.Barrier(count + 1, timeout=60)
 
-        def work() -> None:
-            try:
-                for _ in range(rounds):
-                    barrier.wait()
+        def work(n: int) -> None:
+            for turn in range(rounds):
+                barrier.wait()
+                if n == count:
+                    found.move((there, here)[turn % 2])
+                    client.ping()
+                else:
                     for _ in range(15):
                         client.incr("n")
-            except BaseException as error:
-                errors.append(error)
 
-        threads = [threading.Thread(target=work) for _ in range(count)]
-        for thread in threads:
-            thread.start()
-        for n in range(rounds):
-            barrier.wait()
-            found.move((there, here)[n % 2])
-            client.ping()
-        for thread in threads:
-            thread.join()
-        assert not errors
+        in_threads(count + 1, work)
         kit.topology.expire()  # what was read last may be older than the last move
         client.ping()
         with here.client() as one, there.client() as other:
@@ -511,15 +487,14 @@ def test_private_clients_reconnect_after_a_fork(tmp_path: Path, here: LocalServe
         client: Any = kit.client("jobs", private=True)
         client.set("k", 1)
         parents = client.client_id()
+
+        def use() -> None:
+            assert client.get("k") == b"1"
+            assert client.client_id() != parents
+
         with client.connection_pool._switch:
-            child = os.fork()
-            if child == 0:
-                code = 1
-                try:
-                    code = 0 if client.get("k") == b"1" and client.client_id() != parents else 2
-                finally:
-                    os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            child = forked(use)
+        assert exit_code(child) == 0
         assert client.client_id() == parents
 
 
@@ -536,16 +511,12 @@ def test_awaiting_private_clients_reconnect_after_a_fork(tmp_path: Path, here: L
         assert await client.get("k") == b"1"
         return await client.client_id()
 
+    def differs(one: object, other: object) -> None:
+        assert one != other
+
     with asyncio.Runner() as runner:
         kit, client = runner.run(opened())
         parents = runner.run(use())
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                code = 0 if asyncio.run(use()) != parents else 2
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert exit_code(forked(lambda: differs(asyncio.run(use()), parents))) == 0
         assert runner.run(use()) == parents
         runner.run(kit.aclose())

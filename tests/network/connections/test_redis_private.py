@@ -298,9 +298,7 @@ def test_a_parser_without_a_socket_says_that_the_connection_is_closed(server: Lo
         ("ERR Valkey is loading the dataset in memory", False),
     ],
 )
-def test_servers_that_refuse_are_told_from_scripts_that_answer_alike(
-    line: str, unready: bool
-) -> None:
+def test_refusals_differ_from_alike_script_answers(line: str, unready: bool) -> None:
     assert redis_private.is_unready(redis_private.parse_error(line)) is unready
 
 

@@ -96,9 +96,7 @@ def test_clients_subscribers_and_blocking_calls_go_over_it(face: Face) -> None:
     private.close()
 
 
-def test_a_certificate_of_another_authority_is_refused(
-    server: SecureServer, tmp_path: Path
-) -> None:
+def test_a_foreign_certificate_is_refused(server: SecureServer, tmp_path: Path) -> None:
     make_certificate(tmp_path / "other.pem", tmp_path / "other-key.pem")
     fields = {**server.tls, "ssl_ca_certs": str(tmp_path / "other.pem")}
     with (
@@ -176,9 +174,7 @@ async def test_the_nodes_of_a_cluster_are_reached_by_tls(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-async def test_a_subscriber_follows_its_entry_from_one_kind_of_connection_to_another(
-    server: SecureServer, tmp_path: Path, blocks: bool
-) -> None:
+async def test_subscribers_change_kind(server: SecureServer, tmp_path: Path, blocks: bool) -> None:
     path = tmp_path / "map.yaml"
 
     def move(fields: dict[str, Any]) -> None:

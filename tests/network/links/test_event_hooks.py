@@ -92,9 +92,7 @@ async def test_transactions_list_commands(kind: str, own_map: ShardMap, told: li
 
 
 @pytest.mark.parametrize("which", ["shared", "private", "not multiplexed"])
-async def test_a_client_is_told_whichever_way_it_takes(
-    kind: str, own_map: ShardMap, told: list[Any], which: str
-) -> None:
+async def test_clients_are_told(kind: str, own_map: ShardMap, told: list[Any], which: str) -> None:
     if which == "not multiplexed":
         entry: Any = own_map.components["own"].entry
         fields = {**entry.fields, "multiplex": False}
@@ -120,9 +118,7 @@ async def test_a_client_is_told_whichever_way_it_takes(
         assert [each.refused for each in finished] == [False, False, False, True]
 
 
-async def test_failures_retries_connections_and_breakers_are_told(
-    kind: str, own_server: LocalServer, told: list[Any]
-) -> None:
+async def test_every_event_is_told(kind: str, own_server: LocalServer, told: list[Any]) -> None:
     with scripted(GET=None) as bad:
         fields = {"port": bad.port, "breaker": {"failures": 2, "interval": 0.05, "min_seconds": 0}}
         text = json.dumps({"components": {"data": {"entry": fields}}})

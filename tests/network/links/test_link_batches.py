@@ -89,9 +89,7 @@ async def test_home_is_the_unsharded_entry_if_there_is_one(face: Face) -> None:
     assert await face.send(command("few", "count", "GET")) == [b"2"]
 
 
-async def test_a_numbered_shard_is_a_shard_where_there_are_and_the_entry_elsewhere(
-    face: Face,
-) -> None:
+async def test_a_numbered_shard_of_an_entry_is_the_entry(face: Face) -> None:
     await face.send(*[command(ShardOf("few", n, 4), "part", "SET", n) for n in range(4)])
     for n in range(4):
         assert await face.send(command(Shard("few", n), "part", "GET")) == [str(n).encode()]

@@ -96,9 +96,7 @@ async def linked(
 # ---- an entry changes
 
 
-async def test_a_change_drops_no_call(
-    linked: Linked, here: LocalServer, there: LocalServer
-) -> None:
+async def test_changes_drop_nothing(linked: Linked, here: LocalServer, there: LocalServer) -> None:
     await linked.send(command("c", "k", "SET", "here"))
     blocked = asyncio.create_task(
         linked.send(Command("c", "jobs", ("BLPOP", "jobs", 20), block=20))
@@ -119,9 +117,7 @@ def clients(server: LocalServer) -> list[Any]:
         return [found["cmd"] for found in client.client_list()]
 
 
-async def test_calls_under_way_in_number_survive_many_changes(
-    linked: Linked, here: LocalServer, there: LocalServer
-) -> None:
+async def test_many_calls_go_on(linked: Linked, here: LocalServer, there: LocalServer) -> None:
     for server in (here, there):
         with server.client() as client:
             client.set("k", "v")
@@ -141,9 +137,7 @@ async def test_calls_under_way_in_number_survive_many_changes(
     assert await eventually(lambda: min(clients_of(here), clients_of(there)) == 0)
 
 
-async def test_an_equal_entry_keeps_the_client_and_its_connections(
-    linked: Linked, here: LocalServer
-) -> None:
+async def test_an_equal_entry_keeps_the_client(linked: Linked, here: LocalServer) -> None:
     client = linked.get(linked.topology.now)
     await linked.send(command("c", "k", "SET", 1))
     with here.client() as asking:
@@ -166,9 +160,7 @@ async def test_a_component_from_before_a_change_works(linked: Linked, there: Loc
     assert await value if not linked.blocks else value  # a retired client still works
 
 
-async def test_shards_that_go_are_closed_and_those_that_stay_are_kept(
-    own: LocalServers, here: LocalServer, there: LocalServer
-) -> None:
+async def test_only_gone_close(own: LocalServers, here: LocalServer, there: LocalServer) -> None:
     held = Clients()
     two = Component("c", shards=(here.entry, there.entry))
     first, second = held.get(two, 0), held.get(two, 1)
@@ -236,9 +228,7 @@ class Refusing(Connector):
 
 
 @pytest.mark.parametrize("kind", FACES)
-async def test_a_client_that_cannot_be_made_is_a_shard_unavailable(
-    kind: str, shard_map: ShardMap
-) -> None:
+async def test_an_unmakable_client_is_an_unavailable_shard(kind: str, shard_map: ShardMap) -> None:
     async with opened(kind, shard_map, connector=Refusing()) as face:
         for _ in range(2):  # the component is known from then on
             [reply] = await face.send(command("one", "k", "GET"))
@@ -286,9 +276,7 @@ def test_a_client_that_is_slow_to_build_keeps_nobody_else_waiting() -> None:
 
 @pytest.mark.parametrize("component", ["plain", "text", "resp3", "both"])
 @pytest.mark.parametrize("face_name", FACES)
-async def test_structures_are_the_same_whatever_the_entry_says(
-    face_name: str, component: str
-) -> None:
+async def test_entries_do_not_change_structures(face_name: str, component: str) -> None:
     with LocalServers(ShardMap.parse(COMBINATIONS), ports="free") as servers:
         async with opened(face_name, servers.shard_map) as face:
             await check_structures(face, component)

@@ -67,9 +67,7 @@ async def test_batches_over_all_nodes_keep_their_order(slots: Face, whole: Local
     assert min(counts) > 50
 
 
-async def test_scripts_and_transactions_work_on_every_node(
-    slots: Face, whole: LocalCluster
-) -> None:
+async def test_every_node_runs_scripts_and_execs(slots: Face, whole: LocalCluster) -> None:
     for n in (1, 2):
         assert (
             await slots.send(*[script_call("data", BUMP, [key], [1]) for key in KEYS]) == [n] * 300
@@ -137,9 +135,7 @@ async def test_commands_may_outlast_the_timeout(face_name: str, whole: LocalClus
 
 
 @pytest.mark.parametrize("face_name", FACES)
-async def test_a_node_that_stands_still_gets_an_incr_once(
-    face_name: str, whole: LocalCluster
-) -> None:
+async def test_a_stopped_node_gets_one_incr(face_name: str, whole: LocalCluster) -> None:
     with whole.client() as asking:
         asking.delete("once", "operation{once}")
         name = asking.get_node_from_key("once").name

@@ -146,12 +146,8 @@ async def test_large_values_are_cut_into_chunks(face: Face) -> None:
 @pytest.mark.parametrize("face_name", FACES)
 async def test_on_a_cluster_keys_of_one_slot_are_joined(face_name: str) -> None:
     with LocalCluster(3) as cluster:
-        fields = cluster.entry.resolved("slots")
-        shard_map = ShardMap.parse(
-            f"components: {{slots: {{entry: {{cluster: true, host: {fields['host']}, "
-            f"port: {fields['port']}}}}}}}"
-        )
-        async with opened(face_name, shard_map) as face:
+        shard_map = {"components": {"slots": {"entry": cluster.entry.fields}}}
+        async with opened(face_name, ShardMap.parse(str(shard_map))) as face:
             keys = [f"{{{n // 25}}}{n}" for n in range(100)]
             sets = [command("slots", key, "SET", key) for key in keys]
             assert await send(face, sets) == [b"OK"] * 100

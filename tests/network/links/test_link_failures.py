@@ -351,34 +351,27 @@ async def test_large_batches_on_a_hanging_server_fail(mine: Face, own: list[Loca
 # ---- commands that block
 
 
-@pytest.mark.parametrize("face_name", FACES)
-async def test_a_command_may_block_longer_than_the_socket_timeout(
-    face_name: str, all_servers: LocalServers, own: list[LocalServer]
-) -> None:
-    async with opened(face_name, all_servers.shard_map) as face:
-        wait = Command("one", "queue", ("BLPOP", "queue", 0.7), block=0.7)
-        other = command(Shard("data", 1), "k", "INCR")
-        assert await face.send(wait, other, wait) == [None, 1, None]
-        assert await face.client_call("one", "blpop", "queue", timeout=0.7) is None
-        with own[0].client() as client:
-            client.rpush("queue", "job")
-            connected = client.info("stats")["total_connections_received"]
-            assert await face.send(wait) == [[b"queue", b"job"]]
-            assert client.info("stats")["total_connections_received"] == connected  # used again
-        assert await face.send(*to_all("PING")) == [b"PONG"] * 4
+async def test_a_command_may_outlast_the_timeout(mine: Face, own: list[LocalServer]) -> None:
+    wait = Command("one", "queue", ("BLPOP", "queue", 0.7), block=0.7)
+    other = command(Shard("data", 1), "k", "INCR")
+    assert await mine.send(wait, other, wait) == [None, 1, None]
+    assert await mine.client_call("one", "blpop", "queue", timeout=0.7) is None
+    with own[0].client() as client:
+        client.rpush("queue", "job")
+        connected = client.info("stats")["total_connections_received"]
+        assert await mine.send(wait) == [[b"queue", b"job"]]
+        assert client.info("stats")["total_connections_received"] == connected  # used again
+    assert await mine.send(*to_all("PING")) == [b"PONG"] * 4
 
 
-@pytest.mark.parametrize("face_name", FACES)
-async def test_a_blocking_command_on_a_server_that_hangs_ends_after_both_times(
-    face_name: str, all_servers: LocalServers, own: list[LocalServer]
-) -> None:
-    async with opened(face_name, all_servers.shard_map) as face:
-        await face.send(Command("one", "", ("PING",)))
-        own[0].pause()
-        started = time.monotonic()
-        [reply] = await face.send(Command("one", "queue", ("BLPOP", "queue", 0.5), block=0.5))
-        assert time.monotonic() - started > 0.85
-        assert isinstance(reply.error, TimeoutError)
+async def test_a_hanging_server_ends_a_blpop(mine: Face, own: list[LocalServer]) -> None:
+    """After the command's own time and the socket timeout."""
+    await mine.send(Command("one", "", ("PING",)))
+    own[0].pause()
+    started = time.monotonic()
+    [reply] = await mine.send(Command("one", "queue", ("BLPOP", "queue", 0.5), block=0.5))
+    assert time.monotonic() - started > 0.85
+    assert isinstance(reply.error, TimeoutError)
 
 
 async def test_a_blpop_can_be_cancelled(all_servers: LocalServers, own: list[LocalServer]) -> None:

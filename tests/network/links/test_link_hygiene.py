@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import multiprocessing
-import os
 import random
 import signal
 import threading
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 import redis
-from link_helpers import command, eventually
+from link_helpers import clients_of, command, eventually, exit_code, forked, in_threads
 from scripted_server import bulk, scripted
 
 import shardkit
@@ -243,28 +242,17 @@ def test_interrupts_leave_no_replies_behind(kit: ShardKit, size: int, rounds: in
 
 def test_sixteen_threads_share_a_kit(kit: ShardKit) -> None:
     fill(kit)
-    wrong: list[Any] = []
 
     def work(seed: int) -> None:
         dice = random.Random(seed)
-        try:
-            for n in range(60):
-                batch, expected = gets(dice, 3 if n % 2 else 60)
-                if kit.driver.link.send(batch) != expected:
-                    wrong.append(expected)
-                key = dice.choice(KEYS)
-                if kit.key_sharded("many")[key].get(key) != key.encode():
-                    wrong.append(key)
-                kit.driver.link.send([command("many", "count", "INCR")])
-        except Exception as error:
-            wrong.append(error)
+        for n in range(60):
+            batch, expected = gets(dice, 3 if n % 2 else 60)
+            assert kit.driver.link.send(batch) == expected
+            key = dice.choice(KEYS)
+            assert kit.key_sharded("many")[key].get(key) == key.encode()
+            kit.driver.link.send([command("many", "count", "INCR")])
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    in_threads(16, work)
     assert kit.driver.link.send([command("many", "count", "GET")]) == [str(16 * 60).encode()]
 
 
@@ -272,20 +260,12 @@ def test_threads_open_connections_once(shard_map: ShardMap, servers: LocalServer
     """Many threads find all clients unbuilt; every one of them gets right replies."""
     with shardkit.connect(shard_map) as kit:
         start = threading.Barrier(8)
-        found: list[Any] = []
 
-        def work(n: int) -> None:
+        def work(n: int) -> Any:
             start.wait()
-            found.append(
-                kit.driver.link.send([command("many", f"t{n}:{k}", "INCR") for k in range(50)])
-            )
+            return kit.driver.link.send([command("many", f"t{n}:{k}", "INCR") for k in range(50)])
 
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert found == [[1] * 50] * 8
+        assert in_threads(8, work) == [[1] * 50] * 8
         assert len({id(client) for client in kit.key_sharded("many")}) == 16
 
 
@@ -294,25 +274,20 @@ def test_threads_open_connections_once(shard_map: ShardMap, servers: LocalServer
 
 def child_of(kit: ShardKit, seed: int) -> int:
     """Use a kit in a forked child; return its process id."""
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(30)  # one that hangs ends by itself
-        code = 1
-        try:
-            dice = random.Random(seed)
-            for _ in range(100):
-                batch, expected = gets(dice)
-                assert kit.driver.link.send(batch) == expected
-                key = dice.choice(KEYS)
-                assert kit.key_sharded("many")[key].get(key) == key.encode()
-            code = 0
-        finally:
-            os._exit(code)
-    return pid
+
+    def work() -> None:
+        dice = random.Random(seed)
+        for _ in range(100):
+            batch, expected = gets(dice)
+            assert kit.driver.link.send(batch) == expected
+            key = dice.choice(KEYS)
+            assert kit.key_sharded("many")[key].get(key) == key.encode()
+
+    return forked(work)
 
 
 def codes_of(children: list[int]) -> list[int]:
-    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+    return [exit_code(pid) for pid in children]
 
 
 def test_children_use_a_forked_kit_while_the_parent_goes_on(kit: ShardKit) -> None:
@@ -379,12 +354,10 @@ def test_multiprocessing_by_fork_works_with_an_open_kit(kit: ShardKit) -> None:
     fill(kit)
     context = multiprocessing.get_context("fork")
     replies = context.SimpleQueue()
-    processes = [context.Process(target=read_in_process, args=(kit, KEYS[:9], replies))] * 1
-    for process in processes:
-        process.start()
+    process = context.Process(target=read_in_process, args=(kit, KEYS[:9], replies))
+    process.start()
     assert replies.get() == [key.encode() for key in KEYS[:9]]
-    for process in processes:
-        process.join()
+    process.join()
 
 
 # ---- event loops
@@ -432,32 +405,17 @@ def test_decorated_async_functions_work_in_one_loop_after_another(kit: ShardKit)
 
 
 def test_an_async_kit_serves_loops_of_many_threads_at_once(loose_kit: AsyncShardKit) -> None:
-    wrong: list[BaseException] = []
-
     def work(seed: int) -> None:
-        try:
-            for n in range(3):
-                looped(loose_kit, seed + n)
-        except BaseException as error:
-            wrong.append(error)
+        for n in range(3):
+            looped(loose_kit, seed + n)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(4, work)
     gc.collect()
-    assert wrong == []
 
 
 async def test_an_ending_loop_closes_all(servers: LocalServers, shard_map: ShardMap) -> None:
     server = servers.server_of("one")
-
-    def clients() -> int:
-        with server.client() as client:
-            return len(client.client_list())
-
-    before = clients()
+    before = clients_of(server)
 
     def leave() -> None:
         async def main() -> None:
@@ -475,22 +433,14 @@ async def test_an_ending_loop_closes_all(servers: LocalServers, shard_map: Shard
         gc.collect()
 
     await asyncio.to_thread(leave)
-    assert await eventually(lambda: clients() == before)
+    assert await eventually(lambda: clients_of(server) == before)
 
 
 def test_a_child_of_a_parent_with_a_loop_runs_its_own(loose_kit: AsyncShardKit) -> None:
     looped(loose_kit, 1)
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(30)
-        code = 1
-        try:
-            looped(loose_kit, 2)
-            code = 0
-        finally:
-            os._exit(code)
+    pid = forked(lambda: looped(loose_kit, 2))
     looped(loose_kit, 3)
-    assert codes_of([pid]) == [0]
+    assert exit_code(pid) == 0
 
 
 def test_partial_batches_of_threads_do_not_mix(kit: ShardKit) -> None:
@@ -500,16 +450,6 @@ def test_partial_batches_of_threads_do_not_mix(kit: ShardKit) -> None:
     def operation(n: int) -> Operation[Any]:
         return (yield Partial([command("many", KEYS[n], "GET"), command("many", KEYS[n], "INCR")]))
 
-    found: dict[int, Any] = {}
-    threads = [
-        threading.Thread(target=lambda n=n: found.update({n: kit.driver.run(operation(n))}))  # type: ignore[misc]
-        for n in range(30)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for n, (value, error) in found.items():
-        assert value == KEYS[n].encode()
-        assert error.command == "INCR"
-    assert len(found) == 30
+    found = in_threads(30, lambda n: kit.driver.run(operation(n)))
+    assert [value for value, _ in found] == [key.encode() for key in KEYS[:30]]
+    assert {error.command for _, error in found} == {"INCR"}

@@ -45,9 +45,7 @@ REDIRECTIONS = {
 
 
 @pytest.mark.parametrize("answer", REDIRECTIONS, ids=lambda line: line.split()[0].decode())
-async def test_an_error_of_clusters_from_a_plain_entry_is_that_shards_and_says_the_remedy(
-    face_name: str, answer: bytes, own_server: LocalServer
-) -> None:
+async def test_cluster_errors_help(face_name: str, answer: bytes, own_server: LocalServer) -> None:
     with scripted(GET=answer) as bad:
         async with opened(face_name, two(bad.port, own_server.port)) as face:
             for batch in (
@@ -147,9 +145,7 @@ async def test_garbage_fails_alone(face_name: str, answer: bytes, own_server: Lo
             assert await face.send(on(0, "PING"), on(1, "INCR", "k")) == [b"PONG", 2]
 
 
-async def test_too_few_joined_values_fail_one_server(
-    face_name: str, own_server: LocalServer
-) -> None:
+async def test_too_few_values_fail_one_server(face_name: str, own_server: LocalServer) -> None:
     """A proxy that answers MGET with too few values: no reply gets to the wrong key."""
     with scripted(MGET=b"*3\r\n" + bulk(b"1") * 3) as bad:
         async with opened(face_name, two(bad.port, own_server.port)) as face:
@@ -305,9 +301,7 @@ async def test_what_was_sent_says_so_although_it_could_not_be_sent_again(face_na
     ],
     ids=["a push", "a map whose key is a list"],
 )
-async def test_what_comes_between_replies_or_is_none_harms_no_call(
-    face_name: str, answer: bytes, expected: bytes | None
-) -> None:
+async def test_noise_harms_no_call(face_name: str, answer: bytes, expected: bytes | None) -> None:
     hello = b"%1\r\n+proto\r\n:3\r\n"
     with scripted(GET=answer, HELLO=hello) as server:
         entry = {"port": server.port, "protocol": 3}
@@ -331,9 +325,7 @@ async def test_what_comes_between_replies_or_is_none_harms_no_call(
 )
 @pytest.mark.parametrize("first", ["client", "link", "batch"])
 @pytest.mark.parametrize("second", ["client", "link", "batch"])
-async def test_extra_replies_are_lost(
-    face_name: str, stray: bytes, first: str, second: str
-) -> None:
+async def test_extras_are_dropped(face_name: str, stray: bytes, first: str, second: str) -> None:
     def echo(args: list[bytes]) -> bytes:
         return bulk(args[1]) + (stray if args[1] == b"odd" else b"")
 

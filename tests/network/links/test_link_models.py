@@ -50,9 +50,7 @@ class Model:
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 7, 1000])
-async def test_random_batches_get_right_replies(
-    face: Face, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
+async def test_batches_are_right(face: Face, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     monkeypatch.setattr(resp, "CHUNK_REQUESTS", chunk)
     monkeypatch.setattr(multiplexer, "MAX_REPLIES", 2 * chunk)
     model = Model(random.Random(chunk))

@@ -147,9 +147,7 @@ async def test_lua_values_become_these_replies(face: Face, lua: str, python: Any
 
 @pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize(("lua", "python"), LUA)
-def test_redis_py_says_the_same_in_either_protocol(
-    servers: LocalServers, protocol: int, lua: str, python: Any
-) -> None:
+def test_protocols_are_alike(servers: LocalServers, protocol: int, lua: str, python: Any) -> None:
     with servers.server_of("one").client(protocol=protocol) as client:
         assert client.eval(f"return {lua}", 0) == python
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from link_helpers import command, count_of
+from link_helpers import command, count_of, exit_code, forked
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -77,19 +77,12 @@ def test_what_a_server_says_unasked_is_nobodys_answer(kit: ShardKit) -> None:
 def test_a_child_makes_a_connection_of_its_own(kit: ShardKit) -> None:
     client = kit.client("one")
     number = ask(kit, "CLIENT", "ID")
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            ids = {ask(kit, "CLIENT", "ID"), client.client_id()}  # also by the parent's client
-            os.write(writing, b"same" if number in ids else b"own")
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
-    assert os.read(reading, 10) == b"own"
+
+    def use() -> None:
+        assert number not in (ask(kit, "CLIENT", "ID"), client.client_id())  # the parent's client
+
+    assert exit_code(forked(use)) == 0
     assert ask(kit, "CLIENT", "ID") == number
-    os.close(reading)
-    os.close(writing)
 
 
 def test_a_value_larger_than_every_buffer_goes_and_comes(kit: ShardKit) -> None:
@@ -108,9 +101,7 @@ def test_entries_that_want_more_get_it(servers: LocalServers, fields: dict[str, 
         assert isinstance(refused, shardkit.CommandRefused)
 
 
-async def test_awaits_at_once_are_one_write(
-    akit: shardkit.AsyncShardKit, servers: LocalServers
-) -> None:
+async def test_awaits_share_a_write(akit: shardkit.AsyncShardKit, servers: LocalServers) -> None:
     import asyncio
 
     sends = [akit.driver.link.send([command("one", f"k{n}", "SET", n)]) for n in range(50)]

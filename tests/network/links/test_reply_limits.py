@@ -156,9 +156,7 @@ async def test_a_connection_that_fails_between_chunks_fails_its_requests_and_ret
                 assert await face.send(on(0, "PING")) == [b"PONG"]
 
 
-async def test_lost_blocking_commands_free_the_pool(
-    face_name: str, own_server: LocalServer
-) -> None:
+async def test_lost_blocking_calls_free_a_pool(face_name: str, own_server: LocalServer) -> None:
     wait = Command(Shard("data", 0), "k", ("BLPOP", "k", 1), block=1.0)
     with scripted(BLPOP=lambda args: None) as bad:
         async with opened(face_name, two(bad.port, own_server.port, max_connections=1)) as face:

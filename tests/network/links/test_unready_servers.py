@@ -181,9 +181,7 @@ async def test_an_awaiting_connection_that_met_readonly_is_not_used_again() -> N
 
 
 @pytest.mark.parametrize("kind", FACES)
-async def test_a_new_connection_waits_while_the_database_is_closed_and_takes_its_name_back(
-    kind: str, own_server: LocalServer
-) -> None:
+async def test_closed_databases_delay_connections(kind: str, own_server: LocalServer) -> None:
     entry = {"port": own_server.port, "db": 1}
     with own_server.client() as config, own_server.client(db=1) as closed:
         store.push(config, ShardMap.parse(json.dumps({"components": {"data": {"entry": entry}}})))

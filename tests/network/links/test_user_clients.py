@@ -12,7 +12,7 @@ import pytest
 import redis
 import redis.asyncio as aioredis
 from fakeredis import FakeAsyncRedis
-from link_helpers import clients_of
+from link_helpers import clients_of, of
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import DataError, NoScriptError, ResponseError
 
@@ -35,9 +35,7 @@ async def seen(client: Any, command: str) -> None:
             return
 
 
-async def test_a_thousand_calls_at_once_share_one_connection_a_server(
-    own_server: LocalServer,
-) -> None:
+async def test_a_thousand_calls_share_one_connection(own_server: LocalServer) -> None:
     before = clients_of(own_server)
     shards = [{"port": own_server.port, "db": n, "max_connections": 2} for n in range(8)]
     text = json.dumps({"components": {"eight": {"shards": shards}}})
@@ -135,6 +133,21 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
+async def answers(client: Any) -> list[Any]:
+    """What a client of either face gives for all calls, on an empty server."""
+    await of(client.flushall())
+    found = []
+    for method, args, named in CALLS:
+        try:
+            answer = await of(getattr(client, method)(*args, **named))
+            if method == "scan":
+                answer = answer[0], sorted(answer[1])
+        except (ResponseError, DataError, NoScriptError) as error:
+            answer = type(error), str(error)
+        found.append((method, answer))
+    return found
+
+
 @pytest.mark.parametrize("decode", [False, True])
 @pytest.mark.parametrize("protocol", [2, 3])
 async def test_calls_are_as_redis_pys(own_server: LocalServer, decode: bool, protocol: int) -> None:
@@ -142,17 +155,7 @@ async def test_calls_are_as_redis_pys(own_server: LocalServer, decode: bool, pro
     seen = []
     for make in (plain, multiplexed):
         client, close = await make(own_server.port, options)
-        await client.flushall()
-        answers = []
-        for method, args, named in CALLS:
-            try:
-                answer = await getattr(client, method)(*args, **named)
-                if method == "scan":
-                    answer = answer[0], sorted(answer[1])
-            except (ResponseError, DataError, NoScriptError) as error:
-                answer = type(error), str(error)
-            answers.append((method, answer))
-        seen.append(answers)
+        seen.append(await answers(client))
         await close()
     assert seen[0] == seen[1]
 
@@ -231,36 +234,20 @@ async def test_an_entry_can_ask_for_redis_pys_own_way(
 
 @pytest.mark.parametrize("decode", [False, True])
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_blocking_calls_are_as_redis_pys(
+async def test_blocking_calls_are_as_redis_pys(
     own_server: LocalServer, decode: bool, protocol: int
 ) -> None:
     options: dict[str, Any] = {"decode_responses": decode, "protocol": protocol}
-    seen = []
     with (
         redis.Redis(port=own_server.port, **options) as plain_client,
         shardkit.connect(map_of(own_server.port, **options)) as kit,
     ):
         direct = kit.client("own")
         assert type(direct) is DirectClient
-        clients: list[Any] = [plain_client, direct]
-        for client in clients:
-            client.flushall()
-            answers = []
-            for method, args, named in CALLS:
-                try:
-                    answer = getattr(client, method)(*args, **named)
-                    if method == "scan":
-                        answer = answer[0], sorted(answer[1])
-                except (ResponseError, DataError, NoScriptError) as error:
-                    answer = type(error), str(error)
-                answers.append((method, answer))
-            seen.append(answers)
-    assert seen[0] == seen[1]
+        assert await answers(plain_client) == await answers(direct)
 
 
-def test_interrupts_leave_no_reply(
-    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupts_are_clean(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     with shardkit.connect(map_of(own_server.port)) as kit:
         client: Any = kit.client("own")
         client.mset({"a": 1, "b": 2})
@@ -292,9 +279,7 @@ def test_threads_get_their_own_replies(kit: shardkit.ShardKit) -> None:
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-async def test_a_call_that_met_a_loading_server_goes_on_at_the_cluster_that_follows_it(
-    blocks: bool,
-) -> None:
+async def test_a_call_goes_from_a_loading_server_to_a_cluster(blocks: bool) -> None:
     memory = MemoryConnector()
     memory.server("a").answer("LOADING Redis is loading the dataset in memory")
     given = ShardMap.parse("components: {own: {entry: {host: a}}}")

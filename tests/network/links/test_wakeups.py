@@ -88,9 +88,7 @@ def test_only_the_latest_wake_ups_that_nobody_waits_for_are_kept() -> None:
 
 
 @pytest.mark.parametrize("kind", FACES)
-async def test_who_waits_on_a_slot_that_moves_to_another_node_gets_another_channel(
-    kind: str,
-) -> None:
+async def test_a_moved_slot_gives_its_waiters_another_channel(kind: str) -> None:
     with LocalCluster() as whole:
         async with opened(kind, on(whole)) as face, asyncio.timeout(TOO_LONG / 2):
             with whole.client() as asking:
@@ -130,9 +128,7 @@ async def test_what_is_no_wake_up_wakes_nobody_and_is_passed_over(kind: str) -> 
 
 
 @pytest.mark.parametrize("abandons", [True, False])
-def test_a_wait_that_is_interrupted_is_abandoned_and_its_connection_closed(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch, abandons: bool
-) -> None:
+def test_cut_waits_close(kit: ShardKit, monkeypatch: pytest.MonkeyPatch, abandons: bool) -> None:
     link: Any = kit.driver.link
     assert link.subscribe(Subscribe("one", "x"))
     subscription = link._subscription("one", "x", False)

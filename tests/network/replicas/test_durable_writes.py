@@ -232,9 +232,7 @@ def test_a_block_is_not_durable_if_another_server_has_become_the_master_meanwhil
             assert there.get("k") == b"again"
 
 
-def test_lost_connections_to_the_same_master_are_fine(
-    pair: tuple[LocalServer, LocalServer],
-) -> None:
+def test_a_reconnect_to_the_master_is_fine(pair: tuple[LocalServer, LocalServer]) -> None:
     text = json.dumps({"components": {"one": {"entry": {"port": pair[0].port}}}})
     with pair[0].client() as client, shardkit.connect(ShardMap.parse(text)) as kit:
         one, lost = kit.client("one"), 0

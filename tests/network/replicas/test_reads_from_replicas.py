@@ -45,6 +45,19 @@ def on(face: Face, router: Any, key: str, method: str, *args: Any) -> Any:
     return face.run(call()) if face.runner else getattr(router[key], method)(*args)
 
 
+def reader(face: Face, decorate: Any) -> Any:
+    """A function of either face that reads a key, decorated."""
+
+    def read(conn: Any, key: str) -> Any:
+        return conn.get(key)
+
+    async def aread(conn: Any, key: str) -> Any:
+        return await conn.get(key)
+
+    found = decorate(aread if face.runner else read)
+    return lambda key: face.run(found(key))
+
+
 @pytest.fixture(params=["blocking", "awaiting"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -56,9 +69,7 @@ def opened(kind: str, replicated: Replicated) -> Iterator[Face]:
         yield face
 
 
-def test_a_router_reads_from_a_replica_and_writes_to_the_master(
-    opened: Face, replicated: Replicated
-) -> None:
+def test_routers_read_replicas_and_write_masters(opened: Face, replicated: Replicated) -> None:
     router = opened.kit.key_sharded("users", read_from="replica")
     opened.run(opened.kit.key_sharded("users").mset({f"k{n}": n for n in range(20)}))
     replicated.settle()
@@ -246,30 +257,14 @@ def test_entries_say_where_reads_go(kind: str, replicated: Replicated) -> None:
         router = face.kit.key_sharded("users")
         assert face.run(users.hget("a")) is None
         assert on(face, router, "k", "get", "k") is None
-
-        @face.kit.sharded_connection("users")
-        def name(conn: Any, key: str) -> Any:
-            return conn.get(key)
-
-        @face.kit.sharded_connection("users")
-        async def aname(conn: Any, key: str) -> Any:
-            return await conn.get(key)
-
-        assert face.run((aname if face.runner else name)("k")) is None
+        assert reader(face, face.kit.sharded_connection("users"))("k") is None
         assert replicated.counts("get")[0] == 0
         assert replicated.counts("hget")[0] == 0
 
 
 def test_decorated_functions_and_unsharded_entries(opened: Face, replicated: Replicated) -> None:
-    @opened.kit.redis_connection("one", read_from="prefer_replica")
-    def name(conn: Any, key: str) -> Any:
-        return conn.get(key)
-
-    @opened.kit.redis_connection("one", read_from="prefer_replica")
-    async def aname(conn: Any, key: str) -> Any:
-        return await conn.get(key)
-
-    assert opened.run((aname if opened.runner else name)("settled")) == b"1"
+    decorate = opened.kit.redis_connection("one", read_from="prefer_replica")
+    assert reader(opened, decorate)("settled") == b"1"
     assert replicated.counts("get")[0] == 0
 
 
@@ -409,9 +404,7 @@ def test_while_reads_are_held_none_is_begun(opened: Face) -> None:
 
 
 @pytest.mark.parametrize("what", ["reads for long", "wants no replica", "wants a late one"])
-def test_a_switch_waits_to_catch_up(
-    opened: Face, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_a_switch_catches_up(opened: Face, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     monkeypatch.setattr("shardkit.network.replicas.replicas.INTERVAL", 3600)
     replicas, state = state_of(opened)
     first = state.last[""]
@@ -688,24 +681,16 @@ def test_sentinels_tell_the_replicas(kind: str) -> None:
         entry = {"sentinel": {"service": "main", "sentinels": sentinels}}
         text = json.dumps({"components": {"main": {"entry": entry}}})
         with faced(kind, ShardMap.parse(text)) as face:
-
-            @face.kit.redis_connection("main", read_from="replica")
-            def name(conn: Any) -> Any:
-                return conn.get("k")
-
-            @face.kit.redis_connection("main", read_from="replica")
-            async def aname(conn: Any) -> Any:
-                return await conn.get("k")
-
+            read = reader(face, face.kit.redis_connection("main", read_from="replica"))
             with watched.master.client() as client:
                 client.config_resetstat()
-            assert face.run((aname if face.runner else name)()) == b"v"
+            assert read("k") == b"v"
             with watched.master.client() as client:
                 assert "cmdstat_get" not in client.info("commandstats")
             for sentinel in watched.sentinels:
                 sentinel.kill()
             face.kit.plane.replicas.round()  # those that are known go on being asked, and read
-            assert face.run((aname if face.runner else name)()) == b"v"
+            assert read("k") == b"v"
             with watched.master.client() as client:
                 assert "cmdstat_get" not in client.info("commandstats")
 

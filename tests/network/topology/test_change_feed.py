@@ -49,9 +49,7 @@ def told(kit: shardkit.ShardKit) -> None:
     until(lambda: kit.topology._feed is not None and kit.topology._cache["users"].read_at > 0)
 
 
-def test_a_change_is_in_use_within_milliseconds_by_push_and_by_hand(
-    config_server: LocalServer,
-) -> None:
+def test_changes_are_used_within_milliseconds(config_server: LocalServer) -> None:
     with (
         config_server.client() as client,
         shardkit.connect(f"redis://{config_server.address}") as kit,
@@ -76,9 +74,7 @@ def database_of(kit: shardkit.ShardKit) -> object:
     return kit.topology.last_known("users").shards[0].fields["db"]
 
 
-def test_an_idle_client_is_quiet(
-    config_server: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idleness_is_quiet(config_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardkit.network.topology.feed.BEAT", 0.1)
     with (
         config_server.client() as client,
@@ -231,9 +227,7 @@ def test_a_change_that_comes_while_a_caller_reads_is_not_missed(config_server: L
         assert cached.fresh_until > time.monotonic() + cache.INTERVAL
 
 
-def test_the_thread_that_watches_for_changes_ends_without_a_word_when_its_kit_is_closed(
-    config_server: LocalServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_watches_end_quietly(config_server: LocalServer, caplog: pytest.LogCaptureFixture) -> None:
     with connected(config_server) as kit:
         topology = kit.topology
     left = iter([topology, None])

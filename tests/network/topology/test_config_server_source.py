@@ -43,8 +43,9 @@ def config(server: LocalServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def mortal() -> Iterator[LocalServer]:
-    """A config server to kill and pause."""
-    with LocalServer(name="mortal", databases=1) as server:
+    """A config server to kill and pause, with the map of `shards_on` itself."""
+    with LocalServer(name="mortal", databases=1) as server, server.client() as client:
+        push(client, shards_on(server))
         yield server
 
 
@@ -331,8 +332,6 @@ def flush(*servers: LocalServer) -> None:
 
 def test_a_dead_server_is_logged(mortal: LocalServer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "shardkit")
-    with mortal.client() as client:
-        push(client, shards_on(mortal))
     with shardkit.connect(url(mortal)) as kit:
         known = {name: kit.component(name) for name in ("few", "one")}
         mortal.kill()
@@ -356,8 +355,6 @@ def test_a_dead_server_is_logged(mortal: LocalServer, caplog: pytest.LogCaptureF
 
 
 async def test_tasks_go_on_while_the_config_server_is_killed(mortal: LocalServer) -> None:
-    with mortal.client() as client:
-        push(client, shards_on(mortal))
     async with await shardkit.aconnect(url(mortal)) as kit:
         router = kit.key_sharded("few")
         known = await kit.component("few")
@@ -378,8 +375,6 @@ async def test_tasks_go_on_while_the_config_server_is_killed(mortal: LocalServer
 
 
 async def test_a_paused_config_server_delays_no_caller(mortal: LocalServer) -> None:
-    with mortal.client() as client:
-        push(client, shards_on(mortal))
     with shardkit.connect(url(mortal)) as kit:
         known = kit.component("few")
         router, arouter = (
@@ -425,52 +420,35 @@ async def test_more_components_than_connections_are_read_by_few_exchanges(
     ("harm", "said"),
     [
         (
-            lambda config: config.set("config:redis:few:1", '{"port": "1", "password": "hunter2"}'),
+            {"redis:few:1": '{"port": "1", "password": "hunter2"}'},
             'config:redis:few:1: port = "1" cannot be used',
         ),
+        ({"redis:few:1": '{"password": "hunter2"'}, "config:redis:few:1: is not JSON"),
+        ({"redis:few:3": None}, "config:redis:few:3 is missing on "),
+        ({"shards:few": None}, "config:shards:few is missing on config server"),
+        ({"shards:few": '{"placement": "slot"}'}, "config:shards:few lacks the field shards"),
+        ({"redis:few:1": ["x"]}, "config:redis:few:1 is missing"),
+        ({"redis:few:0": '{"cluster": true}'}, "makes a cluster a shard"),
         (
-            lambda config: config.set("config:redis:few:1", '{"password": "hunter2"'),
-            "config:redis:few:1: is not JSON",
-        ),
-        (lambda config: config.delete("config:redis:few:3"), "config:redis:few:3 is missing on "),
-        (
-            lambda config: config.delete("config:shards:few"),
-            "config:shards:few is missing on config server",
-        ),
-        (
-            lambda config: config.set("config:shards:few", '{"placement": "slot"}'),
-            "config:shards:few lacks the field shards",
-        ),
-        (
-            lambda config: (
-                config.delete("config:redis:few:1"),
-                config.lpush("config:redis:few:1", "x"),
-            ),
-            "config:redis:few:1 is missing",
-        ),
-        (
-            lambda config: config.set("config:redis:few:0", '{"cluster": true}'),
-            "makes a cluster a shard",
-        ),
-        (
-            lambda config: config.delete(*config.keys("*few*")),
+            dict.fromkeys(["shards:few", *(f"redis:few:{n}" for n in range(4))]),
             "config:redis:few and config:shards:few are missing",
         ),
     ],
 )
 def test_what_is_broken_or_gone_keeps_the_last_good_entries(
-    server: LocalServer,
-    config: redis.Redis,
-    caplog: pytest.LogCaptureFixture,
-    harm: Any,
-    said: str,
+    server: LocalServer, config: redis.Redis, caplog: pytest.LogCaptureFixture, harm: Any, said: str
 ) -> None:
     caplog.set_level(logging.INFO, "shardkit")
     wanted = shards_on(server, password=SECRET)
     push(config, wanted)
     with shardkit.connect(url(server)) as kit:
         known = kit.component("few")
-        harm(config)
+        for key, value in harm.items():
+            config.delete(f"config:{key}")
+            if isinstance(value, list):
+                config.lpush(f"config:{key}", *value)
+            elif value is not None:
+                config.set(f"config:{key}", value)
         for _ in range(3):
             kit.topology.expire()
             assert kit.component("few") is known
@@ -586,11 +564,9 @@ def test_thousands_of_shards_that_did_not_change_are_not_parsed_again(
 
 
 def test_a_reading_that_a_renamed_connection_is_refused_is_an_error(mortal: LocalServer) -> None:
-    with mortal.client() as client:
-        store.push(client, ShardMap.parse("components: {one: {entry: {port: 1}}}"))
-        with shardkit.connect(f"redis://{mortal.address}") as kit:
-            source: Any = kit.topology.source
-            client.execute_command("ACL", "SETUSER", "default", "-mget")
-            source.epoch += 1  # which the connection's name says
-            with pytest.raises(redis.ResponseError, match="mget"):
-                source.fetch(["config:epoch"])
+    with mortal.client() as client, shardkit.connect(url(mortal)) as kit:
+        source: Any = kit.topology.source
+        client.execute_command("ACL", "SETUSER", "default", "-mget")
+        source.epoch += 1  # which the connection's name says
+        with pytest.raises(redis.ResponseError, match="mget"):
+            source.fetch(["config:epoch"])

@@ -138,9 +138,7 @@ def test_a_component_that_leaves_the_map_keeps_its_entries_for_who_has_seen_it(
         Topology(MapFile(path)).component("few")
 
 
-def test_another_count_of_shards_is_live_as_well(
-    topology: Topology, path: Path, clock: Clock
-) -> None:
+def test_a_new_count_of_shards_is_live(topology: Topology, path: Path, clock: Clock) -> None:
     assert len(topology.component("few").shards) == 4
     write(path, shards=8)
     clock.now += 1.01
@@ -160,9 +158,7 @@ def test_a_file_that_cannot_be_used_at_first_is_refused_at_once(tmp_path: Path) 
         MapFile(write(tmp_path / "map.yaml", port=99999999))
 
 
-def test_warnings_are_logged_when_the_map_is_read(
-    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_map_warnings_show(tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     path = write(tmp_path / "map.yaml")
     topology = Topology(MapFile(path), clock=clock)
     assert topology.component("few")

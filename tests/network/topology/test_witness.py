@@ -17,6 +17,8 @@ from shardkit.errors import ConfigServerError, ShardErrors
 from shardkit.local import LocalServer
 from shardkit.network.topology.witness import read_witness, write_witness
 
+Connect = Callable[[], Face]
+
 
 @pytest.fixture
 def config(server: LocalServer) -> Iterator[redis.Redis]:
@@ -26,7 +28,7 @@ def config(server: LocalServer) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture(params=["blocking", "awaiting"])
-def connect(request: pytest.FixtureRequest, server: LocalServer) -> Iterator[Callable[[], Face]]:
+def connect(request: pytest.FixtureRequest, server: LocalServer) -> Iterator[Connect]:
     """Open a kit of either face on the config server, as a client that just started."""
     where = f"redis://{server.address}"
     with ExitStack() as kits:
@@ -44,15 +46,17 @@ def witness(server: LocalServer, epoch: int, *databases: int) -> None:
             write_witness(client, ["data"], epoch)
 
 
+def load(face: Face) -> None:
+    face.run(face.kit.load("data")) if face.runner else face.kit.component("data")
+
+
 def incr(face: Face) -> int:
     names = face.kit.hash("names", component="data")
     count: int = face.run(names.hincrby("0", 1))
     return count
 
 
-def test_a_client_that_starts_over_an_old_snapshot_sends_nothing(
-    server: LocalServer, config: redis.Redis, connect: Callable[[], Face]
-) -> None:
+def test_an_old_snapshot_stops(server: LocalServer, config: redis.Redis, connect: Connect) -> None:
     store.push(config, described(server, 1, 2))
     witness(server, 7, 2, 3)  # of a push that moved shard 0 from database 1 to 3
     face = connect()
@@ -75,9 +79,7 @@ def test_data_servers_witness_pushes_from_python(server: LocalServer, config: re
             assert read_witness(client, ["data"]) == epoch
 
 
-def test_handed_out_clients_are_refused_too(
-    server: LocalServer, config: redis.Redis, connect: Callable[[], Face]
-) -> None:
+def test_clients_are_refused(server: LocalServer, config: redis.Redis, connect: Connect) -> None:
     store.push(config, described(server, 1))
     witness(server, 2, 1)
     face = connect()
@@ -86,26 +88,22 @@ def test_handed_out_clients_are_refused_too(
         face.run((face.run(client) if face.runner else client).get("k"))
 
 
-def test_a_push_that_the_client_has_not_read_yet_is_no_return(
-    server: LocalServer, config: redis.Redis, connect: Callable[[], Face]
-) -> None:
+def test_unread_pushes_pass(server: LocalServer, config: redis.Redis, connect: Connect) -> None:
     store.push(config, described(server, 1))
     face = connect()
-    face.run(face.kit.load("data")) if face.runner else face.kit.component("data")
+    load(face)
     store.push(config, described(server, 1, 2), force=True)
     witness(server, 2, 1)
     assert incr(face) == 1
 
 
-def test_a_client_that_knows_the_newest_entries_goes_on(
-    server: LocalServer, config: redis.Redis, connect: Callable[[], Face]
-) -> None:
+def test_newer_entries_stay(server: LocalServer, config: redis.Redis, connect: Connect) -> None:
     store.push(config, described(server, 1))
     old = {key: config.dump(key) for key in config.scan_iter("config:*")}
     store.push(config, described(server, 2))
     witness(server, 2, 1, 2)
     face = connect()
-    face.run(face.kit.load("data")) if face.runner else face.kit.component("data")
+    load(face)
     for key, value in old.items():
         config.restore(key, 0, value, replace=True)  # type: ignore[arg-type]
     assert incr(face) == 1  # connects only now
@@ -114,12 +112,12 @@ def test_a_client_that_knows_the_newest_entries_goes_on(
 def test_while_the_config_server_is_away_the_known_entries_stay_in_use(
     server: LocalServer,
     config: redis.Redis,
-    connect: Callable[[], Face],
+    connect: Connect,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store.push(config, described(server, 1))
     face = connect()
-    face.run(face.kit.load("data")) if face.runner else face.kit.component("data")
+    load(face)
     witness(server, 2, 1)
 
     def away(keys: list[str]) -> None:
@@ -141,18 +139,14 @@ def test_while_the_config_server_is_away_the_known_entries_stay_in_use(
     assert "went back in time" in str(failures[0])
 
 
-def test_what_is_no_witness_is_ignored(
-    server: LocalServer, config: redis.Redis, connect: Callable[[], Face]
-) -> None:
+def test_others_are_ignored(server: LocalServer, config: redis.Redis, connect: Connect) -> None:
     store.push(config, described(server, 1))
     with server.client(db=1) as client:
         client.set("config:witness", "another type")
     assert incr(connect()) == 1
 
 
-def test_who_may_not_name_its_connections_is_served(
-    server: LocalServer, config: redis.Redis, connect: Callable[[], Face]
-) -> None:
+def test_nameless_are_served(server: LocalServer, config: redis.Redis, connect: Connect) -> None:
     config.execute_command("ACL", "SETUSER", "nameless", "on", ">x", "~*", "+@all", "-client")
     entry = {"port": server.port, "db": 1, "username": "nameless", "password": "x"}
     store.push(config, ShardMap.parse(str({"components": {"data": {"shards": [entry]}}})))
@@ -161,9 +155,7 @@ def test_who_may_not_name_its_connections_is_served(
     config.execute_command("ACL", "DELUSER", "nameless")
 
 
-def test_connections_carry_names_and_the_epoch_in_use(
-    server: LocalServer, config: redis.Redis, connect: Callable[[], Face]
-) -> None:
+def test_names_carry_epochs(server: LocalServer, config: redis.Redis, connect: Connect) -> None:
     store.push(config, described(server, 1, 2))
     face = connect()
     face.run(face.kit.strings("s", component="data").mset({"a": "1", "b": "2", "c": "3"}))
