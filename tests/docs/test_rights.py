@@ -196,7 +196,7 @@ def test_who_deletes_the_data_of_a_retired_component(server: LocalServer) -> Non
             f"components: {{one: {{entry: {user(other, *rights('`shardkit retire'))}}}}}"
         ).components["one"]
         retirement = Retirement(component, True, map_of({"port": server.port}).components, 1, 9e9)
-        with pytest.raises(ConfigError, match="is still used: key k"):
+        with pytest.raises(ConfigError, match="is still used, so nothing was deleted: key k"):
             delete_data(retirement)
         old.restore("k", 0, old.dump("k"), replace=True, idletime=100)
         assert delete_data(retirement) == 1

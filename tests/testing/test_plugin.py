@@ -107,7 +107,7 @@ def test_faults_are_ordered_from_the_memory_servers(pytester: pytest.Pytester) -
         def test_no_such_shard(memory_servers):
             with pytest.raises(shardkit.ConfigError, match="config:redis:timelines:8 is missing"):
                 memory_servers.server_of("timelines", 8)
-            with pytest.raises(shardkit.ConfigError, match="there are timelines, unique"):
+            with pytest.raises(shardkit.ConfigError, match="choose one of: timelines, unique"):
                 memory_servers.server_of("nope")
         """,
         count=3,
