@@ -16,9 +16,8 @@ import pytest_asyncio
 from click.testing import CliRunner
 from httpx import ASGITransport, AsyncClient
 
-from shardkit.cli.commands.worker import worker
+from shardkit.cli.app import app as command_line
 from shardkit.cli.demo.command import laptop_map
-from shardkit.cli.options import Session
 from shardkit.config.store import push
 from shardkit.local import LocalServers
 
@@ -113,10 +112,8 @@ async def test_the_rest_of_the_followers_is_reached_by_a_worker(
         read = [messages(await web.get(f"/users/{uid}/home")) for uid in uids]
         assert ["Hello"] in read
         assert [] in read
-        arguments = ["app:worker", "--burst", "--json", "--config", url]
-        invoke = partial(
-            CliRunner().invoke, worker, arguments, standalone_mode=False, obj=Session()
-        )
+        arguments = ["worker", "app:worker", "--burst", "--json", "--config", url]
+        invoke = partial(CliRunner().invoke, command_line, arguments, standalone_mode=False)
         result = await asyncio.to_thread(invoke)  # which runs an event loop of its own
         assert result.exception is None, result.output
         assert json.loads(result.stdout)["done"] > 0
