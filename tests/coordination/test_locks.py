@@ -360,6 +360,8 @@ def test_a_waiter_of_a_killed_process_is_passed_over(kit: ShardKit, shard_map: S
             killed, other = sorted((first, second), key=lambda p: f":{p.pid}:" not in first_label)
             killed.kill()
             killed.wait()
+            # Until the server reads the end of its connection, the waiter counts as alive.
+            assert eventually(lambda: len(kit.client("one").client_list(_type="pubsub")) == 1)
             held.check()
         assert line(other) == "held"
     assert eventually(lambda: not lock.inspect().waiters)
