@@ -44,7 +44,7 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_components, read_epoch
 from shardkit.config.url import REFERENCE, url_fields
 from shardkit.errors import ConfigError, ConfigServerError, counted, few
-from shardkit.network.connections.greeting import connection_name
+from shardkit.network.connections.databases import connection_name
 from shardkit.network.server_queries import TIMEOUT
 
 WAIT = 60.0  # seconds for processes to change over

@@ -33,7 +33,7 @@ from shardkit.config.entry import Entry
 from shardkit.config.stored import WITNESS_KEY
 from shardkit.errors import ConfigError, ShardKitError
 from shardkit.network.connections import Connector
-from shardkit.network.connections.greeting import FENCE_KEY
+from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import meaning

@@ -10,7 +10,7 @@ from shardkit.admin.growth.fence import OWN_KEYS
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import connected_to
 from shardkit.config.entry import Entry
-from shardkit.network.connections.greeting import READING, WAITING
+from shardkit.network.connections.databases import READING, WAITING
 
 MOST_NAMED = 20
 _OWN = "shardkit-move/"  # names of the mover's own connections

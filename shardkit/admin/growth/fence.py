@@ -31,7 +31,7 @@ from redis.exceptions import WatchError
 
 from shardkit.admin.growth.servers import GrowthError
 from shardkit.config.stored import WITNESS_KEY
-from shardkit.network.connections.greeting import FENCE_KEY
+from shardkit.network.connections.databases import FENCE_KEY
 
 FORMAT = 1
 OWN_KEYS = frozenset({FENCE_KEY.encode(), WITNESS_KEY.encode()})

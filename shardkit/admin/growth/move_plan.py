@@ -20,7 +20,7 @@ from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of
 from shardkit.config.stored import EPOCH_KEY
 from shardkit.errors import InvalidArgumentError, counted
-from shardkit.network.connections.greeting import FENCE_KEY
+from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.operations.commands import Shard
 
 _BYTES_A_SECOND = {REPLICATION: 100e6, KEYS: 20e6}  # of a copy, for the estimate

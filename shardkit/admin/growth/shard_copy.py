@@ -25,7 +25,7 @@ from shardkit.admin.growth.capture import KeyCapture, MissedChangesError
 from shardkit.admin.growth.fence import OWN_KEYS, write_under
 from shardkit.admin.growth.servers import GrowthError
 from shardkit.admin.growth.slices import Slices, at_work
-from shardkit.network.connections.greeting import FENCE_KEY
+from shardkit.network.connections.databases import FENCE_KEY
 
 _PAGE = 200
 _KEYS = 96  # keys that are written at a time,

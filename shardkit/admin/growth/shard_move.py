@@ -63,7 +63,7 @@ from shardkit.admin.push import attest
 from shardkit.config.component import entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
-from shardkit.network.connections.greeting import FENCE_KEY
+from shardkit.network.connections.databases import FENCE_KEY
 
 _ATTEMPTS = 5
 _COPIES = 3  # because changes may have been missed

@@ -6,7 +6,8 @@
       ▲                                            │ a thread of the kit's connects and PINGs
       └────────── the server has answered ◄────────┘ after 0.1, 0.2, 0.4 … 2 seconds
 
-Each server of a kit has one breaker, shared by its shards, threads and event loops. Failures are
+Each way to connect (an address, a login, TLS) of a kit has one breaker, shared by its shards,
+threads and event loops. Failures are
 connections that could not be made, were lost, or stayed silent while a reply was due; any answer
 means that the server is there. Successful calls cost nothing: only when there are enough failures
 does the breaker check whether a connection has come back since the first one.
@@ -111,12 +112,6 @@ class Breaker:
         except RuntimeError:  # no more threads can be started: callers try themselves
             self.close()
 
-    def reached(self) -> None:
-        """Note that a connection was made."""
-        if self._count and not self.opened:
-            with self._lock:
-                self._count = 0
-
     def error(self) -> BreakerOpenError:
         """Return the error of calls while the breaker is open."""
         since = time.strftime("%H:%M:%S", time.localtime(self._since))
@@ -198,29 +193,27 @@ def _counts(error: BaseException) -> bool:
 
 
 class Breakers:
-    """The circuit breakers of a kit, by server; each lives as long as a client uses it."""
+    """The circuit breakers of a kit, by way to connect; each lives as long as a client uses it."""
 
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
-        self._by_server: weakref.WeakValueDictionary[tuple[object, ...], Breaker] = (
-            weakref.WeakValueDictionary()
-        )
+        self._by_way: weakref.WeakValueDictionary[object, Breaker] = weakref.WeakValueDictionary()
 
-    def of(self, fields: Mapping[str, Any], address: str, probe: Callable[[], object]) -> Breaker:
-        """Return the breaker of an entry's server, with the settings of its first entry."""
+    def of(
+        self, way: object, fields: Mapping[str, Any], address: str, probe: Callable[[], object]
+    ) -> Breaker:
+        """Return the breaker of a way to connect, with the settings of its first entry."""
         asked = fields.get("breaker")
         settings = BreakerSettings(**asked) if isinstance(asked, Mapping) else BreakerSettings()
-        names = ("host", "port", "unix_socket_path", "sentinel")
-        server = tuple(repr(fields.get(name)) for name in names)
         with self._lock:
-            breaker = self._by_server.get(server)
+            breaker = self._by_way.get(way)
             if breaker is None:
-                breaker = self._by_server[server] = Breaker(address, settings, probe)
+                breaker = self._by_way[way] = Breaker(address, settings, probe)
             return breaker
 
     def all(self) -> list[Breaker]:
         """Return the breakers of all servers in use."""
-        return list(self._by_server.values())
+        return list(self._by_way.values())
 
     def stop(self) -> None:
         """Stop all probing."""

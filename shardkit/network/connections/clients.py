@@ -32,6 +32,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import redis
@@ -46,7 +47,7 @@ from shardkit.network.connections import Connector
 from shardkit.network.connections.breaker import PROBE_TIMEOUT, Breaker, Breakers
 from shardkit.network.connections.connection import closed_error
 from shardkit.network.connections.credentials import credentials_of
-from shardkit.network.connections.greeting import Greeting, connection_name
+from shardkit.network.connections.databases import Database
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.redis_private import (
     abandon_connections,
@@ -109,6 +110,10 @@ class _Held:
     # What must be closed, earlier versions included: pools, and the clients of clusters. A pipeline
     # or a lock holds the pool alone.
     built: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+    # The pools that own connections, by way to connect.
+    ways: weakref.WeakValueDictionary[object, Any] = field(
+        default_factory=weakref.WeakValueDictionary
+    )
     cleanup: Any = None  # waits for the end of the loop
 
 
@@ -124,7 +129,7 @@ class Clients:
         credential_providers: redis-py's, by component; asked at each connect, instead of using the
             user and password of the component's entries.
         deadline: the seconds for a call whose entry has no ``deadline``.
-        describe: returns the name of connections to a shard, after ``shardkit:``.
+        describe: returns what the names of connections say of a shard.
         breakers: the kit's circuit breakers; without them, servers have none.
     """
 
@@ -133,7 +138,7 @@ class Clients:
         connector: Connector | None = None,
         credential_providers: Mapping[str, CredentialProvider] | None = None,
         deadline: float | None = None,
-        describe: Callable[[Shard], str] = str,
+        describe: Callable[[Shard], str] = attrgetter("component"),
         breakers: Breakers | None = None,
     ) -> None:
         self._connector = connector or Connector()
@@ -288,7 +293,7 @@ class Clients:
             client = clients.get(number)
             if client is not None:
                 return client
-            client = self._build(component, number, raw, awaiting=loop is not None)
+            client = self._build(held, component, number, raw, awaiting=loop is not None)
             with self._lock:
                 clients[number] = client
                 held.built.add(_closable(client))
@@ -309,7 +314,14 @@ class Clients:
             _adrain([client])
         return client
 
-    def _build(self, component: Component, number: Number, raw: bool | None, awaiting: bool) -> Any:
+    def _build(
+        self,
+        held: _Held,
+        component: Component,
+        number: Number,
+        raw: bool | None,
+        awaiting: bool,
+    ) -> Any:
         replica = number if isinstance(number, ReplicaOf) else None
         master = number.number if isinstance(number, ReplicaOf) else number
         shard = Shard(component.name, master)
@@ -331,31 +343,20 @@ class Clients:
             fields |= credentials_of(present, fields, where)
         else:
             fields["credentials"] = provider
-        deadline = fields.pop("deadline", self._deadline)
-        fields["policy"] = self._policy(fields, shard, entry.address, deadline)
         if raw:
             if {**_RAW, **fields} == fields | _RAW:
                 return get(component, number, False)
             fields |= _RAW
+        reads = replica is not None and bool(entry.held)
+        way = _way(fields, entry, provider, shard, reads)
+        fields["policy"] = policy = self._policy(fields, shard, entry.address, way)
         try:
-            connector = self._connector
-            client = connector.awaiting(fields) if awaiting else connector.blocking(fields)
-            self._with_successor(client, shard, raw, awaiting, replica is not None)
-            pool = getattr(client, "connection_pool", None)
-            if pool is not None:
-                topology = self.topology()
-                witness = None if topology is None else topology.source.witness(component.name)
-                own = component.entry_of(shard)
-                reads = replica is not None and bool(entry.held)
-                address = entry.address if reads else own.address
-                moved = partial(_has_moved, weakref.ref(self), shard, address)
-                pool.greeting = Greeting(
-                    partial(self._name, shard, component.epoch),
-                    witness,
-                    None if topology is None else moved,
-                    reads,
-                )
-            return client
+            if self._connector.shares and not entry.is_cluster:
+                pool = self._way_pool(held, way, fields, awaiting)
+                database = self._database(component, shard, entry, reads, fields)
+                client = pool.client_class(connection_pool=pool.share(database, policy))
+            else:
+                client = self._connected(fields, awaiting)
         except (RedisError, RedisClusterException, OSError) as error:
             raise ShardUnavailable(
                 f"{shard} ({entry.address}) cannot be reached: {error}",
@@ -363,6 +364,44 @@ class Clients:
                 shard=str(shard),
                 error=error,
             ) from error
+        return self._with_successor(client, shard, raw, awaiting, replica is not None)
+
+    def _connected(self, fields: Mapping[str, Any], awaiting: bool) -> Any:
+        connector = self._connector
+        return connector.awaiting(fields) if awaiting else connector.blocking(fields)
+
+    def _way_pool(self, held: _Held, way: object, fields: dict[str, Any], awaiting: bool) -> Any:
+        """Return the pool that owns the connections of a way to connect."""
+        with self._lock:
+            pool = held.ways.get(way)
+            if pool is None or pool.draining:
+                client = self._connected({**fields, "db": 0}, awaiting)
+                pool = held.ways[way] = client.connection_pool
+                pool.client_class = type(client)
+                held.built.add(pool)
+            return pool
+
+    def _database(
+        self,
+        component: Component,
+        shard: Shard,
+        entry: Entry,
+        reads: bool,
+        fields: Mapping[str, Any],
+    ) -> Database:
+        number = int(fields.get("db") or 0)
+        label = partial(self._label, shard, component.epoch)
+        topology = self.topology()
+        if topology is None:
+            return Database(number, label, reads=reads)
+        address = entry.address if reads else component.entry_of(shard).address
+        return Database(
+            number,
+            label,
+            witness=topology.source.witness(component.name),
+            has_moved=partial(_has_moved, weakref.ref(self), shard, address),
+            reads=reads,
+        )
 
     def _with_successor(
         self, client: Any, shard: Shard, raw: bool | None, awaiting: bool, reads: bool
@@ -375,28 +414,28 @@ class Clients:
                 client.reader = partial(_current_reader, weakref.ref(self), shard, awaiting)
         return client
 
-    def _name(self, shard: Shard, epoch: int) -> str:
+    def _label(self, shard: Shard, epoch: int) -> str:
         described = self._describe(shard)
-        return connection_name(f"{described}/{epoch}" if epoch else described)
+        return f"{described}/{epoch}" if epoch else described
 
     def _policy(
-        self, fields: dict[str, Any], shard: Shard, address: str, deadline: float | None
+        self, fields: dict[str, Any], shard: Shard, address: str, way: object
     ) -> CallPolicy:
         """Return the limits on calls to a server."""
+        deadline = fields.pop("deadline", self._deadline)
         breakers, connector = self._breakers, self._connector
         if breakers is None or fields.get("breaker", connector.breaks) is False:
             return CallPolicy.of(fields, shard, address, deadline=deadline)
 
-        def breaker(fields: dict[str, Any], address: str) -> Breaker:
-            return breakers.of(fields, address, partial(_probe, connector, fields))
-
         def of_node(host: str, port: int) -> Breaker:
             alone = {n: v for n, v in fields.items() if n not in ("cluster", "policy")}
-            return breaker({**alone, "host": host, "port": port}, f"{host}:{port}")
+            alone |= {"host": host, "port": port}
+            probe = partial(_probe, connector, alone)
+            return breakers.of((way, host, port), alone, f"{host}:{port}", probe)
 
         if fields.get("cluster"):
             return CallPolicy.of(fields, shard, address, deadline=deadline, node=of_node)
-        own = breaker(dict(fields), address)
+        own = breakers.of(way, fields, address, partial(_probe, connector, dict(fields)))
         return CallPolicy.of(fields, shard, address, deadline=deadline, breaker=own)
 
     def _hold(self, loop: asyncio.AbstractEventLoop) -> _Held:
@@ -437,6 +476,32 @@ class Clients:
         self._by_loop = weakref.WeakKeyDictionary()
         self._last_loop = _nothing, None
         _abandon(left)
+
+
+# Fields that do not concern a connection, or have a stand-in.
+_NOT_OF_THE_WAY = frozenset(
+    {
+        *("db", "deadline", "breaker", "retry", "max_waiting", "multiplex", "policy"),
+        *("read_from", "replicas", "zone", "held", "username", "password", "sentinel"),
+        *("credentials", "sentinel_credentials"),
+    }
+)
+
+
+def _way(
+    fields: Mapping[str, Any], entry: Entry, provider: object, shard: Shard, reads: bool
+) -> object:
+    """Return what identifies a way to connect: the address, the login as it is written, and so on.
+
+    Passwords are compared by the references to them, which are looked up at each connect.
+    """
+    written = entry.fields
+    login = [written.get(name) for name in ("url", "username", "password", "password_file")]
+    concerned = {name: value for name, value in fields.items() if name not in _NOT_OF_THE_WAY}
+    # Whoever names connections wants to tell them apart.
+    named = (shard, reads) if "client_name" in fields else reads
+    login.append(written.get("sentinel"))
+    return repr(sorted(concerned.items())), repr(login), provider, named
 
 
 def _probe(connector: Connector, fields: Mapping[str, Any]) -> None:

@@ -37,7 +37,15 @@ from redis.exceptions import (
 
 from shardkit.errors import ClosedError, RoutingError
 from shardkit.events import ConnectionClosed, ConnectionOpened, emit, handlers
-from shardkit.network.connections.greeting import DatabaseMovedError, Greeting
+from shardkit.network.connections.databases import (
+    UNNAMED,
+    Database,
+    DatabaseMovedError,
+    Doubt,
+    Need,
+    Steps,
+    opening,
+)
 from shardkit.network.connections.policy import NO_POLICY
 from shardkit.network.connections.redis_private import (
     NOT_GIVEN,
@@ -100,6 +108,12 @@ class ReplyLimits:
     """Limits on the replies to one exchange; see docs/configuration.md."""
 
     policy = NO_POLICY
+    database = UNNAMED  # what its user uses
+    # What it has opened; the number that is selected; and what it used last, if that is opened.
+    opened: set[Database]
+    selected = 0
+    entered: Database | None = None
+    ends = False  # whether it is closed when it is released
     connecting = False
     for_block = False  # whether it is used for a blocking command
     exchange_timeout: float | None = EXCHANGE_TIMEOUT  # seconds for all replies
@@ -113,7 +127,27 @@ class ReplyLimits:
                 setattr(self, name, kwargs.pop(name))
         if self._limited_parser is not None:
             kwargs.setdefault("parser_class", self._limited_parser)
+        self.opened = set()
         super().__init__(*args, **kwargs)
+
+    def forget_databases(self) -> None:
+        """Start as a new connection does, in the database of its arguments."""
+        self.opened = set()
+        self.selected = int(self.db or 0)  # type: ignore[attr-defined]
+        self.entered = None
+        self.ends = False
+
+    def entering(self, database: Database) -> bytes:
+        """Return what goes in front of commands for an opened database: SELECT, or nothing."""
+        self.entered = database
+        if self.selected == database.number:
+            return b""
+        self.selected = database.number
+        return database.select
+
+    def _opening(self, databases: Sequence[Database], waits: bool) -> Steps:
+        self.entered = None
+        return opening(self, databases, waits=waits)
 
     def note_failure(self, error: BaseException) -> None:
         """Report to the server's circuit breaker that a reply did not come."""
@@ -128,8 +162,6 @@ class ReplyLimits:
             self.policy.failed(error, math.inf if isinstance(error, TimeoutError) else 0.0)
 
     def _note_opened(self, started: float) -> None:
-        if self.policy.breaker is not None:
-            self.policy.breaker.reached()
         if handlers:
             shard, address = str(self.policy.shard or ""), self.policy.address
             emit(ConnectionOpened(shard, address, time.monotonic() - started))
@@ -172,7 +204,6 @@ class Closable(ReplyLimits):
     # What this connection becomes when its user's thread next connects it: another address, and
     # perhaps another class.
     moved_to: Any = None
-    greeting: Greeting | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._closing = threading.RLock()  # between shutting a socket down and closing it
@@ -197,7 +228,7 @@ class Closable(ReplyLimits):
             if handlers and self.is_connected:  # type: ignore[attr-defined]
                 self._tell_closed()
             super().disconnect(*args, **kwargs)  # type: ignore[misc]
-            self.due, self._watches = 0, False
+            self.due, self._watches, self.ends = 0, False, False
 
     def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
         """Connect, unless the kit is closed; retry as the entry's ``retry`` says."""
@@ -240,15 +271,37 @@ class Closable(ReplyLimits):
         self._note_opened(started)
 
     def on_connect_check_health(self, *args: Any, **kwargs: Any) -> None:
-        """Send redis-py's introduction and the greeting; subscriptions follow."""
+        """Send redis-py's introduction, and open the database; subscriptions follow."""
         super().on_connect_check_health(*args, **kwargs)  # type: ignore[misc]
-        if self.greeting is not None:
-            run_steps(self.greeting.steps(self.client_name), self._greet)  # type: ignore[attr-defined]
+        self.forget_databases()
+        self.enter()
 
-    def _greet(self, need: list[tuple[str, ...]] | Pause | int) -> list[Any] | None:
-        """Carry out a step of the greeting."""
-        if isinstance(need, int):
-            self.greeting.witness.confirm(need)  # type: ignore[union-attr]
+    def enter(self) -> None:
+        """Be in the database of its user: open it before its first use.
+
+        Raises:
+            ConnectionError, ResponseError: it cannot be used; nothing was sent.
+        """
+        database = self.database
+        if database not in self.opened:
+            for error in self.open((database,)).values():
+                raise error
+        if self.entering(database):
+            [reply] = self._answers([("SELECT", str(database.number))])
+            if isinstance(reply, Exception):
+                raise reply
+
+    def open(
+        self, databases: Sequence[Database], *, waits: bool = True
+    ) -> dict[Database, Exception]:
+        """Open databases before their first use; see `databases.opening`."""
+        errors: dict[Database, Exception] = run_steps(self._opening(databases, waits), self._open)
+        return errors
+
+    def _open(self, need: Need) -> list[Any] | None:
+        """Carry out a step of the opening."""
+        if isinstance(need, Doubt):
+            need.witness.confirm(need.epoch)
             return None
         if isinstance(need, Pause):
             deadline = current.get()
@@ -256,9 +309,21 @@ class Closable(ReplyLimits):
                 deadline.require_left()
             time.sleep(need.seconds)
             return None
-        self.send_packed_command(self.pack_commands(need), check_health=False)
+        return self._answers(need)
+
+    def led(self, data: bytes) -> tuple[bytes, int]:
+        """Return commands with SELECT in front if needed, and how many replies that adds."""
+        database = self.database
+        if database not in self.opened:
+            for error in self.open((database,)).values():
+                raise error
+        select = self.entering(database)
+        return (select + data, 1) if select else (data, 0)
+
+    def _answers(self, commands: list[tuple[str, ...]]) -> list[Any]:
+        self.send_packed_command(self.pack_commands(commands), check_health=False)
         replies: list[Any] = []
-        for _ in need:
+        for _ in commands:
             try:
                 replies.append(self.read_response(disable_decoding=True))
             except ResponseError as refused:
@@ -361,7 +426,6 @@ class AsyncClosable(ReplyLimits):
 
     closed = False
     follower: Callable[[], Any] = staticmethod(_no_pool)
-    greeting: Greeting | None = None
     draining = False  # whether it is closed on release
     moved_to: Any = None
     socket_timeout: float | None
@@ -426,23 +490,45 @@ class AsyncClosable(ReplyLimits):
             raise
 
     async def on_connect_check_health(self, *args: Any, **kwargs: Any) -> None:
-        """Send redis-py's introduction and the greeting; subscriptions follow."""
+        """Send redis-py's introduction, and open the database; subscriptions follow."""
         await super().on_connect_check_health(*args, **kwargs)  # type: ignore[misc]
-        if self.greeting is not None:
-            await arun_steps(self.greeting.steps(self.client_name), self._greet)  # type: ignore[attr-defined]
+        self.forget_databases()
+        await self.enter()
 
-    async def _greet(self, need: list[tuple[str, ...]] | Pause | int) -> list[Any] | None:
-        """Carry out a step of the greeting."""
-        if isinstance(need, int):
-            await self.greeting.witness.aconfirm(need)  # type: ignore[union-attr]
+    async def enter(self) -> None:
+        """Be in the database of its user: open it before its first use."""
+        database = self.database
+        if database not in self.opened:
+            for error in (await self.open((database,))).values():
+                raise error
+        if self.entering(database):
+            [reply] = await self._answers([("SELECT", str(database.number))])
+            if isinstance(reply, Exception):
+                raise reply
+
+    async def open(
+        self, databases: Sequence[Database], *, waits: bool = True
+    ) -> dict[Database, Exception]:
+        """Open databases before their first use; see `databases.opening`."""
+        steps = self._opening(databases, waits)
+        errors: dict[Database, Exception] = await arun_steps(steps, self._open)
+        return errors
+
+    async def _open(self, need: Need) -> list[Any] | None:
+        """Carry out a step of the opening."""
+        if isinstance(need, Doubt):
+            await need.witness.aconfirm(need.epoch)
             return None
         if isinstance(need, Pause):
             await asyncio.sleep(need.seconds)
             return None
-        packed = self.pack_commands(need)  # type: ignore[attr-defined]
+        return await self._answers(need)
+
+    async def _answers(self, commands: list[tuple[str, ...]]) -> list[Any]:
+        packed = self.pack_commands(commands)  # type: ignore[attr-defined]
         await self.send_packed_command(packed, check_health=False)
         replies: list[Any] = []
-        for _ in need:
+        for _ in commands:
             try:
                 replies.append(await self.read_response(disable_decoding=True))
             except ResponseError as refused:
@@ -675,6 +761,11 @@ class _FastReplies(_BlockingTimeouts):
             or not self._is_plain_tcp
         ):
             return round_trip(self, data, raw, deadline, count)
+        select = 0
+        if self.entered is not self.database:
+            with within(deadline or current.get()):
+                data, select = self.led(data)
+            count += select
         reply_parser = self._reply_parser
         if reply_parser is None or self._parsed_socket is not sock:
             reply_parser = self._parser_on(sock)
@@ -709,7 +800,22 @@ class _FastReplies(_BlockingTimeouts):
             sock.settimeout(self.socket_timeout)
         if reply_parser.reader.has_data():
             self.disconnect()  # more replies than requests
+        if select and isinstance(reply := replies.pop(0), Exception):
+            raise refused_select(self, reply)
         return replies, reply_parser.refused
+
+    def poll_number(self) -> int | None:
+        """Return the number of the socket; None if something unread is not there any more."""
+        sock = socket_of(self)
+        if sock is None or self.protocol != 2 or self._parsed_socket is not sock:
+            return None
+        if self._reply_parser is None or self._reply_parser.reader.has_data() or has_unread(self):
+            return None
+        pending = getattr(sock, "pending", None)  # of TLS
+        if pending is not None and pending():
+            return None
+        number: int = sock.fileno()
+        return number
 
     def _parser_on(self, sock: Any) -> ReplyParser:
         if self._reply_parser is None or self._parsed_socket is not sock:
@@ -1053,9 +1159,24 @@ def round_trip(
     """Send a few packed commands; return the replies, and whether some may be errors."""
     replies: list[Any] = []
     with within(deadline or current.get()):
+        data, select = connection.led(data)
         connection.send_packed_command((data,))
-        refused = read_replies_of(connection)(replies, count, raw)
+        refused = read_replies_of(connection)(replies, select + count, raw)
+    if select and isinstance(reply := replies.pop(0), Exception):
+        raise refused_select(connection, reply)
     return replies, refused
+
+
+def refused_select(connection: Any, reply: Exception) -> Exception:
+    """Close a connection on which SELECT, which has worked before, was refused; return the error.
+
+    The server has taken what came behind it to the database that was selected before.
+    """
+    connection.disconnect()
+    return ConnectionError(
+        f"a database that was in use cannot be selected any more: {reply}; what was sent for it "
+        "may have been executed in another one"
+    )
 
 
 def read_replies_of(connection: Any) -> Callable[..., bool]:

@@ -11,7 +11,7 @@ from redis.exceptions import MaxConnectionsError
 
 from shardkit.errors import ClosedError
 from shardkit.network.connections.breaker import Breaker, BreakerOpenError
-from shardkit.network.connections.greeting import DatabaseMovedError
+from shardkit.network.connections.databases import DatabaseMovedError
 from shardkit.operations.commands import Shard
 from shardkit.operations.deadlines import DeadlineExceeded, earliest, in_use
 

@@ -4,16 +4,19 @@ These pools lend connections without most of redis-py's bookkeeping, which is a 
 a short call. A pool accepts each connection back once, and only its own. A draining pool still
 lends connections, and closes each on release.
 
-The clients that a kit hands out have *shared pools*, which lend the connections of the kit's own::
+Connections belong to a *way to connect*: an address, a user, TLS, a protocol, timeouts. All shards
+and components that are reached in this way share them, whatever their database::
 
-    structures, pipelines ─► the kit's pool ──┐
-                                              ├─► connections
-    kit.client(…), routers ─► shared pool ────┘
-                                 └─ once it was disconnected, reset, or made other connections:
-                                    connections of its own
+    unique:7   structures ─────► pool of database 7 ──┐
+               kit.client(…) ──► its copy ────────────┤
+    unique:11  …             ──► pool of database 11 ─┼─► pool of the way ─► connections
+    hits       …             ──► pool of database 3 ──┘
+               its copy, once it was disconnected, reset, or made other connections ─► its own
 
-So a server has no more connections than it needs, and what a library does to the pool of its client
-affects only users of that client.
+So a server has as many connections of a process as threads use it at the same time, and what a
+library does to the pool of its client affects only users of that client. A lent connection knows
+its user's database: it is opened before its first use (see `databases.py`), and commands have
+SELECT in front while another one is selected.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from typing import Any, Self
 
 import redis
@@ -37,7 +41,7 @@ from redis.credentials import CredentialProvider
 from redis.exceptions import MaxConnectionsError, RedisError
 
 from shardkit.network.connections.connection import is_reusable, require_open, reraise_handlers
-from shardkit.network.connections.greeting import Greeting
+from shardkit.network.connections.databases import UNNAMED, Database
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy, overloaded
 from shardkit.network.connections.redis_private import (
     close_connection_now,
@@ -69,25 +73,41 @@ class _Common:
     closed = False
     policy = NO_POLICY
     credentials: CredentialProvider | None = None  # asked at each connect, in place of the kwargs
-    greeting: Greeting | None = None  # of each connection
+    database = UNNAMED  # of its users
     wait_seconds: float | None = 0.0  # for a connection if all are in use; None for ever
     as_redis_py = False  # whether its clients send commands by redis-py's own code alone
     max_connections: int
-    origin: Any = None  # of a shared pool: the kit's own
+    origin: Any = None  # of a pool that shares: the pool whose connections it lends
+    multiplexed: Any = None  # the connection of all tasks; see `network/links/multiplexer.py`
     connection_class: type[Any]
     connection_kwargs: dict[str, Any]
+    client_class: type[Any]  # of the clients of a way
+    way: Any  # the pool that owns its connections: itself, unless it shares
+    number: int  # in the order in which calls that need several take connections
+    users: weakref.WeakSet[Any]  # the pools of databases that share its connections
+    given_kwargs: dict[str, Any]  # those of a pool that shares, until somebody changes them
     pending: Callable[[], int]
 
-    def share(self) -> Self:
-        """Return a pool that shares the connections until somebody changes it."""
+    def share(self, database: Database | None = None, policy: CallPolicy | None = None) -> Self:
+        """Return a pool that lends the same connections until somebody changes it.
+
+        With ``database`` and ``policy`` they are those of its users.
+        """
         shared = copy.copy(self)
         shared.origin = self
+        shared.multiplexed = None
+        shared.users = weakref.WeakSet()
         shared.connection_kwargs = dict(self.connection_kwargs)
+        if database is not None:
+            shared.database, shared.policy = database, policy or self.policy
+            shared.connection_kwargs["db"] = database.number
+            self.users.add(shared)
+        shared.given_kwargs = dict(shared.connection_kwargs)
         if isinstance(shared, _ReusingPool):
             renewed_in_children(shared)
         _live_pools.add(shared)
-        if self.policy.breaker is not None:
-            self.policy.breaker.pools.add(shared)
+        if shared.policy.breaker is not None:
+            shared.policy.breaker.pools.add(shared)
         return shared
 
     def separate_connection(self, **instead: Any) -> Any:
@@ -97,7 +117,7 @@ class _Common:
     @property
     def shares(self) -> bool:
         """Whether its connections are those of another pool."""
-        return self.origin is not None and idle_of(self) is idle_of(self.origin)
+        return self.way is not self
 
     def separate(self) -> None:
         """Stop sharing: have connections of its own from now on."""
@@ -114,18 +134,39 @@ class _Common:
         origin = self.origin
         if origin is not None and (
             self.connection_class is not origin.connection_class
-            or self.connection_kwargs != origin.connection_kwargs
+            or self.connection_kwargs != self.given_kwargs
         ):
             self.separate()
 
     def _equipped(self, connection: Any) -> Any:
         if self.credentials is not None:
             connection.credential_provider = self.credentials
-        if self.greeting is not None:
-            connection.greeting = self.greeting
+        number = int(self.connection_kwargs.get("db") or 0)
+        if number != self.database.number:  # somebody has changed it
+            self.database = Database(number, self.database.label)
+        connection.database = self.database
         if self.policy is not NO_POLICY:
             connection.policy = self.policy
+        if self.shares:
+            connection.db = 0  # of no user's in particular
         return connection
+
+    def _leave(self) -> list[Any]:
+        """Have connections that have opened the database closed on release; return idle ones."""
+        database = self.database
+        self.draining = database.left = True
+        for connection in in_use_of(self):
+            if database in getattr(connection, "opened", ()):
+                connection.ends = True
+        idle = idle_of(self)
+        gone = [each for each in idle if not self.shares or database in each.opened]
+        for connection in gone:
+            idle.remove(connection)
+        if self.origin is not None:
+            self.origin.users.discard(self)
+            if not self.origin.users:
+                self.origin.drain()
+        return gone
 
     def _left_to_wait(self, began: float) -> float:
         """Return the seconds that a caller should wait for a connection before it polls.
@@ -193,7 +234,10 @@ class _ReusingPool(_Common):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.users = weakref.WeakSet()
+        self.number = next(_numbers)
         super().__init__(*args, **kwargs)
+        self.way = self
         renewed_in_children(self)
         _live_pools.add(self)
 
@@ -201,13 +245,14 @@ class _ReusingPool(_Common):
         """Forget every connection; new ones get the current `connection_kwargs`."""
         super().reset()  # type: ignore[misc]
         forget_lost(self)
+        self.way = self
         # redis-py's collections and lock, under names of our own because that is faster.
         self._idle, self._in_use, self._guard = idle_of(self), in_use_of(self), lock_of(self)
         self._freed = _Freed(self._guard)
 
     def get_idle(self) -> Any:
-        """Return a connection that can be used at once, or None."""
-        while self._idle:
+        """Return a connection that can be used at once, in any database, or None."""
+        while self._idle and not self.draining:
             connection = None
             try:
                 with self._guard:
@@ -219,6 +264,7 @@ class _ReusingPool(_Common):
                 if is_reusable(connection) if check is None else check():
                     if watchers:
                         connection.lent = time.monotonic(), 0.0
+                    connection.database, connection.policy = self.database, self.policy
                     return connection
             except (RedisError, OSError) as error:  # the server closed it
                 self._drop(connection)
@@ -231,7 +277,21 @@ class _ReusingPool(_Common):
         return None
 
     def get_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a connected connection, an idle one if there is any.
+        """Return a connected connection in the pool's database; for redis-py's own code.
+
+        Raises: as `borrow`, and what the server answers to SELECT.
+        """
+        connection = self.borrow()
+        if getattr(connection, "entered", self.database) is not self.database:
+            try:
+                connection.enter()
+            except BaseException:
+                self._drop(connection)
+                raise
+        return connection
+
+    def borrow(self) -> Any:
+        """Return a connected connection in any database, an idle one if there is any.
 
         Raises:
             MaxConnectionsError: ``max_connections`` are in use, for ``wait_seconds``.
@@ -240,37 +300,47 @@ class _ReusingPool(_Common):
             ClosedError: the pool was closed for good.
         """
         began = time.monotonic()
-        connection = self.get_idle()
-        if connection is None:
-            self._require_few()
-            connection = self._get_or_connect(began)
+        connection = self.reserve(began)
+        if not getattr(connection, "is_connected", False):
+            self.connect(connection)
         if watchers:
             connection.lent = (now := time.monotonic()), now - began
         return connection
 
-    def _get_or_connect(self, began: float) -> Any:
+    def reserve(self, began: float) -> Any:
+        """Return an idle connection, or one that is not connected yet: see `connect`.
+
+        Raises: as `borrow`.
+        """
         while True:
             connection = self.get_idle()
             if connection is not None:
                 return connection
             require_open(self)
+            self._require_few()
             try:
                 with self._guard:
                     connection = self.make_connection()
                     self._in_use.add(connection)
-                connection.connect()
-                require_open(self)  # it may have been closed in the meantime
-                return connection
+                    return connection
             except MaxConnectionsError:
-                if connection is not None or self.wait_seconds == 0:
-                    self._drop(connection)
+                if self.wait_seconds == 0:
                     raise
-            except BaseException as error:
-                self._drop(connection)
-                if isinstance(error, RedisError | OSError):
-                    require_open(self)
-                raise
             self._wait_for_room(began)
+
+    def connect(self, connection: Any) -> None:
+        """Connect a reserved connection; if that fails, forget it.
+
+        Raises: as `borrow`.
+        """
+        try:
+            connection.connect()
+            require_open(self)  # it may have been closed in the meantime
+        except BaseException as error:
+            self._drop(connection)
+            if isinstance(error, RedisError | OSError):
+                require_open(self)
+            raise
 
     def _wait_for_room(self, began: float) -> None:
         """Wait until a connection is released or can be made, or it is time to poll."""
@@ -314,12 +384,15 @@ class _ReusingPool(_Common):
                 return
             if watchers:
                 self._tell_use(connection)
-            connection.idle_since = now = time.monotonic()
-            self._idle.append(connection)
+            now = time.monotonic()
+            ends = self.draining or connection.ends
+            if not ends:
+                connection.idle_since = now
+                self._idle.append(connection)
             if self.wait_seconds != 0:
                 self._freed.notify()
-        if self.draining:
-            self.drop_idle()
+        if ends:
+            connection.disconnect()
         if now > _sweep.due:
             _sweep.run(now)
 
@@ -358,9 +431,14 @@ class _ReusingPool(_Common):
                 getattr(connection, "shut_down", connection.mark_for_reconnect)()
 
     def drain(self) -> None:
-        """Close idle connections now, and every other one when it is released."""
-        self.draining = True
-        self.drop_idle()
+        """Close idle connections that have opened the database, and others when released.
+
+        The pool of a way has no users then, and closes all.
+        """
+        with self._guard:
+            gone = self._leave()
+        for connection in gone:
+            connection.disconnect()
 
     def close_for_good(self) -> None:
         """Close every connection, and open no other; calls in flight raise ClosedError."""
@@ -393,14 +471,22 @@ class _AsyncReusingPool(_Common):
     """The awaiting pool."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.users = weakref.WeakSet()
+        self.number = next(_numbers)
         super().__init__(*args, **kwargs)
+        self.way = self
         self._waiting: deque[asyncio.Future[None]] = deque()
         _live_pools.add(self)
 
+    def reset(self) -> None:
+        """Forget every connection; new ones get the current `connection_kwargs`."""
+        super().reset()  # type: ignore[misc]
+        self.way, self.multiplexed = self, None
+
     def get_idle(self) -> Any:
-        """Return a connection that can be used at once, or None."""
+        """Return a connection that can be used at once, in any database, or None."""
         idle = idle_of(self)
-        if not idle or not idle[-1].is_reusable():
+        if self.draining or not idle or not idle[-1].is_reusable():
             return None
         if self.policy.breaker is not None and self.policy.breaker.opened:
             return None
@@ -408,18 +494,29 @@ class _AsyncReusingPool(_Common):
         in_use_of(self).add(connection)
         if watchers:
             connection.lent = time.monotonic(), 0.0
+        connection.database, connection.policy = self.database, self.policy
         return connection
 
     def release_nowait(self, connection: Any) -> None:
         """Accept a connection back, once; ignore one of another pool."""
-        if self._accept(connection) and self.draining:
-            self.drain()
+        self._accept(connection)
 
     async def get_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a connected connection, an idle one if there is any; see the blocking pool's."""
+        """Return a connected connection in the pool's database; see the blocking pool's."""
         if not hasattr(self.connection_class, "is_reusable"):
             require_open(self)
             return await super().get_connection()  # type: ignore[misc]
+        connection = await self.borrow()
+        if connection.entered is not self.database:
+            try:
+                await connection.enter()
+            except BaseException:
+                await self._drop(connection)
+                raise
+        return connection
+
+    async def borrow(self) -> Any:
+        """Return a connected connection in any database, an idle one if there is any."""
         began = time.monotonic()
         connection = self.get_idle()
         if connection is None:
@@ -432,7 +529,7 @@ class _AsyncReusingPool(_Common):
 
     async def _get_or_connect(self, began: float) -> Any:
         while True:
-            while idle_of(self):
+            while idle_of(self) and not self.draining:
                 connection = self.get_idle()
                 if connection is not None:
                     return connection
@@ -449,11 +546,15 @@ class _AsyncReusingPool(_Common):
             await connection.connect()
             require_open(self)  # it may have been closed in the meantime
         except BaseException:
-            in_use_of(self).discard(connection)
-            self._wake_one()
-            await connection.disconnect(nowait=True)
+            await self._drop(connection)
             raise
         return connection
+
+    async def _drop(self, connection: Any) -> None:
+        """Close a connection that was in use, and forget it."""
+        in_use_of(self).discard(connection)
+        self._wake_one()
+        await connection.disconnect(nowait=True)
 
     def pending(self) -> int:
         """Return how many callers wait for a connection."""
@@ -510,13 +611,12 @@ class _AsyncReusingPool(_Common):
         await super().disconnect(inuse_connections)  # type: ignore[misc]
 
     def drain(self) -> None:
-        """Close idle connections now, and every other one when it is released.
+        """Close idle connections that have opened the database, and others when released.
 
         Not in a task, as the event loop may end before it runs.
         """
-        self.draining = True
-        while idle_of(self):
-            close_connection_now(idle_of(self).pop())
+        for connection in self._leave():
+            close_connection_now(connection)
 
     async def close_for_good(self) -> None:
         """Close every connection, and open no other; calls in flight raise ClosedError."""
@@ -536,15 +636,19 @@ class _AsyncReusingPool(_Common):
             return False
         if watchers:
             self._tell_use(connection)
+        self._wake_one()
+        if self.draining or getattr(connection, "ends", False):
+            close_connection_now(connection)
+            return True
         idle = idle_of(self)
         connection.idle_since = now = time.monotonic()
         idle.append(connection)
-        self._wake_one()
         if len(idle) > 1 and idle[0].idle_since < now - IDLE_SECONDS:
             close_connection_now(idle.pop(0))
         return True
 
 
+_numbers = count()
 _live_pools: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -603,14 +707,15 @@ class SentinelPool(_ReusingPool, sentinel.SentinelConnectionPool):
     def release(self, connection: Any) -> None:
         """Accept a connection back, once; close it if the Sentinels have named another master."""
         if connection in self._in_use:
-            _close_if_replaced(connection, self)
+            _close_if_replaced(connection, self.way)
         super().release(connection)
 
     def drain(self) -> None:
-        """Close idle connections now, those to the Sentinels too, and others when released."""
+        """Close connections; those to the Sentinels, too, if nobody needs them any more."""
         super().drain()
-        for client in self.sentinel_manager.sentinels:
-            client.connection_pool.drain()
+        if not self.shares:
+            for client in self.sentinel_manager.sentinels:
+                client.connection_pool.drain()
 
     def close_for_good(self) -> None:
         """Close every connection, also those to the Sentinels, and open no other."""
@@ -636,15 +741,16 @@ class AsyncSentinelPool(_AsyncReusingPool, aiosentinel.SentinelConnectionPool):
     def _accept(self, connection: Any) -> bool:
         """Accept a connection back; close it if the Sentinels have named another master."""
         if connection in in_use_of(self):
-            # The kit's own pool asks the Sentinels for its shared pools, too.
-            _close_if_replaced(connection, self.origin or self)
+            # The pool of the way asks the Sentinels for those that share, too.
+            _close_if_replaced(connection, self.way)
         return super()._accept(connection)
 
     def drain(self) -> None:
-        """Close idle connections now, those to the Sentinels too, and others when released."""
+        """Close connections; those to the Sentinels, too, if nobody needs them any more."""
         super().drain()
-        for client in self.sentinel_manager.sentinels:
-            client.connection_pool.drain()
+        if not self.shares:
+            for client in self.sentinel_manager.sentinels:
+                client.connection_pool.drain()
 
     async def close_for_good(self) -> None:
         """Close every connection, also those to the Sentinels, and open no other."""

@@ -37,7 +37,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.utils import SENTINEL as NOT_GIVEN
 from redis.utils import str_if_bytes
 
-from shardkit.network.connections.greeting import DatabaseMovedError
+from shardkit.network.connections.databases import DatabaseMovedError
 from shardkit.operations.deadlines import current
 
 # ---- blocking connections. Written in C, as they are used at every call.

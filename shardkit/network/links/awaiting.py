@@ -24,6 +24,7 @@ from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.events import handlers, sent, settled
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import kept_to_deadline
+from shardkit.network.connections.databases import UNNAMED
 from shardkit.network.connections.policy import policy_of
 from shardkit.network.connections.redis_private import learn_slots
 from shardkit.network.links.dispatcher import (
@@ -48,6 +49,7 @@ from shardkit.network.links.multiplexer import (
     ConnectionSource,
     MultiplexedConnection,
     Received,
+    multiplexed,
 )
 from shardkit.network.links.resp import Chunk, pack_command
 from shardkit.network.links.server_request import ATTEMPT_ERRORS, commands_in, pack_few
@@ -83,13 +85,11 @@ class AwaitingLink:
 
     def __init__(self, topology: Topology, clients: Clients, *, raw: bool = True) -> None:
         self._raw = raw
-        # Where clients of one server have its connection too: to look it up by client takes longer.
-        self._attribute = "raw_connection" if raw else "decoding_connection"
         self._topology = topology
         self._clients = clients
         self._dispatcher = Dispatcher()
         self._subscriptions = AsyncSubscriptions()
-        # By client, which belongs to one loop, and by the name of the cluster's node.
+        # Of clusters: by client, which belongs to one loop, and by the name of the node.
         self._connections: weakref.WeakKeyDictionary[Any, dict[str, MultiplexedConnection]] = (
             weakref.WeakKeyDictionary()
         )
@@ -196,25 +196,25 @@ class AwaitingLink:
             client: Any = self._clients.aget(component, number, self._raw)
         except ShardFailure:
             return None
-        connection = getattr(client, self._attribute, None)
+        if type(client) not in SINGLE_SERVER:
+            return None
+        pool: Any = client.connection_pool
+        connection = pool.multiplexed or multiplexed(pool)
         if connection is None:
-            if type(client) not in SINGLE_SERVER:
-                return None
-            source = ConnectionSource(client.connection_pool, self._raw)
-            connection = self._connection_to(client, source, "")
-            if connection is None:
-                return None
-            setattr(client, self._attribute, connection)
+            return None
         try:
             data = None if plain is None else pack_command(plain)
         except (TypeError, UnicodeEncodeError):
             return None
         if data is None and (data := pack_few(batch, self._dispatcher.loaded, client)) is None:
             return None
-        deadline, seconds = current.get(), connection.allowed
+        deadline, seconds = current.get(), pool.policy.deadline
         if deadline is not None or seconds is not None:
             deadline = earliest(seconds)
-        return connection.submit(data, len(batch), deadline), component, number, client
+        future = connection.submit(
+            data, len(batch), deadline, database=pool.database, raw=self._raw
+        )
+        return future, component, number, client
 
     async def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:
         """Return where keys live, without an exchange with their shards."""
@@ -297,20 +297,25 @@ class AwaitingLink:
         in_flight, alone = [], []
         for attempt, chunks in zip(attempts, packed, strict=True):
             holder = attempt.client if attempt.node is None else attempt.node
-            source = ConnectionSource(getattr(holder, "connection_pool", holder), self._raw)
-            name = "" if attempt.node is None else attempt.node.name
-            connection = (
-                self._connection_to(attempt.client, source, name)
-                if attempt.server_request.block is None
-                else None
-            )
+            pool = getattr(holder, "connection_pool", holder)
+            database = getattr(pool, "database", UNNAMED)
+            connection = None
+            if attempt.server_request.block is not None:
+                pass
+            elif attempt.node is None:
+                connection = multiplexed(pool)
+            else:
+                connection = self._connection_to(attempt.client, pool, attempt.node.name)
             if connection is None:
+                source = ConnectionSource(pool, self._raw)
                 alone.append(_exchange_alone(source, attempt, chunks))
             else:  # a future: a task for each would cost more than all the rest
                 first = chunks[0]
                 more = deque(chunks[1:]) if len(chunks) > 1 else None
                 allowed = earliest(attempt.allowed)
-                future = connection.submit(first.data, first.replies, allowed, more)
+                future = connection.submit(
+                    first.data, first.replies, allowed, more, database=database, raw=self._raw
+                )
                 if attempt.told is not None:
                     future.add_done_callback(partial(_note_end, attempt))
                 in_flight.append((attempt, future))
@@ -321,18 +326,17 @@ class AwaitingLink:
         else:
             await asyncio.gather(_await_replies(in_flight), *alone)
 
-    def _connection_to(
-        self, client: Any, source: ConnectionSource, name: str
-    ) -> MultiplexedConnection | None:
-        """Return the connection to a server; None if its connections cannot be shared."""
+    def _connection_to(self, client: Any, node: Any, name: str) -> MultiplexedConnection | None:
+        """Return the connection to a cluster's node; None if its connections cannot be shared."""
         try:
             connections = self._connections[client]
         except KeyError:
             connections = self._connections[client] = {}
         connection = connections.get(name)
-        if connection is None or connection.source.source is not source.source:
-            if not hasattr(source.source.connection_class, "is_reusable"):
+        if connection is None or connection.source.source is not node:
+            if not hasattr(node.connection_class, "is_reusable"):
                 return None
+            source = ConnectionSource(node, self._raw)
             connection = connections[name] = MultiplexedConnection(source, policy_of(client))
         return connection
 

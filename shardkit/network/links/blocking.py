@@ -1,24 +1,29 @@
-"""The blocking link: writes to every shard first, then reads from every shard.
+"""The blocking link: writes to every server first, then reads from every server.
 
 ::
 
-    shard 0   write 1 ▸ write 2 ▸ read 1 ▸ write 3 ▸ read 2 ▸ …
-    shard 1   write 1 ▸ write 2 ▸ read 1 ▸ write 3 ▸ read 2 ▸ …
+    server 0   write 1 ▸ write 2 ▸ read 1 ▸ write 3 ▸ read 2 ▸ …
+    server 1   write 1 ▸ write 2 ▸ read 1 ▸ write 3 ▸ read 2 ▸ …
 
-All servers work in parallel, without threads. Threads only open new connections, so that several
+All servers work in parallel, without threads, and each is read when it has answered. Shards that
+are databases of one server share a connection. Threads only open new connections, so that several
 unreachable servers cost the timeout of one. A large batch is sent in chunks, at most two in flight
-per shard, so that buffers are bounded and nothing can deadlock. Each exchange borrows a connection
+per server, so that buffers are bounded and nothing can deadlock. Each exchange borrows a connection
 from redis-py's pool. If it fails or is interrupted, the connection is closed before its release.
 """
 
 from __future__ import annotations
 
+import select
 import threading
 import time
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
+from math import inf
+from queue import SimpleQueue
 from typing import Any
 
 from shardkit.config.component import Component
@@ -28,7 +33,7 @@ from shardkit.events import handlers, settled
 from shardkit.events import sent as tell_sent
 from shardkit.network.connections import read_replies_of, timeout_for
 from shardkit.network.connections.clients import Clients
-from shardkit.network.connections.connection import reraise_handlers
+from shardkit.network.connections.connection import refused_select, reraise_handlers
 from shardkit.network.connections.redis_private import learn_slots
 from shardkit.network.links.dispatcher import (
     Attempt,
@@ -47,7 +52,7 @@ from shardkit.network.links.grouping import (
     place_few,
     target_of_few,
 )
-from shardkit.network.links.resp import Chunk
+from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
 from shardkit.network.links.server_request import ATTEMPT_ERRORS, commands_in, pack_few
 from shardkit.network.links.user_clients import SINGLE_SERVER
 from shardkit.network.links.wakeups import LONGEST_POLL, Subscription, Subscriptions
@@ -166,12 +171,12 @@ class BlockingLink:
         replies: list[Any] = []
         try:
             if deadline is None:
-                connection = pool.get_idle() or pool.get_connection()
+                connection = pool.get_idle() or pool.borrow()
                 sent = True
                 replies, refused = connection.round_trip(data, raw, None, len(batch))
             else:
                 with within(deadline):
-                    connection = pool.get_idle() or pool.get_connection()
+                    connection = pool.get_idle() or pool.borrow()
                     deadline.require_left()
                     sent = True
                     replies, refused = connection.round_trip(data, raw, deadline, len(batch))
@@ -267,170 +272,367 @@ class BlockingLink:
 
 
 def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> None:
-    """Write to every server, then read from every server, chunk by chunk.
+    """Write to every server, then read from each as its replies come, chunk by chunk.
 
     Raises:
         InvalidArgumentError: an argument cannot be sent; then nothing was.
     """
-    exchanges = [Exchange(attempt, raw) for attempt in attempts]
+    exchanges = _by_connection(attempts, raw)
     complete = False
     try:
-        unconnected = [exchange for exchange in exchanges if not exchange.try_start()]
-        if unconnected:
-            _connect_all(unconnected)
-        timed_out = any(exchange.attempt.timed_out for exchange in unconnected)
-        for n in range(1, max(map(len, [each.chunks for each in exchanges]), default=0) + 1):
-            for exchange in exchanges:
-                if n < len(exchange.chunks):
-                    exchange.write(n)
-            for exchange in exchanges:
-                if timed_out:
-                    exchange.shorten_timeout()
-                exchange.read(n - 1)
-                timed_out = timed_out or exchange.attempt.timed_out
+        connected = [exchange for exchange in exchanges if exchange.reserve()]
+        for exchange in connected:
+            exchange.begin()
+        if len(connected) < len(exchanges):
+            _connect_all([each for each in exchanges if each.must_connect])
+        _read_all([exchange for exchange in exchanges if exchange.due])
         complete = True
     finally:
         for exchange in exchanges:
             exchange.close(complete)
+    closed = [attempt for exchange in exchanges for attempt in exchange.fenced]
+    for attempt in closed:  # each waits at its fence, while nobody waits for it
+        exchange_all([attempt], raw)
+
+
+def _by_connection(attempts: Sequence[Attempt], raw: bool) -> list[Exchange]:
+    """Return the attempts by the connection that they share, in the order of acquisition.
+
+    All calls take connections in this order. So two calls never wait for each other's.
+    """
+    by_way: dict[Any, Exchange] = {}
+    alone: list[Exchange] = []
+    for attempt in attempts:
+        client: Any = attempt.client
+        if attempt.node is not None:
+            client = client.get_redis_connection(attempt.node)
+        pool = client.connection_pool
+        if attempt.server_request.block is not None:
+            alone.append(Exchange(pool, attempt, raw))
+            continue
+        which = pool.way, pool.policy.deadline, pool.draining
+        exchange = by_way.get(which)
+        if exchange is None:
+            by_way[which] = Exchange(pool, attempt, raw)
+        else:
+            exchange.add(pool, attempt)
+    return sorted([*by_way.values(), *alone], key=lambda exchange: exchange.pool.number)
 
 
 def _connect_all(exchanges: Sequence[Exchange]) -> None:
-    """Connect to servers, and write to each as soon as it is connected."""
-    waiting = deque(exchanges)
+    """Connect to servers, in threads if they are several, and begin each exchange.
 
-    def connect_next() -> None:
-        with suppress(IndexError):
-            while True:
-                waiting.popleft().connect()
+    The threads only connect. What they still connect when the caller is interrupted, they close.
+    """
+    waiting, ready = deque(exchanges), SimpleQueue[Exchange]()
+    lock = threading.Lock()
+    left = False  # by the caller
 
-    threads = [
-        threading.Thread(
-            target=copy_context().run, args=(connect_next,), name="shardkit-connect", daemon=True
-        )
-        for _ in range(min(len(exchanges), CONNECT_THREADS) - 1)
-    ]
-    started = []
+    def help_connecting() -> None:
+        while waiting:
+            try:
+                exchange = waiting.popleft()
+            except IndexError:
+                return
+            exchange.connect()
+            with lock:
+                if not left:
+                    exchange.helped = False
+                    ready.put(exchange)
+                    continue
+            exchange.helped = False
+            exchange.close(False)
+
     try:
-        with suppress(RuntimeError):  # Python is shutting down: this thread does it all
-            for thread in threads:
-                thread.start()
-                started.append(thread)
-        connect_next()
+        for _ in range(min(len(exchanges), CONNECT_THREADS) - 1):
+            # Not a `threading.Thread`: starting that waits for the thread, which an exception that
+            # somebody raises in the caller's thread can hit and end before it is there.
+            with suppress(RuntimeError):  # Python is shutting down: this thread does it all
+                start_new_thread(copy_context().run, (help_connecting,))
+        begun = 0
+        while begun < len(exchanges):
+            exchange = None
+            with suppress(IndexError):
+                exchange = waiting.popleft()
+            if exchange is not None:
+                exchange.helped = False
+                exchange.connect()
+            else:
+                exchange = ready.get()
+            exchange.begin()
+            begun += 1
     finally:
         waiting.clear()
-        for thread in started:
-            thread.join()
+        with lock:
+            left = True
+
+
+def _read_all(exchanges: list[Exchange]) -> None:
+    """Read what is due, from each server as it comes: a silent one delays no other."""
+    while len(exchanges) > 1:
+        for exchange in _readable(exchanges):
+            exchange.read()
+        exchanges = [exchange for exchange in exchanges if exchange.due]
+    for exchange in exchanges:
+        while exchange.due:
+            exchange.read()
+
+
+def _readable(exchanges: Sequence[Exchange]) -> Sequence[Exchange]:
+    """Wait until a server has answered, or one has taken too long; return those."""
+    if not hasattr(select, "poll"):  # eventlet removes it, and Windows has none
+        return exchanges
+    by_number: dict[int, Exchange] = {}
+    blind = []  # without a socket, or with bytes that no socket shows
+    poll = select.poll()
+    for exchange in exchanges:
+        number = exchange.poll_number()
+        if number is None:
+            blind.append(exchange)
+        else:
+            by_number[number] = exchange
+            poll.register(number, select.POLLIN)
+    if blind:
+        return blind
+    while True:
+        now = time.monotonic()
+        first = min(exchange.until for exchange in exchanges)
+        answered = poll.poll(None if first == inf else max(0.0, 1000 * (first - now)))
+        if answered:
+            return [by_number[number] for number, _ in answered]
+        now = time.monotonic()
+        if late := [exchange for exchange in exchanges if exchange.until <= now]:
+            return late
 
 
 class Exchange:
-    """An attempt, with its connection: writes chunks and reads their replies."""
+    """Attempts at one server over one connection: writes chunks and reads their replies.
+
+    ::
+
+        SELECT 7   chunk of unique:7   SELECT 11   chunk of unique:11      one write
+
+    Attributes:
+        fenced: attempts at databases that are closed, which have not been sent.
+        until: when the next replies are late, in monotonic seconds.
+    """
 
     __slots__ = (
-        *("attempt", "chunks", "connection", "deadline", "expected", "pool", "raw"),
-        *("in_time", "timeout_changed", "written_at"),
+        *("_chunks", "_parts", "_read", "_refused", "_replies", "_selects", "_written"),
+        *("attempts", "block"),
+        *("connection", "deadline", "due", "fenced", "helped", "in_time", "must_connect", "pool"),
+        *("pools", "raw", "timeout_changed", "until"),
     )
 
-    def __init__(self, attempt: Attempt, raw: bool) -> None:
-        self.attempt = attempt
+    def __init__(self, pool: Any, attempt: Attempt, raw: bool) -> None:
+        self.pool = pool
         self.raw = raw
-        self.chunks: list[Chunk] = attempt.server_request.chunks()
-        self.expected = 0
+        self.attempts = [attempt]
+        self.pools = [pool]
+        self._chunks: list[list[Chunk]] = [attempt.server_request.chunks()]
+        self.block = attempt.server_request.block
+        self.fenced: list[Attempt] = []
         self.connection: Any = None
-        self.timeout_changed = False
-        self.written_at = 0.0
-        holder = (
-            attempt.client
-            if attempt.node is None
-            else attempt.client.get_redis_connection(attempt.node)
-        )
-        self.pool = holder.connection_pool
+        self.helped = self.must_connect = self.timeout_changed = self._refused = False
+        self.due = 0  # replies to what has been written, and will be
+        self.until = inf
+        # What is written at once: bytes, and the number of replies up to its end.
+        self._parts: list[tuple[bytes, int]] = []
+        self._written = self._read = 0
+        self._replies: list[Any] = []
+        self._selects: list[bool] = []  # for each attempt: whether SELECT is in front
         self.deadline = earliest(attempt.allowed)
         self.in_time: Any = within(self.deadline) if self.deadline is not None else nullcontext()
 
-    def try_start(self) -> bool:
-        """Write the first chunk, if the pool has an idle connection."""
-        try:
-            self.connection = self.pool.get_idle()
-        except ATTEMPT_ERRORS as error:
-            self._fail(error)
-            return True
-        if self.connection is None:
-            return False
-        self.write(0)
-        return True
+    def add(self, pool: Any, attempt: Attempt) -> None:
+        """Add an attempt at another database of the server."""
+        self.attempts.append(attempt)
+        self.pools.append(pool)
+        self._chunks.append(attempt.server_request.chunks())
 
-    def connect(self) -> None:
-        """Connect, and write the first chunk."""
+    def reserve(self) -> bool:
+        """Take a connection from the pool; return whether it is connected."""
         try:
             with self.in_time:
-                self.connection = self.pool.get_connection()
-            self.write(0)
+                self.connection = self.pool.reserve(time.monotonic())
+        except ATTEMPT_ERRORS as error:
+            self._fail(error)
+            return False
+        self.must_connect = self.helped = not getattr(self.connection, "is_connected", True)
+        return not self.must_connect
+
+    def connect(self) -> None:
+        """Connect."""
+        connection, self.connection = self.connection, None
+        try:
+            with self.in_time:
+                self.pool.connect(connection)
+            self.connection = connection
         except Exception as error:  # whatever it is, only this server's requests fail
             self._fail(error)
 
-    def write(self, n: int) -> None:
-        """Write chunk ``n``, unless the attempt has failed."""
-        attempt = self.attempt
-        if attempt.error is not None:
+    def begin(self) -> None:
+        """Open the databases that need it, and write the first chunks."""
+        if self.connection is None:
             return
         try:
-            if self.deadline is not None:
-                self.deadline.require_left()
-            attempt.sent = True
-            self.written_at = time.monotonic()
-            if n == 0 and attempt.server_request.block is not None:
-                usual = self.connection.socket_timeout
-                self.connection.for_block = True
-                self._set_timeout(timeout_for(attempt.server_request.block, usual))
-            # A health check is an exchange of its own: only before the first chunk.
             with self.in_time:
-                self.connection.send_packed_command((self.chunks[n].data,), check_health=n == 0)
+                self._open()
+            if self.attempts:
+                self._pack()
+                self._write()
+                self._write()
         except ATTEMPT_ERRORS as error:
             self._fail(error)
 
-    def read(self, n: int) -> None:
-        """Read the replies to chunk ``n``, unless the attempt has failed."""
-        attempt = self.attempt
-        if attempt.error is None and n < len(self.chunks):
-            try:
-                self.expected += self.chunks[n].replies
-                more = n + 1 < len(self.chunks)
-                read = read_replies_of(self.connection)
-                with self.in_time:
-                    if read(attempt.replies, self.expected, self.raw, more):
-                        attempt.refused = True
-                if handlers:
-                    attempt.ended = time.perf_counter()
-            except ATTEMPT_ERRORS as error:
-                self._fail(error)
-
-    def shorten_timeout(self) -> None:
-        """Count the timeout from the write, so that several silent servers' do not add up."""
-        if self.attempt.error is not None or self.attempt.server_request.block is not None:
+    def _open(self) -> None:
+        connection = self.connection
+        if len(self.attempts) == 1:
+            database = self.pool.database
+            if database not in connection.opened:
+                for error in connection.open((database,)).values():
+                    raise error
             return
-        usual = self.connection.socket_timeout
-        if usual is not None:
-            self._set_timeout(max(MIN_TIMEOUT, self.written_at + usual - time.monotonic()))
+        opened = connection.opened
+        new = [pool.database for pool in self.pools if pool.database not in opened]
+        if not new:
+            return
+        errors = connection.open(list(dict.fromkeys(new)), waits=False)
+        kept = []
+        for pool, attempt, chunks in zip(self.pools, self.attempts, self._chunks, strict=True):
+            if pool.database in opened:
+                kept.append((pool, attempt, chunks))
+            elif pool.database in errors:
+                attempt.error = errors[pool.database]
+            else:
+                self.fenced.append(attempt)
+        self.pools = [pool for pool, _, _ in kept]
+        self.attempts = [attempt for _, attempt, _ in kept]
+        self._chunks = [chunks for _, _, chunks in kept]
 
-    def _set_timeout(self, seconds: float | None) -> None:
-        if hasattr(self.connection, "set_timeout"):  # fake connections have no timeout
-            with suppress(OSError):  # it is closed; its next use fails
-                self.connection.set_timeout(seconds)
-            self.timeout_changed = True
+    def _pack(self) -> None:
+        """Decide what is written at once: one chunk, or small ones of several databases."""
+        connection = self.connection
+        data: list[bytes] = []
+        size = requests = due = 0
+        for pool, chunks in zip(self.pools, self._chunks, strict=True):
+            select = b""
+            if pool.database is not connection.entered:
+                select = connection.entering(pool.database)
+            self._selects.append(bool(select))
+            for chunk in chunks:
+                if data and (
+                    size + len(chunk.data) > CHUNK_BYTES
+                    or requests + chunk.replies > CHUNK_REQUESTS
+                ):
+                    self._parts.append((b"".join(data), due))
+                    data, size, requests = [], 0, 0
+                if select:
+                    data.append(select)
+                    due += 1
+                    select = b""
+                data.append(chunk.data)
+                size += len(chunk.data)
+                requests += chunk.replies
+                due += chunk.replies
+        self._parts.append((b"".join(data), due))
+        self.due = due
+
+    def _write(self) -> None:
+        """Write the next chunk, if there is one."""
+        n = self._written
+        if n == len(self._parts):
+            return
+        if self.deadline is not None:
+            self.deadline.require_left()
+        if n == 0:
+            for attempt in self.attempts:
+                attempt.sent = True
+        connection, self._written = self.connection, n + 1
+        timeout = connection.socket_timeout
+        if self.block is not None:
+            connection.for_block = True
+            timeout = timeout_for(self.block, timeout)
+            self._set_timeout(timeout)
+        # A health check is an exchange of its own: only before the first chunk.
+        with self.in_time:
+            connection.send_packed_command((self._parts[n][0],), check_health=n == 0)
+        self.until = inf if timeout is None else time.monotonic() + timeout
+        if self.deadline is not None:
+            self.until = min(self.until, self.deadline.at)
+
+    def read(self) -> None:
+        """Read the replies to the next chunk, and write the one after the next."""
+        n = self._read
+        _, expected = self._parts[n]
+        more = n + 1 < len(self._parts)
+        try:
+            if self.until <= time.monotonic():
+                self._set_timeout(MIN_TIMEOUT)
+            read = read_replies_of(self.connection)
+            with self.in_time:
+                if read(self._replies, expected, self.raw, more):
+                    self._refused = True
+            if self.timeout_changed and self.block is None:
+                self._set_timeout(self.connection.socket_timeout)
+            self._read += 1
+            if more:
+                self._write()
+            else:
+                self.due = 0
+                self._deliver()
+        except ATTEMPT_ERRORS as error:
+            self._fail(error)
+
+    def poll_number(self) -> int | None:
+        """Return the number of the socket; None if what comes next cannot be seen there."""
+        if len(self._replies) >= self._parts[self._read][1]:
+            return None
+        number = getattr(self.connection, "poll_number", None)
+        return None if number is None else number()
+
+    def _deliver(self, error: Exception | None = None) -> None:
+        """Give each attempt its replies; those whose replies have not all come get the error."""
+        replies, start = self._replies, 0
+        ended = time.perf_counter() if handlers else 0.0
+        for attempt, chunks, selects in zip(
+            self.attempts, self._chunks, self._selects, strict=True
+        ):
+            end = start + selects + sum([chunk.replies for chunk in chunks])
+            attempt.ended = ended
+            if end > len(replies):
+                attempt.error = error
+            elif selects and isinstance(replies[start], Exception):
+                attempt.error = refused_select(self.connection, replies[start])
+            else:
+                attempt.replies, attempt.refused = replies[start + selects : end], self._refused
+            start = end
 
     def _fail(self, error: Exception) -> None:
-        self.attempt.error, self.attempt.ended = error, time.perf_counter()
+        self.due = 0
+        if self._selects:
+            self._deliver(error)
+        else:
+            for attempt in self.attempts:
+                attempt.error, attempt.ended = error, time.perf_counter()
         if self.connection is not None:
             self.connection.disconnect()
         reraise_handlers(error)
 
     def close(self, complete: bool) -> None:
         """Release the connection; disconnect it first if replies are still to come."""
-        if self.connection is not None:
-            if not complete:
-                self.connection.disconnect()
-            elif self.timeout_changed:
-                self._set_timeout(self.connection.socket_timeout)
-            if self.attempt.server_request.block is not None:
-                self.connection.for_block = False
-            self.pool.release(self.connection)
+        if self.connection is None or self.helped:
+            return
+        if self.due or not complete:
+            self.connection.disconnect()
+        elif self.timeout_changed:
+            self._set_timeout(self.connection.socket_timeout)
+        if self.block is not None:
+            self.connection.for_block = False
+        self.pool.release(self.connection)
+
+    def _set_timeout(self, seconds: float | None) -> None:
+        if hasattr(self.connection, "set_timeout"):  # fake connections have no timeout
+            with suppress(OSError):  # it is closed; its next use fails
+                self.connection.set_timeout(seconds)
+            self.timeout_changed = True

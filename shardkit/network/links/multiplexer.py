@@ -6,8 +6,9 @@
     task B ─ GET  ┼─► one write ──► server ─► replies of one connection, in order
     task C ─ SADD ┘  (a loop turn)     └─► reply C
 
-Requests made in one turn of the loop leave in one write: automatic pipelining. Replies come back in
-order, so each finds its request; the reply of a cancelled task is dropped. An idle connection goes
+Requests made in one turn of the loop leave in one write: automatic pipelining. Those for another
+database than the one before have SELECT in front. Replies come back in order, so each finds its
+request; the reply of a cancelled task is dropped. An idle connection goes
 back to redis-py's pool, which checks it before the next use. A connection that failed, or was
 silent for the socket timeout, is closed, and requests in flight on it fail; unwritten ones use the
 next connection.
@@ -39,7 +40,8 @@ from redis.exceptions import (
 
 from shardkit.events import handlers
 from shardkit.network.connections import INCOMPLETE, READ_BYTES, extended_timeout
-from shardkit.network.connections.connection import closed_error
+from shardkit.network.connections.connection import closed_error, refused_select
+from shardkit.network.connections.databases import UNNAMED, Database
 from shardkit.network.connections.policy import CallPolicy, overloaded
 from shardkit.network.connections.redis_private import health_check_is_due, postpone_health_check
 from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
@@ -83,19 +85,30 @@ class ConnectionSource:
             self.source.release(connection)
         return None
 
+    async def borrow(self) -> Any:
+        """Return a connected connection, in any database; see `acquire`."""
+        return await self._checked(
+            await self.source.borrow() if self._is_pool else await self._of_node()
+        )
+
     async def acquire(self) -> Any:
         """Return a connected connection; its health was checked if that was due."""
-        if self._is_pool:
-            connection = await self.source.get_connection()
-        else:
-            connection = self.source.acquire_connection()
-            try:
-                if connection.is_connected and not connection.is_reusable():
-                    await connection.disconnect(nowait=True)
-                await connection.connect()
-            except BaseException:
-                self.source.release(connection)
-                raise
+        return await self._checked(
+            await self.source.get_connection() if self._is_pool else await self._of_node()
+        )
+
+    async def _of_node(self) -> Any:
+        connection = self.source.acquire_connection()
+        try:
+            if connection.is_connected and not connection.is_reusable():
+                await connection.disconnect(nowait=True)
+            await connection.connect()
+        except BaseException:
+            self.source.release(connection)
+            raise
+        return connection
+
+    async def _checked(self, connection: Any) -> Any:
         try:
             await connection.check_health()
         except BaseException:
@@ -171,8 +184,18 @@ class QueuedRequest:
 
     sent = False  # whether any of it was written
     more: deque[Chunk] | None = None  # the chunks after `data`
+    selects = False  # whether the first reply is SELECT's
 
-    def __init__(self, data: bytes, count: int, future: asyncio.Future[Received]) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        count: int,
+        future: asyncio.Future[Received],
+        database: Database,
+        raw: bool,
+    ) -> None:
+        self.database = database
+        self.raw = raw
         self.data = data
         self.count = self.left = self.replies_due = count
         self.future = future
@@ -214,10 +237,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
     def __init__(self, source: ConnectionSource, policy: CallPolicy) -> None:
         self.source = source
-        self.allowed = policy.deadline  # seconds for a call, by the entry
         self._max_waiting = policy.max_waiting
         self._waiting = 0  # commands that are queued
-        self._decode = not source.raw
         self._loop = asyncio.get_running_loop()
         self._queued: deque[QueuedRequest] = deque()
         # Each with how many bytes were written, and how many replies these will have.
@@ -229,7 +250,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._parser: Any = None
         self._pushes = False
         self._buffer = memoryview(bytearray(READ_BYTES))
-        self._connecting: asyncio.Task[None] | None = None
+        self._connecting: asyncio.Task[None] | None = None  # or opening databases
+        self._at_fences: set[asyncio.Task[None]] = set()
         self._write_scheduled = False
         self._joined = False  # whether several requests shared the last write
         self._must_close: bool
@@ -245,10 +267,16 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         replies: int,
         deadline: Deadline | None = None,
         more: deque[Chunk] | None = None,
+        *,
+        database: Database = UNNAMED,
+        raw: bool = True,
     ) -> asyncio.Future[Received]:
-        """Queue packed commands and perhaps more chunks; return the future of their replies."""
+        """Queue packed commands and perhaps more chunks; return the future of their replies.
+
+        They are for a ``database``; with ``raw`` replies are bytes, else as the entry says.
+        """
         future: asyncio.Future[Received] = self._loop.create_future()
-        request = QueuedRequest(data, replies, future)
+        request = QueuedRequest(data, replies, future, database, raw)
         if more:
             request.add(more)
         if deadline is not None and deadline.at != math.inf:
@@ -304,7 +332,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         try:
             if connection is not None:
                 await self.source.release(connection, broken=False)
-            connection = await self.source.acquire()
+            connection = await self.source.borrow()
         except Exception as error:  # whatever it is, nothing was sent
             self._fail_queued(error)
             return
@@ -365,13 +393,14 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
     def _write(self) -> None:
         """Write what is queued, up to the limits of what may be in flight."""
         self._write_scheduled = False
-        if self._transport is None:  # it broke in the meantime
+        if self._transport is None:  # it broke in the meantime, or databases are being opened
             if self._queued:
                 self._acquire()
             return
         if not self._in_flight:
             self._start_timeout()
         data = []
+        connection, entered = self._connection, self._connection.entered
         queued, in_flight = self._queued, self._in_flight
         size, replies = self._bytes_in_flight, self._replies_in_flight
         while queued and size < MAX_BYTES and replies < MAX_REPLIES:
@@ -380,7 +409,15 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 queued.popleft()
                 self._waiting -= request.replies_due
                 continue
+            if connection.ends and not request.sent:
+                break  # `_pause` gets another
             packed, count = request.data, request.count
+            if request.database is not entered:
+                if request.database not in connection.opened:
+                    break  # `_pause` opens it
+                entered = request.database
+                if select := connection.entering(entered):
+                    packed, count, request.selects = select + packed, count + 1, True
             if handlers and not request.sent:
                 request.replies.written = time.perf_counter()
             request.sent = True
@@ -399,7 +436,72 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             self._joined = len(data) > 1
             self._transport.write(data[0] if len(data) == 1 else b"".join(data))
         elif not self._in_flight:
+            self._pause()
+
+    def _pause(self) -> None:
+        """Nothing is in flight, and nothing could be written: open databases, or release."""
+        connection = self._connection
+        if not self._queued or connection.ends:
             self._release()
+            if self._queued:
+                self._acquire()
+            return
+        transport, self._transport = self._transport, None
+        transport.set_protocol(self._stream_protocol)  # redis-py's code reads the answers
+        self._connecting = self._loop.create_task(self._open(connection), context=Context())
+
+    async def _open(self, connection: Any) -> None:
+        """Open the databases of the requests that wait, and go on."""
+        wanted = {request.database for request in self._queued} - connection.opened
+        errors: dict[Database, Exception] = {}
+        try:
+            if wanted:
+                errors = await connection.open(list(wanted), waits=False)
+        except Exception as error:  # whatever it is, nothing was sent
+            self._connection = None
+            await self.source.release(connection, broken=True)
+            self._fail_queued(error)
+            return
+        except BaseException:  # the loop is shutting down
+            self._connection = None
+            await self.source.release(connection, broken=True)
+            self._fail_queued(ConnectionError("the event loop is shutting down"))
+            raise
+        finally:
+            self._connecting = None
+        for database in wanted - connection.opened:
+            own = [request for request in self._queued if request.database is database]
+            self._queued = deque(each for each in self._queued if each.database is not database)
+            if database in errors:
+                self._waiting -= sum(request.replies_due for request in own)
+                for request in own:
+                    request.fail(errors[database], sent=False)
+            else:
+                waiting = self._loop.create_task(self._wait(database, own), context=Context())
+                self._at_fences.add(waiting)
+                waiting.add_done_callback(self._at_fences.discard)
+        self._attach(connection)
+        self._write()
+
+    async def _wait(self, database: Database, requests: list[QueuedRequest]) -> None:
+        """Wait at a database's fence, over another connection, and queue its requests again."""
+        try:
+            connection = await self.source.borrow()
+            try:
+                connection.database = database
+                await connection.enter()
+            finally:
+                await self.source.release(connection, broken=False)
+        except BaseException as error:
+            self._waiting -= sum(request.replies_due for request in requests)
+            for request in requests:
+                if isinstance(error, Exception):
+                    request.fail(error, sent=False)
+            if not isinstance(error, Exception):
+                raise
+            return
+        self._queued.extend(requests)
+        self._write()
 
     def pause_writing(self) -> None:
         """Called by the transport: its buffer is full."""
@@ -445,10 +547,10 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
     def _deliver(self) -> None:
         """Deliver the replies received so far to the requests in flight."""
         parser, in_flight, pushes = self._parser, self._in_flight, self._pushes
-        gets = parser.gets_decoded if self._decode else parser.gets_raw
         delivered = freed = 0
         while in_flight:
             request, size, count = in_flight[0]
+            gets = parser.gets_raw if request.raw else parser.gets_decoded
             replies = request.replies
             if count == 1 and not pushes:
                 reply = gets()
@@ -477,6 +579,12 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             delivered += count
             freed += size
             request.left -= count
+            if request.selects:
+                request.selects = False
+                request.left += 1
+                if isinstance(reply := replies.pop(0), Exception):
+                    self._must_close = True
+                    request.fail(refused_select(self._connection, reply), sent=True)
             if not request.left and not request.future.done():
                 request.future.set_result(replies)
         if delivered:
@@ -529,6 +637,20 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             self._call_later(left)
         else:
             self._break_off(TimeoutError(f"no reply for {timeout} seconds"))
+
+
+def multiplexed(pool: Any) -> MultiplexedConnection | None:
+    """Return the connection of all tasks for the way of a pool; None if they cannot share one."""
+    connection: MultiplexedConnection | None = pool.multiplexed
+    if connection is None:
+        way = pool.way
+        connection = way.multiplexed
+        if connection is None:
+            if not hasattr(way.connection_class, "is_reusable"):
+                return None
+            connection = MultiplexedConnection(ConnectionSource(way, raw=True), way.policy)
+        way.multiplexed = pool.multiplexed = connection
+    return connection
 
 
 def _check_timeout(found: weakref.ref[MultiplexedConnection]) -> None:

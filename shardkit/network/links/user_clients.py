@@ -45,7 +45,7 @@ from shardkit.network.connections.redis_private import (
     is_unready,
     reply_callbacks,
 )
-from shardkit.network.links.multiplexer import ConnectionSource, MultiplexedConnection
+from shardkit.network.links.multiplexer import multiplexed
 from shardkit.network.links.resp import pack_command
 from shardkit.network.links.server_request import patience_with, pause_before
 from shardkit.operations.deadlines import current, earliest, within
@@ -163,10 +163,10 @@ class DirectClient(redis.Redis):
         complete = False
         try:
             if deadline is None:
-                connection = pool.get_idle() or pool.get_connection()
+                connection = pool.get_idle() or pool.borrow()
             else:
                 with within(deadline):
-                    connection = pool.get_idle() or pool.get_connection()
+                    connection = pool.get_idle() or pool.borrow()
             if deadline is not None:
                 deadline.require_left()
             [reply], refused = connection.round_trip(data, False, deadline)
@@ -220,7 +220,6 @@ class MultiplexedClient(aioredis.Redis):
 
     successor: Callable[[], Awaitable[Any]] | None = None
     reader: Callable[[], Any] | None = None
-    _multiplexed: MultiplexedConnection | None = None
     _takes_redis_pys_way: bool | None = None
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -272,17 +271,15 @@ class MultiplexedClient(aioredis.Redis):
             data = pack_command(args)
         except (TypeError, UnicodeEncodeError):  # redis-py accepts more, and names the others
             return await self._as_redis_py(args, options)
-        connection = self._multiplexed
-        if connection is None:
-            connection = self._multiplexed = MultiplexedConnection(
-                ConnectionSource(self.connection_pool, raw=False), policy_of(self)
-            )
         pool: Any = self.connection_pool
+        connection = pool.multiplexed or multiplexed(pool)
+        if connection is None:
+            return await self._as_redis_py(args, options)
         deadline, seconds = current.get(), pool.policy.deadline
         if deadline is not None or seconds is not None:
             deadline = earliest(seconds)
         told = _told(pool, args) if handlers else None
-        received = await connection.submit(data, 1, deadline)
+        received = await connection.submit(data, 1, deadline, database=pool.database, raw=False)
         lost = received.lost
         if lost is not None:
             if told is not None:

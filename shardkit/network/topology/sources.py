@@ -18,7 +18,6 @@ import logging
 import re
 import time
 from collections.abc import Callable, Generator, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -35,7 +34,7 @@ from shardkit.config.stored import (
     reading,
 )
 from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError
-from shardkit.network.connections.greeting import Greeting, connection_name
+from shardkit.network.connections.databases import Database, connection_name
 from shardkit.network.topology.feed import ChangeFeed
 from shardkit.network.topology.witness import EpochWitness
 from shardkit.operations.commands import Shard
@@ -192,10 +191,9 @@ class ConfigServer:
         """Return a feed of changes, over a connection of its own."""
         pool = self.client().connection_pool
         connection = pool.separate_connection(protocol=3)
-        # Not the pool's own greeting, which would keep the clients alive.
-        connection.greeting = Greeting(
-            partial(connection_name, self.described(Shard("config-server")))
-        )
+        # Not the pool's own database, which would keep the clients alive.
+        named = self.described(Shard("config-server"))
+        connection.database = Database(pool.database.number, lambda: named)
         return ChangeFeed(connection)
 
     def note_epoch(self, feed: ChangeFeed) -> None:

@@ -35,14 +35,6 @@ class _Faulty:
         self._cut = self._broken = False
         super().__init__(server=memory.fake, **options)  # type: ignore[call-arg]
 
-    @property
-    def greeting(self) -> None:
-        """None: a connection in memory needs no name and gets no pushes."""
-
-    @greeting.setter
-    def greeting(self, greeting: object) -> None:
-        pass
-
     def break_off(self) -> None:
         """Break the connection, and wake up the caller that waits for an answer."""
         self._broken = True
@@ -196,11 +188,11 @@ class _AwaitingFaulty(_Faulty):
         raise instead
 
 
-class MemoryConnection(_BlockingFaulty, Closable, FakeRedisConnection):  # type: ignore[misc]
+class MemoryConnection(_BlockingFaulty, Closable, FakeRedisConnection):
     """A blocking connection to a server in memory."""
 
 
-class AsyncMemoryConnection(_AwaitingFaulty, AsyncClosable, FakeAsyncRedisConnection):  # type: ignore[misc]
+class AsyncMemoryConnection(_AwaitingFaulty, AsyncClosable, FakeAsyncRedisConnection):
     """An awaiting connection to a server in memory."""
 
 

@@ -264,6 +264,7 @@ class MemoryConnector(Connector):
     """
 
     breaks = False  # a test that has a server up again wants it at once
+    shares = False
 
     def __init__(self) -> None:
         super().__init__(DirectClient, MultiplexedClient)

@@ -441,6 +441,8 @@ class _AsyncNoRetry(AsyncRetry):
 class SimulatedConnector(Connector):
     """Builds one process's clients of simulated servers."""
 
+    shares = False
+
     def __init__(self, world: World, process: SimulatedProcess) -> None:
         super().__init__(SimulatedClient, AsyncSimulatedClient)
         self._world = world

@@ -21,7 +21,7 @@ from shardkit.admin.growth.fence import (
 )
 from shardkit.admin.growth.servers import GrowthError
 from shardkit.local import LocalServer
-from shardkit.network.connections.greeting import FENCE_KEY
+from shardkit.network.connections.databases import FENCE_KEY
 
 MINE, OTHERS = fence_value("mine", "1", "a:1"), fence_value("other's", "1", "a:1")
 

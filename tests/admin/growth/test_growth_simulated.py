@@ -21,7 +21,7 @@ from shardkit.admin.growth import MovePlan, moves, resume_move, shard_move, star
 from shardkit.admin.growth.capture import MissedChangesError
 from shardkit.admin.growth.relocation import ServerAddress, moved
 from shardkit.admin.growth.servers import GrowthError, ServerRole
-from shardkit.network.connections.greeting import FENCE_KEY, Greeting
+from shardkit.network.connections.databases import FENCE_KEY, Greeting
 from shardkit.testing.fakes.fakeredis_private import writes
 from shardkit.testing.simulation import Client, SimulationFailure, simulate
 from shardkit.testing.simulation.servers import SimulatedServer

@@ -13,7 +13,7 @@ from shardkit.admin.growth.capture import KeyCapture, MissedChangesError, turn_o
 from shardkit.admin.growth.servers import GrowthError
 from shardkit.admin.growth.shard_copy import NEAR, DatabaseCopy, Follower
 from shardkit.local import LocalServer
-from shardkit.network.connections.greeting import FENCE_KEY
+from shardkit.network.connections.databases import FENCE_KEY
 
 
 def test_changes_are_not_taken_for_complete_after_the_connection_was_lost() -> None:

@@ -20,7 +20,7 @@ from shardkit.admin.growth import (
 )
 from shardkit.admin.growth.capture import KeyCapture
 from shardkit.admin.growth.servers import GrowthError
-from shardkit.network.connections.greeting import FENCE_KEY
+from shardkit.network.connections.databases import FENCE_KEY
 
 SETTING = "notify-keyspace-events"
 

@@ -53,7 +53,7 @@ from shardkit.admin.growth.servers import GrowthError
 from shardkit.cli.app import app
 from shardkit.config.read_from import in_use
 from shardkit.errors import ConfigError, InvalidArgumentError
-from shardkit.network.connections.greeting import FENCE_KEY, READING, WAITING, lets_readers_pass
+from shardkit.network.connections.databases import FENCE_KEY, READING, WAITING, lets_readers_pass
 from shardkit.testing.simulation.linearizability import Register, check_linearizable
 
 
@@ -503,7 +503,7 @@ def test_a_client_that_cannot_read_the_config_server_writes_nothing_at_the_old_p
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small(fleet)
-    monkeypatch.setattr("shardkit.network.connections.greeting.FENCE_WAIT", 0.2)
+    monkeypatch.setattr("shardkit.network.connections.databases.FENCE_WAIT", 0.2)
     with shardkit.connect(fleet.url) as kit:
         client = kit.client("users", 1)
         assert client.incr("count") == 1  # type: ignore[union-attr]

@@ -22,7 +22,7 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.config import store
 from shardkit.local import LocalServer
-from shardkit.network.connections.greeting import FENCE_KEY, WAITING
+from shardkit.network.connections.databases import FENCE_KEY, WAITING
 from shardkit.operations.commands import Command
 
 READONLY = b"-READONLY You can't write against a read only replica.\r\n"
