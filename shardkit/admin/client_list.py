@@ -2,9 +2,9 @@
 
 ::
 
-    CLIENT LIST of every server    shardkit:unique:7/12@web1/4711         ┐
-                                   shardkit:hits/9@web1/4711              ├─► web1/4711
-    … and of the config server     shardkit:config-server/17@web1/4711    ┘   epoch 17
+    CLIENT LIST of every server    shardkit:unique/12,hits/9;1-64@web1/4711   ┐
+                                                                              ├─► web1/4711
+    … and of the config server     shardkit:config-server/17@web1/4711        ┘   epoch 17
 
 Connections without such a name, of other programs and releases, are grouped by address and library.
 """
@@ -24,7 +24,7 @@ from shardkit.network.server_queries import TIMEOUT
 
 _NAME = re.compile(
     r"shardkit:(?:waiting/|reading/)?"
-    r"(?:config-server/(?P<epoch>[0-9]+)|(?P<component>[^/@]+?)(?::[0-9]+)?(?:/(?P<made_for>[0-9]+))?)"
+    r"(?:config-server/(?P<epoch>[0-9]+)|(?P<components>[^;@]+)(?:;[0-9,-]+)?)"
     r"@(?P<host>[^@/]+)/(?P<pid>[0-9]+)"
 )
 _LIBRARY = re.compile(r"(?P<lib>[^(]*)\(shardkit_v(?P<version>[^;)]+)")
@@ -41,8 +41,8 @@ class ClientProcess:
         pid: its process id; 0 if unknown.
         library: ``shardkit 0.1.0``, or the name and version of another library.
         users: the users that it is logged in as.
-        components: the components whose servers it is connected to, with the seconds since it
-            last sent a command there.
+        components: the components that it has used over its connections, with the seconds since a
+            command was sent over one of these.
         epoch: the `config:epoch` that it uses; None if it has no connection to the config server.
         entries: by component, the epoch of the entries that its oldest connection was made for, if
             connections report it.
@@ -129,8 +129,9 @@ def _count(each: Mapping[str, str], found: dict[tuple[str, int, str], ClientProc
     if named and named["epoch"]:
         process.epoch = max(process.epoch or 0, int(named["epoch"]))
     elif named:
-        name = named["component"]
-        process.components[name] = min(idle, process.components.get(name, idle))
-        if named["made_for"]:
-            made_for = int(named["made_for"])
-            process.entries[name] = min(made_for, process.entries.get(name, made_for))
+        for label in named["components"].split(","):
+            name, _, made_for = label.partition("/")
+            process.components[name] = min(idle, process.components.get(name, idle))
+            if made_for.isdecimal():
+                epoch = int(made_for)
+                process.entries[name] = min(epoch, process.entries.get(name, epoch))

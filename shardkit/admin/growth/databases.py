@@ -10,7 +10,7 @@ from shardkit.admin.growth.fence import OWN_KEYS
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import connected_to
 from shardkit.config.entry import Entry
-from shardkit.network.connections.databases import READING, WAITING
+from shardkit.network.connections.databases import READING, WAITING, numbers_in
 
 MOST_NAMED = 20
 _OWN = "shardkit-move/"  # names of the mover's own connections
@@ -62,15 +62,17 @@ def pages(client: Any) -> Iterator[list[bytes]]:
 
 
 def connections_to(client: Any, databases: Collection[int]) -> list[Mapping[str, str]]:
-    """Return the connections to databases of a server, as CLIENT LIST has them.
+    """Return the connections that may use databases of a server, as CLIENT LIST has them.
 
-    Connections that wait at the fence, subscribers and a mover's own are left out.
+    shardkit's say in their names which they use (see `network/connections/databases.py`), others
+    use the one that they are in. Connections that wait at the fence, subscribers and a mover's own
+    are left out.
     """
-    numbers = {str(number) for number in databases}
+    numbers = set(databases)
     return [
         each
         for each in client.client_list()
-        if each["db"] in numbers
+        if numbers & {int(each["db"]), *numbers_in(each["name"])}
         and not each["name"].startswith((_OWN, WAITING))
         and not set(each["flags"]) & set("SM")
         and not (each.get("resp") != "3" and "P" in each["flags"])

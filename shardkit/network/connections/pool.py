@@ -221,9 +221,13 @@ class _Common:
 
 
 class _Freed(threading.Condition):
-    """Wakes a waiting caller when a connection is released."""
+    """Gives released connections to waiting callers, the longest waiting first."""
 
-    pending = 0  # waiting callers, of a shared pool and its origin together
+    pending = 0  # waiting callers, of all pools that share
+
+    def __init__(self, lock: Any) -> None:
+        super().__init__(lock)
+        self.given: deque[Any] = deque()  # to those who are about to wake up
 
 
 class _ReusingPool(_Common):
@@ -326,7 +330,9 @@ class _ReusingPool(_Common):
             except MaxConnectionsError:
                 if self.wait_seconds == 0:
                     raise
-            self._wait_for_room(began)
+            connection = self._wait_for_room(began)
+            if connection is not None:
+                return connection
 
     def connect(self, connection: Any) -> None:
         """Connect a reserved connection; if that fails, forget it.
@@ -342,16 +348,23 @@ class _ReusingPool(_Common):
                 require_open(self)
             raise
 
-    def _wait_for_room(self, began: float) -> None:
-        """Wait until a connection is released or can be made, or it is time to poll."""
+    def _wait_for_room(self, began: float) -> Any:
+        """Wait until a connection is released, and return it; None if it is time to look again."""
         with self._guard:
+            freed = self._freed
             if not self._idle and len(self._in_use) >= self.max_connections:
-                freed = self._freed
                 freed.pending += 1
                 try:
                     freed.wait(self._left_to_wait(began))
                 finally:
                     freed.pending -= 1
+            connection = freed.given.popleft() if freed.given else None
+        if connection is not None and not connection.is_reusable():
+            self._drop(connection)
+            return None
+        if connection is not None:
+            connection.database, connection.policy = self.database, self.policy
+        return connection
 
     def pending(self) -> int:
         """Return how many callers wait for a connection."""
@@ -386,11 +399,16 @@ class _ReusingPool(_Common):
                 self._tell_use(connection)
             now = time.monotonic()
             ends = self.draining or connection.ends
-            if not ends:
+            freed = self._freed
+            if ends:
+                freed.notify()
+            elif freed.pending > len(freed.given):
+                self._in_use.add(connection)
+                freed.given.append(connection)
+                freed.notify()
+            else:
                 connection.idle_since = now
                 self._idle.append(connection)
-            if self.wait_seconds != 0:
-                self._freed.notify()
         if ends:
             connection.disconnect()
         if now > _sweep.due:

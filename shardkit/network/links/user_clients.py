@@ -22,6 +22,7 @@ says ``retries``. On a stalled server, all tasks of a loop fail together after t
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -63,10 +64,12 @@ _SHARED = frozenset(
     }
 )
 _is_shared: dict[Any, bool] = {}
-# Commands that change the state of their connection, which then must not be shared with the kit.
+# Commands that change the state of their connection, by their first words.
 _CHANGES_CONNECTION = frozenset(
     {
-        *("SELECT", "AUTH", "HELLO", "RESET", "QUIT", "READONLY", "READWRITE", "MONITOR"),
+        *("SELECT", "AUTH", "HELLO", "RESET", "QUIT", "READONLY", "READWRITE", "MONITOR", "ASKING"),
+        *("MULTI", "EXEC", "DISCARD", "WATCH", "UNWATCH", "SYNC", "PSYNC"),
+        *("SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE"),
         *("CLIENT SETNAME", "CLIENT SETINFO", "CLIENT REPLY", "CLIENT TRACKING", "CLIENT CACHING"),
         *("CLIENT NO-EVICT", "CLIENT NO-TOUCH", "CLIENT CAPA", "CLIENT IMPORT-SOURCE"),
     }
@@ -191,9 +194,9 @@ class DirectClient(redis.Redis):
         return callback(reply, **options)
 
     def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        _separate_if_changed(self.connection_pool, (args,))
+        apart = _apart(self, (args,))
         with _allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
-            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+            return redis.Redis.execute_command(apart, *args, **options)  # type: ignore[no-untyped-call]
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
         """Return redis-py's pipeline, whose execution keeps to the deadline of the entry."""
@@ -207,7 +210,7 @@ class DirectPipeline(Pipeline):
     def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Execute what was collected."""
         commands = [command[0] for command in self.command_stack]
-        _separate_if_changed(self.connection_pool, commands)
+        self.connection_pool = _apart(self, commands).connection_pool
         with _allowed(self.connection_pool, ()), watched(policy_of(self), commands):
             return super().execute(*args, **kwargs)
 
@@ -298,9 +301,9 @@ class MultiplexedClient(aioredis.Redis):
         return await value if inspect.isawaitable(value) else value
 
     async def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        _separate_if_changed(self.connection_pool, (args,))
+        apart = _apart(self, (args,))
         with _allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
-            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+            return await aioredis.Redis.execute_command(apart, *args, **options)  # type: ignore[no-untyped-call]
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
         """Return redis-py's pipeline, whose execution keeps to the deadline of the entry."""
@@ -314,26 +317,38 @@ class MultiplexedPipeline(AsyncPipeline):
     async def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Execute what was collected."""
         commands = [command[0] for command in self.command_stack]
-        _separate_if_changed(self.connection_pool, commands)
+        self.connection_pool = _apart(self, commands).connection_pool
         with _allowed(self.connection_pool, ()), watched(policy_of(self), commands):
             return await super().execute(*args, **kwargs)
 
 
-def _separate_if_changed(pool: Any, commands: Iterable[Sequence[Any]]) -> None:
-    """Stop sharing the kit's connections before commands change their state."""
-    if getattr(pool, "origin", None) is None:
-        return
-    for args in commands:
-        name = _text(args[0])
-        if name == "CLIENT" and len(args) > 1:
-            name = f"CLIENT {_text(args[1])}"
-        if name in _CHANGES_CONNECTION:
-            pool.separate()
-            return
+def _changes_connection(args: Sequence[Any]) -> bool:
+    """Whether a command changes the state of its connection, however its name is written."""
+    words = " ".join(_text(arg) for arg in args[:2]).upper().split()
+    return bool(words) and not _CHANGES_CONNECTION.isdisjoint({words[0], " ".join(words[:2])})
 
 
-def _text(name: Any) -> str:
-    return (name.decode(errors="replace") if isinstance(name, bytes) else str(name)).upper()
+def _text(word: Any) -> str:
+    return word.decode(errors="replace") if isinstance(word, bytes) else str(word)
+
+
+def _apart(client: Any, commands: Iterable[Sequence[Any]]) -> Any:
+    """Return a client or pipeline over connections that nobody else uses, if it is needed.
+
+    They are closed when they are released.
+    """
+    pool = client.connection_pool
+    if getattr(pool, "origin", None) is None or pool.as_redis_py:
+        return client
+    if not any(map(_changes_connection, commands)):
+        return client
+    if client.connection is not None:  # it has watched keys
+        client.connection.ends = True
+        return client
+    apart = copy.copy(client)
+    apart.connection_pool = pool.share()
+    apart.connection_pool.draining = True
+    return apart
 
 
 def _told(pool: Any, args: tuple[Any, ...]) -> CommandsSent:
