@@ -83,6 +83,7 @@ def reader_of(component: Component, number: int | None) -> Number:
     return ReplicaOf(number, entry) if entry.held else number
 
 
+SHOWN = 5  # shards that share connections, in a repr
 _MOVE_AGE = 0.05  # seconds; how old entries may be while their shard is being moved
 _RAW = {"protocol": 2, "decode_responses": False}
 
@@ -254,15 +255,21 @@ class Clients:
             await held.cleanup.aclose()
 
     def shown(self) -> list[str]:
-        """Return a line for each client: its shard and its connections."""
+        """Return a line for each way to connect: some of its shards, and its connections."""
         tables = list(self._blocking.tables.values())
         for of_loop in list(self._by_loop.values()):
             tables += of_loop.tables.values()
+        lines: dict[int, tuple[list[str], str]] = {}
+        for table in tables:
+            for number, client in list(table.clients.items()):
+                owner = getattr(_closable(client), "way", client)
+                names, _ = lines.setdefault(id(owner), ([], _shown(client)))
+                name = _name_of(table.component.name, number)
+                if name not in names:
+                    names.append(name)
         return [
-            f"{_name_of(table.component.name, number)} {_shown(client)}"
-            for table in tables
-            for number, client in list(table.clients.items())
-            if not getattr(_closable(client), "shares", False)  # the pool's owner is listed
+            f"{', '.join(names[:SHOWN])}{', …' if len(names) > SHOWN else ''} {shown}"
+            for names, shown in lines.values()
         ]
 
     def __repr__(self) -> str:

@@ -114,6 +114,8 @@ class ReplyLimits:
     selected = 0
     entered: Database | None = None
     ends = False  # whether it is closed when it is released
+    idle_since = 0.0  # when it was released, in monotonic seconds
+    answered_at = 0.0  # when it was released last before it was closed
     connecting = False
     for_block = False  # whether it is used for a blocking command
     exchange_timeout: float | None = EXCHANGE_TIMEOUT  # seconds for all replies
@@ -229,6 +231,7 @@ class Closable(ReplyLimits):
                 self._tell_closed()
             super().disconnect(*args, **kwargs)  # type: ignore[misc]
             self.due, self._watches, self.ends = 0, False, False
+            self.answered_at = self.idle_since
 
     def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
         """Connect, unless the kit is closed; retry as the entry's ``retry`` says."""
@@ -442,6 +445,7 @@ class AsyncClosable(ReplyLimits):
     async def disconnect(self, *args: Any, **kwargs: Any) -> None:
         """Close the connection; drop unwritten data, whose sender has got an error."""
         self.tell_closed()
+        self.answered_at = self.idle_since
         transport = transport_of(self)
         if transport is not None and transport.get_write_buffer_size():
             transport.abort()

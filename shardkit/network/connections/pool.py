@@ -204,9 +204,9 @@ class _Common:
         """Return how many connections are idle, and how many in use."""
         return len(idle_of(self)), len(in_use_of(self))
 
-    def idle_connections(self) -> list[Any]:
-        """Return the idle connections."""
-        return list(idle_of(self))
+    def connections(self) -> list[Any]:
+        """Return the connections, idle and in use."""
+        return [*idle_of(self), *in_use_of(self)]
 
     def __repr__(self) -> str:
         where = self.connection_kwargs
@@ -214,6 +214,8 @@ class _Common:
         if hasattr(self, "service_name"):
             server = f"sentinel:{self.service_name}"
         state = ", draining" if self.draining else ""
+        if self.way.multiplexed is not None:
+            state += f"; {self.way.multiplexed.state}"
         return (
             f"<{type(self).__name__} {server}/{where.get('db', 0)}: "
             f"{len(in_use_of(self))} in use, {len(idle_of(self))} idle{state}>"

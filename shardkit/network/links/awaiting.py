@@ -341,9 +341,7 @@ class AwaitingLink:
         return connection
 
     def __repr__(self) -> str:
-        shared = [c for by_node in list(self._connections.values()) for c in by_node.values()]
-        shown = "; ".join(map(repr, shared)) or "no connection yet"
-        return f"<AwaitingLink{'' if self._raw else ' decoding'}: {shown}>"
+        return f"<AwaitingLink{'' if self._raw else ' decoding'}: {self._clients!r}>"
 
 
 def _note_end(attempt: Attempt, future: object) -> None:

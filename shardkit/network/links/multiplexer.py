@@ -256,7 +256,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._joined = False  # whether several requests shared the last write
         self._must_close: bool
         self._timer: asyncio.TimerHandle | None = None
-        self._last_read = 0.0
+        self._last_read = self._answered_at = 0.0
         self._unwritten = 0
         self._first_since = 0.0  # when the first in flight became that
         self._received = 0  # bytes since then
@@ -300,15 +300,15 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._write)
         return future
 
-    def __repr__(self) -> str:
+    @property
+    def state(self) -> str:
+        """What it is doing: ``connected, 0 waiting, 3 replies outstanding``."""
         if self._connecting is not None:
             state = "connecting"
         else:
             state = "idle" if self._transport is None else "connected"
-        return (
-            f"<MultiplexedConnection {self.source!r}: {state}, {len(self._queued)} waiting, "
-            f"{self._replies_in_flight - self._replies_to_first} replies outstanding>"
-        )
+        outstanding = self._replies_in_flight - self._replies_to_first
+        return f"{state}, {len(self._queued)} waiting, {outstanding} replies outstanding"
 
     # ---- acquiring and releasing the connection
 
@@ -371,6 +371,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         if self._connection.closed:
             error = closed_error()
         elif self._in_flight:
+            self._connection.idle_since = max(self._connection.idle_since, self._answered_at)
             self._connection.note_failure(error)
         for request, _, _ in self._in_flight:
             request.fail(error, sent=True)
@@ -589,7 +590,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 request.future.set_result(replies)
         if delivered:
             self._received = 0
-            self._first_since = self._last_read
+            self._first_since = self._answered_at = self._last_read
             self._bytes_in_flight -= freed
             self._replies_in_flight -= delivered
 

@@ -64,14 +64,21 @@ _SHARED = frozenset(
     }
 )
 _is_shared: dict[Any, bool] = {}
-# Commands that change the state of their connection, by their first words.
+# Commands that change the state of their connection, by their first words: what comes next might go
+# to another database, or get another reply.
 _CHANGES_CONNECTION = frozenset(
     {
         *("SELECT", "AUTH", "HELLO", "RESET", "QUIT", "READONLY", "READWRITE", "MONITOR", "ASKING"),
-        *("MULTI", "EXEC", "DISCARD", "WATCH", "UNWATCH", "SYNC", "PSYNC"),
+        *("MULTI", "EXEC", "DISCARD", "WATCH", "UNWATCH", "SYNC", "PSYNC", "CLIENT REPLY"),
         *("SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE"),
-        *("CLIENT SETNAME", "CLIENT SETINFO", "CLIENT REPLY", "CLIENT TRACKING", "CLIENT CACHING"),
-        *("CLIENT NO-EVICT", "CLIENT NO-TOUCH", "CLIENT CAPA", "CLIENT IMPORT-SOURCE"),
+        *("CLIENT TRACKING", "CLIENT CACHING"),
+    }
+)
+# The holder of a client may want these for all its connections; nobody else does.
+_MARKS_CONNECTION = frozenset(
+    {
+        *("CLIENT SETNAME", "CLIENT SETINFO", "CLIENT NO-EVICT", "CLIENT NO-TOUCH"),
+        *("CLIENT CAPA", "CLIENT IMPORT-SOURCE"),
     }
 )
 
@@ -322,10 +329,10 @@ class MultiplexedPipeline(AsyncPipeline):
             return await super().execute(*args, **kwargs)
 
 
-def _changes_connection(args: Sequence[Any]) -> bool:
-    """Whether a command changes the state of its connection, however its name is written."""
+def _first_words(args: Sequence[Any]) -> set[str]:
+    """Return the first word of a command, and the first two, however they are written."""
     words = " ".join(_text(arg) for arg in args[:2]).upper().split()
-    return bool(words) and not _CHANGES_CONNECTION.isdisjoint({words[0], " ".join(words[:2])})
+    return {" ".join(words[:1]), " ".join(words[:2])}
 
 
 def _text(word: Any) -> str:
@@ -340,7 +347,12 @@ def _apart(client: Any, commands: Iterable[Sequence[Any]]) -> Any:
     pool = client.connection_pool
     if getattr(pool, "origin", None) is None or pool.as_redis_py:
         return client
-    if not any(map(_changes_connection, commands)):
+    if getattr(client, "single_connection_client", False):
+        return client
+    words = set().union(*map(_first_words, commands))
+    if not words.isdisjoint(_MARKS_CONNECTION):
+        pool.separate()
+    if words.isdisjoint(_CHANGES_CONNECTION):
         return client
     if client.connection is not None:  # it has watched keys
         client.connection.ends = True

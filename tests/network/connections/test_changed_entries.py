@@ -315,10 +315,10 @@ async def test_only_own_pools_disconnect_from_sentinels(others: LocalServers, bl
     own, shared = get(component, None, False), get(component, None)
     assert await of(own.ping())
     assert connections()[port]
-    await of(own.connection_pool.disconnect(inuse_connections=False))
+    await of(own.connection_pool.way.disconnect(inuse_connections=False))
     await of(shared.connection_pool.disconnect())  # of what is the kit's, it says nothing
     assert connections()[port]
-    await of(own.connection_pool.disconnect())
+    await of(own.connection_pool.way.disconnect())
     assert await eventually(lambda: not connections()[port])
     held.close()
     await held.aclose()
@@ -335,7 +335,7 @@ async def test_a_replaced_master_is_left(others: LocalServers, blocks: bool) -> 
     await of(pool.release(connection))
     assert await of(pool.get_connection()) is connection
     # As a Sentinel has answered another caller:
-    getattr(pool, "proxy", pool).master_address = ("127.0.0.1", 1)
+    getattr(pool.way, "proxy", pool.way).master_address = ("127.0.0.1", 1)
     for _ in range(2):  # the second time it is not there to be released
         await of(pool.release(connection))
     assert pool.connection_counts() == (1, 0)
@@ -398,7 +398,7 @@ def test_unreferenced_clients_do_not_disturb_the_end_of_their_loop(here: LocalSe
         said, held = await complaints(), Clients()
         client: Any = held.aget(Component("c", entry(here)), None, False)
         assert await client.ping()
-        await client.connection_pool.disconnect()
+        await client.connection_pool.way.disconnect()
         left = weakref.ref(held)
         del held, client
         gc.collect()

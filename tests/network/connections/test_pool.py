@@ -374,8 +374,9 @@ async def test_an_awaiting_pool_closes_its_long_idle_connections(server: LocalSe
 
 TOO_MANY_FILES = """
 import os, resource, shardkit
-server = "{host: 127.0.0.1, port: %d}"  # looking a name up takes descriptors too, and fails anyhow
-where = shardkit.ShardMap.parse("components: {c: {shards: {count: 16, over: [%%s]}}}" %% server)
+# Looking a name up takes descriptors too, and fails anyhow. Who has a name shares no connection.
+shards = ", ".join("{host: 127.0.0.1, port: %d, client_name: n%%d}" %% n for n in range(16))
+where = shardkit.ShardMap.parse("components: {c: {shards: [%%s]}}" %% shards)
 with shardkit.connect(where) as kit:
     there = len(os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (there + 3, there + 3))

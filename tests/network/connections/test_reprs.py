@@ -50,15 +50,15 @@ def test_a_blocking_kit_shows_its_pools(servers: LocalServers) -> None:
 async def test_an_awaiting_kit_shows_what_is_in_flight(servers: LocalServers) -> None:
     async with await shardkit.aconnect(servers.shard_map) as kit:
         link = kit.plane.alinks[True]
-        assert repr(link) == "<AwaitingLink: no connection yet>"
+        assert repr(link) == "<AwaitingLink: <Clients: none yet>>"
         ids = kit.set("ids", component="visits", members=int, total=1000)
         await ids.sadd(1, 2, 3)
         shown = repr(link)
-        assert ": idle, 0 waiting, 0 replies outstanding>" in shown
+        assert "; idle, 0 waiting, 0 replies outstanding>" in shown
         asked = asyncio.ensure_future(ids.scard())
         await asyncio.sleep(0)
         shown = repr(link)
-        assert ": connected, 0 waiting, 3 replies outstanding>" in shown
+        assert "; connected, 0 waiting, 3 replies outstanding>" in shown
         await asked
         assert "visits:0 <AsyncPool 127.0.0.1:" in repr(kit)
         assert "s3cret" not in repr(kit) + repr(link)

@@ -79,7 +79,9 @@ async def test_one_event_for_each_server(kind: str, own_map: ShardMap, told: lis
         assert [event.name for event in of(told, events.CallFinished)] == ["pipeline"]
         opened_for = {event.shard for event in of(told, events.ConnectionOpened)}
     closed_for = {event.shard for event in of(told, events.ConnectionClosed)}
-    assert opened_for == closed_for == {f"own_shards:{n}" for n in range(4)}
+    assert opened_for == closed_for  # of whichever used it first
+    assert len(opened_for) == 1
+    assert opened_for < {event.shard for event in sent}
 
 
 async def test_transactions_list_commands(kind: str, own_map: ShardMap, told: list[Any]) -> None:

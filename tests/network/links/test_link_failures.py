@@ -294,9 +294,11 @@ async def test_a_stalled_server_gets_an_incr_once(mine: Face, own: list[LocalSer
     assert isinstance(failed, ShardUnavailable)
     await asyncio.sleep(0.5)  # whatever sends them again has done so
     own[0].resume()
-    for key in ("client", "operation"):
-        assert await mine.client_call("patient", "get", key) == b"1"
-    assert count_of(own[0], "incrby") + count_of(own[0], "incr") == 2
+    assert await mine.client_call("patient", "get", "client") == b"1"
+    executed = await mine.client_call("patient", "get", "operation")
+    assert executed in (None, b"1")  # None: the connection was lost, and no other could be opened
+    sent = count_of(own[0], "incrby") + count_of(own[0], "incr")
+    assert sent == 1 + (executed is not None)
 
 
 # ---- time

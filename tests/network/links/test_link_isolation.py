@@ -193,12 +193,12 @@ ERRORS = [kind("forced") for kind in server_request.ATTEMPT_ERRORS] + [
 POINTS = {
     "blocking": [
         "_pool get_idle",
-        "_pool get_connection",
+        "_pool reserve",
         "send_packed_command",
         "read_replies",
         "round_trip",
     ],
-    "awaiting": ["_pool get_idle", "_pool get_connection", "reply_parser"],
+    "awaiting": ["_pool get_idle", "_pool borrow", "reply_parser"],
 }
 
 
@@ -216,7 +216,8 @@ async def test_no_exception_of_an_attempt_takes_other_shards_replies_with_it(
                 pool = own_client(face.kit, "data", 0).connection_pool
                 with monkeypatch.context() as patched:
                     if point.startswith("_pool"):
-                        if "get_connection" in point:
+                        pool = pool if face.blocks else pool.way
+                        if "get_idle" not in point:
                             dropped = pool.disconnect()
                             if not face.blocks:
                                 await dropped
