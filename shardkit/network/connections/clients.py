@@ -400,10 +400,11 @@ class Clients:
         label = partial(self._label, shard, component.epoch)
         topology = self.topology()
         if topology is None:
-            return Database(number, label, reads=reads)
+            return Database(number, str(shard), label, reads=reads)
         address = entry.address if reads else component.entry_of(shard).address
         return Database(
             number,
+            str(shard),
             label,
             witness=topology.source.witness(component.name),
             has_moved=partial(_has_moved, weakref.ref(self), shard, address),

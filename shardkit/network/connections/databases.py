@@ -88,6 +88,7 @@ class Database:
 
     Args:
         number: its number.
+        shard: the shard that it is, for messages.
         label: returns the component and the epoch of its entries: ``unique/17``.
         witness: asks whether the config server was restored from an old snapshot.
         has_moved: returns whether the entries point elsewhere by now; without it, fences are not
@@ -100,11 +101,12 @@ class Database:
             are released.
     """
 
-    __slots__ = ("_has_moved", "label", "left", "number", "reads", "select", "witness")
+    __slots__ = ("_has_moved", "label", "left", "number", "reads", "select", "shard", "witness")
 
     def __init__(
         self,
         number: int = 0,
+        shard: str = "",
         label: Callable[[], str] = str,
         *,
         witness: Any = None,
@@ -112,6 +114,7 @@ class Database:
         reads: bool = False,
     ) -> None:
         self.number = number
+        self.shard = shard
         self.label = label
         self.witness = witness
         self.reads = reads
@@ -157,7 +160,7 @@ class Database:
                 raise DatabaseMovedError(
                     "the database is closed because its shards move or have moved to another "
                     "server, and the entries still name this one. See `shardkit move status`; if "
-                    f"the move was interrupted: `shardkit move resume {self.label().split('/')[0]}`"
+                    f"the move was interrupted: `shardkit move resume {self.shard}`"
                 )
             yield Pause(_FENCE_STEP)
             *_, fence = yield [("CLIENT", "SETNAME", waiting), *self.questions()]
@@ -165,7 +168,7 @@ class Database:
                 return
 
     def __repr__(self) -> str:
-        return f"<Database {self.number}{f' of {label}' if (label := self.label()) else ''}>"
+        return f"<Database {self.number}{f' of {self.shard}' if self.shard else ''}>"
 
 
 UNNAMED = Database()

@@ -143,7 +143,7 @@ class _Common:
             connection.credential_provider = self.credentials
         number = int(self.connection_kwargs.get("db") or 0)
         if number != self.database.number:  # somebody has changed it
-            self.database = Database(number, self.database.label)
+            self.database = Database(number, self.database.shard, self.database.label)
         connection.database = self.database
         if self.policy is not NO_POLICY:
             connection.policy = self.policy
@@ -613,6 +613,10 @@ class _AsyncReusingPool(_Common):
         """Return a connection, perhaps not connected; MaxConnectionsError if all are in use."""
         if not idle_of(self) and len(in_use_of(self)) >= self.max_connections:
             raise too_many(self.max_connections)
+        if self.draining:  # its connections are for one use
+            connection = self.make_connection()
+            in_use_of(self).add(connection)
+            return connection
         return super().get_available_connection()  # type: ignore[misc]
 
     async def release(self, connection: Any) -> None:

@@ -193,7 +193,7 @@ class ConfigServer:
         connection = pool.separate_connection(protocol=3)
         # Not the pool's own database, which would keep the clients alive.
         named = self.described(Shard("config-server"))
-        connection.database = Database(pool.database.number, lambda: named)
+        connection.database = Database(pool.database.number, label=lambda: named)
         return ChangeFeed(connection)
 
     def note_epoch(self, feed: ChangeFeed) -> None:

@@ -195,6 +195,8 @@ class _OverWire:
     def on_connect_check_health(self, check_health: bool = True) -> None:
         """Prepare the parser: the handshake is no step of a schedule."""
         self._parser.on_connect(self)
+        self.forget_databases()  # type: ignore[attr-defined]
+        self.enter()  # type: ignore[attr-defined]
 
     def shut_down(self) -> None:
         """Make its user find the connection closed."""
@@ -380,6 +382,8 @@ class _AsyncOverWire:
     async def on_connect_check_health(self, check_health: bool = True) -> None:
         """Prepare the parser: the handshake is no step of a schedule."""
         self._parser.on_connect(self)
+        self.forget_databases()  # type: ignore[attr-defined]
+        await self.enter()  # type: ignore[attr-defined]
 
     def reply_parser(self) -> ReplyParser:
         """Return the parser of what the transport receives."""

@@ -1,4 +1,4 @@
-"""Has the functions of growth work on simulated servers, and these greet as real ones do."""
+"""Has the functions of growth work on simulated servers, whose databases share connections."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from shardkit.network.connections.connection import Closable
-from shardkit.operations.steps import run_steps
 from shardkit.testing.simulation import Client, Protocol
 from shardkit.testing.simulation.connections import SimulatedConnection, SimulatedConnector
 from shardkit.testing.simulation.linearizability import Register
@@ -97,15 +95,13 @@ def simulated_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monkey
         patched.setattr("shardkit.admin.growth.known_servers.same_server", eq)
         connect = SimulatedConnection.on_connect_check_health
 
-        def greet(self: Any, *args: Any, **options: Any) -> None:
+        def introduce(self: Any, *args: Any, **options: Any) -> None:
             connect(self, *args, **options)
             if self.client_name:
-                Closable._greet(self, [("CLIENT", "SETNAME", self.client_name)])
-            if self.greeting is not None:
-                steps = self.greeting.steps(self.client_name)
-                run_steps(steps, lambda need: Closable._greet(self, need))
+                self._answers([("CLIENT", "SETNAME", self.client_name)])
 
-        patched.setattr(SimulatedConnection, "on_connect_check_health", greet)
+        patched.setattr(SimulatedConnection, "on_connect_check_health", introduce)
+        patched.setattr(SimulatedConnector, "shares", True)
         try:
             yield patched
         finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import eq
 from typing import Any
 
@@ -21,7 +21,9 @@ from shardkit.admin.growth import MovePlan, moves, resume_move, shard_move, star
 from shardkit.admin.growth.capture import MissedChangesError
 from shardkit.admin.growth.relocation import ServerAddress, moved
 from shardkit.admin.growth.servers import GrowthError, ServerRole
-from shardkit.network.connections.databases import FENCE_KEY, Greeting
+from shardkit.network.connections import databases
+from shardkit.network.connections.databases import FENCE_KEY, Database
+from shardkit.network.connections.pool import Pool
 from shardkit.testing.fakes.fakeredis_private import writes
 from shardkit.testing.simulation import Client, SimulationFailure, simulate
 from shardkit.testing.simulation.servers import SimulatedServer
@@ -59,7 +61,13 @@ class Capture:
 
 
 class MovedShard(InUse):
-    """A shard is moved by a process that may be killed."""
+    """A shard is moved by a process that may be killed.
+
+    Its clients use another database of the server, too, over the same connections.
+    """
+
+    shard_map: Any = """components: {data: {entry: {host: old, port: 1, db: 1}},
+                                     other: {entry: {host: old, port: 1}}}"""
 
     def setup(self, kit: Any) -> None:
         Capture.listeners = []
@@ -67,6 +75,11 @@ class MovedShard(InUse):
 
     def client_functions(self) -> Sequence[Callable[[Client], Any]]:
         return [self.move, self.resume, self.write, self.read]
+
+    def call(self, client: Client, name: str, function: Callable[..., Any], *args: str) -> None:
+        super().call(client, name, function, *args)
+        with suppress(Exception):  # an outage
+            client.kit.client("other").get("k")  # type: ignore[union-attr]
 
     def move(self, client: Client) -> None:
         config = config_of(client)
@@ -115,7 +128,7 @@ def simulated_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patched.setattr(shard_move, "turn_on_notifications", lambda client: "")
         patched.setattr(shard_move, "attest", lambda components, epoch: None)
         patched.setattr(shard_move.ShardMover, "_run_of", staticmethod(lambda clients: ""))
-        plan = MovePlan(OLD, NEW, ("data",), {}, 0, 0.0, (), databases=(0,))
+        plan = MovePlan(OLD, NEW, ("data",), {}, 0, 0.0, (), databases=(1,))
         patched.setattr("shardkit.admin.growth.move.plan_of", lambda *args: plan)
         execute = SimulatedServer.execute
 
@@ -124,7 +137,7 @@ def simulated_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             is_write = len(args) > 1 and writes(args[0].upper())
             if self.address == "old:1" and is_write and Capture.is_told:
                 for listener in Capture.listeners:
-                    listener.changed[0, args[1]] = True
+                    listener.changed[socket.database, args[1]] = True
             return done
 
         patched.setattr(SimulatedServer, "execute", tell)
@@ -136,7 +149,7 @@ def nothing(*args: Any, **options: Any) -> None:
 
 
 def take_fences(capture: Capture, most: int | None = None) -> dict[tuple[int, bytes], bool]:
-    fence = 0, FENCE_KEY.encode()
+    fence = 1, FENCE_KEY.encode()
     return {fence: True} if capture.changed.pop(fence, False) else {}
 
 
@@ -144,7 +157,7 @@ def push_at_once(mover: Any, new: Any) -> None:
     for client in new.values():
         client.delete(FENCE_KEY)
     shard_move.push_changed(
-        mover._lease, lambda components: moved(components, OLD, [0], NEW, eq), "", witnessed=False
+        mover._lease, lambda components: moved(components, OLD, [1], NEW, eq), "", witnessed=False
     )
 
 
@@ -175,7 +188,23 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         push_at_once,
         55,
     ),
-    ("clients ask for the fence", MovedShard, Greeting, "_is_fenced", lambda *args: False, 65),
+    ("clients ask for the fence", MovedShard, Database, "is_fenced", lambda *args: False, 65),
+    (
+        "connections say which databases they use",
+        MovedShard,
+        databases,
+        "_ranges",
+        lambda numbers: "",
+        0,
+    ),
+    (
+        "connections that have opened the database are closed",
+        MovedShard,
+        Pool,
+        "_leave",
+        lambda pool: [],
+        0,
+    ),
     ("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 268),
 ]
 
