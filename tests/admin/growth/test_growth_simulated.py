@@ -23,7 +23,6 @@ from shardkit.admin.growth.relocation import ServerAddress, moved
 from shardkit.admin.growth.servers import GrowthError, ServerRole
 from shardkit.network.connections import databases
 from shardkit.network.connections.databases import FENCE_KEY, Database
-from shardkit.network.connections.pool import Pool
 from shardkit.testing.fakes.fakeredis_private import writes
 from shardkit.testing.simulation import Client, SimulationFailure, simulate
 from shardkit.testing.simulation.servers import SimulatedServer
@@ -195,14 +194,6 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         databases,
         "_ranges",
         lambda numbers: "",
-        0,
-    ),
-    (
-        "connections that have opened the database are closed",
-        MovedShard,
-        Pool,
-        "_leave",
-        lambda pool: [],
         0,
     ),
     ("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 268),
