@@ -41,16 +41,11 @@ def _is_host(value: str) -> bool:
     return re.fullmatch(r"[^\s\x00-\x1f\x7f/@?#\[\]]+", value) is not None
 
 
-def _accepted_by(codec: Callable[[str], object]) -> Callable[[str], bool]:
-    """Return a check that a function of Python's codecs knows a name."""
-
-    def check(name: str) -> bool:
-        with suppress(LookupError, ValueError):
-            codec(name)
-            return True
-        return False
-
-    return check
+def _is_error_handler(name: str) -> bool:
+    with suppress(LookupError, ValueError):
+        codecs.lookup_error(name)
+        return True
+    return False
 
 
 _PATH: _Rule = (
@@ -131,11 +126,12 @@ FIELDS: dict[str, _Rule] = {
         "ASCII letters, digits and signs",
         lambda v: re.fullmatch(r"[!-~]+", v),
     ),
-    "encoding": ((str,), "a text codec's name", _accepted_by("x".encode)),
+    # redis-py's blocking client and its pipelines would send UTF-8 whatever this says.
+    "encoding": ((str,), "utf-8, the only encoding", lambda v: v.lower() in ("utf-8", "utf8")),
     "encoding_errors": (
         (str,),
         "strict, replace, ignore or another handler",
-        _accepted_by(codecs.lookup_error),
+        _is_error_handler,
     ),
     "decode_responses": _TRUTH,
     "protocol": ((int,), "2 or 3", lambda v: v in (2, 3)),

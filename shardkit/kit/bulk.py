@@ -39,6 +39,11 @@ def mget(component: Component, keys: Iterable[Key]) -> Steps[list[Any]]:
     for page in _pages(keys):
         replies = yield Columns(component.name, "GET", page, coalesced=True)
         if replies.failed:
+            # MGET returns None for a key of another type; a GET that is sent alone is refused.
+            replies[:] = [
+                None if str(getattr(reply, "error", "")).startswith("WRONGTYPE") else reply
+                for reply in replies
+            ]
             raise_failures(replies, own=False)
         values += replies
     return values

@@ -253,7 +253,9 @@ class KeyShardedConnection(_ByKey, _BlockingRouter[Key]):
     """Routes by key: ``router[key]`` is the redis-py client of the shard that owns the key."""
 
     def mget(self, keys: Key | Iterable[Key], *args: Key) -> list[Any]:
-        """Return the values of keys on any shards, in their order; None for missing keys.
+        """Return the values of keys on any shards, in their order.
+
+        As with MGET, the value of a missing key, and of a key of another type, is None.
 
         Args:
             keys: a key, or several in a list or any iterable.

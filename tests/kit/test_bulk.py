@@ -91,6 +91,16 @@ def test_a_cluster_is_asked_slot_by_slot(kind: str, cluster_map: ShardMap) -> No
         assert face.run(router.exists(*KEYS, "missing")) == 1000
         assert face.run(router.each("INCR", KEYS)) == list(range(1, 1001))
         assert face.run(router.delete(*KEYS)) == 1000
+        face.run(router.each("LPUSH", ["list"], "x"))
+        assert face.run(router.mget(["list", "missing"])) == [None, None]
+
+
+def test_a_key_of_another_type_has_no_value(face: Face, router: Any) -> None:
+    face.run(router.mset({"a": 1, "b": 2}))
+    face.run(router.each("LPUSH", ["list"], "x"))
+    assert face.run(router.mget("list")) == [None]
+    assert face.run(router.mget(["a", "list", "b"])) == [b"1", None, b"2"]
+    assert face.list(router.mget_iter(["a", "list", "b"], page_size=1)) == [b"1", None, b"2"]
 
 
 def test_replies_are_as_the_clients_are_configured(shard_map: ShardMap) -> None:
