@@ -273,10 +273,7 @@ def _resolve(value: Any, where: str, field: str, environ: Mapping[str, str]) -> 
         return value
     values = {name: _look_up(name, where, field, environ) for name in REFERENCE.findall(value)}
     if field == "url":
-        try:
-            return resolve_url(value, values)
-        except BadUrlError as error:
-            raise ConfigError(f"{where}: url {error.problem}", error.remedy) from None
+        return resolve_url(value, values)
     return REFERENCE.sub(lambda match: values[match[1]], value)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
+from ipaddress import IPv6Address
 from typing import Any, TypeAlias, cast
 
 from shardkit.config.problem import Problem, shown, shown_name
@@ -38,6 +39,10 @@ def _anything(value: Any) -> bool:
 
 
 def _is_host(value: str) -> bool:
+    if ":" in value:
+        with suppress(ValueError):
+            return bool(IPv6Address(value))
+        return False
     return re.fullmatch(r"[^\s\x00-\x1f\x7f/@?#\[\]]+", value) is not None
 
 
@@ -78,8 +83,8 @@ def _own() -> list[int]:
 
 # field: (types, what is allowed, a check of values of these types)
 FIELDS: dict[str, _Rule] = {
-    "url": ((str,), "a redis://, rediss:// or unix:// URL", _anything),
-    "host": ((str,), "a host name or address (a URL is url:)", _is_host),
+    "url": ((str,), "a redis://, valkey:// or unix:// URL", _anything),
+    "host": ((str,), "a host name or address (a URL is url:, the port port:)", _is_host),
     "port": ((int,), "a port, 1 to 65535", lambda v: 0 < v < 65536),
     "db": ((int,), "a database number, 0 or more", lambda v: 0 <= v <= _LARGEST),
     "username": _TEXT,
