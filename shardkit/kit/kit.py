@@ -24,7 +24,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -40,7 +40,13 @@ from shardkit.config.entry import Entry
 from shardkit.config.read_from import ReadFrom, as_read_from
 from shardkit.config.shard_map import ShardMap
 from shardkit.coordination.hold import AsyncRenewals, Renewals
-from shardkit.errors import ConfigError, InvalidArgumentError, InvalidEntryError, ShardKitError
+from shardkit.errors import (
+    ConfigError,
+    InvalidArgumentError,
+    InvalidEntryError,
+    ShardKitError,
+    few,
+)
 from shardkit.events import EntryChanged, emit, handlers
 from shardkit.kit import decorators
 from shardkit.kit.catalogue import Catalogue
@@ -592,7 +598,8 @@ def connect(where: Where | None = None, **options: Any) -> ShardKit:
         options: ``connector`` builds clients in another way, ``clock`` replaces the servers' time.
             ``credential_providers`` maps components to redis-py's `CredentialProvider`, for
             passwords or tokens that expire (``config-server`` is the config server's key): each
-            connect uses it instead of the entry's user and password. ``deadline`` limits a whole
+            connect uses it instead of the entry's user and password. Names that are not components
+            are refused, by a blocking kit only if it has a shard map. ``deadline`` limits a whole
             call, in seconds, where an entry sets no deadline. ``zone`` is the zone of this process,
             for reads from replicas.
 
@@ -619,6 +626,8 @@ async def aconnect(where: Where | None = None, **options: Any) -> AsyncShardKit:
     kit = AsyncShardKit(source, config_clients=clients, **options)
     try:
         await kit.load()
+        if "credential_providers" in options:
+            _check_providers(options, source, await kit.components())
     except BaseException:
         await kit.aclose()
         raise
@@ -639,8 +648,6 @@ def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Cl
             f"{what} names no topology",
             "give a shard map's path, a config server's URL, a ShardMap or an Entry",
         )
-    if isinstance(where, ShardMap):
-        return FixedMap(where), None
     if isinstance(where, str) and "://" in where:
         where = Entry({"url": where.strip()}, "config server")
     if isinstance(where, Entry):
@@ -664,7 +671,18 @@ def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Cl
             lambda: clients.aget(component, None, raw=True),
         )
         return source, clients
-    return MapFile(where), None
+    shard_map = FixedMap(where) if isinstance(where, ShardMap) else MapFile(where)
+    _check_providers(options, shard_map, shard_map.names())
+    return shard_map, None
+
+
+def _check_providers(options: Mapping[str, Any], source: Source, names: Iterable[str]) -> None:
+    unknown = set(options.get("credential_providers") or ()) - {"config-server", *names}
+    if unknown:
+        raise ConfigError(
+            f"credential_providers: {source} has no component {sorted(unknown)[0]!r}",
+            f"correct the name (known: {few(sorted(names), ', ')})",
+        )
 
 
 def _config_server(source: Source) -> ConfigServer:

@@ -89,6 +89,15 @@ class Tokens(CredentialProvider):
         return (self.token,)
 
 
+async def test_connecting_with_a_password_logs_nothing(
+    face: str, server: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    kit = await opened(face, a_map(server, port=server.port, password="first"))
+    assert await of((await of(kit.client("jobs"))).ping())
+    await kit.aclose()
+    assert not caplog.records
+
+
 async def test_a_component_may_have_a_provider_of_its_own(face: str, server: LocalServer) -> None:
     tokens = Tokens("first")
     kit = await opened(
@@ -112,6 +121,15 @@ async def test_config_servers_may_have_a_provider(face: str, server: LocalServer
     kit = await opened(face, where, credential_providers={"config-server": Tokens("first")})
     assert (await of(kit.component("jobs"))).entry.address == "127.0.0.1:1/0"
     await kit.aclose()
+
+
+async def test_providers_of_unknown_components_are_refused(face: str, server: LocalServer) -> None:
+    where: list[Any] = [a_map(server, port=server.port, password="first")]
+    if face == "awaiting":
+        where.append(Entry({"port": server.port, "password": "first"}))
+    for each in where:
+        with pytest.raises(ConfigError, match=r"credential_providers: .* has no component 'job'"):
+            await opened(face, each, credential_providers={"job": Tokens("first")})
 
 
 def test_a_memory_server_asks_for_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
