@@ -135,8 +135,8 @@ def test_health_answers_after_the_main_thread_has_ended(own_server: LocalServer)
     program = f"""
 import shardkit, threading
 from shardkit.network.health import wsgi
-entry = shardkit.Entry({{"port": {own_server.port}}})
-kit = shardkit.connect(shardkit.ShardMap.parse("components: {{a: {{entry: {{port: {own_server.port}}}}}}}"))
+components = "{{a: {{entry: {{port: {own_server.port}}}}}}}"
+kit = shardkit.connect(shardkit.ShardMap.parse("components: " + components))
 def serve():
     threading.main_thread().join()
     print(kit.health().ok)
