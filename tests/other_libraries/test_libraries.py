@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,36 @@ async def test_a_library_works_on_what_its_row_gives_it(
         return
     async with await shardkit.aconnect(shard_map) as akit:
         await use(await akit.client("one", private=True), url)
+
+
+def test_sentry_sees_every_exchange(kit: ShardKit) -> None:
+    sentry_sdk = pytest.importorskip("sentry_sdk")
+    page = PAGE.with_name("observability.md").read_text(encoding="utf-8")
+    code = page.partition("```text\nimport time\n")[2].partition("subscribe(to_sentry)")[0]
+    spans: list[tuple[str, str]] = []
+    sentry_sdk.init(
+        dsn="http://x@127.0.0.1:9/1",
+        traces_sample_rate=1.0,
+        default_integrations=False,
+        before_send_transaction=lambda event, hint: spans.extend(
+            (span["description"], span["data"]["server.address"]) for span in event["spans"]
+        ),
+    )
+    names: dict[str, Any] = {"time": time}
+    exec(code, names)
+    stop = shardkit.events.subscribe(names["to_sentry"])
+    client = kit.client("one")
+    with sentry_sdk.start_transaction(name="t"):
+        client.set("a", 1)
+        client.blpop("none", 0.01)
+        client.pipeline().get("a").get("b").execute()
+        kit.key_sharded("one").pipeline().get("a").set("a", 1).execute()
+        kit.strings("s", component="one").get("a")
+    stop()
+    sentry_sdk.get_client().close()
+    assert [name for name, _ in spans][:4] == ["SET", "BLPOP", "GET", "PIPELINE"]
+    assert len(spans) > 4
+    assert {address for _, address in spans} == {kit.component("one").entry.address}
 
 
 def test_each_row_of_the_page_is_tried() -> None:
