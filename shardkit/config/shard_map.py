@@ -379,7 +379,8 @@ def _overlaps(components: Mapping[str, Component], source: str) -> Iterator[Prob
     for component in components.values():
         for shard, entry in component.entries():
             sentinels = str(entry.fields.get("sentinel", {}).get("sentinels", ""))
-            tenants[entry.address, sentinels].append(shard)
+            address = re.sub(r"^(localhost|\[::1\]):", "127.0.0.1:", entry.address)
+            tenants[address, sentinels].append(shard)
     mixed: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for (address, _), shards in tenants.items():
         by_component: dict[str, list[Shard]] = defaultdict(list)

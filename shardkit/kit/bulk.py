@@ -51,6 +51,8 @@ def mget(component: Component, keys: Iterable[Key]) -> Steps[list[Any]]:
 
 def mset(component: Component, mapping: Mapping[Any, Any]) -> Steps[bool]:
     """Set keys; see `KeyShardedConnection.mset`."""
+    if not isinstance(mapping, Mapping):
+        raise InvalidArgumentError(f"mapping is a {type(mapping).__name__}", "pass a dict")
     pairs = zip(_pages(list(mapping)), _pages(list(mapping.values())), strict=True)
     for keys, values in pairs:
         replies = yield Columns(component.name, "SET", keys, values, coalesced=True)

@@ -87,7 +87,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class _Kit(Catalogue[Face]):
+class Kit(Catalogue[Face]):
     """The common part of both kits: topology, clients, decorators, and structures of either face.
 
     `connect` documents the arguments. ``config_clients`` are those of the config server; the kit
@@ -289,7 +289,7 @@ def _tell_changed(
         emit(EntryChanged(component.name, component.epoch))
 
 
-class ShardKit(_Kit[Blocking]):
+class ShardKit(Kit[Blocking]):
     """A topology opened for blocking use. Created by `connect`; a context manager.
 
     Thread-safe. A forked child may continue to use it, over connections of its own.
@@ -463,7 +463,7 @@ class ShardKit(_Kit[Blocking]):
         self.close()
 
 
-class AsyncShardKit(_Kit[Awaiting]):
+class AsyncShardKit(Kit[Awaiting]):
     """A topology opened for awaiting use. Created by `aconnect`; an asynchronous context manager.
 
     Each event loop has connections of its own.

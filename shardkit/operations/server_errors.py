@@ -104,6 +104,11 @@ _BY_TEXT: tuple[tuple[str, str, str], ...] = (
         "upgrade the server, or allow the command (rename-command)",
     ),
     (
+        "No matching script",
+        "the server has not loaded the script",
+        "call a shardkit.LuaScript, which is loaded where it is missing",
+    ),
+    (
         "DENIED ",
         "the server is in protected mode, which refuses other machines",
         "give it a password, or set protected-mode to no",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.exceptions import NoPermissionError
 from subjects import MAP, SUBJECTS
 
 import shardkit
@@ -146,6 +147,8 @@ def test_a_structure_needs_no_other_keys(server: LocalServer, name: str) -> None
         subject.fill(structure)
         for call in (*subject.reads.values(), subject.check, *subject.writes.values()):
             call(structure)
+        with pytest.raises(NoPermissionError, match="access"):
+            kit.client("data").get("another:key")
 
 
 def test_a_reader_reads_and_cannot_write(server: LocalServer) -> None:

@@ -143,6 +143,8 @@ def test_what_cannot_be_right_is_refused(face: Face, router: Any) -> None:
         face.run(router.mget(["a", None]))
     with pytest.raises(InvalidArgumentError, match=r"keys=5\.5"):
         face.run(router.mget(5.5))
+    with pytest.raises(InvalidArgumentError, match="mapping is a list; pass a dict"):
+        face.run(router.mset([1]))
     with pytest.raises(InvalidArgumentError, match="a list that cannot be sent"):
         face.run(router.mset({"a": [1]}))
     for command, reason in [

@@ -124,12 +124,12 @@ async def test_config_servers_may_have_a_provider(face: str, server: LocalServer
 
 
 async def test_providers_of_unknown_components_are_refused(face: str, server: LocalServer) -> None:
-    where: list[Any] = [a_map(server, port=server.port, password="first")]
-    if face == "awaiting":
-        where.append(Entry({"port": server.port, "password": "first"}))
-    for each in where:
-        with pytest.raises(ConfigError, match=r"credential_providers: .* has no component 'job'"):
-            await opened(face, each, credential_providers={"job": Tokens("first")})
+    options = {"credential_providers": {"job": Tokens("first")}}
+    with pytest.raises(ConfigError, match=r"credential_providers: .* has no component 'job'"):
+        await opened(face, a_map(server, port=server.port), **options)
+    where = Entry({"port": server.port, "password": "first"})  # which a blocking kit does not ask
+    with pytest.raises(ConfigError, match=r"credential_providers: .* has no component 'job'"):
+        await shardkit.aconnect(where, **options)
 
 
 def test_a_memory_server_asks_for_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_a_memory_server_asks_for_no_credentials(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("form", ["fields", "url", "config server"])
 async def test_files_are_reread(face: str, form: str, server: LocalServer, tmp_path: Path) -> None:
     path = tmp_path / "password"
-    path.write_text("first\n")
+    path.write_text("\ufefffirst\n", encoding="utf-8")  # as Windows' editor writes it
     entry: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "password_file": str(path)}
     url = f"redis://127.0.0.1:{server.port}/0?password_file={path}"
     if form == "url":
