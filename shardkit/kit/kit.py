@@ -593,7 +593,7 @@ def connect(where: Where | None = None, **options: Any) -> ShardKit:
 
     Args:
         where: a YAML shard map's path; or the config server that holds the entries, as a
-            redis://, rediss:// or unix:// URL or an Entry; or a ShardMap. By default
+            redis://, valkey:// or unix:// URL or an Entry; or a ShardMap. By default
             ``$SHARDKIT_CONFIG``.
         options: ``connector`` builds clients in another way, ``clock`` replaces the servers' time.
             ``credential_providers`` maps components to redis-py's `CredentialProvider`, for

@@ -248,7 +248,10 @@ def asgi(kit: Any, timeout: float = TIMEOUT) -> Callable[..., Awaitable[None]]:
             except Exception as error:
                 status, body = 503, {"ok": False, "error": str(error)}
         else:
-            status, body = await asyncio.to_thread(_ready, kit, timeout)
+            try:
+                status, body = await asyncio.to_thread(_ready, kit, timeout)
+            except RuntimeError:  # as in `health_of`
+                status, body = _ready(kit, timeout)
         headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": json.dumps(body).encode()})

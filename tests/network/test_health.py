@@ -133,20 +133,24 @@ def test_the_wsgi_endpoint_answers_probes(own_server: LocalServer) -> None:
 
 def test_health_answers_after_the_main_thread_has_ended(own_server: LocalServer) -> None:
     program = f"""
-import shardkit, threading
-from shardkit.network.health import wsgi
+import asyncio, atexit, shardkit, threading
+from shardkit.network.health import asgi, wsgi
 components = "{{a: {{entry: {{port: {own_server.port}}}}}}}"
 kit = shardkit.connect(shardkit.ShardMap.parse("components: " + components))
 def serve():
     threading.main_thread().join()
     print(kit.health().ok)
     wsgi(kit)({{"PATH_INFO": "/ready"}}, lambda status, _: print(status))
+    asyncio.run(asgi(kit)({{"type": "http", "path": "/ready"}}, None, send))
+async def send(message):
+    print(message.get("status"))
 threading.Thread(target=serve).start()
+atexit.register(lambda: print(kit.health().ok))
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )
-    assert (done.stdout, done.stderr) == ("True\n200 OK\n", "")
+    assert (done.stdout, done.stderr) == ("True\n200 OK\n200\nNone\nTrue\n", "")
 
 
 class Sealed(CredentialProvider):
