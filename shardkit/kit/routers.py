@@ -18,7 +18,7 @@ of the default kit call ``await router.load()``. A changed entry takes effect on
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, overload
 
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import DEFAULT_PORT
@@ -36,7 +36,7 @@ from shardkit.routing.keys import pair_key
 
 Pair: TypeAlias = tuple[Key, Key]
 K = TypeVar("K", Key, Pair)
-AKey = TypeVar("AKey", bound=Key)
+AKey = TypeVar("AKey", str, bytes, int)
 APair = TypeVar("APair", bound=Pair)
 T = TypeVar("T")
 
@@ -252,7 +252,13 @@ class ByKey(Router[Key]):
         """Return the number of the shard that owns a key."""
         return self._now().place(key)
 
-    def group(self, keys: Iterable[AKey]) -> dict[int, list[AKey]]:
+    @overload
+    def group(self, keys: Iterable[AKey]) -> dict[int, list[AKey]]: ...
+    @overload
+    def group(  # type: ignore[overload-cannot-match]  # a list of several types matches it
+        self, keys: Iterable[Key]
+    ) -> dict[int, list[Key]]: ...
+    def group(self, keys: Iterable[Any]) -> dict[int, list[Any]]:
         """Return keys by the number of the shard that owns them, each list in the given order.
 
         ``router.client(number)`` is that shard's client.

@@ -104,9 +104,7 @@ def queue_and_worker(kit: ShardKit, url: str) -> None:
     queue = rq.Queue(connection=private(kit))
     job = queue.enqueue(len, "abc")
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    worker = rq.SimpleWorker([queue], connection=private(kit))
-    assert worker.work(burst=True, with_scheduler=True)
-    worker.scheduler.connection.connection_pool.disconnect()  # its own, of our classes
+    assert rq.SimpleWorker([queue], connection=private(kit)).work(burst=True, with_scheduler=True)
     for each, handler in before.items():  # its worker leaves its own
         signal.signal(each, handler)
     assert job.return_value() == 3
