@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, wraps
 from typing import Any, Literal, ParamSpec, TypeVar, Union
 
+from shardkit.callbacks import makes
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 
 P = ParamSpec("P")
@@ -120,6 +121,8 @@ def kind_of(annotation: Any) -> Kind | None:
         return _tuple(args)
     base = origin or annotation
     if base is collections.abc.Callable:
+        if args[1:] in ((object,), (types.NoneType,)):  # whose result nobody looks at
+            return Kind(lambda v: callable(v) and not makes(v), "a plain function")
         return Kind(callable, "a function")
     if base is collections.abc.Mapping:
         return Kind(lambda v: isinstance(v, Mapping), "a mapping")
