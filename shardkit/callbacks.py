@@ -16,7 +16,7 @@ Unrun = Literal["", "a coroutine", "a generator"]
 
 def makes(function: object) -> Unrun:
     """Return what a call of a function makes without running it; empty text if the call runs it."""
-    for called in (function, type(function).__call__):  # type: ignore[operator]  # of an object
+    for called in (function, type(function).__call__):
         if inspect.iscoroutinefunction(called):
             return "a coroutine"
         if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):

@@ -195,7 +195,7 @@ class TimedBlock:
                                 else:
                                     step = steps.asend(sent)
 
-            return timed_async_generator  # type: ignore[return-value]
+            return timed_async_generator
 
         @functools.wraps(function)
         def timed(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -712,6 +712,10 @@ def test_queues_live_all_over_a_cluster(cluster_map: ShardMap, kind: str) -> Non
         (lambda q: q.enqueue("q", "x", [math.nan]), "cannot be represented in JSON"),
         (lambda q: q.enqueue("q", "x", ["\ud800"]), "cannot be represented in JSON"),
         (lambda q: q.enqueue("q", "x", [b"bytes"]), "cannot be represented in JSON"),
+        (
+            lambda q: q.enqueue("q", "x", [{7: "a", "7": "b"}]),
+            "JSON: the key in value[3][0] 7",
+        ),
         (lambda q: q.enqueue("q", "x", ["a" * LONGEST_TASK]), "bytes"),
         (lambda q: q.enqueue("q", "x", id=""), "id=''"),
         (lambda q: q.enqueue("q", "x", id="a" * 201), "id="),
