@@ -107,6 +107,18 @@ def test_a_worker_goes_on_when_its_server_is_back(
     assert all(each.startswith("cannot take tasks; next attempt in 0.0 s: ") for each in said)
 
 
+def test_only_tasks_that_may_be_queued_are_said_to_be(mortal: tuple[Face, LocalServer]) -> None:
+    face, server = mortal
+    tasks = face.kit.queues(component="own")
+    face.run(tasks.enqueue("q", "x"))
+    for stop, said in ((server.pause, True), (server.kill, False)):
+        stop()
+        with pytest.raises(ShardErrors) as failed:
+            face.run(tasks.enqueue("q", "x", id="t"))
+        assert ("queue them again with their ids (t)" in str(failed.value)) is said
+        assert failed.value.ids == ("t",)
+
+
 def test_a_worker_whose_server_is_away_tries_ever_later(kit: ShardKit) -> None:
     worker = Worker(kit.queues(component="one"), "q")
     away = ConnectionError("away")
