@@ -121,9 +121,9 @@ def kind_of(annotation: Any) -> Kind | None:
         return _tuple(args)
     base = origin or annotation
     if base is collections.abc.Callable:
-        if args[1:] in ((object,), (types.NoneType,)):  # whose result nobody looks at
+        if args and args[-1] is not Any and typing.get_origin(args[-1]) is None:
             return Kind(lambda v: callable(v) and not makes(v), "a plain function")
-        return Kind(callable, "a function")
+        return Kind(callable, "a function")  # may return an iterator, or anything
     if base is collections.abc.Mapping:
         return Kind(lambda v: isinstance(v, Mapping), "a mapping")
     if base in (collections.abc.Iterable, collections.abc.Sequence):

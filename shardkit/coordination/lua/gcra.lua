@@ -4,8 +4,8 @@
 -- ARGV[2]  how many hits may come at once
 -- ARGV[3]  how many hits this is; 0 to look only
 -- Reply    {1 if allowed, else 0, how many more may come now, the microseconds until this many are
---          allowed, or -1 if they never are, the microseconds until the limit is at rest}; the other
---          algorithm if that has counted
+--          allowed, or -1 if they never are, the microseconds until the limit is at rest}; the
+--          other algorithm if that has counted
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local each, burst, hits = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
