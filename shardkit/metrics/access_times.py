@@ -180,20 +180,19 @@ class TimedBlock:
 
             @functools.wraps(function)
             async def timed_async_generator(*args: P.args, **kwargs: P.kwargs) -> Any:
-                with block():
+                with block(), suppress(StopAsyncIteration):
                     async with aclosing(function(*args, **kwargs)) as steps:
                         step = anext(steps)
-                        with suppress(StopAsyncIteration):
-                            while True:  # as `yield from` does in a plain generator
-                                value = await step
-                                try:
-                                    sent = yield value
-                                except GeneratorExit:
-                                    raise
-                                except BaseException as error:
-                                    step = steps.athrow(error)
-                                else:
-                                    step = steps.asend(sent)
+                        while True:  # as `yield from` does in a plain generator
+                            value = await step
+                            try:
+                                sent = yield value
+                            except GeneratorExit:
+                                raise
+                            except BaseException as error:
+                                step = steps.athrow(error)
+                            else:
+                                step = steps.asend(sent)
 
             return timed_async_generator
 

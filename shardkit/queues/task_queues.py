@@ -33,7 +33,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from shardkit.errors import InvalidArgumentError, NewerFormatError, ShardKitError, counted
+from shardkit.errors import (
+    InvalidArgumentError,
+    NewerFormatError,
+    ShardErrors,
+    ShardKitError,
+    counted,
+)
 from shardkit.operations.arguments import rows_of, shown
 from shardkit.operations.cancellation import undo_on_cancel
 from shardkit.operations.commands import Argument, Key, Transaction
@@ -555,14 +561,15 @@ class TaskQueues(Structure[Face]):
             while rows:
                 [[done, added]] = yield [self._commands.put(queue, rows)]
                 if added < done:
-                    there = counted(done - added, "task")
-                    logger.info("queue %s: %s already there by id: unchanged", queue, there)
+                    known = counted(done - added, "task")
+                    logger.info("queue %s: skipped %s whose id is already queued", queue, known)
                 rows = rows[3 * done :]
         except ShardKitError as error:
             error.ids = tuple(ids)
-            if getattr(error, "maybe_executed", False):
+            if isinstance(error, ShardErrors):
                 named = ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
-                error.remedy = f"the tasks may be queued: queue them again with their ids ({named})"
+                may = "the tasks may be queued: " if error.maybe_executed else ""
+                error.remedy = f"{may}queue them again with their ids ({named})"
             raise
         return ids
 

@@ -120,7 +120,7 @@ def test_an_id_is_not_queued_twice_as_long_as_its_task_is_there(
         assert run(queues.counts("q")) == QueueCounts(0, 0, 1, 0)
         assert run(queues.acknowledge(task))
     assert [record.getMessage() for record in caplog.records] == [
-        f"queue q: {tasks} already there by id: unchanged" for tasks in ("1 task", "2 tasks")
+        f"queue q: skipped {tasks} whose id is already queued" for tasks in ("1 task", "2 tasks")
     ] * 2
     run(queues.enqueue("q", "x", id="me"))
     assert run(queues.fail(run(queues.take("q", timeout=0)), "no"))
