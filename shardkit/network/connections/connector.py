@@ -35,7 +35,6 @@ from shardkit.network.connections.connection import (
     UnixConnection,
     require_open,
 )
-from shardkit.network.connections.databases import Database
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy
 from shardkit.network.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
 from shardkit.network.connections.redis_private import learn_slots, set_connection_class
@@ -325,7 +324,6 @@ def _bound(pool: Any, fields: Mapping[str, Any]) -> None:
     if "blocking_pool" in fields:
         pool.wait_seconds = fields["blocking_pool"].get("timeout", BLOCKING_POOL_TIMEOUT)
     pool.policy = fields.get("policy", NO_POLICY)
-    pool.database = Database(int(fields.get("db") or 0))
     if pool.policy.breaker is not None:
         pool.policy.breaker.pools.add(pool)
 

@@ -41,7 +41,7 @@ from redis.credentials import CredentialProvider
 from redis.exceptions import MaxConnectionsError, RedisError
 
 from shardkit.network.connections.connection import is_reusable, require_open, reraise_handlers
-from shardkit.network.connections.databases import UNNAMED, Database
+from shardkit.network.connections.databases import Database
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy, overloaded
 from shardkit.network.connections.redis_private import (
     close_connection_now,
@@ -73,7 +73,7 @@ class _Common:
     closed = False
     policy = NO_POLICY
     credentials: CredentialProvider | None = None  # asked at each connect, in place of the kwargs
-    database = UNNAMED  # of its users
+    database: Database  # of its users
     wait_seconds: float | None = 0.0  # for a connection if all are in use; None for ever
     as_redis_py = False  # whether its clients send commands by redis-py's own code alone
     max_connections: int
@@ -244,6 +244,7 @@ class _ReusingPool(_Common):
         self.number = next(_numbers)
         super().__init__(*args, **kwargs)
         self.way = self
+        self.database = Database(int(self.connection_kwargs.get("db") or 0))
         renewed_in_children(self)
         _live_pools.add(self)
 
@@ -495,6 +496,7 @@ class _AsyncReusingPool(_Common):
         self.number = next(_numbers)
         super().__init__(*args, **kwargs)
         self.way = self
+        self.database = Database(int(self.connection_kwargs.get("db") or 0))
         self._waiting: deque[asyncio.Future[None]] = deque()
         _live_pools.add(self)
 

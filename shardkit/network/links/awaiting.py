@@ -200,7 +200,7 @@ class AwaitingLink:
             return None
         pool: Any = client.connection_pool
         connection = pool.multiplexed or multiplexed(pool)
-        if connection is None:
+        if connection is None or pool.draining:
             return None
         try:
             data = None if plain is None else pack_command(plain)
@@ -303,7 +303,7 @@ class AwaitingLink:
             if attempt.server_request.block is not None:
                 pass
             elif attempt.node is None:
-                connection = multiplexed(pool)
+                connection = None if pool.draining else multiplexed(pool)
             else:
                 connection = self._connection_to(attempt.client, pool, attempt.node.name)
             if connection is None:

@@ -251,7 +251,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._pushes = False
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._connecting: asyncio.Task[None] | None = None  # or opening databases
-        self._at_fences: set[asyncio.Task[None]] = set()
+        self._apart: set[asyncio.Task[None]] = set()
         self._write_scheduled = False
         self._joined = False  # whether several requests shared the last write
         self._must_close: bool
@@ -443,6 +443,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         """Nothing is in flight, and nothing could be written: open databases, or release."""
         connection = self._connection
         if not self._queued or connection.ends:
+            self._must_close = self._must_close or connection.ends
             self._release()
             if self._queued:
                 self._acquire()
@@ -456,8 +457,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         wanted = {request.database for request in self._queued} - connection.opened
         errors: dict[Database, Exception] = {}
         try:
-            if wanted:
-                errors = await connection.open(list(wanted), waits=False)
+            if lasting := [database for database in wanted if not database.left]:
+                errors = await connection.open(lasting, waits=False)
         except Exception as error:  # whatever it is, nothing was sent
             self._connection = None
             await self.source.release(connection, broken=True)
@@ -473,36 +474,51 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         for database in wanted - connection.opened:
             own = [request for request in self._queued if request.database is database]
             self._queued = deque(each for each in self._queued if each.database is not database)
+            self._waiting -= sum(request.replies_due for request in own)
             if database in errors:
-                self._waiting -= sum(request.replies_due for request in own)
                 for request in own:
                     request.fail(errors[database], sent=False)
             else:
-                waiting = self._loop.create_task(self._wait(database, own), context=Context())
-                self._at_fences.add(waiting)
-                waiting.add_done_callback(self._at_fences.discard)
+                apart = self._loop.create_task(self._send_apart(database, own), context=Context())
+                self._apart.add(apart)
+                apart.add_done_callback(self._apart.discard)
         self._attach(connection)
         self._write()
 
-    async def _wait(self, database: Database, requests: list[QueuedRequest]) -> None:
-        """Wait at a database's fence, over another connection, and queue its requests again."""
+    async def _send_apart(self, database: Database, requests: list[QueuedRequest]) -> None:
+        """Send requests over a connection of their own, after waiting at the database's fence."""
         try:
             connection = await self.source.borrow()
-            try:
-                connection.database = database
-                await connection.enter()
-            finally:
-                await self.source.release(connection, broken=False)
-        except BaseException as error:
-            self._waiting -= sum(request.replies_due for request in requests)
+        except Exception as error:  # whatever it is, nothing was sent
             for request in requests:
-                if isinstance(error, Exception):
-                    request.fail(error, sent=False)
-            if not isinstance(error, Exception):
-                raise
+                request.fail(error, sent=False)
             return
-        self._queued.extend(requests)
-        self._write()
+        broken, sent = True, False
+        try:
+            connection.database = database
+            await connection.enter()
+            for request in requests:
+                sent = True
+                chunks = [Chunk(request.data, request.count), *(request.more or ())]
+                for chunk in chunks:
+                    await connection.send_packed_command(chunk.data, check_health=False)
+                while len(request.replies) < request.replies_due:
+                    try:
+                        reply = await connection.read_response(disable_decoding=request.raw)
+                    except ResponseError as refused:
+                        reply = refused
+                    request.replies.append(reply)
+                request.replies.refused = True  # perhaps
+                if not request.future.done():
+                    request.future.set_result(request.replies)
+                sent = False
+            broken = False
+        except Exception as error:  # whatever it is, only these requests fail
+            for request in requests:
+                request.fail(error, sent)
+                sent = False
+        finally:
+            await self.source.release(connection, broken=broken)
 
     def pause_writing(self) -> None:
         """Called by the transport: its buffer is full."""

@@ -287,7 +287,7 @@ class MultiplexedClient(aioredis.Redis):
             return await self._as_redis_py(args, options)
         pool: Any = self.connection_pool
         connection = pool.multiplexed or multiplexed(pool)
-        if connection is None:
+        if connection is None or pool.draining:
             return await self._as_redis_py(args, options)
         deadline, seconds = current.get(), pool.policy.deadline
         if deadline is not None or seconds is not None:

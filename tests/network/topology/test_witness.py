@@ -162,4 +162,4 @@ def test_names_carry_epochs(server: LocalServer, config: redis.Redis, connect: C
     face.kit.topology.expire()
     incr(face)
     names = {str(each["name"]).split("@")[0] for each in config.client_list()}
-    assert {"shardkit:data:0/1", "shardkit:data:1/1", "shardkit:config-server/1"} <= names
+    assert {"shardkit:data/1;1-2", "shardkit:config-server/1"} <= names
