@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 import redis
 import redis.asyncio as aioredis
-from redis import sentinel
-from redis.asyncio import sentinel as aiosentinel
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.cluster import LoadBalancingStrategy
@@ -38,6 +36,7 @@ from shardkit.network.connections.connection import (
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy
 from shardkit.network.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
 from shardkit.network.connections.redis_private import learn_slots, set_connection_class
+from shardkit.network.connections.sentinels import AsyncSentinelManager, SentinelManager
 
 SOCKET_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 5.0
@@ -216,11 +215,11 @@ class _Classes(NamedTuple):
 
 
 _BLOCKING = _Classes(
-    *(Retry, redis.Redis, sentinel.Sentinel, Pool, SentinelPool),
+    *(Retry, redis.Redis, SentinelManager, Pool, SentinelPool),
     *(TcpConnection, TlsConnection, UnixConnection, SentinelConnection, SentinelTlsConnection),
 )
 _AWAITING = _Classes(
-    *(AsyncRetry, aioredis.Redis, aiosentinel.Sentinel, AsyncPool, AsyncSentinelPool),
+    *(AsyncRetry, aioredis.Redis, AsyncSentinelManager, AsyncPool, AsyncSentinelPool),
     *(AsyncTcpConnection, AsyncTlsConnection, AsyncUnixConnection),
     *(AsyncSentinelConnection, AsyncSentinelTlsConnection),
 )
@@ -240,7 +239,7 @@ def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) 
             **_network(fields),
             **{name: asked[name] for name in ("username", "password") if name in asked},
         }
-        manager = classes.sentinel([])
+        manager = classes.sentinel()
         for host, port in asked["sentinels"]:
             to_sentinel = classes.pool(host=host, port=port, **to_sentinels)
             to_sentinel.credentials = fields.get("sentinel_credentials")

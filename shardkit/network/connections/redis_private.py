@@ -158,6 +158,10 @@ def is_script_missing(error: object) -> bool:
     return isinstance(error, NoScriptError) and str(error).startswith("No matching script")
 
 
+PREVIOUS_MASTER = "The previous master is now a slave"
+"""redis-py's error for a master that Sentinels replaced."""
+
+
 def is_unready(error: object) -> bool:
     """Whether a server refused because it loads, is a replica, or was left: nothing was executed.
 
@@ -171,7 +175,7 @@ def is_unready(error: object) -> bool:
         return text.endswith("is loading the dataset in memory")
     if isinstance(error, DatabaseMovedError):
         return error.elsewhere
-    return isinstance(error, ConnectionError) and text == "The previous master is now a slave"
+    return isinstance(error, ConnectionError) and text == PREVIOUS_MASTER
 
 
 def lost_its_role(error: Exception) -> bool:
@@ -374,6 +378,7 @@ __all__ = [
     "EMPTY_RESPONSE",
     "NEVER_DECODE",
     "NOT_GIVEN",
+    "PREVIOUS_MASTER",
     "AsyncLimitedParser",
     "LimitedParser",
     "abandon_connections",

@@ -113,7 +113,8 @@ class _Sentinel:
             return None
         what = args[1].upper() if len(args) > 1 else b""
         if what == b"MASTERS":
-            return [self._said_of(self._master, SERVICE, "master")]
+            said = self._said_of(self._master, SERVICE, "master")
+            return [[*said, "config-epoch", str(self._epoch)]]
         if args[2:3] != [SERVICE.encode()]:
             return SimpleError("ERR No such master with that name")
         if what == b"GET-MASTER-ADDR-BY-NAME":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -105,6 +106,36 @@ def test_operations_go_to_the_successor_too(
     fail_over(replaced)
     face.run(names.hset(mapping={str(n): "x" for n in range(count)}))
     assert face.run(names.hget("0")) == b"x"
+
+
+def test_refusal_closes_idle_connections_so_that_the_name_is_resolved_again(
+    connected: Callable[[ShardMap], Face],
+    replaced: tuple[LocalServer, LocalServer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old, new = replaced
+    ports = [old.port]
+    getaddrinfo = socket.getaddrinfo
+
+    def resolve(host: Any, port: Any, *args: Any, **options: Any) -> Any:
+        if host in ("primary.internal", b"primary.internal"):
+            host, port = "127.0.0.1", ports[-1]
+        return getaddrinfo(host, port, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    server = "{host: primary.internal, socket_timeout: 1}"
+    face = connected(
+        ShardMap.parse(f"components: {{one: {{entry: {server}, shards: [{server}]}}}}")
+    )
+    client, router = client_of(face), face.kit.key_sharded("one")
+    face.run(client.set("k", 0))
+    with old.client() as demoted:
+        demoted.replicaof("127.0.0.1", new.port)
+    ports.append(new.port)
+    assert face.run(client.set("k", 1))
+    assert face.run(router.pipeline().set("k", 2).set("k", 3).execute()) == [True, True]
+    with new.client() as found:
+        assert found.get("k") == b"3"
 
 
 def test_a_pipeline_over_shards_goes_to_the_successor_too(
