@@ -32,6 +32,7 @@ from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     NoScriptError,
     ReadOnlyError,
+    RedisClusterException,
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.utils import SENTINEL as NOT_GIVEN
@@ -282,6 +283,58 @@ def learn_slots(client: Any) -> Any:
     return client.nodes_manager.initialize()
 
 
+def ask_entry_again(client: Any, host: str, port: int) -> None:
+    """Have a cluster's client ask its entry's own address when no node that it knows answers.
+
+    All of them may have got new addresses, and the entry's host leads to one of them.
+    """
+    manager = client.nodes_manager
+    kind: Any = type(manager)
+    awaits = isinstance(client, AsyncRedisCluster)
+
+    def forget_nodes() -> None:
+        if awaits:
+            node: Any = AsyncClusterNode(host, port, PRIMARY, **manager.connection_kwargs)
+        else:
+            node = ClusterNode(host, port, PRIMARY)  # type: ignore[no-untyped-call]
+        manager.startup_nodes = {node.name: node}
+
+    def initialize(self: Any, **options: Any) -> None:
+        try:
+            kind.initialize(self, **options)
+        except RedisClusterException:
+            forget_nodes()
+            kind.initialize(self, **options)
+
+    async def ainitialize(self: Any, **options: Any) -> None:
+        try:
+            await kind.initialize(self, **options)
+        except RedisClusterException:
+            forget_nodes()
+            await kind.initialize(self, **options)
+
+    # Not as an attribute of the object, which has __slots__.
+    added = {"__slots__": (), "initialize": ainitialize if awaits else initialize}
+    manager.__class__ = type(kind.__name__, (kind,), added)
+
+
+def learn_commands_of_any(cluster: AsyncRedisCluster) -> None:
+    """Have an awaiting cluster learn the commands from a node that answers, not only the first."""
+    learn = cluster.commands_parser.initialize
+
+    async def initialize(node: Any = None) -> None:
+        failure: Exception | None = None
+        for each in [node, *cluster.get_nodes()]:
+            try:
+                return await learn(each)
+            except (ConnectionError, RedisTimeoutError) as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+    cluster.commands_parser.initialize = initialize  # type: ignore[method-assign]
+
+
 def set_connection_class(cluster: Any, connection_class: type[Any]) -> None:
     """Have an awaiting cluster's nodes make connections of a class; its constructor has no say."""
     cluster.nodes_manager.connection_kwargs["connection_class"] = connection_class
@@ -383,6 +436,7 @@ __all__ = [
     "LimitedParser",
     "abandon_connections",
     "address_of",
+    "ask_entry_again",
     "close_cluster",
     "close_connection_now",
     "close_now",
@@ -395,6 +449,7 @@ __all__ = [
     "idle_of",
     "in_use_of",
     "is_script_missing",
+    "learn_commands_of_any",
     "learn_slots",
     "lock_of",
     "node_of",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import redis
-from link_helpers import FACES, Face, command, count_of, eventually, opened
+from link_helpers import FACES, Face, command, count_of, eventually, opened, resolving
 from sockets import connections
 
 import shardkit
@@ -281,6 +281,40 @@ async def test_a_node_that_is_away_keeps_no_connection_of_its_client(block: floa
                 [lost] = await face.send(wanted)
                 assert isinstance(lost, ShardUnavailable)
                 assert "connections" not in str(lost.error)
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_cluster_whose_nodes_all_changed_their_address_is_found_by_its_name(
+    face: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LocalCluster() as after, LocalCluster() as before:
+        ports = resolving("cluster.internal", before.nodes[0].port, monkeypatch)
+        fields = {"host": "cluster.internal", "cluster": True, "socket_timeout": 1}
+        async with opened(face, mapped(fields)) as slots:
+            assert await slots.client_call("data", "set", "k", 1) is True
+            assert await slots.send(command("data", "k", "GET")) == [b"1"]
+            before.stop()
+            ports.append(after.nodes[0].port)
+            with pytest.raises(redis.ConnectionError, match="Connect"):
+                await slots.client_call("data", "set", "k", 2)
+            assert await slots.client_call("data", "set", "k", 2) is True
+            assert await slots.send(command("data", "k", "GET")) == [b"2"]
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_new_kit_uses_the_masters_that_are_up(face: str) -> None:
+    config = {"cluster-node-timeout": 1000, "cluster-require-full-coverage": "no"}
+    with LocalCluster(masters=3, config=config) as own:
+        dead, alive, _ = own.nodes
+        with own.client() as client:
+            key = next(k for k in KEYS if client.get_node_from_key(k).port == alive.port)
+        dead.kill()
+        with alive.client() as client:
+            assert await eventually(lambda: "fail" in str(client.cluster("nodes")))
+        fields = {"host": "127.0.0.1", "port": alive.port, "cluster": True}
+        async with opened(face, mapped(fields)) as slots:
+            assert await slots.client_call("data", "set", key, 1) is True
+            assert await slots.send(command("data", key, "GET")) == [b"1"]
 
 
 # ---- Sentinel

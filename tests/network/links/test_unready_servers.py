@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 from faces import Face, faced
-from link_helpers import FACES, eventually, opened
+from link_helpers import FACES, eventually, opened, resolving
 from scripted_server import scripted
 
 import shardkit
@@ -114,15 +113,7 @@ def test_refusal_closes_idle_connections_so_that_the_name_is_resolved_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     old, new = replaced
-    ports = [old.port]
-    getaddrinfo = socket.getaddrinfo
-
-    def resolve(host: Any, port: Any, *args: Any, **options: Any) -> Any:
-        if host in ("primary.internal", b"primary.internal"):
-            host, port = "127.0.0.1", ports[-1]
-        return getaddrinfo(host, port, *args, **options)
-
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    ports = resolving("primary.internal", old.port, monkeypatch)
     server = "{host: primary.internal, socket_timeout: 1}"
     face = connected(
         ShardMap.parse(f"components: {{one: {{entry: {server}, shards: [{server}]}}}}")
