@@ -14,7 +14,8 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping, MutableSet, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableSet, Sequence
+from contextlib import contextmanager
 from operator import attrgetter, methodcaller
 from ssl import SSLWantReadError, SSLWantWriteError
 from threading import RLock
@@ -292,26 +293,36 @@ def ask_entry_again(client: Any, host: str, port: int) -> None:
     kind: Any = type(manager)
     awaits = isinstance(client, AsyncRedisCluster)
 
-    def forget_nodes() -> None:
+    @contextmanager
+    def asking_entry(error: Exception) -> Iterator[None]:
+        if not str(error).startswith("Redis Cluster cannot be connected"):
+            raise error
         if awaits:
             node: Any = AsyncClusterNode(host, port, PRIMARY, **manager.connection_kwargs)
         else:
             node = ClusterNode(host, port, PRIMARY)  # type: ignore[no-untyped-call]
-        manager.startup_nodes = {node.name: node}
+        known, manager.startup_nodes = manager.startup_nodes, {node.name: node}
+        try:
+            yield
+        except BaseException:
+            manager.startup_nodes = known  # they may come back
+            for connection in getattr(node, "_connections", ()):
+                close_connection_now(connection)
+            raise
 
     def initialize(self: Any, **options: Any) -> None:
         try:
             kind.initialize(self, **options)
-        except RedisClusterException:
-            forget_nodes()
-            kind.initialize(self, **options)
+        except RedisClusterException as error:
+            with asking_entry(error):
+                kind.initialize(self, **options)
 
     async def ainitialize(self: Any, **options: Any) -> None:
         try:
             await kind.initialize(self, **options)
-        except RedisClusterException:
-            forget_nodes()
-            await kind.initialize(self, **options)
+        except RedisClusterException as error:
+            with asking_entry(error):
+                await kind.initialize(self, **options)
 
     # Not as an attribute of the object, which has __slots__.
     added = {"__slots__": (), "initialize": ainitialize if awaits else initialize}

@@ -199,7 +199,7 @@ class Dispatcher:
                 emit(CommandsRetried(len(todo), retry))
             if retry or not attempts:
                 try:
-                    # A slot that is being moved refuses joined commands (TRYAGAIN), not single ones.
+                    # A slot on the move refuses joined commands (TRYAGAIN), not single ones.
                     joins = coalesced(batch) and not retry
                     attempts = yield from self._attempt(batch, todo, redirected, joins, out)
                 except (ShardKitError, *ATTEMPT_ERRORS) as error:
