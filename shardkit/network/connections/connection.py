@@ -53,6 +53,7 @@ from shardkit.network.connections.redis_private import (
     set_timeout,
     socket_of,
     transport_of,
+    undecodable,
     wants_reconnect,
 )
 from shardkit.network.connections.sentinels import AsyncToMaster, ToMaster
@@ -74,6 +75,7 @@ def _no_pool() -> None:
 
 
 EXCHANGE_TIMEOUT = 60.0
+NEXT_ADDRESS = 0.25  # seconds of silence
 MAX_REPLY_BYTES = 4 * 1024**3
 _SIGNALS = signal.valid_signals()
 
@@ -903,7 +905,7 @@ class ReplyParser:
             return self.reader.gets()
         except UnicodeDecodeError as error:
             self.refused = True
-            return ResponseError(f"the reply cannot be decoded: {error}")
+            return undecodable(error)
 
     def _error(self, text: str) -> Exception:
         try:
@@ -1119,11 +1121,21 @@ class SentinelTlsConnection(ToMaster, _FastReplies, sentinel.SentinelManagedSSLC
     _is_plain_tcp = False
 
 
-class AsyncTcpConnection(_AsyncBlockingTimeouts, aioredis.Connection):
+class _ToAnyAddress:
+    """Tries a host's next address when one has been silent for a while, as blocking ones do."""
+
+    def _connection_arguments(self) -> dict[str, Any]:
+        arguments: dict[str, Any] = super()._connection_arguments()  # type: ignore[misc]
+        if isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):  # uvloop's cannot
+            arguments["happy_eyeballs_delay"] = NEXT_ADDRESS
+        return arguments
+
+
+class AsyncTcpConnection(_ToAnyAddress, _AsyncBlockingTimeouts, aioredis.Connection):
     """The awaiting TCP connection."""
 
 
-class AsyncTlsConnection(_AsyncBlockingTimeouts, aioredis.SSLConnection):
+class AsyncTlsConnection(_ToAnyAddress, _AsyncBlockingTimeouts, aioredis.SSLConnection):
     """The awaiting TLS connection."""
 
 
@@ -1132,12 +1144,12 @@ class AsyncUnixConnection(_AsyncBlockingTimeouts, aioredis.UnixDomainSocketConne
 
 
 class AsyncSentinelConnection(
-    AsyncToMaster, _AsyncBlockingTimeouts, aiosentinel.SentinelManagedConnection
+    AsyncToMaster, _ToAnyAddress, _AsyncBlockingTimeouts, aiosentinel.SentinelManagedConnection
 ):
     """The awaiting Sentinel-managed connection."""
 
 
 class AsyncSentinelTlsConnection(
-    AsyncToMaster, _AsyncBlockingTimeouts, aiosentinel.SentinelManagedSSLConnection
+    AsyncToMaster, _ToAnyAddress, _AsyncBlockingTimeouts, aiosentinel.SentinelManagedSSLConnection
 ):
     """The awaiting Sentinel-managed TLS connection."""

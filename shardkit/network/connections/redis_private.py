@@ -4,9 +4,9 @@ Each private part has one name here and is used nowhere else. When a new redis-p
 contract test, tests/network/connections/test_redis_private.py, fails and names it; adapt it here.
 
 Two kinds of names cannot be wrapped: mixins override `Connection._connect` (in
-`shardkit.testing.fakes.connections`, for fakeredis), and pipelines declare `_is_async_client` and
-`_event_dispatcher`, which the types of redis-py's command methods need. The contract test covers
-these, too.
+`shardkit.testing.fakes.connections`, for fakeredis), `_connect_retry` (in `sentinels`) and
+`_connection_arguments`, and pipelines declare `_is_async_client` and `_event_dispatcher`, which the
+types of redis-py's command methods need. The contract test covers these, too.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from redis.exceptions import (
     NoScriptError,
     ReadOnlyError,
     RedisClusterException,
+    ResponseError,
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.utils import SENTINEL as NOT_GIVEN
@@ -79,10 +80,6 @@ class _Limited:
         super().on_connect(connection, **kwargs)  # type: ignore[misc]
         self._connection = weakref.ref(connection)
 
-    def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        self._size = 0
-        return super().read_response(*args, **kwargs)  # type: ignore[misc]
-
     def _check(self) -> None:
         """Refuse to read more of a reply that takes too long or is too large."""
         connection = self._connection() if self._size else None
@@ -98,8 +95,21 @@ class _Limited:
         self._reader.feed(data)  # type: ignore[attr-defined]
 
 
+def undecodable(error: UnicodeDecodeError) -> ResponseError:
+    """Return the error of a reply that cannot be decoded; later ones can be read."""
+    return ResponseError(f"the reply cannot be decoded: {error}")
+
+
 class LimitedParser(_Limited, _HiredisParser):
     """redis-py's parser, within the limits of a reply and the caller's deadline."""
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        """Read a reply; return an error instead of one that cannot be decoded."""
+        self._size = 0
+        try:
+            return super().read_response(*args, **kwargs)
+        except UnicodeDecodeError as error:
+            return undecodable(error)
 
     def read_from_socket(self, timeout: Any = NOT_GIVEN, raise_on_timeout: bool = True) -> bool:
         """Read what there is, or wait for it; see redis-py's."""
@@ -131,6 +141,14 @@ class LimitedParser(_Limited, _HiredisParser):
 
 class AsyncLimitedParser(_Limited, _AsyncHiredisParser):
     """redis-py's awaiting parser, within the limits of a reply."""
+
+    async def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        """Read a reply; return an error instead of one that cannot be decoded."""
+        self._size = 0
+        try:
+            return await super().read_response(*args, **kwargs)
+        except UnicodeDecodeError as error:
+            return undecodable(error)
 
     async def read_from_socket(self) -> bool:
         """Read what there is, or wait for it; see redis-py's."""
@@ -475,5 +493,6 @@ __all__ = [
     "socket_of",
     "str_if_bytes",
     "transport_of",
+    "undecodable",
     "wants_reconnect",
 ]

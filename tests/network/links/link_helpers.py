@@ -126,13 +126,14 @@ def two(bad: int, good: int, **fields: Any) -> ShardMap:
 
 
 def resolving(name: str, port: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Have a host name lead to this machine, and to the last of the returned ports."""
+    """Have a host name lead to this machine, and to the returned ports in turn."""
     ports, getaddrinfo = [port], socket.getaddrinfo
 
     def resolve(host: Any, port: Any, *args: Any, **options: Any) -> Any:
-        if host in (name, name.encode()):
-            host, port = "127.0.0.1", ports[-1]
-        return getaddrinfo(host, port, *args, **options)
+        if host not in (name, name.encode()):
+            return getaddrinfo(host, port, *args, **options)
+        found = [getaddrinfo("127.0.0.1", each, *args, **options) for each in ports]
+        return [info for infos in found for info in infos]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     return ports

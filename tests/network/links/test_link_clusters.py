@@ -294,7 +294,7 @@ async def test_cluster_whose_nodes_all_changed_their_address_is_found_by_its_nam
             assert await slots.client_call("data", "set", "k", 1) is True
             assert await slots.send(command("data", "k", "GET")) == [b"1"]
             before.stop()
-            ports.append(after.nodes[0].port)
+            ports[:] = [after.nodes[0].port]
             with pytest.raises(redis.ConnectionError, match="Connect"):
                 await slots.client_call("data", "set", "k", 2)
             assert await slots.client_call("data", "set", "k", 2) is True

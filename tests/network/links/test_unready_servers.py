@@ -122,7 +122,7 @@ def test_refusal_closes_idle_connections_so_that_the_name_is_resolved_again(
     face.run(client.set("k", 0))
     with old.client() as demoted:
         demoted.replicaof("127.0.0.1", new.port)
-    ports.append(new.port)
+    ports[:] = [new.port]
     assert face.run(client.set("k", 1))
     assert face.run(router.pipeline().set("k", 2).set("k", 3).execute()) == [True, True]
     with new.client() as found:
