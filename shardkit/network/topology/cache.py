@@ -476,7 +476,11 @@ class Topology:
         latest = self.source.epoch
         if changed:
             self._pushed |= EPOCH_KEY in changed
-        elif epoch is None or not (epoch == latest or (epoch > latest and self._pushed)):
+        elif (
+            changed is None
+            or epoch is None
+            or not (epoch == latest or (epoch > latest and self._pushed))
+        ):
             changed = set(self._known())
         self._unread |= changed & self._known().keys()
         self._read_unread()

@@ -17,10 +17,11 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeAlias
+from types import MappingProxyType
+from typing import Any, Protocol, TypeAlias
 
 from shardkit.config.component import Component, check_name, entry_key, shards_key
 from shardkit.config.entry import Entry
@@ -59,7 +60,7 @@ class Source(Protocol):
     changes: bool  # whether its content may change
     epoch: int  # the highest ``config:epoch`` read
     in_use: int  # the latest of which all entries are in use
-    read_epochs: dict[str, int]  # the ``config:epoch`` with which each component was last read
+    read_epochs: Mapping[str, int]  # the ``config:epoch`` with which each component was last read
 
     def read(self, name: str, known: Component | None) -> Reading:
         """Read one component: yield keys, be sent their values, return the component."""
@@ -262,7 +263,7 @@ class MapFile:
     local = True
     changes = True
     epoch = in_use = 0
-    read_epochs: ClassVar[dict[str, int]] = {}
+    read_epochs: Mapping[str, int] = MappingProxyType({})
     _digest = b""  # of the file's content
 
     def __init__(self, path: str | Path) -> None:
