@@ -75,7 +75,6 @@ def _no_pool() -> None:
 
 
 EXCHANGE_TIMEOUT = 60.0
-NEXT_ADDRESS = 0.25  # seconds of silence
 MAX_REPLY_BYTES = 4 * 1024**3
 _SIGNALS = signal.valid_signals()
 
@@ -1122,12 +1121,33 @@ class SentinelTlsConnection(ToMaster, _FastReplies, sentinel.SentinelManagedSSLC
 
 
 class _ToAnyAddress:
-    """Tries a host's next address when one has been silent for a while, as blocking ones do."""
+    """Tries a host's other addresses when the first is silent, as blocking connections do."""
+
+    host: str
+    port: int
+    _address: Any = None  # the host and port to try
+
+    async def _connect(self) -> None:
+        try:
+            await super()._connect()  # type: ignore[misc]
+        except BuiltinTimeoutError:
+            loop = asyncio.get_running_loop()
+            found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            for *_, address in found[1:]:
+                self._address = address[:2]
+                with suppress(OSError):
+                    await super()._connect()  # type: ignore[misc]
+                    return
+            raise
+        finally:
+            self._address = None
 
     def _connection_arguments(self) -> dict[str, Any]:
         arguments: dict[str, Any] = super()._connection_arguments()  # type: ignore[misc]
-        if isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):  # uvloop's cannot
-            arguments["happy_eyeballs_delay"] = NEXT_ADDRESS
+        if self._address is not None:
+            arguments["host"], arguments["port"] = self._address
+            if "ssl" in arguments:
+                arguments["server_hostname"] = self.host
         return arguments
 
 

@@ -60,7 +60,10 @@ class Source(Protocol):
     changes: bool  # whether its content may change
     epoch: int  # the highest ``config:epoch`` read
     in_use: int  # the latest of which all entries are in use
-    read_epochs: Mapping[str, int]  # the ``config:epoch`` with which each component was last read
+
+    @property
+    def read_epochs(self) -> Mapping[str, int]:
+        """The ``config:epoch`` with which each component was last read."""
 
     def read(self, name: str, known: Component | None) -> Reading:
         """Read one component: yield keys, be sent their values, return the component."""
