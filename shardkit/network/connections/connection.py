@@ -907,6 +907,7 @@ class ReplyParser:
             return undecodable(error)
 
     def _error(self, text: str) -> Exception:
+        text = text.partition(", with args beginning with")[0]  # what was sent is not shown
         try:
             error: Exception = self._parse_error(text)
         except (ValueError, LookupError):  # a script's own error that is named MOVED
