@@ -51,7 +51,7 @@ def check_command(
     structures: bool,
     strict: bool,
     timeout: float,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Check all servers, or those of the specified components.
 
@@ -61,7 +61,6 @@ def check_command(
     whether the config server went back in time. With --structures all data is read. Changes
     nothing. Exits with 1 if anything is wrong.
     """
-    output = Output(as_json)
     with opened(where) as topology:
         found, broken = components(topology, names, sharding)
         if topology.config_server is None:
@@ -77,7 +76,7 @@ def check_command(
     findings = [CheckFinding(name, error.message, error.remedy) for name, error in broken.items()]
     report.findings[:0] = findings
     failed = not report.ok or (strict and bool(report.findings))
-    if as_json:
+    if output.as_json:
         output.document(
             {
                 "ok": not failed,

@@ -13,6 +13,7 @@ from shardkit.cli.options import (
     components,
     config_option,
     examples,
+    number_option,
     opened,
 )
 from shardkit.cli.output import DOUBTFUL, FAINT, Output, number, wordy
@@ -30,20 +31,19 @@ from shardkit.cli.text import counted, reason
 )
 @config_option
 @click.option("--using", metavar="COMPONENT", help="Only those that use this component.")
-@click.option(
+@number_option(
     "--older-than",
-    type=click.IntRange(min=1),
-    metavar="EPOCH",
-    help="Only those that use entries of an earlier push, or whose epoch is unknown.",
+    None,
+    "Only those that use entries of an earlier push, or whose epoch is unknown.",
+    unit="EPOCH",
 )
 @common_options
-def clients(where: str | None, using: str | None, older_than: int | None, as_json: bool) -> int:
+def clients(where: str | None, using: str | None, older_than: int | None, output: Output) -> int:
     """Show the processes that are connected to the servers: their user, components and age.
 
     By the names of connections, which shardkit gives them; other programs are shown by address.
     Exits with 1 if a server cannot be asked.
     """
-    output = Output(as_json)
     with opened(where) as topology:
         found, _ = components(topology, [using] if using else [], ShardOptions())
     processes, failed = connected_clients(found.values(), topology.config_server)
@@ -53,7 +53,7 @@ def clients(where: str | None, using: str | None, older_than: int | None, as_jso
         if (using is None or using in process.components)
         and (older_than is None or (process.epoch or 0) < older_than)
     ]
-    if as_json:
+    if output.as_json:
         output.document(
             {
                 "clients": json_rows(_FIELDS, shown),

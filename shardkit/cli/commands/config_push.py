@@ -22,6 +22,7 @@ from shardkit.cli.options import (
     connected,
     examples,
     message_option,
+    number_option,
     sample_option,
     target_option,
 )
@@ -55,12 +56,13 @@ _MOST_FINDINGS = 5  # that an error lists
 )
 @click.option("--no-check", is_flag=True, help="Do not connect to the servers of changed entries.")
 @click.option("--prune", is_flag=True, help="Remove components that MAP does not describe.")
-@click.option(
+@number_option(
     "--above",
-    type=click.IntRange(min=0),
-    metavar="EPOCH",
-    help="After the config server was restored from an old snapshot: give every component of MAP a "
+    None,
+    "After the config server was restored from an old snapshot: give every component of MAP a "
     "higher epoch than this, which clients have seen and log.",
+    least=0,
+    unit="EPOCH",
 )
 @click.option(
     "--restored",
@@ -81,7 +83,7 @@ def push(
     restored: bool,
     message: str,
     size: int,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Write MAP to its config server, atomically.
 
@@ -91,7 +93,6 @@ def push(
     database that does not exist or does not hold the data of the present one, or a user who lacks
     rights.
     """
-    output = Output(as_json)
     wanted = ShardMap.load(shard_map)
     for problem in wanted.warnings:
         output.warning(str(problem))
@@ -105,7 +106,7 @@ def push(
             wanted,
         )
         epoch = store.read_epoch(client)
-    if wanted.epoch not in (None, epoch) and not as_json and not dry_run:
+    if wanted.epoch not in (None, epoch) and not output.as_json and not dry_run:
         output.line(f"write epoch: {epoch} into {shard_map} now", DOUBTFUL)
 
 
@@ -239,7 +240,7 @@ def rollback(
     no_check: bool,
     message: str,
     size: int,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Push the components as they were after the push of EPOCH.
 
@@ -255,4 +256,4 @@ def rollback(
         if not then:
             raise ConfigError(f"epoch {epoch} had no component", "name a later epoch")
         wanted = ShardMap(then, source=f"epoch {epoch}")
-        _push(options, Output(as_json), client, server.address, wanted)
+        _push(options, output, client, server.address, wanted)

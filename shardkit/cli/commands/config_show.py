@@ -21,6 +21,7 @@ from shardkit.cli.options import (
     examples,
     file_option,
     note_by_hand,
+    number_option,
     opened,
     shards_options,
 )
@@ -49,18 +50,15 @@ from shardkit.operations.commands import Shard
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
 @shards_options
-@click.option(
-    "--at", type=click.IntRange(min=0), metavar="EPOCH", help="As they were after a push."
-)
+@number_option("--at", None, "As they were after a push.", least=0, unit="EPOCH")
 @common_options
 def show_command(
-    names: Sequence[str], where: str | None, sharding: ShardOptions, at: int | None, as_json: bool
+    names: Sequence[str], where: str | None, sharding: ShardOptions, at: int | None, output: Output
 ) -> int:
     """Show all components, or every entry of the named ones.
 
     Connects only to the config server. Exits with 1 if a component cannot be used.
     """
-    output = Output(as_json)
     if at is not None and sharding.shards is not None:
         raise click.UsageError("--shards is for entries as they are now: leave --at out")
     if at is None:
@@ -75,7 +73,7 @@ def show_command(
         for name in set(names) - then.keys():
             raise ConfigError(f"component {name!r} was not there at epoch {at}", "name another")
         found = {name: then[name] for name in names or sorted(then)}
-    if as_json:
+    if output.as_json:
         output.document(
             {
                 "source": source,
@@ -153,13 +151,12 @@ def _settings(entry: Entry) -> str:
 @file_option
 @click.option("--show-secrets", is_flag=True, help="Passwords in the clear.")
 @common_options
-def pull(where: str | None, written: Path | None, show_secrets: bool, as_json: bool) -> None:
+def pull(where: str | None, written: Path | None, show_secrets: bool, output: Output) -> None:
     """Show the contents of the config server as a shard map.
 
     Passwords are masked, and ${NAME} references stay as they are. A file is meant to be pushed
     again, so it is not written with masked passwords: use --show-secrets.
     """
-    output = Output(as_json)
     server = config_server(where)
     with connected(server) as client:
         found = store.pull(client, server)
@@ -177,7 +174,7 @@ def pull(where: str | None, written: Path | None, show_secrets: bool, as_json: b
     chosen = found if show_secrets else masked
     if written is not None:
         write_private(str(written), chosen.to_yaml())
-    if as_json:
+    if output.as_json:
         output.document(
             {
                 "config_server": server.address,
@@ -231,13 +228,12 @@ def _masked(shard_map: ShardMap) -> ShardMap:
 )
 @config_option
 @common_options
-def history(where: str | None, as_json: bool) -> None:
+def history(where: str | None, output: Output) -> None:
     """Show the last 100 pushes: when, who, from which map, what changed and why."""
-    output = Output(as_json)
     server = config_server(where)
     with connected(server) as client:
         found = store.read_history(client)
-    if as_json:
+    if output.as_json:
         output.document({"config_server": server.address, "pushes": json_rows(_PUSH_FIELDS, found)})
     elif found:
         output.table(table_of(_PUSH_FIELDS, found).without_empty())

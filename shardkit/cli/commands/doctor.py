@@ -18,6 +18,7 @@ from shardkit.cli.options import (
     components,
     config_option,
     examples,
+    number_option,
     opened,
     shards_options,
 )
@@ -55,14 +56,7 @@ from shardkit.structures import Damage
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
 @shards_options
-@click.option(
-    "--sample",
-    type=click.IntRange(min=1),
-    default=SAMPLE,
-    show_default=True,
-    metavar="KEYS",
-    help="How many keys of each database to inspect.",
-)
+@number_option("--sample", SAMPLE, "How many keys of each database to inspect.", unit="KEYS")
 @click.option("--all", "everything", is_flag=True, help="Inspect every key.")
 @click.option("--fix", is_flag=True, help="Raise the limits of the servers (CONFIG SET).")
 @click.option(
@@ -104,7 +98,7 @@ def doctor(
     structures: Sequence[str],
     repair: bool,
     yes: bool,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Check that data is stored compactly, and show which limits prevent it.
 
@@ -121,14 +115,13 @@ def doctor(
     if checks:
         if fix or rewrite or repack or everything:
             raise click.UsageError("--check goes with --structure, --repair and --yes only")
-        if repair and as_json and not yes:
+        if repair and output.as_json and not yes:
             raise click.UsageError("--repair asks before it repairs; with --json give --yes too")
-        return _check(names, where, accepted, structures, repair, yes, Output(as_json))
+        return _check(names, where, accepted, structures, repair, yes, output)
     if structures or repair or yes:
         raise click.UsageError("--structure, --repair and --yes go with --check")
     if rewrite and not fix:
         raise click.UsageError("--rewrite saves what --fix sets: use them together")
-    output = Output(as_json)
     with opened(where) as topology:
         found, broken = components(
             topology, names, None if repack and sharding.shards is None else sharding
@@ -149,7 +142,7 @@ def doctor(
             rewritten = rewrite_configs(before.scan.servers.values()) if rewrite else {}
             if applied or repack:
                 after = examine(repack=repack)
-    if as_json:
+    if output.as_json:
         output.document(_document(after, broken, applied, rewritten))
     else:
         _show(output, after, before, broken, applied, rewritten, fix=fix)

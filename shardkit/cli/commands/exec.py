@@ -54,14 +54,13 @@ def exec_(
     target: str,
     user: str | None,
     timeout: float,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Run COMMAND on all servers, on each shard of a component, or on one shard.
 
     All are asked at the same time. Nothing is sent twice, and nothing is undone: what COMMAND does
     is up to you. Exits with 1 if any server refuses it or cannot be reached.
     """
-    output = Output(as_json)
     login = login_as(user)
     name, _, digits = target.rpartition(":")
     shard = int(digits) if name and digits.isdecimal() else None
@@ -78,7 +77,7 @@ def exec_(
         timeout=timeout,
         **login,
     )
-    if as_json:
+    if output.as_json:
         output.document(
             {
                 str(at): {"error": reason(answer)}

@@ -6,7 +6,14 @@ import click
 
 from shardkit.admin.growth import Fence, apply_fences, fail_over, pending_fences
 from shardkit.admin.growth.failover import HOLD
-from shardkit.cli.options import common_options, config_option, config_server, connected, examples
+from shardkit.cli.options import (
+    common_options,
+    config_option,
+    config_server,
+    connected,
+    examples,
+    number_option,
+)
 from shardkit.cli.output import DOUBTFUL, GOOD, Output
 
 
@@ -30,19 +37,13 @@ from shardkit.cli.output import DOUBTFUL, GOOD, Output
     is_flag=True,
     help="Even if the master may be alive, or the replica lost its link: writes are lost.",
 )
-@click.option(
-    "--hold",
-    type=click.FloatRange(min=0.01),
-    default=HOLD,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long writers may wait at a time.",
-)
-@click.option(
+@number_option("--hold", HOLD, "How long writers may wait at a time.", least=0.01, unit="SECONDS")
+@number_option(
     "--guard",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    help="How long to wait for old masters to come back; they are fenced.",
+    None,
+    "How long to wait for old masters to come back; they are fenced.",
+    least=0.0,
+    unit="SECONDS",
 )
 @config_option
 @common_options
@@ -53,7 +54,7 @@ def failover(
     hold: float,
     guard: float | None,
     where: str | None,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Replace a master by its replica, for all shards of the server of SHARD.
 
@@ -66,7 +67,6 @@ def failover(
     """
     if name is None and guard is None:
         raise click.UsageError("specify a shard or a server, or --guard")
-    output = Output(as_json)
     done, fences = None, []
     with connected(config_server(where)) as config:
         if name is not None:
@@ -76,7 +76,7 @@ def failover(
         if guard is not None:
             with output.busy("waiting for old masters"):
                 fences = apply_fences(config, guard)
-    if as_json:
+    if output.as_json:
         output.document(
             {
                 "takeover": None

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from shardkit.admin.growth.plan import GrowthPlan, GrowthStep, plan_growth
-from shardkit.cli.options import common_options, examples
+from shardkit.cli.options import common_options, examples, number_option
 from shardkit.cli.output import DOUBTFUL, GOOD, Output, number
 from shardkit.cli.rows import Field, column_only, table_of
 
@@ -44,40 +44,11 @@ from shardkit.cli.rows import Field, column_only, table_of
 @click.option(
     "--periods", type=click.IntRange(0, 100), required=True, metavar="N", help="Number of periods."
 )
-@click.option(
-    "--data", type=click.FloatRange(min=0), default=0.0, metavar="BYTES", help="Bytes of data now."
-)
-@click.option(
-    "--commands",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    metavar="N",
-    help="Write commands per second now.",
-)
-@click.option(
-    "--bytes",
-    "size",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    metavar="N",
-    help="Bytes of each write.",
-)
-@click.option(
-    "--processes",
-    type=click.IntRange(min=0),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Number of processes that use it.",
-)
-@click.option(
-    "--connections",
-    type=click.IntRange(min=0),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Connections of each process to a shard.",
-)
+@number_option("--data", 0, "Bytes of data now.", least=0.0, unit="BYTES")
+@number_option("--commands", 0, "Write commands per second now.", least=0.0)
+@number_option("--bytes", 0, "Bytes of each write.", parameter="size", least=0.0)
+@number_option("--processes", 1, "Number of processes that use it.", least=0)
+@number_option("--connections", 1, "Connections of each process to a shard.", least=0)
 @click.option("--separate", is_flag=True, help="Each shard is a server of its own.")
 @click.option(
     "--out",
@@ -99,14 +70,13 @@ def plan(
     connections: int,
     separate: bool,
     out: Path | None,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Plan the shards of COMPONENT for a load that grows by a factor in each period.
 
     Connects to no server. Shows for each period the number of servers, what each needs, which
     shards move, and how long that takes.
     """
-    output = Output(as_json)
     found = plan_growth(
         component,
         servers,
@@ -126,7 +96,7 @@ def plan(
                 file.write(found.to_yaml())
         except OSError as error:
             raise click.UsageError(f"{out} cannot be written: {error.strerror}") from None
-    if as_json:
+    if output.as_json:
         output.document(
             {
                 **asdict(found),

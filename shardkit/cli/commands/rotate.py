@@ -18,6 +18,7 @@ from shardkit.cli.options import (
     login_as,
     login_option,
     message_option,
+    number_option,
     timeout_option,
 )
 from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Table, wordy
@@ -61,13 +62,8 @@ _SOURCES = {
     is_flag=True,
     help="Do not wait for programs that do not name their connections.",
 )
-@click.option(
-    "--wait",
-    type=click.FloatRange(min=0),
-    default=WAIT,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for processes to change over.",
+@number_option(
+    "--wait", WAIT, "How long to wait for processes to change over.", least=0.0, unit="SECONDS"
 )
 @login_option
 @timeout_option(1.0)
@@ -86,7 +82,7 @@ def rotate_command(
     user: str | None,
     timeout: float,
     message: str,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Rotate the password of USER on all servers that entries log in to as this user.
 
@@ -94,7 +90,6 @@ def rotate_command(
     one any more, it is removed. Stops with exit code 1, both being taken, if somebody must look:
     then continue with --resume. The password is never shown.
     """
-    output = Output(as_json)
     if resume and abort:
         raise click.UsageError("--resume and --abort contradict each other")
     server = config_server(where)
@@ -128,7 +123,7 @@ def rotate_command(
     for text in rotation.warnings:
         output.warning(text)
     stopped = not (abort or dry_run or rotation.done)
-    if as_json:
+    if output.as_json:
         output.document({**asdict(rotation), "done": rotation.done})
     else:
         _show(output, rotation, abort, dry_run)

@@ -66,14 +66,13 @@ def up(
     free_ports: bool,
     pushes: bool,
     written: Path | None,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Start the servers that a shard map describes, on this machine, until Ctrl-C.
 
     They listen on 127.0.0.1 without TLS, whatever hosts the map names, and end with this program in
     any case.
     """
-    output = Output(as_json)
     described = ShardMap.load(shard_map)
     start_progress = _StartProgress()
     servers = LocalServers(

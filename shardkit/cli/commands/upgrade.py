@@ -52,14 +52,13 @@ def upgrade_(
     structures: Sequence[str],
     dry_run: bool,
     yes: bool,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Bring structures into the newest form of this release, once no earlier one runs.
 
     Processes of earlier releases refuse what was upgraded. Without components, of all. Exits with
     1 if a dry run found something, or the answer is no.
     """
-    output = Output(as_json)
     with opened(where) as topology:
         chosen, broken = components(topology, names)
         for error in broken.values():
@@ -79,7 +78,7 @@ def upgrade_(
                 for component in chosen.values()
                 for each in topology.kit.upgrade(component.name, structures)
             ]
-    if found or as_json:
+    if found or output.as_json:
         write_rows(output, _FIELDS, found)
     else:
         output.line("everything is in the newest form", GOOD)

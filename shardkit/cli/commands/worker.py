@@ -21,6 +21,7 @@ from shardkit.cli.options import (
     common_options,
     config_option,
     examples,
+    number_option,
     opened,
     timed,
     topology_of,
@@ -46,11 +47,8 @@ from shardkit.queues.worker_base import MOST_CONCURRENCY, WorkerSummary
 @click.option(
     "-q", "--queue", "queues", multiple=True, help="Serve this queue; in order of priority."
 )
-@click.option(
-    "-n",
-    "--concurrency",
-    type=click.IntRange(1, MOST_CONCURRENCY),
-    help="How many tasks to run at a time.",
+@number_option(
+    "--concurrency", None, "How many tasks to run at a time.", short="-n", most=MOST_CONCURRENCY
 )
 @click.option("--burst", is_flag=True, help="Exit when no task is waiting.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every task.")
@@ -64,7 +62,7 @@ def worker(
     concurrency: int | None,
     burst: bool,
     verbose: bool,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Run a worker of task queues until it is stopped.
 
@@ -76,7 +74,6 @@ def worker(
     and returns them to the queue. Exit codes: 0 stopped, or --burst is done; 1 failed; 130 tasks
     were returned unfinished.
     """
-    output = Output(as_json)
     session.timed = True
     found = _load(spec)
     ran: Worker | AsyncWorker
@@ -109,7 +106,7 @@ def worker(
                 with _explained(spec):
                     made = found(topology.kit)
                 ran = _run(prepare(made), burst, status)
-    if as_json:
+    if output.as_json:
         output.document(ran.summary.as_dict())
     else:
         output.line(_said(ran.summary))
