@@ -333,16 +333,10 @@ def component(topology: OpenTopology, name: str, sharding: ShardOptions) -> Comp
 def components(
     topology: OpenTopology, names: Sequence[str] = (), sharding: ShardOptions | None = None
 ) -> tuple[dict[str, Component], dict[str, ConfigError]]:
-    """Read components.
+    """Read named components, or all; return them and the errors of unusable ones, by name.
 
-    Args:
-        topology: the topology to read from.
-        names: the names of the components; none for all.
-        sharding: accept entries that were written by hand. A command that writes data must not
-            have the count inferred.
-
-    Returns:
-        The components by name, and the errors of those that cannot be used.
+    With ``sharding``, entries that were written by hand are accepted. A command that writes data
+    must not have the count inferred.
 
     Raises:
         ConfigError: a named component cannot be used, or there is none.

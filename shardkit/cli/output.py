@@ -45,17 +45,11 @@ Cell: TypeAlias = "str | int | float | Styled | None"
 
 
 class Column(NamedTuple):
-    """A column of a table.
+    """A column of a table."""
 
-    Attributes:
-        title: its heading.
-        right: whether cells are aligned to the right, as numbers are.
-        folds: whether cells may take several lines in a narrow terminal.
-    """
-
-    title: str
-    right: bool = False
-    folds: bool = False
+    title: str  # its heading
+    right: bool = False  # whether cells are aligned to the right, as numbers are
+    folds: bool = False  # whether cells may take several lines in a narrow terminal
 
 
 def number(title: str) -> Column:

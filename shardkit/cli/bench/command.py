@@ -110,11 +110,7 @@ def _path(binary: str | None) -> str | None:
 class _Report:
     """The figures of one command: tables as they come; in the end the JSON and the plot.
 
-    Args:
-        document: where JSON is written: a file; ``-`` for stdout, instead of the tables.
-
-    Raises:
-        ShardKitError: a plot is wanted, and cannot be drawn.
+    JSON is written to the file ``document``, or if it is ``-`` to stdout instead of the tables.
     """
 
     def __init__(self, document: str | None, plot: Path | None) -> None:

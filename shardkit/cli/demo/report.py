@@ -26,14 +26,10 @@ _UNEVEN: Final = 1.5  # times the mean
 
 @dataclass(frozen=True)
 class VisitorExample:
-    """Where one visitor's id is stored.
-
-    Attributes:
-        figures: those of the day of the visit.
-    """
+    """Where one visitor's id is stored."""
 
     visitor: Visitor
-    figures: DayFigures
+    figures: DayFigures  # those of the day of the visit
     place: VisitorPlace
     there: bool
     address: str
@@ -41,24 +37,17 @@ class VisitorExample:
 
 @dataclass(frozen=True)
 class DemoReport:
-    """The results of the job.
-
-    Attributes:
-        damage: why the log could not be read to its end; empty if it could.
-        part_size: the most ids that a part is planned for.
-        days: the figures of each day, as stored.
-        memory: the memory of the visitors; None if it was not measured.
-        example: where a visitor's id is stored; None if there are no visitors.
-    """
+    """The results of the job."""
 
     log: str
-    damage: str
+    damage: str  # why the log could not be read to its end; empty if it could
     replayed: ReplayResult
     component: Component
-    part_size: int
-    days: Sequence[DayFigures]
+    part_size: int  # the most ids that a part is planned for
+    days: Sequence[DayFigures]  # the figures of each day, as stored
     loads: Sequence[ShardLoad] = field(default=())
-    memory: VisitorMemory | None = None
+    memory: VisitorMemory | None = None  # the memory of the visitors; None if it was not measured
+    # Where a visitor's id is stored; None if there are no visitors.
     example: VisitorExample | None = None
 
 

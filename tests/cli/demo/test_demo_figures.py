@@ -12,14 +12,12 @@ import pytest
 from demo_helpers import awk_figures, chance_log
 
 from shardkit import ShardKit
-from shardkit.cli.demo import memory_use, sample
+from shardkit.cli.demo import sample
 from shardkit.cli.demo.access_log import AccessLog, LogBatch
 from shardkit.cli.demo.counting import VISITORS, VisitCounter, session_of
 from shardkit.cli.demo.load import loads
 from shardkit.cli.demo.memory_use import measure_memory
 from shardkit.cli.demo.replay import ReplayResult, replay
-from shardkit.errors import LocalServerError
-from shardkit.local import LocalServer
 
 
 def replayed(counting: VisitCounter, path: Path, batch_size: int = 10_000) -> ReplayResult:
@@ -232,17 +230,6 @@ def test_the_busiest_days_are_weighed_as_far_as_there_is_time(
     memory = measure_memory(counting, counting.days())
     assert memory is not None
     assert (memory.days, memory.visitors) == (2, 100)
-
-
-def test_a_server_with_other_clients_is_not_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with LocalServer() as server:
-        measured = memory_use._MeasuredServer(server)
-        monkeypatch.setattr(memory_use, "_CLOSE_TIMEOUT", 0.05)
-        assert measured.bytes_added() < 10_000
-        with server.client() as other:
-            other.ping()
-            with pytest.raises(LocalServerError, match="has other clients; disconnect them"):
-                measured.bytes_added()
 
 
 def test_nothing_weighs_nothing(demo_kit: ShardKit) -> None:
