@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import click
 
 from shardkit.admin.client_list import ClientProcess, connected_clients
@@ -61,20 +59,14 @@ def clients(where: str | None, using: str | None, older_than: int | None, output
             }
         )
         return int(bool(failed))
-    _show(output, shown, failed)
-    return int(bool(failed))
-
-
-def _show(
-    output: Output, processes: Sequence[ClientProcess], failed: Mapping[str, Exception]
-) -> None:
-    if processes:
-        output.table(table_of(_FIELDS, processes).without_empty())
+    if shown:
+        output.table(table_of(_FIELDS, shown).without_empty())
     output.line()
-    connections = sum(process.connections for process in processes)
-    output.line(f"{counted(len(processes), 'client')}, {counted(connections, 'connection')}", FAINT)
+    connections = sum(process.connections for process in shown)
+    output.line(f"{counted(len(shown), 'client')}, {counted(connections, 'connection')}", FAINT)
     for server, error in failed.items():
         output.line(f"{server} was not asked: {reason(error)}", DOUBTFUL)
+    return int(bool(failed))
 
 
 _FIELDS: tuple[Field[ClientProcess], ...] = (

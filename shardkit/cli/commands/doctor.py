@@ -202,12 +202,8 @@ def _check(
                 ],
                 "damages": json_rows(_DAMAGE_FIELDS, after),
                 "repaired": repaired,
-                "parameters": {
-                    f"{owner}/{key.decode(errors='backslashreplace')}": why
-                    for (owner, key), why in seen.broken.items()
-                },
-                "failures": {shard: _reason(error) for shard, error in seen.failures.items()},
-                "broken": {name: str(error) for name, error in broken.items()},
+                "parameters": _broken_parameters(seen),
+                **_unusable(seen, broken),
             }
         )
         return int(not ok)
@@ -215,12 +211,9 @@ def _check(
         output.line(f"{name}: {outcome}", GOOD if outcome == "rebuilt" else BAD)
     if repaired:
         _show_damage(output, checked, after)
-    for (owner, key), why in seen.broken.items():
-        output.line(f"{owner}/{key.decode(errors='backslashreplace')} {why}", BAD)
-    for shard, error in seen.failures.items():
-        output.line(f"{shard} cannot be scanned: {_reason(error)}", BAD)
-    for name, problem in broken.items():
-        output.line(f"{name} cannot be used: {problem}", BAD)
+    for parameters, why in _broken_parameters(seen).items():
+        output.line(f"{parameters} {why}", BAD)
+    _show_unusable(output, seen, broken)
     return int(not ok)
 
 
@@ -290,10 +283,7 @@ def _show(
             output.line()
     for line in _remarks(now, before, applied, rewritten, fix=fix):
         output.line(*line)
-    for shard, error in seen.failures.items():
-        output.line(f"{shard} cannot be scanned: {_reason(error)}", BAD)
-    for name, problem in broken.items():
-        output.line(f"{name} cannot be used: {problem}", BAD)
+    _show_unusable(output, seen, broken)
     output.line(*_summary(now))
 
 
@@ -511,6 +501,30 @@ def _document(
             for address, error in rewritten.items()
         },
         "repacked": seen.repacked,
+        **_unusable(seen, broken),
+    }
+
+
+# ---- for both
+
+
+def _broken_parameters(seen: ScanResult) -> dict[str, str]:
+    return {
+        f"{owner}/{key.decode(errors='backslashreplace')}": why
+        for (owner, key), why in seen.broken.items()
+    }
+
+
+def _unusable(seen: ScanResult, broken: dict[str, ConfigError]) -> dict[str, dict[str, str]]:
+    return {
         "failures": {shard: _reason(error) for shard, error in seen.failures.items()},
         "broken": {name: str(error) for name, error in broken.items()},
     }
+
+
+def _show_unusable(output: Output, seen: ScanResult, broken: dict[str, ConfigError]) -> None:
+    found = _unusable(seen, broken)
+    for shard, why in found["failures"].items():
+        output.line(f"{shard} cannot be scanned: {why}", BAD)
+    for name, why in found["broken"].items():
+        output.line(f"{name} cannot be used: {why}", BAD)

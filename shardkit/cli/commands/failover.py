@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
-from shardkit.admin.growth import Fence, apply_fences, fail_over, pending_fences
+from shardkit.admin.growth import apply_fences, fail_over, pending_fences
 from shardkit.admin.growth.failover import HOLD
 from shardkit.cli.options import (
     common_options,
@@ -79,20 +81,16 @@ def failover(
     if output.as_json:
         output.document(
             {
-                "takeover": None
-                if done is None
-                else {
-                    "shards": list(done.shards),
-                    "source": str(done.source),
-                    "target": str(done.target),
-                    "planned": done.planned,
-                    "held": done.held,
-                    "behind": done.behind,
-                    "followers": list(done.followers),
-                    "failed": dict(done.failed),
-                    "epoch": done.epoch,
-                },
-                "fences": [_as_json(fence) for fence in fences],
+                "takeover": done
+                and {**asdict(done), "source": str(done.source), "target": str(done.target)},
+                "fences": [
+                    {
+                        "source": str(fence.source),
+                        "target": str(fence.target),
+                        "applied": fence.applied,
+                    }
+                    for fence in fences
+                ],
             }
         )
         return
@@ -118,11 +116,3 @@ def failover(
                 f"{fence.source} will be fenced when it is back: shardkit failover --guard SECONDS",
                 DOUBTFUL,
             )
-
-
-def _as_json(fence: Fence) -> dict[str, object]:
-    return {
-        "source": str(fence.source),
-        "target": str(fence.target),
-        "applied": fence.applied,
-    }

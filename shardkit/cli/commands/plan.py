@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
-from shardkit.admin.growth.plan import GrowthPlan, GrowthStep, plan_growth
+from shardkit.admin.growth.plan import GrowthStep, plan_growth
 from shardkit.cli.options import common_options, examples, number_option
 from shardkit.cli.output import DOUBTFUL, GOOD, Output, number
 from shardkit.cli.rows import Field, column_only, table_of
@@ -58,38 +59,14 @@ from shardkit.cli.rows import Field, column_only, table_of
 )
 @common_options
 def plan(
-    component: str,
-    servers: tuple[str, ...],
-    new: tuple[str, ...],
-    growth: float,
-    periods: int,
-    data: float,
-    commands: float,
-    size: float,
-    processes: int,
-    connections: int,
-    separate: bool,
-    out: Path | None,
-    output: Output,
+    component: str, servers: tuple[str, ...], out: Path | None, output: Output, **options: Any
 ) -> int:
     """Plan the shards of COMPONENT for a load that grows by a factor in each period.
 
     Connects to no server. Shows for each period the number of servers, what each needs, which
     shards move, and how long that takes.
     """
-    found = plan_growth(
-        component,
-        servers,
-        growth=growth,
-        periods=periods,
-        new=new,
-        data=data,
-        commands=commands,
-        size=size,
-        processes=processes,
-        connections=connections,
-        separate=separate,
-    )
+    found = plan_growth(component, servers, **options)
     if out is not None:
         try:
             with out.open("x", encoding="utf-8") as file:
@@ -106,13 +83,6 @@ def plan(
             }
         )
         return 0
-    _show(output, found)
-    if out is not None:
-        output.line(f"written to {out}: shardkit config push {out}", GOOD)
-    return 0
-
-
-def _show(output: Output, found: GrowthPlan) -> None:
     output.line(f"{found.component}: {found.count:,} shards; `databases {found.databases}`")
     for warning in found.warnings:
         output.line(warning, DOUBTFUL)
@@ -120,6 +90,9 @@ def _show(output: Output, found: GrowthPlan) -> None:
     for step in found.steps:
         for command in found.commands(step):
             output.line(f"{step.period}. {command}")
+    if out is not None:
+        output.line(f"written to {out}: shardkit config push {out}", GOOD)
+    return 0
 
 
 def _rounded(title: str, value: Callable[[GrowthStep], float], form: str) -> Field[GrowthStep]:

@@ -73,17 +73,7 @@ def tree(names: Sequence[str], wait: float | None, where: str | None, output: Ou
     good = _in_sync(nodes) if wait is not None else all(node.ok for node in nodes)
     code = 0 if good else 1
     if output.as_json:
-        output.document(
-            [
-                {
-                    "server": str(node.server),
-                    "depth": node.depth,
-                    "state": node.state,
-                    "behind": node.behind,
-                }
-                for node in nodes
-            ]
-        )
+        output.document([{**asdict(node), "server": str(node.server)} for node in nodes])
         return code
     table = Table.of("server", "state", number("bytes behind"))
     for node in nodes:
@@ -149,14 +139,7 @@ def detach(server: str, force: bool, where: str | None, output: Output) -> None:
 
 def _say(output: Output, done: AttachedReplica, text: str) -> None:
     if output.as_json:
-        output.document(
-            {
-                "replica": str(done.replica),
-                "master": str(done.master),
-                "named": done.named,
-                "epoch": done.epoch,
-            }
-        )
+        output.document({**asdict(done), "replica": str(done.replica), "master": str(done.master)})
     else:
         output.line(text, GOOD)
 

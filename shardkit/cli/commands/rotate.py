@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -76,13 +77,10 @@ def rotate_command(
     dry_run: bool,
     resume: bool,
     abort: bool,
-    distributed: bool,
-    ignore_others: bool,
-    wait: float,
     user: str | None,
     timeout: float,
-    message: str,
     output: Output,
+    **options: Any,
 ) -> int:
     """Rotate the password of USER on all servers that entries log in to as this user.
 
@@ -112,13 +110,10 @@ def rotate_command(
                     _new_password(password_file, required=not (resume or dry_run)),
                     resume=resume,
                     dry_run=dry_run,
-                    distributed=distributed,
-                    ignore_others=ignore_others,
-                    wait=wait,
-                    message=message,
                     timeout=timeout,
                     login=login,
                     progress=progress,
+                    **options,
                 )
     for text in rotation.warnings:
         output.warning(text)

@@ -109,7 +109,12 @@ def query(
     if output.as_json:
         output.document(_document(results, fields, seconds))
         return
-    _show(output, results, fields)
+    if len(results):
+        output.table(table_of(fields, results).without_empty())
+        output.line()
+    for facet, values in results.facets.items():
+        output.table(table_of(_facet_fields(facet), values))
+        output.line()
     output.line(f"{_counts(results, offset, cursor)}, in {seconds * 1000:.0f} ms")
     if results.cursor:
         output.line(f"the next page: --cursor {results.cursor}", FAINT)
@@ -200,16 +205,6 @@ def _facet_fields(name: str) -> tuple[Field[tuple[Any, int]], ...]:
         Field("value", lambda row: _plain(row[0]), wordy(name), value),
         Field("documents", lambda row: row[1], number("documents")),
     )
-
-
-def _show(output: Output, results: Results, fields: Sequence[Field[Hit]]) -> None:
-    hits = table_of(fields, results)
-    if hits.rows:
-        output.table(hits.without_empty())
-        output.line()
-    for name, values in results.facets.items():
-        output.table(table_of(_facet_fields(name), values))
-        output.line()
 
 
 def _value(hit: Hit, by: str, kind: str | None) -> Cell:
