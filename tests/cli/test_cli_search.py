@@ -14,7 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cli_helpers import COMMAND, Cli, ReadJson, eventually, in_terminal, plain
+from cli_helpers import COMMAND, Cli, ReadJson, in_terminal, plain
+from faces import eventually
 
 import shardkit
 from shardkit import ShardMap

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_helpers import COMMAND, Cli, eventually, in_terminal, plain
+from cli_helpers import COMMAND, Cli, in_terminal, plain
+from faces import eventually
 
 import shardkit
 from shardkit import ShardKit
