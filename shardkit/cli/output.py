@@ -115,6 +115,13 @@ class Output:
         sys.stdout.write(json.dumps(value, indent=indent, default=asdict) + "\n")
         sys.stdout.flush()
 
+    def answer(self, document: Any, text: str, style: str = "") -> None:
+        """Write an answer of one line, or the same as JSON."""
+        if self.as_json:
+            self.document(document)
+        else:
+            self.line(text, style)
+
     def line(self, text: str = "", style: str = "") -> None:
         """Write a line of the answer."""
         self._out.print(Text(printable(text), style), soft_wrap=not self.interactive)

@@ -161,11 +161,3 @@ def test_before_anything_is_imported(cli: Cli) -> None:
     result = cli("geo", "info", *TO)
     assert (result.code, result.out) == (1, "nothing was imported yet\n")
     assert json.loads(cli("geo", "info", "--json", *TO).out) is None
-
-
-@pytest.mark.parametrize("command", [[], ["import"], ["find"], ["info"]])
-def test_help_has_examples(cli: Cli, command: list[str]) -> None:
-    result = cli("geo", *command, "--help")
-    assert result.code == 0
-    assert "Examples:" in result.out
-    assert "shardkit geo" in result.out

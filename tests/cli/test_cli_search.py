@@ -372,14 +372,6 @@ def test_what_is_named_and_cannot_be_indexed_is_an_error(cli: Cli, tmp_path: Pat
     assert cli("search", "index", *TO, tmp_path).code == 0  # odd.xyz is not named
 
 
-def test_a_module_that_python_cannot_read_is_named(cli: Cli, tmp_path: Path) -> None:
-    path = tmp_path / "broken.py"
-    path.write_text("def broken(:\n    pass\n")
-    result = cli("search", "index", *TO, path)
-    assert result.code == 1
-    assert f"{path}: is not Python: invalid syntax" in result.err
-
-
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
 def test_text_is_read_in_the_encoding_that_its_first_bytes_say(
     cli: Cli, read_json: ReadJson, tmp_path: Path, encoding: str
@@ -433,11 +425,3 @@ def test_a_damaged_index_is_verified_rebuilt_and_dropped(
     assert cli("search", "drop", *TO, input="n\n").code == 130
     assert cli("search", "drop", "--yes", *TO).out == "index 'search' deleted: 2 documents\n"
     assert "has no index 'search'" in cli("search", "drop", "--yes", *TO).error()
-
-
-def test_an_index_without_text_is_rebuilt_from_the_order_of_its_words(
-    cli: Cli, read_json: ReadJson, posts: Path
-) -> None:
-    assert cli("search", "index", posts, "--no-text", *TO).code == 0
-    assert read_json("search", "rebuild", *TO) == {"documents": 3, "damaged": 0}
-    assert cli("search", "info", *TO).lines[0].startswith("3 documents")

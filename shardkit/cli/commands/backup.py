@@ -116,13 +116,11 @@ def restore_command(
         raise click.UsageError("say one of MAP, --local and --verify")
     if only_verify:
         manifest = verify(directory)
-        if output.as_json:
-            output.document({"directory": str(directory), **asdict(manifest)})
-        else:
-            output.line(
-                f"{directory} is as it was written: {counted(len(manifest.servers), 'server')}",
-                GOOD,
-            )
+        output.answer(
+            {"directory": str(directory), **asdict(manifest)},
+            f"{directory} is as it was written: {counted(len(manifest.servers), 'server')}",
+            GOOD,
+        )
         return
     leased: list[int] = []
     with output.busy("copying keys") as busy:

@@ -19,7 +19,7 @@ from shardkit.cli.options import (
 )
 from shardkit.cli.output import Output, number, wordy
 from shardkit.cli.rows import Field, rounded, write_rows
-from shardkit.cli.text import reason
+from shardkit.cli.text import counted, reason
 from shardkit.config.component import Component
 from shardkit.coordination import Holder
 from shardkit.network.server_queries import ServerErrors
@@ -127,10 +127,10 @@ def break_(
     """
     with opened(where) as topology:
         ended = topology.kit.lock(name, component=component, kind=kind).break_holds(why, token)
-    if output.as_json:
-        output.document({"component": component, "name": name, "kind": kind, "ended": ended})
-    else:
-        output.line(f"{ended} hold{'s' * (ended != 1)} of {kind} {name!r} ended")
+    output.answer(
+        {"component": component, "name": name, "kind": kind, "ended": ended},
+        f"{counted(ended, 'hold')} of {kind} {name!r} ended",
+    )
     return int(not ended)
 
 

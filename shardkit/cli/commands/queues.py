@@ -170,10 +170,8 @@ def revive(
     with at.opened(ShardKit.queues) as found:
         if every:
             revived = found.revive_all(queue)
-            if output.as_json:
-                output.document({"queue": queue, "revived": revived, "missing": []})
-            else:
-                output.line(f"{counted(revived, 'task')} revived", GOOD)
+            document = {"queue": queue, "revived": revived, "missing": []}
+            output.answer(document, f"{counted(revived, 'task')} revived", GOOD)
             return 0
         done = {id_: found.revive(queue, id_) for id_ in ids}
     return _write_each(output, done, "revived", "is not dead", {"queue": queue})
@@ -216,7 +214,5 @@ def purge(queue: str, yes: bool, at: StructureOptions, output: Output) -> None:
             asked = f"Remove {counted(sum(before), 'task')} of {queue!r} for good?"
             click.confirm(asked, abort=True, err=True)
         removed = found.purge(queue)
-    if output.as_json:
-        output.document({"queue": queue, **removed._asdict()})
-    else:
-        output.line(f"{counted(sum(removed), 'task')} removed", GOOD)
+    document = {"queue": queue, **removed._asdict()}
+    output.answer(document, f"{counted(sum(removed), 'task')} removed", GOOD)

@@ -138,10 +138,8 @@ def detach(server: str, force: bool, where: str | None, output: Output) -> None:
 
 
 def _say(output: Output, done: AttachedReplica, text: str) -> None:
-    if output.as_json:
-        output.document({**asdict(done), "replica": str(done.replica), "master": str(done.master)})
-    else:
-        output.line(text, GOOD)
+    document = {**asdict(done), "replica": str(done.replica), "master": str(done.master)}
+    output.answer(document, text, GOOD)
 
 
 @click.command(

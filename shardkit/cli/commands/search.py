@@ -271,10 +271,7 @@ def remove(
         else:
             with query_errors():
                 removed = found.remove_many([hit.id for hit in found.all(matching)])
-    if output.as_json:
-        output.document({"removed": removed})
-    else:
-        output.line(f"{counted(removed, 'document')} removed")
+    output.answer({"removed": removed}, f"{counted(removed, 'document')} removed")
 
 
 @search.command(

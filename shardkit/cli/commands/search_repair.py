@@ -64,10 +64,8 @@ def rebuild(at: StructureOptions, lossy: bool, output: Output) -> int:
     with at.opened(existing) as found, progress("documents") as report_progress:
         done = found.rebuild(lossy=lossy, progress=partial(report_progress, "indexing"))
         left = len(list(found.check()))
-    if output.as_json:
-        output.document({"documents": done, "damaged": left})
-    else:
-        output.line(f"{counted(done, 'document')} indexed again in {at.name!r}", GOOD)
+    text = f"{counted(done, 'document')} indexed again in {at.name!r}"
+    output.answer({"documents": done, "damaged": left}, text, GOOD)
     return int(bool(left))
 
 
@@ -86,7 +84,5 @@ def drop(at: StructureOptions, yes: bool, output: Output) -> None:
             asked = f"Delete index {at.name!r} with {counted(documents, 'document')} for good?"
             click.confirm(asked, abort=True, err=True)
         removed = found.delete()
-    if output.as_json:
-        output.document({"removed": removed})
-    else:
-        output.line(f"index {at.name!r} deleted: {counted(removed, 'document')}", GOOD)
+    text = f"index {at.name!r} deleted: {counted(removed, 'document')}"
+    output.answer({"removed": removed}, text, GOOD)

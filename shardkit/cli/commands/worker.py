@@ -106,10 +106,7 @@ def worker(
                 with _explained(spec):
                     made = found(topology.kit)
                 ran = _run(prepare(made), burst, status)
-    if output.as_json:
-        output.document(ran.summary.as_dict())
-    else:
-        output.line(_said(ran.summary))
+    output.answer(ran.summary.as_dict(), _said(ran.summary))
     return INTERRUPTED if ran.aborted else 0
 
 
