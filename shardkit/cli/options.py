@@ -296,17 +296,17 @@ class ShardOptions:
 
 def _component(topology: OpenTopology, name: str, sharding: ShardOptions | None) -> Component:
     """Read one component; see `components`."""
-    found = topology.kit.component(name)
+    described = topology.kit.component(name)
     if sharding is None:
-        return found.without_problem()
-    count, shards = sharding.shards, len(found.shards)
-    if count is None and found.by_hand is not None and found.by_hand.is_exactly(shards):
+        return described.without_problem()
+    count, shards = sharding.shards, len(described.shards)
+    if count is None and described.by_hand is not None and described.by_hand.is_exactly(shards):
         count = shards
         note_by_hand(name, count, "; otherwise specify --shards and --placement")
     topology.kit.key_sharded(name, count, placement=sharding.placement)
-    found = topology.kit.component(name)
-    found.require_shards(count, sharding.placement)
-    return found
+    described = topology.kit.component(name)
+    described.require_shards(count, sharding.placement)
+    return described
 
 
 def note_by_hand(name: str, count: int, remedy: str) -> None:
@@ -349,23 +349,23 @@ def components(
         ) from error
     if sharding is not None and sharding.shards is not None and len(names) != 1:
         raise click.UsageError("--shards is the count of one component: name it")
-    found: dict[str, Component] = {}
+    usable: dict[str, Component] = {}
     broken: dict[str, ConfigError] = {}
     for name in wanted:
         try:
-            found[name] = _component(topology, name, sharding)
+            usable[name] = _component(topology, name, sharding)
         except ConfigServerError:
             raise
         except ConfigError as error:
             if names:
                 raise
             broken[name] = error
-    if not found and not broken:
+    if not usable and not broken:
         raise ConfigError(
             f"{topology.name} describes no component",
             "push a shard map first: shardkit config push",
         )
-    return found, broken
+    return usable, broken
 
 
 def config_server(where: str | None, shard_map: ShardMap | None = None) -> Entry:

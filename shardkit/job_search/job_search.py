@@ -355,11 +355,11 @@ class JobSearch(Structure[Face]):
         offered: Skills = dict(skills) if isinstance(skills, Mapping) else list(skills)
         cursor: str | None = None
         while True:
-            found: Results = yield from JobSearch.find.steps(
+            results: Results = yield from JobSearch.find.steps(
                 self, offered, limit=PAGE_SIZE, cursor=cursor
             )
-            yield Page(found.hits)
-            cursor = found.cursor
+            yield Page(results.hits)
+            cursor = results.cursor
             if cursor is None:
                 return
 

@@ -312,16 +312,16 @@ class SearchIndex(Structure[Face]):
 
         Cost: one exchange.
         """
-        found = yield from self._read([check_id(self.schema, doc_id)])
-        return found.get(doc_id)
+        documents = yield from self._read([check_id(self.schema, doc_id)])
+        return documents.get(doc_id)
 
     @operation
     def get_many(self, ids: Iterable[str]) -> Operation[dict[str, Document]]:
         """Return the documents that exist, by id. Cost: one exchange for 1,000."""
-        found: dict[str, Document] = {}
+        documents: dict[str, Document] = {}
         for page in pages(check_ids(self.schema, ids), IDS_PER_BATCH):
-            found |= yield from self._read(page)
-        return found
+            documents |= yield from self._read(page)
+        return documents
 
     @operation
     def delete(self, *, force: bool = False) -> Operation[int]:
@@ -430,9 +430,9 @@ class SearchIndex(Structure[Face]):
         """
         while True:
             request = search_request(self.schema, query, limit=page_size, cursor=cursor, **options)
-            found = yield from self._searcher.search(request)
-            yield Page(found.hits)
-            cursor = found.cursor
+            results = yield from self._searcher.search(request)
+            yield Page(results.hits)
+            cursor = results.cursor
             if cursor is None:
                 return
 
@@ -441,8 +441,8 @@ class SearchIndex(Structure[Face]):
         """Return how many documents there are, or (query) how many match. Cost: one exchange."""
         if query is None:
             return (yield from self._parts.count())
-        found = yield from self._searcher.search(search_request(self.schema, query, limit=0))
-        return found.total
+        results = yield from self._searcher.search(search_request(self.schema, query, limit=0))
+        return results.total
 
     @operation
     def words(self, prefix: str, limit: int = 100) -> Operation[list[tuple[str, int]]]:
@@ -467,8 +467,8 @@ class SearchIndex(Structure[Face]):
                 f"{self.name}: words({shown(prefix)})", "give the beginning of one word"
             )
         term = tokens[0].term
-        _, found = yield from self._searcher.expand([], [term], limit)
-        return list(found[term].items())
+        _, expansions = yield from self._searcher.expand([], [term], limit)
+        return list(expansions[term].items())
 
     @operation
     def info(self) -> Operation[list[PartInfo]]:

@@ -256,7 +256,9 @@ def test_documents_are_removed(cli: Cli, read_json: ReadJson, posts: Path) -> No
     assert (result.code, "use --all" in result.err) == (2, True)
 
 
-def test_what_is_no_index_is_not_touched(cli: Cli, town_map: Path, posts: Path) -> None:
+def test_search_commands_refuse_a_structure_that_is_no_index(
+    cli: Cli, town_map: Path, posts: Path
+) -> None:
     with shardkit.connect(town_map) as kit:
         kit.hash("search", component="sessions").hset("field", "value")
     for command in ("info", "query x", "remove --all", f"index {posts}"):
@@ -342,7 +344,7 @@ def test_installed_packages_are_indexed(
     assert "click.core" in ids(read_json("search", "query", "context invoke", *TO))
 
 
-def test_what_the_others_have_is_shown_when_a_server_is_down(
+def test_a_query_shows_the_other_parts_when_a_server_is_down(
     cli: Cli, read_json: ReadJson, posts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "components: {search: {shards: {count: 2, over: [{port: 1}, {port: 2}]}}}"
@@ -360,7 +362,7 @@ def test_what_the_others_have_is_shown_when_a_server_is_down(
         assert "warning: 1 part did not answer" in cli("search", "query", "*", "--partial").err
 
 
-def test_what_is_named_and_cannot_be_indexed_is_an_error(cli: Cli, tmp_path: Path) -> None:
+def test_a_named_file_that_cannot_be_indexed_is_an_error(cli: Cli, tmp_path: Path) -> None:
     good, odd = tmp_path / "good.txt", tmp_path / "odd.xyz"
     good.write_text("a good text")
     odd.write_text("of an unknown kind")

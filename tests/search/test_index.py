@@ -82,7 +82,7 @@ def test_words_that_a_document_has_no_more_are_not_found(face: Face) -> None:
     assert {part.documents for part in face.run(index.info())} == {0}
 
 
-def test_what_each_part_holds_is_told(face: Face) -> None:
+def test_info_reports_the_content_of_each_part(face: Face) -> None:
     index = opened(face, component="one", shards=1)
     face.run(index.index_many([("a", "one two three"), ("b", "two")]))
     assert face.run(index.info()) == [PartInfo(2, 3, 2, 1)]
@@ -233,7 +233,7 @@ def test_a_cached_result_does_not_change_with_the_documents(face: Face) -> None:
         face.run(index.index(wanted[4], "x", {"votes": int(wanted[4]), "lang": "a"}))
 
 
-def test_what_follows_a_page_of_a_cached_result_is_weighted_as_it_was(face: Face) -> None:
+def test_pages_after_a_cached_result_keep_its_weights(face: Face) -> None:
     index = opened(face)
     face.run(index.index_many([(f"{n}", "x y " * (n + 1) + "z " * 9) for n in range(9)]))
     whole = face.run(index.search("x"))

@@ -54,14 +54,14 @@ def backup_command(
     are of one moment. DIR holds the data and the passwords of the map; only you can read it.
     """
     with opened(where) as topology:
-        found, broken = components(topology, names)
+        chosen, broken = components(topology, names)
     for name, error in broken.items():
         raise ConfigError(f"component {name!r} cannot be backed up: {error}", "name the others")
     with ExitStack() as stack:
         server = topology.config_server
         config = None if server is None else stack.enter_context(connected(server))
         stack.enter_context(output.busy("fetching snapshots"))
-        manifest = backup(found.values(), directory, config=config, pause=not no_pause)
+        manifest = backup(chosen.values(), directory, config=config, pause=not no_pause)
     if output.as_json:
         output.document({"directory": str(directory), **asdict(manifest)})
         return

@@ -62,16 +62,16 @@ def check_command(
     nothing. Exits with 1 if anything is wrong.
     """
     with opened(where) as topology:
-        found, broken = components(topology, names, sharding)
+        chosen, broken = components(topology, names, sharding)
         if topology.config_server is None:
-            report = check(found.values(), timeout)
+            report = check(chosen.values(), timeout)
         else:
             with connected(topology.config_server) as config:
-                report = check(found.values(), timeout, config=config)
+                report = check(chosen.values(), timeout, config=config)
         structures_read = 0
         if structures:
             with progress("structures") as report_progress:
-                damaged, structures_read = check_structures(topology.kit, found, report_progress)
+                damaged, structures_read = check_structures(topology.kit, chosen, report_progress)
             report.findings += damaged
     findings = [CheckFinding(name, error.message, error.remedy) for name, error in broken.items()]
     report.findings[:0] = findings

@@ -43,8 +43,8 @@ def clients(where: str | None, using: str | None, older_than: int | None, output
     Exits with 1 if a server cannot be asked.
     """
     with opened(where) as topology:
-        found, _ = components(topology, [using] if using else [], ShardOptions())
-    processes, failed = connected_clients(found.values(), topology.config_server)
+        chosen, _ = components(topology, [using] if using else [], ShardOptions())
+    processes, failed = connected_clients(chosen.values(), topology.config_server)
     shown = [
         process
         for process in processes

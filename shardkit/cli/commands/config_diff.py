@@ -149,8 +149,8 @@ def _entry_rows(fields: Sequence[FieldChange]) -> Iterator[list[Cell]]:
 
 def _shard(key: str) -> Shard:
     name = key.removeprefix(entry_key(""))
-    found = re.fullmatch(r"(.+):(\d+)", name)
-    return Shard(found[1], int(found[2])) if found else Shard(name)
+    match = re.fullmatch(r"(.+):(\d+)", name)
+    return Shard(match[1], int(match[2])) if match else Shard(name)
 
 
 # ---- for programs

@@ -63,7 +63,7 @@ def show_command(
         raise click.UsageError("--shards is for entries as they are now: leave --at out")
     if at is None:
         with opened(where) as topology:
-            found, broken = components(topology, names, sharding)
+            chosen, broken = components(topology, names, sharding)
             source = topology.name
     else:
         server = config_server(where)
@@ -72,23 +72,23 @@ def show_command(
             then = store.components_at(client, at)
         for name in set(names) - then.keys():
             raise ConfigError(f"component {name!r} was not there at epoch {at}", "name another")
-        found = {name: then[name] for name in names or sorted(then)}
+        chosen = {name: then[name] for name in names or sorted(then)}
     if output.as_json:
         output.document(
             {
                 "source": source,
                 "components": {
-                    name: json_row(_COMPONENT_FIELDS, each) for name, each in found.items()
+                    name: json_row(_COMPONENT_FIELDS, each) for name, each in chosen.items()
                 },
                 "broken": {name: str(error) for name, error in broken.items()},
             }
         )
         return int(bool(broken))
     if names:
-        entries = [pair for component in found.values() for pair in component.entries()]
+        entries = [pair for component in chosen.values() for pair in component.entries()]
         output.table(table_of(_ENTRY_FIELDS, entries).without_empty())
     else:
-        output.table(table_of(_COMPONENT_FIELDS, found.values()).without_empty())
+        output.table(table_of(_COMPONENT_FIELDS, chosen.values()).without_empty())
     for name, error in broken.items():
         output.line(f"{name} cannot be used: {error}", BAD)
     return int(bool(broken))
@@ -159,19 +159,19 @@ def pull(where: str | None, written: Path | None, show_secrets: bool, output: Ou
     """
     server = config_server(where)
     with connected(server) as client:
-        found = store.pull(client, server)
-    for name, component in found.components.items():
+        pulled = store.pull(client, server)
+    for name, component in pulled.components.items():
         if component.by_hand is not None:
             note_by_hand(name, len(component.shards), "; otherwise change `placement:` in the map")
-    masked = _masked(found)
-    secrets = masked.to_yaml() != found.to_yaml()
+    masked = _masked(pulled)
+    secrets = masked.to_yaml() != pulled.to_yaml()
     if written is not None and secrets and not show_secrets:
         raise ConfigError(
             f"{written} was not written: there are passwords in the entries, and masked ones would "
             "be pushed as passwords",
             "use --show-secrets, or keep passwords as ${NAME} in the map and push it",
         )
-    chosen = found if show_secrets else masked
+    chosen = pulled if show_secrets else masked
     if written is not None:
         write_private(str(written), chosen.to_yaml())
     if output.as_json:
@@ -187,7 +187,7 @@ def pull(where: str | None, written: Path | None, show_secrets: bool, output: Ou
             }
         )
     elif written is not None:
-        output.line(f"wrote {written}: {contents_of(found)}", GOOD)
+        output.line(f"wrote {written}: {contents_of(pulled)}", GOOD)
     else:
         output.text(chosen.to_yaml())
         if secrets and not show_secrets:
@@ -232,11 +232,13 @@ def history(where: str | None, output: Output) -> None:
     """Show the last 100 pushes: when, who, from which map, what changed and why."""
     server = config_server(where)
     with connected(server) as client:
-        found = store.read_history(client)
+        records = store.read_history(client)
     if output.as_json:
-        output.document({"config_server": server.address, "pushes": json_rows(_PUSH_FIELDS, found)})
-    elif found:
-        output.table(table_of(_PUSH_FIELDS, found).without_empty())
+        output.document(
+            {"config_server": server.address, "pushes": json_rows(_PUSH_FIELDS, records)}
+        )
+    elif records:
+        output.table(table_of(_PUSH_FIELDS, records).without_empty())
     else:
         output.line("there is no history: nothing was pushed yet", FAINT)
 

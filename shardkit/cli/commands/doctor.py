@@ -123,7 +123,7 @@ def doctor(
     if rewrite and not fix:
         raise click.UsageError("--rewrite saves what --fix sets: use them together")
     with opened(where) as topology:
-        found, broken = components(
+        chosen, broken = components(
             topology, names, None if repack and sharding.shards is None else sharding
         )
         limit = None if everything or repack else sample
@@ -131,7 +131,7 @@ def doctor(
         def examine(*, repack: bool = False) -> Diagnosis:
             with progress("databases") as report_progress:
                 return diagnose(
-                    scan(topology.kit, found, limit, repack=repack, progress=report_progress)
+                    scan(topology.kit, chosen, limit, repack=repack, progress=report_progress)
                 )
 
         before = after = examine(repack=repack and not fix)
@@ -164,12 +164,12 @@ def _check(
 ) -> int:
     """Check structures; with ``repair`` rebuild them, and check them again."""
     with opened(where) as topology:
-        found, broken = components(topology, names, accepted)
+        chosen, broken = components(topology, names, accepted)
 
         def examine(only: Sequence[str]) -> tuple[list[CheckedStructure], ScanResult]:
             with progress("structures") as report_progress:
-                seen = scan(topology.kit, found, 1, progress=report_progress)
-                return check_all(topology.kit, found, seen, only, report_progress), seen
+                seen = scan(topology.kit, chosen, 1, progress=report_progress)
+                return check_all(topology.kit, chosen, seen, only, report_progress), seen
 
         checked, seen = examine(structures)
         before = [(each, damage) for each in checked for damage in each.damages]
@@ -523,8 +523,8 @@ def _unusable(seen: ScanResult, broken: dict[str, ConfigError]) -> dict[str, dic
 
 
 def _show_unusable(output: Output, seen: ScanResult, broken: dict[str, ConfigError]) -> None:
-    found = _unusable(seen, broken)
-    for shard, why in found["failures"].items():
+    unusable = _unusable(seen, broken)
+    for shard, why in unusable["failures"].items():
         output.line(f"{shard} cannot be scanned: {why}", BAD)
-    for name, why in found["broken"].items():
+    for name, why in unusable["broken"].items():
         output.line(f"{name} cannot be used: {why}", BAD)

@@ -66,11 +66,11 @@ def exec_(
     shard = int(digits) if name and digits.isdecimal() else None
     with opened(where) as topology:
         wanted = [] if target == "all" else [target if shard is None else name]
-        found, _ = components(topology, wanted)
-    if shard is not None and shard >= max(1, len(found[name].shards)):
+        chosen, _ = components(topology, wanted)
+    if shard is not None and shard >= max(1, len(chosen[name].shards)):
         raise ConfigError(f"component {name!r} has no shard {shard}", "count shards from 0")
     answers = execute(
-        found.values(),
+        chosen.values(),
         command,
         each="server" if target == "all" else "shard",
         shard=shard,

@@ -89,16 +89,16 @@ def publish(
 
     Files that were published before are left alone.
     """
-    found = [each for path in paths for each in _files_of(path)]
-    if given is not None and len(found) != 1:
-        raise click.UsageError(f"--as names one file, not {len(found)}")
-    if "-" in found and given is None:
+    sources = [each for path in paths for each in _files_of(path)]
+    if given is not None and len(sources) != 1:
+        raise click.UsageError(f"--as names one file, not {len(sources)}")
+    if "-" in sources and given is None:
         raise click.UsageError("standard input needs a name: --as NAME")
     published = []
     with at.opened(ShardKit.files) as channels, progress("bytes") as show:
         if readers:
             channels.create(channel, list(readers), byte_limit=byte_limit, chunk_size=chunk_size)
-        for path in found:
+        for path in sources:
             source: Any = sys.stdin.buffer if path == "-" else path
             size = None if path == "-" else Path(path).stat().st_size
             shown = given or Path(path).name
@@ -200,20 +200,20 @@ def status(channel: str, at: StructureOptions, output: Output) -> int:
     Exits with 1 if files were given up.
     """
     with at.opened(ShardKit.files) as channels:
-        found = channels.status(channel)
+        now = channels.status(channel)
     if output.as_json:
-        output.document(_document(found))
+        output.document(_document(now))
     else:
-        state = "closed" if found.closed else "open"
+        state = "closed" if now.closed else "open"
         output.line(
-            f"{state}, {found.held:,} of {found.byte_limit:,} bytes held, "
-            f"{counted(len(found.files), 'file')} in use"
+            f"{state}, {now.held:,} of {now.byte_limit:,} bytes held, "
+            f"{counted(len(now.files), 'file')} in use"
         )
-        if found.files:
-            output.table(table_of(_file_fields(found.readers), found.files))
-        for (reader, file_name), reason in found.failed.items():
+        if now.files:
+            output.table(table_of(_file_fields(now.readers), now.files))
+        for (reader, file_name), reason in now.failed.items():
             output.warning(f"{reader} has given up {file_name}: {reason}")
-    return 1 if found.failed else 0
+    return 1 if now.failed else 0
 
 
 def _files_of(path: str) -> list[str]:

@@ -253,8 +253,8 @@ def find(addresses: Sequence[str], at: StructureOptions, output: Output) -> None
     if tuple(addresses) == ("-",):
         addresses = [line.strip() for line in sys.stdin if line.strip()]
     with at.opened(ShardKit.ip_to_city) as ip:
-        found = ip.find_many(addresses)
-    pairs = list(zip(addresses, found, strict=True))
+        cities = ip.find_many(addresses)
+    pairs = list(zip(addresses, cities, strict=True))
     write_rows(output, _CITY_FIELDS, pairs)
 
 

@@ -56,7 +56,7 @@ def keys(
     elements of each key.
     """
     with opened(where) as topology:
-        found, _ = components(topology, names, ShardOptions())
+        chosen, _ = components(topology, names, ShardOptions())
     seen = 0
     with output.busy("inspecting keys") as busy:
 
@@ -66,7 +66,7 @@ def keys(
             if busy is not None:
                 busy.update(f"inspecting keys: {inspected:,}")
 
-        biggest = biggest_keys(list(found.values()), count, by=by, match=match, progress=progress)
+        biggest = biggest_keys(list(chosen.values()), count, by=by, match=match, progress=progress)
     if output.as_json:
         output.document({"keys": json_rows(_FIELDS, biggest), "inspected": seen})
         return

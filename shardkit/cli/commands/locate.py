@@ -98,14 +98,14 @@ def locate(
         component = read_component(topology, name, sharding)
         if structure is None:
             placed = [os.fsencode(key) for key in keys] + [pair_key(*pair) for pair in pairs]
-            found = locate_keys(topology.kit, component, placed)
+            rows = locate_keys(topology.kit, component, placed)
         else:
             asked = {"total": total, "part_size": part_size, "members": members}
             in_set = open_set(topology.kit, component, structure, asked)
-            found = locate_members(topology.kit, component, in_set, keys)
+            rows = locate_members(topology.kit, component, in_set, keys)
     fields = _key_fields(component) if structure is None else _member_fields(component)
-    write_rows(output, fields, found)
-    return int(any(each.failed for each in found))
+    write_rows(output, fields, rows)
+    return int(any(each.failed for each in rows))
 
 
 def _key_fields(component: Component) -> tuple[Field[LocatedKey], ...]:

@@ -84,8 +84,8 @@ def show(names: Sequence[str], where: str | None, output: Output) -> int:
     failed = False
     rows: list[_LockRow] = []
     with opened(where) as topology:
-        found, broken = components(topology, names)
-        for component in found.values():
+        chosen, broken = components(topology, names)
+        for component in chosen.values():
             try:
                 rows += _rows(topology, component)
             except ServerErrors as error:

@@ -185,9 +185,9 @@ def _on_all(
 ) -> int:
     """Run a query on all servers; return the exit code."""
     with opened(where) as topology:
-        found, _ = components(topology, names)
+        chosen, _ = components(topology, names)
     with output.busy("asking the servers"):
-        answers = query_servers(entries_of(found.values()), query, timeout)
+        answers = query_servers(entries_of(chosen.values()), query, timeout)
     failed = [server for server, answer in answers.items() if isinstance(answer, Exception)]
     if output.as_json:
         output.document(

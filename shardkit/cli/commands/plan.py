@@ -66,29 +66,29 @@ def plan(
     Connects to no server. Shows for each period the number of servers, what each needs, which
     shards move, and how long that takes.
     """
-    found = plan_growth(component, servers, **options)
+    growth = plan_growth(component, servers, **options)
     if out is not None:
         try:
             with out.open("x", encoding="utf-8") as file:
-                file.write(found.to_yaml())
+                file.write(growth.to_yaml())
         except OSError as error:
             raise click.UsageError(f"{out} cannot be written: {error.strerror}") from None
     if output.as_json:
         output.document(
             {
-                **asdict(found),
+                **asdict(growth),
                 "steps": [
-                    {**asdict(step), "commands": found.commands(step)} for step in found.steps
+                    {**asdict(step), "commands": growth.commands(step)} for step in growth.steps
                 ],
             }
         )
         return 0
-    output.line(f"{found.component}: {found.count:,} shards; `databases {found.databases}`")
-    for warning in found.warnings:
+    output.line(f"{growth.component}: {growth.count:,} shards; `databases {growth.databases}`")
+    for warning in growth.warnings:
         output.line(warning, DOUBTFUL)
-    output.table(table_of(_FIELDS, found.steps))
-    for step in found.steps:
-        for command in found.commands(step):
+    output.table(table_of(_FIELDS, growth.steps))
+    for step in growth.steps:
+        for command in growth.commands(step):
             output.line(f"{step.period}. {command}")
     if out is not None:
         output.line(f"written to {out}: shardkit config push {out}", GOOD)

@@ -63,13 +63,13 @@ def replicas() -> None:
 def tree(names: Sequence[str], wait: float | None, where: str | None, output: Output) -> int:
     """Show masters and all levels of replicas; the exit code is 1 if one is unhealthy."""
     with opened(where) as topology:
-        found, _ = components(topology, names)
+        chosen, _ = components(topology, names)
     with output.busy("asking the servers"):
         end = time.monotonic() + (wait or 0)
-        nodes = replica_tree(found.values())
+        nodes = replica_tree(chosen.values())
         while wait and not _in_sync(nodes) and time.monotonic() < end:
             time.sleep(0.05)
-            nodes = replica_tree(found.values())
+            nodes = replica_tree(chosen.values())
     good = _in_sync(nodes) if wait is not None else all(node.ok for node in nodes)
     code = 0 if good else 1
     if output.as_json:
@@ -160,9 +160,9 @@ def verify_replica_command(
     member of sync:wait, is removed.
     """
     with opened(where) as topology:
-        found, _ = components(topology, names)
+        chosen, _ = components(topology, names)
     with output.busy("waiting for the replicas"):
-        verdicts = verify_replicas(found.values(), timeout)
+        verdicts = verify_replicas(chosen.values(), timeout)
     code = 0 if all(isinstance(v, VerifiedReplica) and v.ok for v in verdicts.values()) else 1
     if output.as_json:
         output.document(

@@ -55,13 +55,13 @@ def retire(
     """
     server = config_server(where)
     with connected(server) as client:
-        found = last_known(client, name)
-        deletes = delete_data_ and found.removed
-        if not found.removed:
-            remove(client, found, message)
+        known = last_known(client, name)
+        deletes = delete_data_ and known.removed
+        if not known.removed:
+            remove(client, known, message)
         epoch = read_epoch(client)
-        found = last_known(client, name)
-    users, failed = still_used(found.component, quiet)
+        known = last_known(client, name)
+    users, failed = still_used(known.component, quiet)
     deleted = None
     if deletes:
         with output.busy("deleting keys") as busy:
@@ -70,7 +70,7 @@ def retire(
                 if busy is not None:
                     busy.update(f"deleting keys: {keys:,}")
 
-            deleted = delete_data(found, quiet=quiet, progress=progress)
+            deleted = delete_data(known, quiet=quiet, progress=progress)
     code = 1 if delete_data_ and deleted is None else 0
     if output.as_json:
         output.document(

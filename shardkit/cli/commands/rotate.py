@@ -128,10 +128,10 @@ def rotate_command(
 def _new_password(path: Path | None, *, required: bool) -> str | None:
     if path is not None:
         return path.read_text(encoding="utf-8").removesuffix("\n")
-    found = os.environ.get(NEW_PASSWORD)
-    if found is None and required:
-        found = str(click.prompt("New password", hide_input=True, err=True))
-    return found
+    password = os.environ.get(NEW_PASSWORD)
+    if password is None and required:
+        password = str(click.prompt("New password", hide_input=True, err=True))
+    return password
 
 
 def _show(output: Output, rotation: PasswordRotation, aborted: bool, dry_run: bool) -> None:

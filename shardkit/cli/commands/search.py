@@ -63,13 +63,13 @@ for command in (verify, rebuild, drop):
 def _attributes(
     ctx: click.Context, param: click.Parameter, values: Sequence[str]
 ) -> dict[str, str]:
-    found = {}
+    kinds = {}
     for value in values:
         name, colon, kind = value.rpartition(":")
         if not colon or kind not in ("number", "date", "text"):
             raise click.BadParameter(f"{value!r} is not NAME:number, NAME:date or NAME:text")
-        found[name] = kind
-    return found
+        kinds[name] = kind
+    return kinds
 
 
 @search.command(

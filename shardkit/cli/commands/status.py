@@ -148,10 +148,10 @@ def _survey(
     where: str | None, names: Sequence[str], sharding: ShardOptions, timeout: float
 ) -> _Fleet:
     with opened(where) as topology:
-        found, broken = components(topology, names, sharding)
+        chosen, broken = components(topology, names, sharding)
         server = topology.config_server
         config = ConfigFacts() if server is None else _config_facts(server)
-    rows = survey(targets_of(found.values(), None if names else server), timeout)
+    rows = survey(targets_of(chosen.values(), None if names else server), timeout)
     judgement = judge(rows, config, QUICK)
     return _Fleet(judgement.entries, judgement.findings, broken)
 

@@ -63,23 +63,23 @@ def upgrade_(
         chosen, broken = components(topology, names)
         for error in broken.values():
             raise error
-        found = [
+        upgrades = [
             each
             for component in chosen.values()
             for each in topology.kit.upgrade(component.name, structures, dry_run=True)
         ]
-        if found and not dry_run:
-            many = counted(len(found), "structure")
+        if upgrades and not dry_run:
+            many = counted(len(upgrades), "structure")
             question = f"earlier releases will refuse {many}: continue?"
             if not yes and not click.confirm(question, err=True):
                 return 1
-            found = [
+            upgrades = [
                 each
                 for component in chosen.values()
                 for each in topology.kit.upgrade(component.name, structures)
             ]
-    if found or output.as_json:
-        write_rows(output, _FIELDS, found)
+    if upgrades or output.as_json:
+        write_rows(output, _FIELDS, upgrades)
     else:
         output.line("everything is in the newest form", GOOD)
-    return int(dry_run and bool(found))
+    return int(dry_run and bool(upgrades))

@@ -54,10 +54,10 @@ def url(
     """
     with opened(where) as topology:
         if number is None:  # does not depend on the shards
-            found = topology.kit.component(name)
+            described = topology.kit.component(name)
         else:
-            found = component(topology, name, sharding)
-        entry = found.entry_of(Shard(name, number))
+            described = component(topology, name, sharding)
+        entry = described.entry_of(Shard(name, number))
     text = entry.url(entry_key(name, number))
     if written is not None:
         write_private(str(written), f"{text}\n")

@@ -146,19 +146,19 @@ def _load(spec: str) -> Any:
         sys.path.insert(0, "")
     try:
         with _explained(module):
-            found = import_module(module)
+            target = import_module(module)
     except ImportError as error:
         raise ShardKitError(
             f"{module} cannot be imported: {error}", "run it where the module is found"
         ) from error
     try:
         for part in name.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except AttributeError:
         raise ShardKitError(
             f"{module} has no {name}", "name a Worker, or a function that returns one"
         ) from None
-    return found
+    return target
 
 
 @contextmanager

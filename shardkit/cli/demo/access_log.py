@@ -100,8 +100,8 @@ class AccessLogParser:
         try:
             return self._dates[minute, zone]
         except KeyError:
-            found = self._dates[minute, zone] = utc_date(minute, zone)
-            return found
+            day = self._dates[minute, zone] = utc_date(minute, zone)
+            return day
 
 
 def utc_date(minute: bytes, zone: bytes) -> date | None:

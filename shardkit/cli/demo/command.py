@@ -150,23 +150,23 @@ def logs(folder: str, workers: int, kills: int, output: Output) -> int:
         shardkit.connect(url) as kit,
         output.busy("counting"),
     ):
-        found = count_logs(kit, url, Path(folder), workers, kills)
-    same = found.days == found.expected
+        result = count_logs(kit, url, Path(folder), workers, kills)
+    same = result.days == result.expected
     if output.as_json:
         countries = {
             day: {member: n for (kind, member), n in of.items() if kind == "country"}
-            for day, of in found.days.items()
+            for day, of in result.days.items()
         }
-        counts = {"files": found.files, "lines": found.lines, "kills": found.kills, "same": same}
-        top = {kind: dict(top_places(found.days, kind)) for kind in KINDS}
-        output.document({**counts, "seconds": found.seconds, "top": top, "countries": countries})
+        counts = {"files": result.files, "lines": result.lines, "kills": result.kills, "same": same}
+        top = {kind: dict(top_places(result.days, kind)) for kind in KINDS}
+        output.document({**counts, "seconds": result.seconds, "top": top, "countries": countries})
         return 0 if same else 1
     output.line(
-        f"{counted(found.files, 'file')}, {counted(found.lines, 'line')}, {found.seconds:.1f} s "
-        f"with {workers} processes at a time, {found.kills} killed"
+        f"{counted(result.files, 'file')}, {counted(result.lines, 'line')}, {result.seconds:.1f} s "
+        f"with {workers} processes at a time, {result.kills} killed"
     )
     table = Table.of(wordy("country"), number("lines"))
-    for country, lines in top_places(found.days, "country"):
+    for country, lines in top_places(result.days, "country"):
         table.row(country, f"{lines:,}")
     output.table(table)
     output.line("one process counts the same" if same else "ONE PROCESS COUNTS OTHERWISE")

@@ -46,7 +46,7 @@ def log_of(path: Path, *entries: tuple[date, int]) -> Path:
     return path
 
 
-def test_what_was_counted_can_be_forgotten(demo_kit: ShardKit, tmp_path: Path) -> None:
+def test_counts_can_be_deleted(demo_kit: ShardKit, tmp_path: Path) -> None:
     counting = VisitCounter(demo_kit)
     replayed(counting, log_of(tmp_path / "log", (date(2025, 3, 3), 10)))
     demo_kit.client("hits").set("another", "key")

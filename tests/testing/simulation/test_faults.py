@@ -125,7 +125,7 @@ def test_a_cut_off_client_goes_on_when_the_cut_is_over() -> None:
     assert protocol.stored in (3, 4)
 
 
-def test_who_hears_nothing_is_heard_all_the_same() -> None:
+def test_a_deaf_client_is_still_heard() -> None:
     protocol, _ = injected("deaf")
     assert max(protocol.took) == pytest.approx(1, abs=0.1)
     protocol, _ = injected("deaf", choices={1: 1, 2: 3})  # a minute
@@ -133,7 +133,7 @@ def test_who_hears_nothing_is_heard_all_the_same() -> None:
     assert protocol.stored == protocol.answers[-1] == 4, "what was not answered was executed"
 
 
-def test_who_stays_with_the_old_master_is_told_at_last_and_goes_on_with_the_new_one() -> None:
+def test_a_client_of_the_old_master_moves_to_the_new_one_at_last() -> None:
     class Slow(Incrementing):
         async def client(self, client: Client) -> None:
             conn = await client.kit.client("data", 0)
@@ -238,7 +238,7 @@ def test_a_task_that_is_left_over_ends_in_its_loop() -> None:
     assert ended == [True]
 
 
-def test_what_is_logged_is_in_the_timeline_and_nowhere_else(
+def test_log_messages_appear_in_the_timeline_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Logging(Incrementing):
@@ -280,7 +280,7 @@ def test_a_forked_client_has_one_thread_and_no_connection() -> None:
     _Run(Forking("late"), Choices(1)).execute()
 
 
-def test_what_crashes_replays_scripts_transactions_expiry_and_random_members() -> None:
+def test_a_crashed_server_replays_scripts_transactions_expiry_and_random_members() -> None:
     class Everything(Incrementing):
         async def client(self, client: Client) -> None:
             conn = await client.kit.client("data", 0)
@@ -383,7 +383,7 @@ def test_a_durable_block_survives_a_failover_and_rests_between_looks_at_a_replic
     simulate(Durable(), 40)  # without pauses it would not end within the most steps
 
 
-def test_what_was_about_to_arrive_does_not_where_its_server_is_replaced_at_that_moment() -> None:
+def test_requests_to_a_server_that_is_replaced_at_that_moment_are_lost() -> None:
     replay(Sentinels(), "125:7=2,22=1,26=1,32=1,37=8,40=1,41=3,44=2,51=1,54=1,107=9")
 
 
@@ -441,7 +441,7 @@ def test_a_client_that_has_ended_is_not_cancelled() -> None:
     assert protocol.stored == 2
 
 
-def test_what_is_cancelled_or_forgotten_in_a_loop_ends_as_in_asyncio() -> None:
+def test_cancelled_and_dropped_tasks_end_as_in_asyncio() -> None:
     done = []
 
     async def numbers() -> Any:
