@@ -389,8 +389,11 @@ class _ReusingPool(_Common):
 
     def release(self, connection: Any) -> None:
         """Accept a connection back, once; ignore one of another pool."""
-        if getattr(connection, "due", 0) and connection in self._in_use:
-            connection.disconnect()  # its user was interrupted
+        unusable = getattr(connection, "unusable", False)
+        if (unusable or getattr(connection, "due", 0)) and connection in self._in_use:
+            connection.disconnect()  # its user was interrupted, or its server refuses to serve
+            if unusable:
+                self.drop_idle()
         with self._guard:
             try:
                 self._in_use.remove(connection)
@@ -644,6 +647,11 @@ class _AsyncReusingPool(_Common):
         for connection in self._leave():
             close_connection_now(connection)
 
+    def drop_idle(self) -> None:
+        """Close idle connections."""
+        while idle_of(self):
+            close_connection_now(idle_of(self).pop())
+
     async def close_for_good(self) -> None:
         """Close every connection, and open no other; calls in flight raise ClosedError."""
         self.closed = self.draining = True
@@ -663,6 +671,9 @@ class _AsyncReusingPool(_Common):
         if watchers:
             self._tell_use(connection)
         self._wake_one()
+        if getattr(connection, "unusable", False):
+            self.drop_idle()
+            connection.ends = True
         if self.draining or getattr(connection, "ends", False):
             close_connection_now(connection)
             return True

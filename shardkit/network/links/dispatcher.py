@@ -199,7 +199,9 @@ class Dispatcher:
                 emit(CommandsRetried(len(todo), retry))
             if retry or not attempts:
                 try:
-                    attempts = yield from self._attempt(batch, todo, redirected, out)
+                    # A slot on the move refuses joined commands (TRYAGAIN), not single ones.
+                    joins = coalesced(batch) and not retry
+                    attempts = yield from self._attempt(batch, todo, redirected, joins, out)
                 except (ShardKitError, *ATTEMPT_ERRORS) as error:
                     if not retry:  # nothing was sent: the whole batch can be refused
                         raise
@@ -230,6 +232,7 @@ class Dispatcher:
         batch: Batch,
         todo: Sequence[int],
         redirected: dict[int, tuple[str, int]],
+        joins: bool,
         out: Replies,
     ) -> Generator[Need, Any, list[Attempt]]:
         """Send the requests at the positions ``todo`` once, and return the attempts."""
@@ -239,7 +242,7 @@ class Dispatcher:
         clients = yield NeedClients(shards)
         attempts: list[Attempt] = []
         for group, (component, _), client in zip(groups, shards, clients, strict=True):
-            attempts += self._attempts(batch, group, component, client, redirected, out)
+            attempts += self._attempts(batch, group, component, client, redirected, joins, out)
         if handlers:
             for attempt in attempts:
                 attempt.told = attempt.server_request.tell()
@@ -263,6 +266,7 @@ class Dispatcher:
         component: Component,
         client: Any,
         redirected: dict[int, tuple[str, int]],
+        joins: bool,
         out: Replies,
     ) -> list[Attempt]:
         """Return a group's attempts: one, or on a cluster one for each node."""
@@ -276,8 +280,8 @@ class Dispatcher:
             out.failed = True
             return []
         if entry.is_cluster:
-            return self._attempts_on_nodes(batch, group, client, redirected, out)
-        loaded, joins = self.loaded(client), coalesced(batch)
+            return self._attempts_on_nodes(batch, group, client, redirected, joins, out)
+        loaded = self.loaded(client)
         server_request = ServerRequest(
             shard, entry.address, positions, batch, loaded, block=block, joins=joins
         )
@@ -290,6 +294,7 @@ class Dispatcher:
         group: ServerGroup,
         client: Any,
         redirected: dict[int, tuple[str, int]],
+        joins: bool,
         out: Replies,
     ) -> list[Attempt]:
         attempts: dict[str, Attempt] = {}
@@ -304,7 +309,7 @@ class Dispatcher:
                 loaded=self.loaded(client, node.name),
                 asking=asking,
                 block=group.block,
-                joins=coalesced(batch),
+                joins=joins,
                 in_slots=True,
                 rows=rows,
             )

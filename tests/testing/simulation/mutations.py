@@ -915,7 +915,7 @@ MUTATIONS: dict[str, Mutation] = {
         "sentinels",
         "a connection whose server says that it is a replica is used again",
         python,
-        (ReplyParser, "_error", "self.unusable = True", "pass"),
+        (ReplyParser, "_error", "self.unusable or refuses_to_serve(error)", "False"),
     ),
     "sentinels-executed-twice": Mutation(
         "sentinels",
