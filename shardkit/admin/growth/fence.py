@@ -11,7 +11,7 @@
             DEL config:fence                                 no reader is left at the source
 
 Each new connection asks for the fence before it sends anything (see
-`network/connections/greeting.py`). From the first to the last of these steps nothing changes on
+`network/connections/databases.py`). From the first to the last of these steps nothing changes on
 either side, so both may be read. A fence that expires by itself opens the database again if the
 mover dies. A mover that was only stopped finds its fence gone: `make_permanent` alone decides a
 move. Each of the mover's writes also depends on the fence of its attempt.
