@@ -81,7 +81,7 @@ class Semaphore(Holdable[Face]):
         """
         check_integer(self.key, "limit", limit, 1, MOST_HOLDERS)
         call = script("coordination/resize")
-        [before] = yield [script_call(self.component, call, self._keys, (limit,), idempotent=True)]
+        [before] = yield [script_call(self.component, call, self._keys, (limit,))]
         self.limit = limit
         return int(before)
 

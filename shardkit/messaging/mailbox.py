@@ -46,7 +46,7 @@ from shardkit.messaging.messages import (
 )
 from shardkit.messaging.waiting import seconds_until, wait_for
 from shardkit.operations.arguments import rows_of, shown
-from shardkit.operations.cancellation import UndoableBatch, undo_on_cancel
+from shardkit.operations.cancellation import UndoableBatch
 from shardkit.operations.commands import Argument, Command, Replies, Transaction, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
@@ -134,7 +134,7 @@ class Mailboxes(Structure[Face]):
         policy: str = REFUSE,
         clock: ServerClock | None = None,
     ) -> None:
-        super().__init__(undo_on_cancel(driver), component, check_prefix(name))
+        super().__init__(driver, component, check_prefix(name))
         for field, value in (("limit", limit), ("byte_limit", byte_limit)):
             if value is not None:
                 check_integer(name, field, value, 1, UNLIMITED)
@@ -396,14 +396,13 @@ class Mailboxes(Structure[Face]):
         seconds = wait_seconds(self.name, timeout)
         keys = self._keys(owner)
 
-        def undo(replies: Replies) -> list[Command]:
+        def undo(replies: Replies) -> Operation[None]:
             ids, stored, _ = replies[0]
-            if not ids:
-                return []
             args = [part for pair in zip(ids, stored, strict=True) for part in pair]
             if lease:
                 args[1::2] = [b""] * len(ids)
-            return [self._call("release", owner, *args)]
+            if args:
+                yield [self._call("release", owner, *args)]
 
         def attempt(waiting: str) -> Operation[tuple[list[tuple[bytes, bytes]], float]]:
             fetch = self._call(
