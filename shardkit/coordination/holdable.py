@@ -19,7 +19,7 @@ places.
 Each has four keys with its name as the hash tag, so each step is one script on one server, by that
 server's clock::
 
-    lock:{stock}            HASH  format 1, limit, token, arrivals, released, broken
+    lock:{stock}            HASH  format 1, limit, token, arrivals, released, broken, request
     lock:{stock}:holders    ZSET  hold → when it ends, microseconds
     lock:{stock}:details    HASH  hold → "1 x 10000000 … label", see lua/base.lua
     lock:{stock}:waiters    ZSET  hold → order of arrival
@@ -519,7 +519,7 @@ class Holdable(Structure[Face]):
             raise InvalidArgumentError(f"{self.key}: break without a reason", "give a reason")
         check_integer(self.key, "token", token or 0, 0, 2**53)
         words = reason.encode(errors="replace")[:1000]
-        [ended] = yield [self._call("break", token or 0, words, idempotent=False)]
+        [ended] = yield [self._call("break", token or 0, words, secrets.token_hex(8))]
         return int(ended)
 
     # ---- blocks
@@ -589,9 +589,9 @@ class Holdable(Structure[Face]):
             )
         return hold
 
-    def _call(self, name: str, *args: Argument, idempotent: bool = True) -> Command:
+    def _call(self, name: str, *args: Argument) -> Command:
         call = script(f"coordination/{name}")
-        return script_call(self.component, call, self._keys, args, idempotent=idempotent)
+        return script_call(self.component, call, self._keys, args, idempotent=True)
 
 
 def _rows(flat: Sequence[Any]) -> list[tuple[bytes, bytes, bytes]]:

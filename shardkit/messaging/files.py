@@ -288,8 +288,8 @@ class Files(Structure[Face]):
         for reader in readers:
             self._check_reader(reader)
         text = json.dumps(sorted(set(readers)), ensure_ascii=False, separators=(",", ":"))
-        call = self._call("create", channel, text, byte_limit, chunk_size, idempotent=True)
-        [reply] = yield [call]
+        args = (text, byte_limit, chunk_size, secrets.token_hex(8))
+        [reply] = yield [self._call("create", channel, *args, idempotent=True)]
         if reply[0] == 1:
             return True
         stored = [part.decode() for part in reply[1:]]
@@ -313,7 +313,7 @@ class Files(Structure[Face]):
 
         Cost: one exchange.
         """
-        [closed] = yield [self._call("close", channel, idempotent=True)]
+        [closed] = yield [self._call("close", channel, secrets.token_hex(8), idempotent=True)]
         self._require(channel, closed)
         return bool(closed)
 

@@ -1,5 +1,6 @@
 -- Included by the scripts of locks, semaphores and read-write locks: holders and waiters.
--- KEYS[1]  the state, a HASH: limit (0 for none), token (the latest), arrivals, released, broken
+-- KEYS[1]  the state, a HASH: limit (0 for none), token (the latest), arrivals, released, broken,
+--          request
 -- KEYS[2]  the holders, a ZSET by the end of the hold
 -- KEYS[3]  details of holders and waiters, a HASH by id; see `entry`
 -- KEYS[4]  the waiters, a ZSET by order of arrival

@@ -247,7 +247,7 @@ MUTATIONS: dict[str, Mutation] = {
         "cancelled consumers",
         "what a cancelled pop took is not put back",
         python,
-        (cancellation, "completed", "yield from undo((yield from run(replies)))", "yield from run(replies)"),
+        (cancellation, "completed", "yield from undo(", "_ = ("),
     ),
     "visitors-counted-twice": Mutation(
         "visitors",
