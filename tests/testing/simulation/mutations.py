@@ -445,7 +445,7 @@ MUTATIONS: dict[str, Mutation] = {
         (
             MultiLock,
             "acquire",
-            "yield from _give_back(self._locks, holds)\n            return None",
+            "yield from _give_back(self._locks, holds)\n        return None",
             "return None",
         ),
     ),
