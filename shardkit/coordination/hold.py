@@ -186,28 +186,29 @@ class Hold(Generic[Face]):
         return f"<Hold of {self._owner.key}, token {self.token}: {state}>"
 
 
-class OwnHolds(Generic[T]):
+class OwnHolds(list[tuple[tuple[int, int], T]]):
     """What the threads and tasks of this process hold; a forked child holds none of it."""
-
-    def __init__(self) -> None:
-        self._held: list[tuple[tuple[int, int], T]] = []
 
     def add(self, hold: T) -> None:
         """Add a hold of the running thread or task."""
-        self._held.append((running(), hold))
+        self.append((running(), hold))
 
     def latest(self, *, of_others: bool = False) -> T | None:
-        """Return the latest hold of the running thread or task, if none perhaps of another one."""
-        held, (pid, number) = reversed(self._held.copy()), running()
-        own = [(holder[1] == number, hold) for holder, hold in held if holder[0] == pid]
-        holds = [hold for is_own, hold in own if is_own] or [hold for _, hold in own if of_others]
-        return holds[0] if holds else None
+        """Return the latest hold of the running thread or task, or if wanted of another one."""
+        me, found = running(), None
+        for holder, hold in reversed(self.copy()):
+            if holder == me:
+                return hold
+            if of_others and found is None and holder[0] == me[0]:
+                found = hold
+        return found
 
     def forget(self, hold: T) -> None:
         """Drop a hold."""
-        for entry in self._held.copy():
+        for entry in self.copy():
             if entry[1] is hold:
-                self._held.remove(entry)
+                with suppress(ValueError):  # another thread was faster
+                    self.remove(entry)
 
 
 class _Schedule:
