@@ -346,6 +346,10 @@ def _call(call: Call) -> Any:
         return call.function(*call.args)
     except Exception as error:  # raised again in the steps
         return _CallFailure(error)
+    except GeneratorExit as error:  # raised in the steps, it would close them
+        failure = RuntimeError("a called function raised GeneratorExit")
+        failure.__cause__ = error
+        return _CallFailure(failure)
 
 
 def _answer(steps: Generator[Any, Any, Any], step: Any, answer: Any) -> Any:

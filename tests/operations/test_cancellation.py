@@ -169,14 +169,20 @@ async def test_what_a_cancelled_call_popped_is_put_back(
 ) -> None:
     structure = getattr(akit, kind)("s", component="few")
 
+    hold = await akit.lock("x", component="few").acquire()
+    assert hold is not None
     await add(structure)
     everything = await rest(structure)
-    async for popped in each_cancelled(lambda: getattr(structure, pop)(3)):
-        if popped is None:
-            assert await rest(structure) == everything
-        else:
-            await structure.delete()
-            await add(structure)
+    for call in (
+        lambda: getattr(structure, pop)(3),
+        lambda: hold.guard("few").run(getattr(structure.deferred, pop)(3)),
+    ):
+        async for popped in each_cancelled(call):
+            if popped is None:
+                assert await rest(structure) == everything
+            else:
+                await structure.delete()
+                await add(structure)
 
 
 async def test_what_was_popped_together_is_put_back(akit: AsyncShardKit) -> None:
