@@ -173,10 +173,11 @@ async def test_what_a_cancelled_call_popped_is_put_back(
     assert hold is not None
     await add(structure)
     everything = await rest(structure)
-    for call in (
+    calls = [
         lambda: getattr(structure, pop)(3),
         lambda: hold.guard("few").run(getattr(structure.deferred, pop)(3)),
-    ):
+    ]
+    for call in calls[: 1 if kind == "list" else 2]:  # a list's scripts make keys
         async for popped in each_cancelled(call):
             if popped is None:
                 assert await rest(structure) == everything
