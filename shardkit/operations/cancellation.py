@@ -26,7 +26,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from shardkit.operations.commands import Batch, Command, Partial, Replies, Transaction
+from shardkit.operations.commands import (
+    Batch,
+    Columns,
+    Command,
+    Partial,
+    Replies,
+    Transaction,
+)
 from shardkit.operations.operation import Operation
 
 T = TypeVar("T")
@@ -74,7 +81,7 @@ def completed(steps: Operation[T], undo: Callable[[T], Operation[Any]]) -> Opera
             while True:
                 step: Any = resume(answer)
                 resume = steps.send
-                if isinstance(step, list):
+                if isinstance(step, list | Columns):
                     kind = UndoablePartial if isinstance(step, Partial) else UndoableBatch
                     step = kind(step, finish)
                 try:

@@ -112,7 +112,7 @@ class BlockingDriver(_StepRunner):
         except BaseException as error:
             if (step := _interrupt(steps, error)) is not None:
                 with suppress(Exception, Interrupted), within(None):
-                    while True:
+                    while True:  # until StopIteration
                         step = _answer(steps, step, self._run_step(step))
             if isinstance(error, DamagedDataError):
                 self._locate(error)
@@ -290,8 +290,9 @@ class AwaitingDriver(_StepRunner):
             raise
 
     async def _run_on(self, steps: Operation[Any], step: Any) -> None:
-        while True:
-            step = _answer(steps, step, await self._run_step(step))
+        with suppress(StopIteration):
+            while True:
+                step = _answer(steps, step, await self._run_step(step))
 
     async def _locate(self, error: DamagedDataError) -> None:
         """Add the shard to an error."""

@@ -10,13 +10,18 @@ local id, acquisition, now = ARGV[1], ARGV[3], clock()
 local e = entry(id)
 local held = math.min(tonumber(e and redis.call('ZSCORE', KEYS[2], id) or 0), now + DAY)
 local released = acquisition == '0' and id or acquisition
--- The reply to an earlier call may have been lost.
-local again = ARGV[2] == 'release' and redis.call('HGET', KEYS[1], 'released') == released
+
+-- 1 if the latest release was this one, whose reply may have been lost; else 0.
+local function again()
+  local latest = ARGV[2] == 'release' and redis.call('HGET', KEYS[1], 'released')
+  return latest == released and 1 or 0
+end
+
 if held > now then
   if ARGV[2] == 'leave' then return {1, e.count, e.token, now, held} end
   if acquisition ~= '0' and not remove(e, acquisition) and
     (ARGV[2] == 'abandon' or e.count == acquisitions(e)) then  -- earlier releases noted none
-    return {again and 1 or 0, e.count, e.token, now, held}
+    return {again(), e.count, e.token, now, held}
   end
   redis.call('HSET', KEYS[1], 'released', released)
   if acquisition ~= '0' and e.count > 1 then
@@ -40,4 +45,4 @@ if redis.call('ZSCORE', KEYS[4], id) then
   end
 end
 grant_waiters(now, '')
-return {again and 1 or 0, 0, 0, now, now}
+return {again(), 0, 0, now, now}
