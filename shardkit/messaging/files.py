@@ -67,12 +67,14 @@ from shardkit.messaging.messages import (
 )
 from shardkit.messaging.waiting import seconds_until, wait_for
 from shardkit.operations.arguments import shown
+from shardkit.operations.cancellation import UndoableBatch
 from shardkit.operations.commands import (
     Argument,
     Call,
     Columns,
     Command,
     Pause,
+    Replies,
     Reply,
     script_call,
 )
@@ -848,6 +850,28 @@ class Files(Structure[Face]):
         keys, claim = self._keys(channel), secrets.token_hex(8)
         taken_at = 0.0
 
+        def leased(reply: Reply) -> LeasedFile:
+            _, number, name, chunks, complete, position, attempts, chunk = reply
+            return LeasedFile(
+                channel,
+                reader,
+                name.decode(),
+                number,
+                attempts,
+                FilePosition.parse(position),
+                claim,
+                microseconds,
+                chunks,
+                bool(complete),
+                chunk,
+                taken_at + microseconds / 4e6,
+            )
+
+        def undo(replies: Replies) -> Operation[None]:
+            if replies[0][0] == 1:
+                file = leased(replies[0])
+                yield [self._report(file, "release", position=file.position)]
+
         def attempt(waiting: str) -> Operation[tuple[Any, float]]:
             nonlocal taken_at
             taken_at = self._clock.monotonic()
@@ -859,7 +883,7 @@ class Files(Structure[Face]):
                 self._attempts,
                 waiting,
             )
-            [reply] = yield [self._call("take", channel, *args)]
+            [reply] = yield UndoableBatch([self._call("take", channel, *args)], undo)
             if reply[0] == 0 and not reply[2]:
                 return None, seconds_until(reply[1])
             return reply, 0.0
@@ -877,24 +901,7 @@ class Files(Structure[Face]):
             )
         if reply[0] == 0:
             return None, True
-        _, number, name, chunks, complete, position, attempts, chunk = reply
-        return (
-            LeasedFile(
-                channel,
-                reader,
-                name.decode(),
-                number,
-                attempts,
-                FilePosition.parse(position),
-                claim,
-                microseconds,
-                chunks,
-                bool(complete),
-                chunk,
-                taken_at + microseconds / 4e6,
-            ),
-            False,
-        )
+        return leased(reply), False
 
     def _next(self, source: _FileReader) -> Operation[list[bytes] | None]:
         """Return the next blocks of a file; None at its end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from functools import partial
@@ -184,6 +185,16 @@ async def test_what_a_cancelled_call_popped_is_put_back(
             else:
                 await structure.delete()
                 await add(structure)
+
+
+async def test_a_file_whose_taking_was_cancelled_is_free(akit: AsyncShardKit) -> None:
+    files = akit.files(component="few")
+    await files.create("c", ["r"])
+    await files.publish("c", io.BytesIO(b"text"), name="f")
+    async for taken in each_cancelled(lambda: files.take("c", "r")):
+        file = taken or await files.take("c", "r")
+        assert file.attempts == 1
+        await files.release(file)
 
 
 async def test_what_was_popped_together_is_put_back(akit: AsyncShardKit) -> None:
