@@ -131,7 +131,7 @@ async def test_a_cancelled_wait_leaves_nobody_waiting(akit: AsyncShardKit, kind:
 async def test_a_cancelled_question_leaves_a_lock_held(akit: AsyncShardKit) -> None:
     lock = akit.lock("x", **OPTIONS)
     hold = await lock.acquire()
-    for ask in (partial(lock.extend, 60, hold), partial(lock.held, hold), lock.inspect):
+    for ask in (partial(lock.extend, 60, hold), partial(lock.held, hold), lock.locked):
         async for _ in each_cancelled(ask):
             assert await lock.held(hold)
 
@@ -169,7 +169,6 @@ async def test_what_a_cancelled_call_popped_is_put_back(
     akit: AsyncShardKit, kind: str, add: Any, pop: str, rest: Any
 ) -> None:
     structure = getattr(akit, kind)("s", component="few")
-
     hold = await akit.lock("x", component="few").acquire()
     assert hold is not None
     await add(structure)
