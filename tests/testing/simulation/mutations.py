@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from shardkit.config import history, store
 from shardkit.config.directory import Directory
+from shardkit.coordination import several
 from shardkit.coordination.events import Barrier, CountdownLatch
 from shardkit.coordination.holdable import Holdable
 from shardkit.coordination.several import MultiLock, QuorumLock
@@ -246,7 +247,7 @@ MUTATIONS: dict[str, Mutation] = {
         "cancelled consumers",
         "what a cancelled pop took is not put back",
         python,
-        (cancellation._UndoingDriver, "_undo", "if not isinstance(undoing, list):", "if False:"),
+        (cancellation, "completed", "yield from undo(", "_ = ("),
     ),
     "visitors-counted-twice": Mutation(
         "visitors",
@@ -444,7 +445,7 @@ MUTATIONS: dict[str, Mutation] = {
         (
             MultiLock,
             "acquire",
-            "yield from self._release(holds)\n        return None",
+            "yield from _give_back(self._locks, holds)\n        return None",
             "return None",
         ),
     ),
@@ -452,7 +453,7 @@ MUTATIONS: dict[str, Mutation] = {
         "multi-locks",
         "the first only is released",
         python,
-        (MultiLock, "_release", "in reversed(holds):", "in holds[:1]:"),
+        (several, "_give_back", "for hold in holds if", "for hold in holds[:1] if"),
     ),
     "latch-counted-again": Mutation(
         "latches",
