@@ -46,6 +46,7 @@ from shardkit.admin.growth.servers import (
     ServerRole,
     Takeover,
     ask_for_replicas,
+    config_databases,
     connected_to,
     errors_behind,
     hand_over,
@@ -160,6 +161,9 @@ def fail_over(
             replica = stack.enter_context(connected_to(target, like, where))
             stack.callback(ask_for_replicas, replica, config, target)
         elif role is not None:
+            numbers = [int(name[2:]) for name in master.info("keyspace")]
+            if problems := config_databases(source, like, where, numbers):
+                raise GrowthError(problems[0], "have it on a server of its own: nothing changed")
             seen = [each for each, _ in role.replicas]
             candidates = [wanted] if wanted is not None else known or seen
             offsets = _roles(candidates, like, where)

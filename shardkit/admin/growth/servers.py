@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +15,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shardkit.admin.growth.relocation import ServerAddress, at_server
 from shardkit.config.entry import Entry
+from shardkit.config.stored import EPOCH_KEY
 from shardkit.errors import ShardKitError
 from shardkit.network.server_queries import client_of
 
@@ -104,6 +105,21 @@ def _alone(like: Entry, server: ServerAddress, where: str) -> dict[str, Any]:
     for name in ("db", "replicas", "read_from", "max_lag", "held"):
         fields.pop(name, None)
     return fields
+
+
+def config_databases(
+    server: ServerAddress, like: Entry, where: str, numbers: Iterable[int]
+) -> list[str]:
+    """Return which databases hold entries: their server must remain a master at its address."""
+    found = []
+    for number in numbers:
+        with (
+            suppress(RedisError, OSError),
+            connected_to(server, like, where, database=number) as client,
+        ):
+            if client.exists(EPOCH_KEY, where):
+                found.append(f"database {number} of {server} is the config server's")
+    return found
 
 
 def role_of(client: Any) -> ServerRole:

@@ -38,6 +38,7 @@ from shardkit.admin.growth import (
     abort_move,
     certificate,
     compare,
+    fail_over,
     journal,
     moves,
     plan_move,
@@ -230,6 +231,21 @@ def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(
     assert resume_move(fleet.config, fleet.name(0)).phase == "done"
     with pytest.raises(GrowthError, match="nothing to abort"):
         abort_move(fleet.config, fleet.name(0))
+
+
+def test_the_config_servers_server_stays_the_master(fleet: Fleet) -> None:
+    fleet.replicated(1)
+    with fleet.servers[0].client(db=3) as config:
+        for key in ("config:shards:users", "config:redis:users:0", "config:redis:users:1"):
+            config.set(key, fleet.config.get(key))  # by hand: no push, no epoch
+        said = f"database 3 of {fleet.name(0)} is the config server's"
+        assert said in plan_move(config, fleet.name(0), fleet.name(2)).problems
+        with pytest.raises(GrowthError, match=f"{said}.*; nothing was changed"):
+            start_move(config, fleet.name(0), fleet.name(2))
+        with pytest.raises(GrowthError, match=f"{said}; have it on a server of its own"):
+            fail_over(config, "users:0")
+        assert config.info("replication")["role"] == "master"
+        assert moves(config) == []
 
 
 def test_a_dry_run_says_what_would_be_done_and_what_stands_in_the_way(fleet: Fleet) -> None:
