@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -231,6 +233,58 @@ def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(
     assert resume_move(fleet.config, fleet.name(0)).phase == "done"
     with pytest.raises(GrowthError, match="nothing to abort"):
         abort_move(fleet.config, fleet.name(0))
+
+
+def move(fleet: Fleet) -> None:
+    start_move(fleet.config, fleet.name(0), fleet.name(1))
+
+
+def hand_over_planned(fleet: Fleet) -> None:
+    follow(fleet.servers[1], fleet.servers[0])
+    fail_over(fleet.config, "users:0", fleet.name(1))
+
+
+@pytest.mark.parametrize("replace", [move, hand_over_planned])
+def test_blocked_calls_go_on_at_the_new_server(
+    fleet: Fleet, replace: Callable[[Fleet], None]
+) -> None:
+    fleet.push(0)
+
+    async def pop(name: str) -> Any:
+        async with await shardkit.aconnect(fleet.url) as akit:
+            if name == "list":
+                return await akit.list("awaited", component="users", values=bytes).blpop(
+                    timeout=20
+                )
+            return await akit.key_sharded("users")[name].blpop([name], timeout=20)
+
+    with shardkit.connect(fleet.url) as kit, ThreadPoolExecutor(7) as threads:
+        router, items = kit.key_sharded("users"), kit.list("todo", component="users", values=bytes)
+        tasks = kit.queues("tasks", component="users")
+        waiting = [
+            threads.submit(call)
+            for call in (
+                lambda: router["pop"].blpop(["pop"], timeout=20)[1],
+                lambda: router["zset"].bzpopmin(["zset"], timeout=20)[1],
+                lambda: router["stream"].xread({"stream": "$"}, block=20_000)[0][1][0][1][b"f"],
+                lambda: items.blpop(timeout=20),
+                lambda: tasks.take("q", timeout=20).name.encode(),  # type: ignore[union-attr]
+                lambda: asyncio.run(pop("apop"))[1],
+                lambda: asyncio.run(pop("list")),
+            )
+        ]
+        with fleet.servers[0].client() as client:
+            while client.info("clients")["blocked_clients"] < len(waiting):
+                time.sleep(0.01)
+        replace(fleet)
+        router["pop"].rpush("pop", "v")
+        router["zset"].zadd("zset", {"v": 1})
+        router["apop"].rpush("apop", "v")
+        items.rpush(b"v")
+        kit.list("awaited", component="users", values=bytes).rpush(b"v")
+        tasks.enqueue("q", "v")
+        router["stream"].xadd("stream", {"f": "v"})
+        assert [call.result(30) for call in waiting] == [b"v"] * len(waiting)
 
 
 def test_the_config_servers_server_stays_the_master(fleet: Fleet) -> None:
