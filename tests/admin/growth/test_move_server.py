@@ -253,9 +253,7 @@ def test_blocked_calls_go_on_at_the_new_server(
     async def pop(name: str) -> Any:
         async with await shardkit.aconnect(fleet.url) as akit:
             if name == "list":
-                return await akit.list("awaited", component="users", values=bytes).blpop(
-                    timeout=20
-                )
+                return await akit.list("awaited", component="users", values=bytes).blpop(timeout=20)
             return await akit.key_sharded("users")[name].blpop([name], timeout=20)
 
     with shardkit.connect(fleet.url) as kit, ThreadPoolExecutor(7) as threads:
