@@ -138,7 +138,7 @@ def test_only_a_replica_that_its_master_confirms_is_detached(fleet: Fleet) -> No
 
 
 def test_a_write_is_verified_on_replicas_and_their_disks(fleet: Fleet) -> None:
-    a, b, _ = fleet.servers
+    a, b, c = fleet.servers
     follow(b, a)
     fleet.push(0, (1, 2))
     alias = {"host": "localhost", "port": a.port, "replicas": [{"port": b.port}]}
@@ -149,7 +149,8 @@ def test_a_write_is_verified_on_replicas_and_their_disks(fleet: Fleet) -> None:
     assert verdicts[fleet.name(1)].ok
     assert verdicts[fleet.name(1)].synced is None, "it has no append-only file"
     assert not verdicts[fleet.name(2)].linked
-    with b.client() as replica, a.client() as master:
+    with b.client() as replica, a.client() as master, c.client() as other:
+        assert not verify_replica(master, other, timeout=3600).linked, "it is a master"
         replica.config_set("appendonly", "yes")
         found = verify_replica(master, replica)
         assert (found.ok, found.synced) == (True, True)
@@ -158,7 +159,6 @@ def test_a_write_is_verified_on_replicas_and_their_disks(fleet: Fleet) -> None:
         replica.replicaof("127.0.0.1", str(fleet.servers[2].port))
         assert not verify_replica(master, replica, timeout=0.1).ok
         assert not master.exists("sync:wait"), "also what others left is removed"
-        assert not verify_replica(replica, master, timeout=3600).linked, "this is a master"
         b.pause()
         try:
             with pytest.raises(redis.TimeoutError, match="no answer in time"):
