@@ -16,6 +16,7 @@ from growth_helpers import (
     Killed,
     ask_for_a_replica,
     check_nothing_lost,
+    follow,
     killed,
     on_redis_too,
     writing,
@@ -309,6 +310,17 @@ def test_what_cannot_be_failed_over_is_refused(fleet: Fleet) -> None:
     push(fleet.config, ShardMap.parse("components: {far: {entry: {url: 'redis://${HOST}/1'}}}"))
     with pytest.raises(ConfigError, match=r"config:redis:far does not name its server .*; write"):
         fail_over(fleet.config, "far")
+    gone = f"components: {{gone: {{entry: {{cluster: true, port: {free_port()}}}}}}}"
+    push(fleet.config, ShardMap.parse(gone), force=True)
+    with pytest.raises(GrowthError, match=r"config:redis:gone: no node can be asked: .*; start"):
+        fail_over(fleet.config, "gone")
+    follow(fleet.servers[2], fleet.servers[1])
+    others = f"{fleet.name(2)} replicates {fleet.name(1)}, not {fleet.name(0)}; nothing has"
+    with pytest.raises(GrowthError, match=others):
+        fail_over(fleet.config, "users:0", fleet.name(2))
+    fleet.servers[0].kill()
+    with pytest.raises(GrowthError, match=others):
+        fail_over(fleet.config, fleet.name(0), fleet.name(2))
 
 
 def test_a_replica_that_has_lost_its_old_data_does_not_take_over() -> None:
