@@ -93,6 +93,32 @@ def test_after_a_crash_the_best_replica_takes_over_and_the_old_master_is_fenced(
             client.set("stray", 1)
 
 
+@pytest.mark.parametrize("least", [False, True])
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_a_crash_under_load_loses_no_durable_write_and_repeats_none(
+    fleet: Fleet, replicas: int, least: bool
+) -> None:
+    a, b, _ = fleet.replicated(1)
+    if least:
+        ask_for_a_replica(a, b)
+    with writing(fleet, replicas) as writers:
+        a.kill()
+        fail_over(fleet.config, "users:0")
+        a.restart()
+        time.sleep(0.5)  # it is a second master, until it is fenced
+        [fence] = apply_fences(fleet.config, wait=30)
+        assert fence.applied
+        before, end = sum(writers.acknowledged.values()), time.monotonic() + 30
+        while sum(writers.acknowledged.values()) < before + 20:
+            assert time.monotonic() < end, writers.errors[-3:]
+            time.sleep(0.05)
+    if replicas:
+        check_nothing_lost(fleet, writers)
+    for key, count in writers.acknowledged.items():
+        if key != "ids":
+            assert fleet.value(key) <= count + writers.uncertain.get(key, 0)
+
+
 def test_after_a_crash_a_replica_takes_over_though_another_one_is_dead_too(fleet: Fleet) -> None:
     a, b, _ = fleet.replicated(1, 2)
     b.kill()
