@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import redis
+from click.testing import CliRunner
 from growth_helpers import (
     LEAST,
     Fleet,
@@ -53,6 +54,7 @@ from shardkit.admin.growth import (
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import GrowthError, hand_over, too_small, wait_for_copy
 from shardkit.admin.growth.slices import Slices, at_work
+from shardkit.cli.app import app
 from shardkit.config.store import read_epoch
 from shardkit.errors import ConfigError, NewerFormatError
 from shardkit.local import LocalServer
@@ -283,6 +285,37 @@ def test_blocked_calls_go_on_at_the_new_server(
         tasks.enqueue("q", "v")
         router["stream"].xadd("stream", {"f": "v"})
         assert [call.result(30) for call in waiting] == [b"v"] * len(waiting)
+
+
+@pytest.mark.parametrize("shards", [False, True])
+def test_pushes_of_the_old_map_during_a_move_lose_nothing(
+    fleet: Fleet, shards: bool, tmp_path: Path
+) -> None:
+    fleet.push(0)
+    path, end, codes = tmp_path / "map.yaml", threading.Event(), []
+
+    def push_again() -> None:
+        while not end.wait(0.05):
+            entry = {"host": "127.0.0.1", "port": fleet.servers[0].port, "max_connections": 50}
+            entry["max_connections"] += len(codes) % 2  # so that each push changes something
+            entries = {"users": {"shards": [{**entry, "db": 1}, {**entry, "db": 2}]}}
+            path.write_text(json.dumps({"components": entries}))
+            command = ["config", "push", str(path), "--config", fleet.url]
+            codes.append(CliRunner().invoke(app, command).exit_code)
+
+    with writing(fleet) as writers, ThreadPoolExecutor() as threads:
+        pushing = threads.submit(push_again)
+        while not codes:
+            time.sleep(0.01)
+        what = ["users:0", "users:1"] if shards else fleet.name(0)
+        start_move(fleet.config, what, fleet.name(1))
+        time.sleep(1)
+        end.set()
+        pushing.result()
+    assert (codes[0], codes[-1]) == (0, 1), "the old map is refused once the data is elsewhere"
+    assert fleet.masters() == [fleet.name(1)] * 2
+    assert writers.errors == []
+    check_nothing_lost(fleet, writers)
 
 
 def test_the_config_servers_server_stays_the_master(fleet: Fleet) -> None:
