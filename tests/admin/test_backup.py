@@ -290,18 +290,8 @@ def test_keys_are_counted(kit: shardkit.ShardKit, servers: LocalServers, tmp_pat
             restore(tmp_path / "backup", others.shard_map, progress=intrude)
 
 
-@pytest.mark.parametrize(
-    ("policy", "said"),
-    [
-        (
-            "allkeys-random",
-            r"data:\d has only \d+ keys of 1,\d+: its server evicted .*; give it more",
-        ),
-        ("noeviction", r"data:\d cannot be restored: .*maxmemory.*; correct this"),
-    ],
-)
-def test_restore_fails_if_the_target_is_too_small(
-    kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path, policy: str, said: str
+def test_restore_fails_if_the_target_evicts(
+    kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path
 ) -> None:
     pipe = kit.key_sharded("data").pipeline()
     for n in range(4000):
@@ -311,11 +301,11 @@ def test_restore_fails_if_the_target_is_too_small(
     with LocalServers(ShardMap.parse(MAP), ports="free") as others:
         for server in others.servers:
             with server.client() as client:
-                client.config_set("maxmemory-policy", policy)
+                client.config_set("maxmemory-policy", "allkeys-random")
                 client.config_set("maxmemory", client.info("memory")["used_memory"] + 200_000)
-        with pytest.raises(ConfigError, match=said) as caught:
+        said = r"data:\d has only \d+ keys of 1,\d+: its server evicted .*; give it more memory"
+        with pytest.raises(ConfigError, match=said):
             restore(tmp_path / "backup", others.shard_map)
-    assert "xxx" not in str(caught.value)
 
 
 def test_a_backup_that_fails_leaves_nothing_and_no_server_paused(tmp_path: Path) -> None:
