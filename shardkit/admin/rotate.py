@@ -35,7 +35,7 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 
 from shardkit.admin.client_list import ClientProcess, connected_clients
-from shardkit.admin.growth.relocation import at_server
+from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import ServerRole, role_of
 from shardkit.admin.push import push
 from shardkit.admin.sentinels import sentinels_of, servers_of_service
@@ -271,7 +271,7 @@ class _OngoingRotation:
                 found |= {server: asked[server] for server in roles}
                 self.unreached |= answers.keys() - roles
             asked = {
-                str(replica): (where, Entry(at_server(entry.fields, replica, where), where))
+                str(replica): (where, _like(entry, where, replica))
                 for server, (where, entry) in asked.items()
                 if server in roles
                 for replica, _ in roles[server].replicas
@@ -392,7 +392,7 @@ class _OngoingRotation:
             text = message or f"the password of {self.user} is rotated"
             shard_map = ShardMap(changed, source=f"rotate {self.user}")
             push(self.config, shard_map, epoch=before, message=text, timeout=self.timeout)
-            self.read_entries()
+        self.read_entries()
         epoch = read_epoch(self.config) if "entry" in self.rotation.entries else 0
         processes = [[each.host, each.pid] for each in now if each.pid and self._concerns(each)]
         state = {**state, "epoch": epoch, "published": time.time(), "processes": processes}
@@ -586,6 +586,14 @@ class _OngoingRotation:
         answers = query_servers(self.servers, query, self.timeout, **self.login)
         _raise_first(answers, f"cannot be changed, and {consequence}")
         return answers
+
+
+def _like(entry: Entry, where: str, server: ServerAddress) -> Entry:
+    """Return an entry of another server with the login that an entry has now."""
+    fields = entry.resolved(where)
+    for name in ("unix_socket_path", "replicas"):
+        fields.pop(name, None)
+    return Entry({**fields, "host": server.host, "port": server.port}, where)
 
 
 def _raise_first(answers: Mapping[str, Any], what: str) -> None:

@@ -190,11 +190,15 @@ def test_a_refused_login_restores_the_old(servers: list[LocalServer], config: re
     assert logs_in(servers[1], OLD)
 
 
+@pytest.mark.parametrize("inline", [True, False])
 def test_replicas_that_no_entry_names_change_over(
-    servers: list[LocalServer], config: redis.Redis
+    servers: list[LocalServer], config: redis.Redis, tmp_path: Path, inline: bool
 ) -> None:
     _, master, copy = servers
-    entry = {"host": "127.0.0.1", "port": master.port, "username": "app", "password": OLD}
+    path = tmp_path / "password"
+    path.write_text(OLD)
+    secret = {"password": OLD} if inline else {"password_file": str(path)}
+    entry = {"host": "127.0.0.1", "port": master.port, "username": "app", **secret}
     push(config, ShardMap.parse(json.dumps({"components": {"data": {"entry": entry}}})))
     with LocalServer(replica_of=copy) as chained, chained.client() as client:
         while client.info("replication")["master_link_status"] != "up":
