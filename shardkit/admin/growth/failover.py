@@ -49,6 +49,7 @@ from shardkit.admin.growth.servers import (
     config_databases,
     connected_to,
     errors_behind,
+    follow_as,
     hand_over,
     is_refused,
     persist_roles,
@@ -172,6 +173,7 @@ def fail_over(
             wait_for_copy(master, replica, _COPY)
             stack.callback(ask_for_replicas, replica, config, target)
             take_writes_alone(replica, config, target)
+            follow_as(master, like, where)
             leased.check()
             held = hand_over(master, replica, target, hold)
             persist_roles(master, replica)

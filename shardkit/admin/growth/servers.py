@@ -171,11 +171,16 @@ def _addresses(host: str) -> set[str]:
 
 def replicate(client: Any, master: ServerAddress, like: Entry, where: str = "entry") -> None:
     """Make a server a replica of a master, with the user and password of an entry."""
+    follow_as(client, like, where)
+    client.execute_command("REPLICAOF", master.host, master.port)
+
+
+def follow_as(client: Any, like: Entry, where: str) -> None:
+    """Have a server log in to its masters as an entry does, also to the one it hands over to."""
     fields = like.resolved(where)
     if fields.get("password"):
         client.config_set("masterauth", fields["password"])
         client.config_set("masteruser", fields.get("username") or "")
-    client.execute_command("REPLICAOF", master.host, master.port)
 
 
 def persist_roles(*servers: Any) -> None:

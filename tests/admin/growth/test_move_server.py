@@ -36,6 +36,8 @@ from growth_helpers import (
 )
 
 import shardkit
+from shardkit import ShardMap
+from shardkit.admin import push
 from shardkit.admin.growth import (
     Move,
     abort_move,
@@ -309,13 +311,29 @@ def test_pushes_of_the_old_map_during_a_move_lose_nothing(
             time.sleep(0.01)
         what = ["users:0", "users:1"] if shards else fleet.name(0)
         start_move(fleet.config, what, fleet.name(1))
-        time.sleep(1)
+        time.sleep(1)  # pushes go on after it
         end.set()
         pushing.result()
     assert (codes[0], codes[-1]) == (0, 1), "the old map is refused once the data is elsewhere"
     assert fleet.masters() == [fleet.name(1)] * 2
     assert writers.errors == []
     check_nothing_lost(fleet, writers)
+
+
+def test_servers_with_passwords_hand_over(fleet: Fleet) -> None:
+    for server in fleet.servers[:2]:
+        with server.client() as client:
+            client.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all")
+            client.execute_command("ACL", "SETUSER", "default", "-psync")
+    entry = {"host": "127.0.0.1", "port": fleet.servers[0].port, "username": "app"}
+    shards = [{**entry, "password": "pw", "db": number} for number in (1, 2)]
+    push(fleet.config, ShardMap.parse(json.dumps({"components": {"users": {"shards": shards}}})))
+    assert start_move(fleet.config, fleet.name(0), fleet.name(1)).phase == "done"
+    with fleet.servers[1].client() as client:
+        client.config_set("masterauth", "")
+        assert fail_over(fleet.config, "users:0", fleet.name(0)).planned
+        while client.info("replication")["master_link_status"] != "up":
+            time.sleep(0.01)
 
 
 def test_the_config_servers_server_stays_the_master(fleet: Fleet) -> None:
