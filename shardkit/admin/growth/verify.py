@@ -33,7 +33,7 @@ KEY = "sync:wait"
 TIMEOUT = 5.0
 _OLD = 900  # seconds
 _STEP = 0.005
-_ANSWER = 1.0  # seconds
+_ANSWER = 2.0  # seconds
 _EVERY_SECOND = 1.0  # the interval in which an append-only file is synced
 
 
@@ -68,8 +68,8 @@ def verify_replica(master: Any, replica: Any, timeout: float = TIMEOUT) -> Verif
         timeout: seconds.
 
     Raises:
-        redis.RedisError: the master or the replica does not answer within a second more, whatever
-            the timeouts of the clients, or refuses.
+        redis.RedisError: the master or the replica does not answer within two seconds more,
+            whatever the timeouts of the clients, or refuses.
 
     Cost: a few exchanges with both, one more with the replica every 5 ms, and a second if the
     replica has an append-only file.
