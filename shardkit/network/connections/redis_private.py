@@ -198,6 +198,14 @@ def is_unready(error: object) -> bool:
     return isinstance(error, ConnectionError) and text == PREVIOUS_MASTER
 
 
+def is_unblocked(error: object) -> bool:
+    """Whether a server ended a blocking command because it is a replica now.
+
+    A pop or read was not executed. After WAIT, another server counts none of the same writes.
+    """
+    return str(error).startswith("UNBLOCKED force unblock")
+
+
 def lost_its_role(error: Exception) -> bool:
     """Whether a server refused or unblocked a command because it is a replica now."""
     return is_unready(error) or str(error).startswith("UNBLOCKED ")

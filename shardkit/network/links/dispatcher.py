@@ -37,6 +37,7 @@ from shardkit.errors import ClosedError, ShardFailure, ShardKitError
 from shardkit.events import CommandsRetried, CommandsSent, emit, handlers, settled
 from shardkit.network.connections.policy import policy_of
 from shardkit.network.connections.redis_private import (
+    is_unblocked,
     is_unready,
     node_of,
     reads_replicas,
@@ -411,7 +412,8 @@ class Dispatcher:
             if type(request) is Command and not isinstance(reply, Exception):
                 out[position] = reply
                 continue
-            if is_unready(reply) and outcome.waited <= patience_with(attempt.client):
+            unblocked = server_request.block is not None and is_unblocked(reply)
+            if (unblocked or is_unready(reply)) and outcome.waited <= patience_with(attempt.client):
                 outcome.unready.add(server_request.shard.component)
                 again.append(position)
                 continue

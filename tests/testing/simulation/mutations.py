@@ -28,10 +28,9 @@ from shardkit.network.connections.breaker import Breaker
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import Closable, ReplyParser
 from shardkit.network.connections.pool import _AsyncReusingPool, _ReusingPool
-from shardkit.network.links import dispatcher
+from shardkit.network.links import dispatcher, user_clients
 from shardkit.network.links.dispatcher import Dispatcher
 from shardkit.network.links.server_request import ServerRequest
-from shardkit.network.links.user_clients import DirectClient
 from shardkit.network.topology import Topology
 from shardkit.network.topology.sources import ConfigServer, MapFile
 from shardkit.operations import cancellation, drivers
@@ -605,7 +604,7 @@ MUTATIONS: dict[str, Mutation] = {
         "moving entries",
         "what may have been executed is sent again after the entry was read anew",
         python,
-        (DirectClient, "execute_command", " or not is_unready(error)", ""),
+        (user_clients, "_may_go_on", "return is_unready(error) or", "return True or"),
     ),
     "moving-stays": Mutation(
         "moving entries",
