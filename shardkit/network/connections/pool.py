@@ -154,7 +154,8 @@ class _Common:
     def _leave(self) -> list[Any]:
         """Have connections that have opened the database closed on release; return idle ones."""
         database = self.database
-        self.draining = database.left = True
+        self.draining = True
+        database.left = database.left or self.shares  # the way's own is nobody's
         for connection in in_use_of(self):
             if database in getattr(connection, "opened", ()):
                 connection.ends = True

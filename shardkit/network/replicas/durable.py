@@ -38,7 +38,7 @@ MARKER = "shardkit:durable"
 TIMEOUT = 2.0  # a sync begins within a second, where it is not done at once
 _AT_A_TIME = 1.0  # seconds of one WAIT: a server's answer must come within its socket timeout
 _BETWEEN_LOOKS = 0.05  # seconds between checks
-_GRACE = 0.1  # seconds that the answer to the last WAIT may take
+_GRACE = 0.5  # seconds that the answer to the last WAIT may take
 _EVERY_SECOND = 1.0  # the period of AOF syncs
 
 _NO_HISTORY = (

@@ -203,7 +203,6 @@ PARITY: list[tuple[Any, ...]] = [
     ("EVAL", "return redis.call('LPUSH', KEYS[1], 1)", 1, "s"),
     ("COPY", "s", "s2"),
     ("RENAME", "absent", "other"),
-    ("NOSUCHCOMMAND", "s"),
     ("GET",),
     ("UNLINK", "a", "b"),
     ("DBSIZE",),
