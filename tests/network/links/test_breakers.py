@@ -156,13 +156,13 @@ async def test_answers_and_short_deadlines_do_not_count(kind: str, own_server: L
 
 async def test_failures_between_successes_do_not_open_it(own_server: LocalServer) -> None:
     with (
-        scripted(GET=None) as server,
+        scripted(INCR=None) as server,
         shardkit.connect(two(server.port, own_server.port, breaker=NEVER_TRIED)) as kit,
     ):
         pool: Any = kit.client("one").connection_pool
         other = pool.get_connection()
         for _ in range(5):
-            kit.driver.link.send([on(0, "GET")])
+            kit.driver.link.send([on(0, "INCR")])
             pool.release(other)  # as after a reply
             other = pool.get_connection()
         assert not any(breaker.opened for breaker in kit.breakers.all())
