@@ -501,10 +501,16 @@ def test_what_differs_far_into_a_value_is_found(fleet: Fleet) -> None:
             client.zadd("zset", {f"m{n}": n for n in range(5000)})
             for n in range(1001):
                 client.xadd("stream", {"a": n}, id=f"1-{n + 1}")
+            client.xgroup_create("stream", "all", "0")
+            client.xreadgroup("all", "me", {"stream": ">"}, count=1000)
+            for name in ("last id", "groups", "pending"):
+                client.copy("stream", name)
+            client.copy("hash", "fields")
+            client.execute_command("HPEXPIREAT", "fields", 2**42, "FIELDS", 1, "f4999")
         told: list[int] = []
         found = compare({0: one}.__getitem__, {0: other}.__getitem__, [0], told.append)
-        assert (found.differing, found.total) == (0, 7)
-        assert told[-1] == 7
+        assert (found.differing, found.total) == (0, 11)
+        assert told[-1] == 11
         other.setrange("string", 2_099_999, "w")
         other.setrange("short", 19_999, "w")
         other.lset("list", -1, "last")
@@ -512,11 +518,20 @@ def test_what_differs_far_into_a_value_is_found(fleet: Fleet) -> None:
         other.srem("set", 4999)
         other.zadd("zset", {"m4999": 4999.5})
         other.xdel("stream", "1-1001")
+        other.execute_command("XSETID", "last id", "2-1")
+        other.xgroup_create("groups", "more", "0")
+        other.xack("pending", "all", "1-1000")
+        other.execute_command("HPERSIST", "fields", "FIELDS", 1, "f4999")
         differs = compare({0: one}.__getitem__, {0: other}.__getitem__, [0])
         assert sorted(line.split(":")[0] for line in differs.different) == [
-            f"0 {name}" for name in ("hash", "list", "set", "short", "stream", "string", "zset")
+            *("0 fields", "0 groups", "0 hash", "0 last id", "0 list", "0 pending", "0 set"),
+            *("0 short", "0 stream", "0 string", "0 zset"),
         ]
         assert differs.digest == found.digest, "it is of the first server"
+        with fleet.servers[0].client(db=1) as elsewhere:
+            one.swapdb(0, 1)
+            moved = compare({1: elsewhere}.__getitem__, {1: elsewhere}.__getitem__, [1])
+        assert moved.digest != found.digest, "keys are in another database"
 
 
 class Touching(redis.Redis):
