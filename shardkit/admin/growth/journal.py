@@ -73,6 +73,8 @@ class Move:
         epoch: `config:epoch` after the push.
         certificate: the result of the last comparison.
         others: the source's other replicas.
+        followed: whether the target followed the source before the move of a server; None before
+            it is known. An abort leaves such a replica as it was.
         notifications: the source's ``notify-keyspace-events`` before the move.
         fences: the target's fences before the move, by database; from earlier moves away from it.
         decided: when the source was closed for good, by its clock, in seconds; 0 if not known.
@@ -93,6 +95,7 @@ class Move:
     epoch: int = 0
     certificate: dict[str, Any] | None = None
     others: list[str] = field(default_factory=list)
+    followed: bool | None = None
     notifications: str | None = None
     fences: dict[str, str] = field(default_factory=dict)
     decided: int = 0

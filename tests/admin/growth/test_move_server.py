@@ -182,9 +182,7 @@ def test_a_client_that_cannot_read_the_config_server_writes_nothing_at_the_serve
 
 def test_a_lost_copy_is_made_again(fleet: Fleet) -> None:
     fleet.push(0)
-
-    with killed_at(server_move, "hand_over"), pytest.raises(Killed):
-        start_move(fleet.config, fleet.name(0), fleet.name(1))
+    not_handed_over(fleet)
     with fleet.servers[0].client() as old, fleet.servers[1].client() as new:
         new.execute_command("REPLICAOF", "NO", "ONE")  # as after a restart without a file
         new.flushall()
@@ -230,6 +228,48 @@ def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(
     assert resume_move(fleet.config, fleet.name(0)).phase == "done"
     with pytest.raises(GrowthError, match="nothing to abort"):
         abort_move(fleet.config, fleet.name(0))
+
+
+def not_handed_over(fleet: Fleet) -> None:
+    """Have a mover be killed when the second server has everything."""
+    with killed_at(server_move, "hand_over"), pytest.raises(Killed):
+        start_move(fleet.config, fleet.name(0), fleet.name(1))
+
+
+def test_an_abort_leaves_a_replica_that_was_there_before(fleet: Fleet) -> None:
+    small(fleet)
+    fleet.replicated(1)
+    not_handed_over(fleet)
+    assert abort_move(fleet.config, fleet.name(0)).phase == "aborted"
+    with fleet.servers[1].client(db=2) as client:
+        assert client.info("replication")["master_link_status"] == "up"
+        assert client.dbsize() > 10
+    assert start_move(fleet.config, fleet.name(0), fleet.name(1)).phase == "done"
+
+
+def test_an_abort_ends_when_the_target_is_empty(fleet: Fleet) -> None:
+    small(fleet)
+    not_handed_over(fleet)
+    with fleet.servers[1].client() as client:
+        client.execute_command("ACL", "SETUSER", "default", "-flushall")
+        said = f"^{fleet.name(1)} could not be detached and emptied: .*'flushall' command; grant"
+        for _ in range(2):
+            with pytest.raises(GrowthError, match=said):
+                abort_move(fleet.config, fleet.name(0))
+        client.execute_command("ACL", "SETUSER", "default", "+flushall")
+        assert abort_move(fleet.config, fleet.name(0)).phase == "aborted"
+        assert client.info("keyspace") == {}
+
+
+def test_a_server_that_a_failover_promoted_is_not_emptied(fleet: Fleet) -> None:
+    small(fleet)
+    not_handed_over(fleet)
+    with fleet.servers[1].client() as client:
+        client.execute_command("REPLICAOF", "NO", "ONE")
+        fleet.push(1)
+        with pytest.raises(GrowthError, match=f"{fleet.name(1)} has taken over"):
+            abort_move(fleet.config, fleet.name(0))
+        assert client.info("keyspace")
 
 
 def test_a_dry_run_says_what_would_be_done_and_what_stands_in_the_way(fleet: Fleet) -> None:
