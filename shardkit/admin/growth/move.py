@@ -62,7 +62,7 @@ def plan_move(config: Any, what: str | Sequence[str], to: str, *, hold: float = 
             shards are on several servers.
         ConfigError: the entry of a shard does not name its server by host and port.
     """
-    return plan_of(read_components(config), what, ServerAddress.parse(to), hold)
+    return plan_of(config, read_components(config), what, ServerAddress.parse(to), hold)
 
 
 def start_move(
@@ -87,7 +87,8 @@ def start_move(
     """
     with journal.lease(config) as lease:
         components = read_components(config)
-        plan = plan_of(components, what, ServerAddress.parse(to), options.get("hold", HOLD))
+        hold = options.get("hold", HOLD)
+        plan = plan_of(config, components, what, ServerAddress.parse(to), hold)
         name = str(plan.source) if plan.copying == REPLICATION else plan.shards[0]
         for each in journal.read_all(config):
             is_other = each.name != name and not set(plan.shards) & set(each.shards)

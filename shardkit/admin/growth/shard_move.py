@@ -56,12 +56,13 @@ from shardkit.admin.growth.fence import (
     write_under,
 )
 from shardkit.admin.growth.mover import Mover
-from shardkit.admin.growth.relocation import ServerAddress, held, moved
+from shardkit.admin.growth.relocation import ServerAddress, entries_on, held, moved
 from shardkit.admin.growth.servers import GrowthError, role_of
-from shardkit.admin.growth.shard_copy import DatabaseCopy, Follower
+from shardkit.admin.growth.shard_copy import DatabaseCopy, Follower, copy_libraries
 from shardkit.admin.push import attest
 from shardkit.config.component import entry_key
 from shardkit.config.entry import Entry
+from shardkit.config.fields import database_of
 from shardkit.config.store import read_components, read_epoch
 from shardkit.network.connections.greeting import FENCE_KEY
 
@@ -212,7 +213,11 @@ class ShardMover(Mover):
         move = self._move
         before = self._run_of(new)
         began = time.monotonic()
-        copy = DatabaseCopy(old, new, self._attempt, capture, self._share)
+        names = {
+            database_of(entry.fields): str(shard)
+            for shard, entry in entries_on(self._components.values(), self._source, self._same)
+        }
+        copy = DatabaseCopy(old, new, self._attempt, capture, names, self._share)
 
         def tell(keys: int, size: int) -> None:
             if time.monotonic() > began + self._copy:
@@ -237,6 +242,8 @@ class ShardMover(Mover):
                 f"{compared.different[0]}; nothing has changed for clients",
                 "resume, which copies again, or abort",
             )
+        first = move.databases[0]
+        copy_libraries(old[first], new[first])
         self._hold_and_decide(old, new, copy, compared, before)
 
     @staticmethod

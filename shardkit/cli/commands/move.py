@@ -207,6 +207,8 @@ def _show_plan(output: Output, plan: MovePlan) -> int:
     output.line(f"{plan.memory:,} bytes, about {plan.seconds:.0f} s to copy")
     for count, step in enumerate(plan.steps, 1):
         output.line(f"{count}. {step}")
+    for note in plan.notes:
+        output.line(f"note: {note}", DOUBTFUL)
     for problem in plan.problems:
         output.line(f"cannot be done: {problem}", BAD)
     return 1 if plan.problems else 0

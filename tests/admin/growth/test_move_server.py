@@ -386,7 +386,7 @@ class Answering:
         return self.said
 
     def config_get(self, name: str) -> dict[str, Any]:
-        return {name: self.said[name]}
+        return {name: self.said[name]} if name in self.said else {}
 
     def execute_command(self, *words: object) -> None:
         self.commands.append(" ".join(map(str, words)))
@@ -488,7 +488,11 @@ def test_a_copy_that_does_not_come_is_not_waited_for(replica: dict[str, Any], sa
     [
         ({}, []),
         ({"loading": 1}, [f"{B} is loading"]),
-        ({"valkey_version": None}, [f"{B} is a Redis, which cannot read what a Valkey sends"]),
+        (
+            {"valkey_version": None},
+            [f"{B} is a Redis, which cannot read what a Valkey sends: use a Valkey"],
+        ),
+        ({"redis_version": "6.2.0"}, []),
         ({"valkey_version": "8.0.9"}, [f"{B} is of an older version"]),
         ({"maxmemory": 2000}, [f"{B} has too little memory: maxmemory is 2,000 bytes"]),
         ({"maxmemory": 3000}, []),

@@ -50,6 +50,7 @@ from shardkit.admin.growth import (
 from shardkit.admin.growth.certificate import compare, differing
 from shardkit.admin.growth.fence import fence_value, write_under
 from shardkit.admin.growth.servers import GrowthError
+from shardkit.admin.growth.shard_copy import copy_libraries
 from shardkit.cli.app import app
 from shardkit.config.read_from import in_use
 from shardkit.errors import ConfigError, InvalidArgumentError
@@ -573,6 +574,81 @@ def test_a_dry_run_says_what_stands_in_the_way_of_a_shard(fleet: Fleet) -> None:
         fleet.servers[number].kill()
         assert problem in " ".join(plan_move(fleet.config, ["users:1"], target).problems)
     assert moves(fleet.config) == []
+
+
+def test_functions_move_with_shards(fleet: Fleet) -> None:
+    small(fleet)
+    source, target = (fleet.servers[n].client() for n in (0, 1))
+    with source, target:
+        for client, code in (source, "return 1"), (target, "return 2"):
+            client.function_load(
+                f"#!lua name=own\nserver.register_function('one', function() {code} end)"
+            )
+        [problem] = plan_move(fleet.config, ["users:1"], fleet.name(1)).problems
+        assert "has another library of functions named own: FUNCTION DELETE it" in problem
+        target.function_delete("own")
+        plan = plan_move(fleet.config, ["users:1"], fleet.name(1))
+        assert f"{fleet.name(1)}: FUNCTION LOAD own" in plan.steps
+
+        def loaded(*args: object) -> None:
+            target.function_load("#!lua name=own\nserver.register_function('x', function() end)")
+            copy_libraries(source, target)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(shard_move, "copy_libraries", loaded)
+            with pytest.raises(GrowthError, match="target refuses the library of functions own: L"):
+                start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+        target.function_delete("own")
+        assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+        assert target.fcall("one", 0) == 1
+
+
+@pytest.mark.parametrize("of_shards", [False, True])
+def test_a_dry_run_notes_lower_limits_of_encodings(fleet: Fleet, of_shards: bool) -> None:
+    small(fleet)
+    what = ["users:1"] if of_shards else fleet.name(0)
+    assert plan_move(fleet.config, what, fleet.name(1)).notes == ()
+    with fleet.servers[1].client() as client:
+        client.config_set("hash-max-listpack-entries", 10)
+        client.config_set("zset-max-listpack-value", 100)
+    plan = plan_move(fleet.config, what, fleet.name(1))
+    assert plan.problems == ()
+    [note] = plan.notes
+    assert note.startswith(
+        f"{fleet.name(1)}: hash-max-listpack-entries is 10, and 512 at {fleet.name(0)}: each larger"
+    )
+
+
+@pytest.mark.parametrize(
+    ("of_shards", "source", "target"),
+    [(False, ["FAILOVER", "SCAN"], ["REPLICAOF"]), (True, ["DUMP", "CLIENT LIST"], ["RESTORE"])],
+)
+def test_a_dry_run_names_missing_rights(
+    fleet: Fleet, of_shards: bool, source: list[str], target: list[str]
+) -> None:
+    small(fleet)
+    servers = fleet.servers[0], fleet.servers[1], fleet.config_server
+    missing = source, target, ["LPUSH"]
+    for server, commands in zip(servers, missing, strict=True):
+        with server.client() as client:
+            refused = [f"-{each.lower().replace(' ', '|')}" for each in (*commands, "flushall")]
+            client.execute_command("ACL", "SETUSER", "default", *refused)
+    names = fleet.name(0), fleet.name(1), "the config server"
+    plan = plan_move(fleet.config, ["users:1"] if of_shards else names[0], names[1])
+    assert plan.problems == tuple(
+        f"{name} does not let the user run {', '.join(sorted(each))}: see docs/rights.md"
+        for name, each in zip(names, missing, strict=True)
+    )
+    assert plan.notes == (
+        ()
+        if of_shards
+        else (
+            f"an abort will fail: {names[1]} does not let the user run FLUSHALL: see "
+            "docs/rights.md",
+        )
+    )
+    with fleet.servers[1].client() as client:
+        assert not client.info("commandstats").get("cmdstat_replicaof", {}).get("calls")
 
 
 def test_shards_that_cannot_be_moved_together_are_refused(fleet: Fleet) -> None:
