@@ -221,15 +221,19 @@ def _digests(
         for key in keys:
             pipe.type(key)
             pipe.pttl(key)
-        pipe.info("keyspace")
-        *answers, keyspace = pipe.execute()
+        answers = pipe.execute()
     now = round(1000 * time.monotonic())  # the two sides are read at different times
     kinds = [kind.decode() if isinstance(kind, bytes) else kind for kind in answers[::2]]
     with client.pipeline(transaction=False) as pipe:
         for key, kind in zip(keys, kinds, strict=True):
             name, *args = _FIRST.get(kind, ("DUMP",))  # a module's type is dumped
             pipe.execute_command(name, key, *args)
+        if "hash" in kinds:
+            pipe.info("keyspace")
         values = pipe.execute(raise_on_error=False)
+    keyspace = values.pop() if "hash" in kinds else {}
+    if isinstance(keyspace, Exception):
+        raise keyspace
     if slices is not None:
         slices.note(len(keys), sum(map(_size, values)))
     # As Valkey and Redis call the number of hashes whose fields expire.
