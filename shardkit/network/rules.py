@@ -20,7 +20,7 @@ import redis
 from redis.exceptions import AuthenticationError, BusyLoadingError, ResponseError
 
 from shardkit.config.component import Component
-from shardkit.errors import ConfigError
+from shardkit.errors import ConfigError, ShardKitError
 from shardkit.network.survey import ServerFacts, SurveyedEntry, reason
 from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import meaning
@@ -152,7 +152,7 @@ class ConfigFacts:
     moves: Sequence[OpenMove] = ()
     replaced: Sequence[tuple[str, str]] = ()
     busy: bool = False
-    unreadable: Sequence[ConfigError] = ()
+    unreadable: Sequence[ShardKitError] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ replication (`server_move`), shards key by key (`shard_move`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypedDict, Unpack
 
@@ -22,6 +23,7 @@ from shardkit.admin.growth.servers import GrowthError
 from shardkit.admin.growth.shard_move import ShardMover
 from shardkit.config.component import Component
 from shardkit.config.store import read_components
+from shardkit.errors import ConfigError, ShardKitError
 
 _MOVERS: Mapping[str, type[Mover]] = {REPLICATION: ServerMover, KEYS: ShardMover}
 
@@ -90,6 +92,9 @@ def start_move(
         hold = options.get("hold", HOLD)
         plan = plan_of(config, components, what, ServerAddress.parse(to), hold)
         name = str(plan.source) if plan.copying == REPLICATION else plan.shards[0]
+        if plan.copying == REPLICATION:
+            with suppress(ConfigError):  # there is no earlier move of this server
+                name = journal.read(config, name).name
         for each in journal.read_all(config):
             is_other = each.name != name and not set(plan.shards) & set(each.shards)
             if not is_other and each.phase not in _MOVERS[each.copying].settled:
@@ -193,9 +198,17 @@ def verify_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
     return move
 
 
-def moves(config: Any) -> list[Move]:
-    """Return all moves that the journal has."""
-    return journal.read_all(config)
+def moves(config: Any, unreadable: list[ShardKitError] | None = None) -> list[Move]:
+    """Return all moves that the journal has.
+
+    Args:
+        config: a client of the config server.
+        unreadable: receives the errors of records that cannot be read.
+
+    Raises:
+        ConfigError, NewerFormatError: a record cannot be read, and ``unreadable`` is None.
+    """
+    return journal.read_all(config, unreadable)
 
 
 def _mover(

@@ -80,6 +80,7 @@ class ServerMover(Mover):
                 persist_roles(old, new)
                 self._reached("promoted")
             if move.phase == "promoted":
+                self._require_handover(old, new)
                 self._push()
             if move.phase == "pushed":
                 self._progress(f"waiting until clients have left {source}")
@@ -109,6 +110,20 @@ class ServerMover(Mover):
                 )
             replicate(new, self._source, self._like, self._where)
             persist_roles(new)
+
+    def _require_handover(self, old: Any, new: Any) -> None:
+        """Check that the target took over from the source, which may be down by now."""
+        follows = True
+        with suppress(RedisError, OSError):
+            master = role_of(old).master
+            follows = master is not None and same_server(master, self._target)
+        if not (follows and role_of(new).is_master):
+            raise GrowthError(
+                f"{self._target} is not the master of {self._source}, although the record of this "
+                "move says so: the record is out of date",
+                "find out which server has the keys; then DEL config:growth:move:"
+                f"{self._move.name}",
+            )
 
     def _push(self) -> None:
         self._progress("pushing the entries")

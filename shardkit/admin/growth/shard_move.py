@@ -103,6 +103,12 @@ class ShardMover(Mover):
             new = stack.enter_context(self._clients(self._target))
             if move.phase == "begun" and self._is_decided(old):
                 self._reached("fenced")
+            if move.phase == "fenced" and not self._is_closed(old, new):
+                raise GrowthError(
+                    f"{move.name} ({move.source}) is not closed by this move, although its record "
+                    "says so: the record is out of date",
+                    f"find out which server has the keys; then DEL config:growth:move:{move.name}",
+                )
             capture = None  # of all changes since it was decided
             if move.phase == "begun":
                 capture = self._decide(old, new, stack)
@@ -144,6 +150,11 @@ class ShardMover(Mover):
     def _is_decided(self, old: Mapping[int, Any]) -> bool:
         """Whether the first of the databases, which is closed last, is closed for good."""
         return is_permanent(old[self._move.databases[0]], self._move.id)
+
+    def _is_closed(self, old: Mapping[int, Any], new: Mapping[int, Any]) -> bool:
+        """Whether this move closes the source, or its target if the source has lost its data."""
+        targets = (move_of(client.get(FENCE_KEY)) for client in new.values())
+        return self._is_decided(old) or self._move.id in targets
 
     # ---- before it is decided
 

@@ -23,8 +23,9 @@ from shardkit.admin.growth.failover import HOLD
 from shardkit.admin.growth.journal import KEYS
 from shardkit.admin.growth.mover import COPY
 from shardkit.cli.options import common_options, config_option, config_server, connected, examples
-from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output, Table, number
+from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output, Table, number, write_error
 from shardkit.cli.text import counted
+from shardkit.errors import ShardKitError
 
 _to = click.option("--to", required=True, metavar="SERVER", help="The new server, HOST:PORT.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
@@ -175,23 +176,29 @@ def verify(name: str, where: str | None, as_json: bool, share: float) -> int:
 @move.command()
 @config_option
 @common_options
-def status(where: str | None, as_json: bool) -> None:
-    """Show all moves and their phases."""
+def status(where: str | None, as_json: bool) -> int:
+    """Show all moves and their phases. The exit code is 1 if a record cannot be read."""
     output = Output(as_json)
+    unreadable: list[ShardKitError] = []
     with connected(config_server(where)) as config:
-        all_moves = moves(config)
+        all_moves = moves(config, unreadable)
+    for error in unreadable:
+        write_error(error.message, error.remedy)
+    code = 1 if unreadable else 0
     if as_json:
         output.document([asdict(each) for each in all_moves])
-        return
-    if not all_moves:
+        return code
+    if not all_moves and not unreadable:
         output.line("nothing is being moved")
-        return
+    if not all_moves:
+        return code
     table = Table.of("what", "from", "to", "phase", number("keys"), number("epoch"), "same")
     for each in all_moves:
         same = "" if each.certificate is None else "yes" if _is_right(each.certificate) else "no"
         what = " ".join(each.shards) if each.copying == KEYS else "server"
         table.row(what, each.source, each.target, each.phase, each.total, each.epoch or None, same)
     output.table(table)
+    return code
 
 
 def _is_right(certificate: dict[str, Any]) -> bool:
