@@ -218,8 +218,11 @@ def _plan_shards(
         with suppress(RedisError, OSError):
             if number in _counts(there):
                 with database_client(target, like, where, number) as client:
-                    if strays(client, 1):
-                        problems.append(f"{target} has keys in database {number}")
+                    for key in strays(client, 1):
+                        problems.append(
+                            f"{target} has keys in database {number}, such as {key}: delete them "
+                            "if nothing needs them"
+                        )
             with database_client(source, like, where, number) as client:
                 if client.exists(EPOCH_KEY):
                     problems.append(f"database {number} of {source} is the config server's")

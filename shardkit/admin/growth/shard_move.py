@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict
 from functools import cached_property
@@ -110,11 +110,13 @@ class ShardMover(Mover):
                     f"find out which server has the keys; then DEL config:growth:move:{move.name}",
                 )
             capture = None  # of all changes since it was decided
+            written: set[tuple[int, bytes]] = set()
             if move.phase == "begun":
                 capture = self._decide(old, new, stack)
             if move.phase == "fenced":
+                capture, written = self._written_until_now(old, new, stack)
                 self._push(old, new)
-            self._clear(old, new, capture)
+            self._clear(old, new, capture, written)
 
     def _decide(
         self, old: Mapping[int, Any], new: Mapping[int, Any], stack: ExitStack
@@ -288,9 +290,9 @@ class ShardMover(Mover):
                     close_for(client, value, _DECIDED * self._hold)
                 self._held(move.name)
                 self._wait_until_left(old, began)
+                move.decided = int(next(iter(old.values())).time()[0])
                 self._finish(old, new, copy, compared, before)
                 self._require_target(new)
-                move.decided = int(next(iter(old.values())).time()[0])
                 deciding = True
                 last = reversed(move.databases)  # the first of them decides
                 decided = all(make_permanent(old[number], value) for number in last)
@@ -393,6 +395,28 @@ class ShardMover(Mover):
 
     # ---- after it is decided
 
+    def _written_until_now(
+        self, old: Mapping[int, Any], new: Mapping[int, Any], stack: ExitStack
+    ) -> tuple[KeyCapture | None, set[tuple[int, bytes]]]:
+        """Capture changes at the source after a kill; return also the keys that were written since.
+
+        While the target is closed it has what was decided. Return no capture if it is open.
+        """
+        first = next(iter(old.values()))
+        turn_on_notifications(first)
+        with suppress(GrowthError):
+            capture = KeyCapture(first, self._move.databases)
+            stack.callback(capture.close)
+            written = {
+                (number, key)
+                for number, client in old.items()
+                for page in pages(client)
+                for key in self._maybe_written(client, new[number], page)
+            }
+            if all(move_of(client.get(FENCE_KEY)) == self._move.id for client in new.values()):
+                return capture, written
+        return None, set()
+
     def _push(
         self, old: Mapping[int, Any], new: Mapping[int, Any], began: float | None = None
     ) -> None:
@@ -438,7 +462,11 @@ class ShardMover(Mover):
             time.sleep(_LOOK)
 
     def _clear(
-        self, old: Mapping[int, Any], new: Mapping[int, Any], capture: KeyCapture | None
+        self,
+        old: Mapping[int, Any],
+        new: Mapping[int, Any],
+        capture: KeyCapture | None,
+        written: Set[tuple[int, bytes]],
     ) -> None:
         """Empty the source, except for keys that were written there in the meantime."""
         move = self._move
@@ -456,7 +484,7 @@ class ShardMover(Mover):
                 capture.wait_until_told()
                 changed = capture.take()
                 capture.require_complete()
-                stale = {each for each, by_client in changed.items() if by_client}
+                stale = {*written, *(each for each, by_client in changed.items() if by_client)}
         for number, client in old.items():
             value = client.get(FENCE_KEY)
             if move_of(value) != move.id:
@@ -473,7 +501,8 @@ class ShardMover(Mover):
             next(iter(old.values())).config_set("notify-keyspace-events", move.notifications)
         certificate = move.certificate or {}
         certificate["keys_now"] = sum(client.dbsize() for client in new.values())
-        move.certificate = certificate | {"held": move.held, "epoch": move.epoch}
+        certificate |= {"held": move.held, "epoch": move.epoch, "unsure": stale is None}
+        move.certificate = certificate
         self._note_strays()
         self._reached("done")
 

@@ -255,7 +255,8 @@ def _run(
             for line in certificate["different"]:
                 output.line(f"  {line}", DOUBTFUL)
         if certificate.get("stale"):
-            output.line(f"written at {done.source} afterwards, and kept there:", BAD)
+            was = "perhaps written" if certificate.get("unsure") else "written"
+            output.line(f"{was} at {done.source} afterwards, and kept there:", BAD)
             for line in certificate["stale"]:
                 output.line(f"  database {line}", DOUBTFUL)
     return 0 if right else 1

@@ -312,12 +312,14 @@ def test_half_closed_shards_are_reopened(fleet: Fleet, monkeypatch: pytest.Monke
     assert still_there(fleet)
 
 
+@pytest.mark.parametrize(
+    ("owner", "moment"), [(shard_move, "attest"), (shard_move.ShardMover, "_push")]
+)
 def test_what_is_written_at_the_old_place_between_a_kill_and_its_emptying_is_kept(
-    fleet: Fleet,
+    fleet: Fleet, owner: Any, moment: str
 ) -> None:
     small(fleet)
-
-    with killed_at(shard_move, "attest"), pytest.raises(Killed):
+    with killed_at(owner, moment), pytest.raises(Killed):
         start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
     with fleet.servers[0].client(db=2) as old:  # by somebody who does not ask for the fence
         there = sorted(key for key in old.scan_iter(match="k*"))
@@ -331,6 +333,31 @@ def test_what_is_written_at_the_old_place_between_a_kill_and_its_emptying_is_kep
         left = [key for key in old.scan_iter() if not key.startswith(b"config:")]
         assert sorted(left) == sorted(stale)
         assert old.get("stray") == b"1"
+        assert move.certificate["unsure"] == (moment == "attest")
+    said = f"{fleet.name(0)} has keys in database 2, such as .*: delete them if nothing needs them"
+    with pytest.raises(GrowthError, match=said):
+        reverse_move(fleet.config, "users:1")
+
+
+def test_what_nobody_wrote_at_the_old_place_after_a_kill_is_not_kept(fleet: Fleet) -> None:
+    small(fleet)
+    with shardkit.connect(fleet.url) as kit:
+        client: Any = kit.client("users", 1)
+        client.set("key", "before")
+        with killed_at(shard_move.ShardMover, "_push"), pytest.raises(Killed):
+            start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+        assert client.get("key") == b"before"
+        writer = threading.Thread(target=client.set, args=("key", "after"))
+        writer.start()
+        move = resume_move(
+            fleet.config,
+            "users:1",
+            progress=lambda said: writer.join() if said.startswith("emptying") else None,
+        )
+        assert client.get("key") == b"after"
+    assert move.certificate is not None
+    assert (move.certificate["stale"], move.certificate["unsure"]) == ([], False)
+    assert reverse_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
 
 
 def test_a_mover_that_was_stopped_for_longer_than_its_hold_decides_nothing(
