@@ -36,7 +36,7 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry, load_json
 from shardkit.config.history import HISTORY_KEY
 from shardkit.config.shard_map import ShardMap
-from shardkit.errors import ConfigError, InvalidEntryError, LocalServerError, counted
+from shardkit.errors import ConfigError, InvalidEntryError, LocalServerError, counted, naming
 from shardkit.local import LocalServer, find_server
 from shardkit.local.binary import ENVIRONMENT
 from shardkit.network.connections.redis_private import socket_of
@@ -198,7 +198,7 @@ def _config_keys(config: redis.Redis) -> dict[str, str | list[str]]:
 
 def _write(path: Path, text: str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
+    with naming(path), open(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
 
 
@@ -266,7 +266,8 @@ class _Feed:
             text = header[1:200].decode(errors="replace")
             raise ConfigError(f"{self.server} gives no snapshot: {text}", "check its log")
         left = int(header[1:])
-        with open(os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+        with naming(self.path), open(descriptor, "wb") as file:
             while left:
                 piece = (rest or self._receive(sock))[:left]
                 rest = b""
