@@ -7,8 +7,8 @@ replication (`server_move`), shards key by key (`shard_move`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypedDict, Unpack
 
@@ -24,6 +24,8 @@ from shardkit.admin.growth.shard_move import ShardMover
 from shardkit.config.component import Component
 from shardkit.config.store import read_components
 from shardkit.errors import ConfigError, ShardKitError
+from shardkit.network.server_queries import ServerErrors
+from shardkit.operations.server_errors import failed_command, meaning
 
 _MOVERS: Mapping[str, type[Mover]] = {REPLICATION: ServerMover, KEYS: ShardMover}
 
@@ -113,7 +115,8 @@ def start_move(
             list(plan.databases),
             keys=dict(plan.keys),
         )
-        _mover(lease, move, components, **options).run()
+        with _naming(move):
+            _mover(lease, move, components, **options).run()
         return move
 
 
@@ -135,7 +138,8 @@ def resume_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
         move = journal.read(config, name)
         if move.phase == "aborted":
             raise GrowthError(f"the move of {name} was aborted", "start it again")
-        _mover(lease, move, **options).run()
+        with _naming(move):
+            _mover(lease, move, **options).run()
         return move
 
 
@@ -150,7 +154,8 @@ def abort_move(config: Any, name: str) -> Move:
         move = journal.read(config, name)
         if move.is_over:
             raise GrowthError(f"the move of {name} is {move.phase}", "there is nothing to abort")
-        _mover(lease, move).abort()
+        with _naming(move):
+            _mover(lease, move).abort()
         return move
 
 
@@ -209,6 +214,21 @@ def moves(config: Any, unreadable: list[ShardKitError] | None = None) -> list[Mo
         ConfigError, NewerFormatError: a record cannot be read, and ``unreadable`` is None.
     """
     return journal.read_all(config, unreadable)
+
+
+@contextmanager
+def _naming(move: Move) -> Iterator[None]:
+    """Have errors of servers name the move, and what it came to."""
+    try:
+        yield
+    except ServerErrors as error:
+        known = meaning(error)
+        raise GrowthError(
+            f"the move of {move.name} from {move.source} to {move.target} stopped in phase "
+            f"{move.phase}: {known.text if known else failed_command(error)[1]}",
+            f"{known.remedy if known else 'correct that'}, and then: shardkit move resume "
+            f"{move.name}",
+        ) from error
 
 
 def _mover(

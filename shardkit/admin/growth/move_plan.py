@@ -24,6 +24,7 @@ from shardkit.errors import InvalidArgumentError, counted
 from shardkit.network.connections.greeting import FENCE_KEY
 from shardkit.network.survey import missing_rights
 from shardkit.operations.commands import Shard
+from shardkit.operations.server_errors import meaning
 from shardkit.structures.encodings.limits import FORMS, LIMITS_PATTERN, Limits
 
 # Commands without which a move fails, by server; PSYNC cannot be asked for.
@@ -271,9 +272,11 @@ def _problems_of(
 def _info(client: Any, server: ServerAddress, problems: list[str]) -> dict[str, Any]:
     """Return what INFO reports; if it fails, add that to the problems and return nothing."""
     try:
+        client.ping()  # refused if the disk is full, as writes and the copy to a replica are
         info: dict[str, Any] = client.info()
     except (RedisError, OSError) as error:
-        problems.append(f"{server} cannot be used ({error})")
+        known = meaning(error)
+        problems.append(f"{server} cannot be used ({known.text if known else error})")
         return {}
     return info
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from click.testing import CliRunner
 from growth_helpers import (
+    FAST,
     PATIENT,
     Fleet,
     Killed,
@@ -30,6 +33,7 @@ from growth_helpers import (
     still_there,
     writing,
 )
+from secure_server import SecureServer, TlsProxy
 
 import shardkit
 from shardkit import ShardMap
@@ -54,6 +58,8 @@ from shardkit.admin.growth.shard_copy import copy_libraries
 from shardkit.cli.app import app
 from shardkit.config.read_from import in_use
 from shardkit.errors import ConfigError, InvalidArgumentError
+from shardkit.local import LocalServer
+from shardkit.local.server import free_port
 from shardkit.network.connections.greeting import FENCE_KEY, READING, WAITING, lets_readers_pass
 from shardkit.testing.simulation.linearizability import Register, check_linearizable
 
@@ -601,6 +607,124 @@ def test_a_dry_run_says_what_stands_in_the_way_of_a_shard(fleet: Fleet) -> None:
         fleet.servers[number].kill()
         assert problem in " ".join(plan_move(fleet.config, ["users:1"], target).problems)
     assert moves(fleet.config) == []
+
+
+@pytest.fixture
+def saving(fleet: Fleet) -> Iterator[redis.Redis]:
+    """A client of the fleet's first server, whose directory can be set."""
+    settings = {**FAST, "enable-protected-configs": "yes"}
+    with LocalServer(config=settings) as server, server.client() as client:
+        fleet.servers[0] = server
+        small(fleet)
+        yield client
+        client.config_set("save", "")
+
+
+def save(client: redis.Redis, state: str) -> None:
+    client.bgsave()
+    while client.info("persistence")["rdb_last_bgsave_status"] != state:
+        time.sleep(0.01)
+
+
+def fill_disk(client: redis.Redis, directory: Path) -> None:
+    """Have a server refuse writes because it cannot save them."""
+    directory.mkdir()
+    client.config_set("dir", str(directory))
+    directory.rmdir()
+    client.config_set("save", "3600 1")
+    save(client, "err")
+
+
+def test_a_full_disk_of_the_source_stops_a_move_of_shards(
+    fleet: Fleet, saving: redis.Redis, tmp_path: Path
+) -> None:
+    with killed_at(shard_move, "close_for"), pytest.raises(Killed):
+        start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+    fill_disk(saving, tmp_path / "disk")
+    why = "the server cannot save its data to disk, and so refuses writes"
+    said = (
+        f"^the move of users:1 from {fleet.name(0)} to {fleet.name(1)} stopped in phase begun: "
+        f"{why}; look at its log and its disk, and then: shardkit move resume users:1"
+    )
+    with pytest.raises(GrowthError, match=said):
+        resume_move(fleet.config, "users:1", hold=PATIENT)
+    plan = plan_move(fleet.config, ["users:0"], fleet.name(1))
+    assert plan.problems == (f"{fleet.name(0)} cannot be used ({why})",)
+    saving.config_set("dir", str(tmp_path))
+    save(saving, "ok")
+    assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+    assert still_there(fleet)
+
+
+def test_a_server_with_a_full_disk_is_moved_once_it_takes_writes(
+    fleet: Fleet, saving: redis.Redis, tmp_path: Path
+) -> None:
+    fill_disk(saving, tmp_path / "disk")
+    with pytest.raises(GrowthError, match="the server cannot save its data to disk, and so ref"):
+        start_move(fleet.config, fleet.name(0), fleet.name(1))
+    saving.config_set("stop-writes-on-bgsave-error", "no")
+    assert start_move(fleet.config, fleet.name(0), fleet.name(1), hold=PATIENT).phase == "done"
+    assert still_there(fleet)
+    with shardkit.connect(fleet.url) as kit:
+        assert kit.client("users", 1).set("k", 1)  # type: ignore[union-attr]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_shards_are_moved_over_tls(fleet: Fleet, tmp_path: Path) -> None:
+    secure, port = SecureServer(tmp_path, None), free_port()
+    proxy = TlsProxy(port, fleet.servers[1].port, secure.certificate, secure.key)
+    try:
+        shards = [{**secure.tls, "db": number} for number in (1, 2)]
+        text = json.dumps({"components": {"users": {"shards": shards}}})
+        push(fleet.config, ShardMap.parse(text))
+        with shardkit.connect(fleet.url) as kit:
+            kit.key_sharded("users").mset({f"k{n}": n for n in range(50)})
+            move = start_move(fleet.config, ["users:1"], f"localhost:{port}", hold=PATIENT)
+            assert certified(move)
+            assert still_there(fleet)
+            assert reverse_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+            assert still_there(fleet)
+    finally:
+        proxy.stop()
+        secure.stop()
+
+
+@pytest.mark.parametrize("of_shards", [True, False])
+@pytest.mark.parametrize("awaits", [False, True])
+def test_private_clients_follow_a_move(fleet: Fleet, of_shards: bool, awaits: bool) -> None:
+    small(fleet)
+    counts: list[int] = []
+    ended = threading.Event()
+
+    async def count() -> None:
+        async with await shardkit.aconnect(fleet.url) as akit:
+            private: Any = await akit.client("users", 1, private=True)
+            while not ended.is_set():
+                counts.append(await private.incr("count"))
+
+    def count_blocking() -> None:
+        with shardkit.connect(fleet.url) as kit:
+            private: Any = kit.client("users", 1, private=True)
+            while not ended.is_set():
+                counts.append(private.incr("count"))
+
+    thread = threading.Thread(target=asyncio.run, args=(count(),)) if awaits else None
+    thread = thread or threading.Thread(target=count_blocking)
+    thread.start()
+    try:
+        what = ["users:1"] if of_shards else fleet.name(0)
+        move = start_move(fleet.config, what, fleet.name(1), hold=PATIENT)
+        before = len(counts)
+        while len(counts) < before + 10:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        reverse_move(fleet.config, move.name, hold=PATIENT)
+    finally:
+        ended.set()
+        thread.join()
+    assert counts == list(range(1, len(counts) + 1))
+    with shardkit.connect(fleet.url) as kit:
+        assert kit.client("users", 1).get("count") == b"%d" % len(counts)  # type: ignore[union-attr]
 
 
 def test_functions_move_with_shards(fleet: Fleet) -> None:
