@@ -16,7 +16,8 @@
 -- ARGV[4]  the claim
 -- ARGV[5]  after how many attempts a file is given up
 -- ARGV[6]  who waits if there is none, "<channel> <waiter>", or nothing
--- Reply    {1, number, name, chunks, 1 if it is complete, position, attempts, bytes of a chunk};
+-- Reply    {1, number, name, chunks, 1 if it is complete, position, attempts, bytes of a chunk, the
+--          channel's limit};
 --          {0, microseconds until the next lease ends, or nothing, 1 if nothing will come};
 --          {-1} if there is no such channel, {-2} no such reader
 --@include messaging/files_base
@@ -42,7 +43,7 @@ for _, entry in ipairs(entries) do
     redis.call('ZADD', LEASED, digits(now + ARGV[3]), entry)
     redis.call('HSET', CLAIMS, entry, ARGV[4] .. ' ' .. digits(attempts))
     return {1, n, redis.call('HGET', FILES, field(n, 'name')), chunks, done, position, attempts,
-      chunk}
+      chunk, count_of(STATE, 'limit')}
   end
 end
 local finished = count_of(STATE, 'closed') == 1 and count_of(STATE, 'open:' .. reader) == 0
