@@ -209,7 +209,7 @@ def _plan_shards(
             moving = {name: said for name, said in info.items() if name not in others}
             problems += too_small(moving, there, old, new, target, needed)
         notes = _compared(KEYS, (source, old, info), (target, new, there), problems)
-        libraries = _libraries(old, new, target, problems) if info and there else ()
+        functions = _libraries(old, new, target, problems) if info and there else ()
         problems += [
             f"{server} is a replica"
             for server, said in ((source, info), (target, there))
@@ -231,7 +231,7 @@ def _plan_shards(
     replicas = ", ".join(map(str, replicas_of(components.values(), source, same)))
     steps = (
         f"{source}: CONFIG SET notify-keyspace-events, and PSUBSCRIBE to databases {listed}",
-        *(f"{target}: FUNCTION LOAD {name}" for name in libraries),
+        *(f"{target}: FUNCTION LOAD {name}" for name in functions),
         f"copy every key with DUMP and RESTORE to {target}, and what changes; compare both",
         f"{source}: SET {FENCE_KEY} in databases {listed}, and push that they are held; writers "
         f"wait for at most {hold:g} s, until no client that may write is connected and the rest is "
