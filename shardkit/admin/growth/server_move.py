@@ -33,6 +33,7 @@ from shardkit.admin.growth.servers import (
     ServerRole,
     ask_for_replicas,
     connected_to,
+    follow_as,
     hand_over,
     persist_roles,
     replicate,
@@ -96,6 +97,7 @@ class ServerMover(Mover):
         self._reached("begun")
         self._progress(f"copying {self._source} to {self._target}")
         self._attach(new)
+        follow_as(old, self._like, self._where)
         wait_for_copy(old, new, self._copy)
         self._reached("attached")
 

@@ -1,5 +1,6 @@
 -- Included by the scripts of messaging: the time, stored numbers, and how those who wait are woken.
 --@include structures/base/damage
+--@include operations/once
 --@include operations/wake
 local MOST = 9007199254740991
 
