@@ -177,7 +177,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         26,
     ),
     ("clients ask for the fence", MovedShard, Greeting, "_is_fenced", lambda *args: False, 65),
-    ("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 268),
+    ("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 2485),
 ]
 
 
