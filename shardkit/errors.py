@@ -43,7 +43,8 @@ error contains a password: secrets are masked before a message is built.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from unicodedata import combining, east_asian_width
 
@@ -340,6 +341,16 @@ def few(texts: Sequence[str], separator: str) -> str:
     if len(texts) <= FEW + 1:
         return separator.join(texts)
     return f"{separator.join(texts[:FEW])}{separator}and {len(texts) - FEW:,} more"
+
+
+@contextmanager
+def naming(file: object) -> Iterator[None]:
+    """Have the system's errors name a file; that of a full disk does not."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(file)
+        raise
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

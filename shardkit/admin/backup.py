@@ -18,6 +18,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -30,18 +31,21 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from redis.exceptions import RedisClusterException, RedisError
+from redis.exceptions import NoPermissionError, RedisClusterException, RedisError, ResponseError
 
 from shardkit.admin.servers import identify_databases
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry, load_json
 from shardkit.config.history import HISTORY_KEY
 from shardkit.config.shard_map import ShardMap
-from shardkit.errors import ConfigError, InvalidEntryError, counted
-from shardkit.local import LocalServer
+from shardkit.errors import ConfigError, InvalidEntryError, LocalServerError, counted, naming
+from shardkit.local import LocalServer, find_server
+from shardkit.local.binary import ENVIRONMENT
 from shardkit.network.connections.redis_private import socket_of
+from shardkit.network.rules import refused_copy
 from shardkit.network.server_queries import TIMEOUT, client_of, query_all
-from shardkit.network.survey import CONFIG_KEYS
+from shardkit.network.survey import CONFIG_KEYS, reads_later
+from shardkit.operations.server_errors import failed_command
 
 MANIFEST, MAP, CONFIG = "manifest.json", "map.yaml", "config.json"
 PAUSE = 5.0  # seconds after which servers accept writes again by themselves
@@ -201,7 +205,7 @@ def _config_keys(config: redis.Redis) -> dict[str, str | list[str]]:
 def _write(path: Path, text: str) -> str:
     """Write a file that only this user can read; return its digest."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
+    with naming(path), open(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -270,7 +274,8 @@ class _Feed:
             text = header[1:200].decode(errors="replace")
             raise ConfigError(f"{self.server} gives no snapshot: {text}", "check its log")
         left = int(header[1:])
-        with open(os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+        with naming(self.path), open(descriptor, "wb") as file:
             while left:
                 piece = (rest or self._receive(sock))[:left]
                 rest = b""
@@ -418,24 +423,42 @@ def restore(
     ends: defaultdict[str, Counter[float]] = defaultdict(Counter)
     tasks = 0
     for each in manifest.servers:
-        with tempfile.TemporaryDirectory(prefix="shardkit-restore-") as folder:
-            shutil.copyfile(Path(directory) / each.file, Path(folder) / "dump.rdb")
-            databases = 1 + max([*map(int, each.keys), *each.shards.values()], default=0)
-            with LocalServer(data_dir=folder, databases=max(16, databases)) as source:
-                for shard, number in each.shards.items():
-                    earlier = sum(counts.total() for counts in ends.values())
+        databases = 1 + max([*map(int, each.keys), *each.shards.values()], default=0)
+        with _loaded(Path(directory) / each.file, max(16, databases)) as source:
+            for shard, number in each.shards.items():
+                earlier = sum(counts.total() for counts in ends.values())
 
-                    def report(keys: int, earlier: int = earlier) -> None:
-                        progress(earlier + keys)
+                def report(keys: int, earlier: int = earlier) -> None:
+                    progress(earlier + keys)
 
-                    with (
-                        source.client(db=number) as origin_client,
-                        client_of(targets[shard], timeout) as target,
-                    ):
-                        ends[shard] += _copy(origin_client, target, report)
-                        tasks += _leased(origin_client)
+                with (
+                    source.client(db=number) as origin_client,
+                    client_of(targets[shard], timeout) as target,
+                ):
+                    ends[shard] += _copy(origin_client, target, shard, report)
+                    tasks += _leased(origin_client)
     leased(tasks)
     return {shard: _recount(shard, targets[shard], each, timeout) for shard, each in ends.items()}
+
+
+@contextmanager
+def _loaded(file: Path, databases: int) -> Iterator[LocalServer]:
+    """Give an embedded server that has loaded a snapshot."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="shardkit-restore-"))
+        shutil.copyfile(file, Path(folder) / "dump.rdb")
+        try:
+            server = stack.enter_context(LocalServer(data_dir=folder, databases=databases))
+        except LocalServerError as error:
+            if not re.search("RDB format version|Wrong signature", str(error)):
+                raise
+            with file.open("rb") as snapshot:
+                written = snapshot.read(9).decode(errors="replace")
+            raise ConfigError(
+                f"{file}: {find_server()} cannot read this snapshot (format {written})",
+                f"set {ENVIRONMENT} to a server of the kind and version that wrote it",
+            ) from error
+        yield server
 
 
 def restore_objects(directory: str | Path, config: redis.Redis) -> int:
@@ -561,10 +584,16 @@ def _require_empty(targets: Mapping[str, dict[str, Any]], timeout: float) -> Non
             raise ConfigError(f"the database of {shard} is not empty", "restore into an empty one")
 
 
-def _copy(source: Any, target: Any, progress: Callable[[int], object]) -> Counter[float]:
+def _copy(
+    source: Any, target: Any, shard: str, progress: Callable[[int], object]
+) -> Counter[float]:
     """Copy all keys that are not configuration; return how many end in which minute since 1970."""
     ends: Counter[float] = Counter()
     page: list[bytes] = []
+    with suppress(NoPermissionError):
+        problem = refused_copy(source.info(), target.info(), reads_later(target))
+        if problem is not None:
+            raise ConfigError(f"the server of {shard} {problem.text}", problem.remedy)
 
     def flush() -> None:
         asked = source.pipeline(transaction=False)
@@ -572,13 +601,25 @@ def _copy(source: Any, target: Any, progress: Callable[[int], object]) -> Counte
             asked.dump(key)
             asked.pexpiretime(key)
         replies = asked.execute()
+        found = [
+            (key, value, expires)
+            for key, value, expires in zip(page, replies[::2], replies[1::2], strict=True)
+            if value is not None and expires != -2  # it has not expired
+        ]
         sent = target.pipeline(transaction=False)
-        for key, value, expires in zip(page, replies[::2], replies[1::2], strict=True):
-            if value is not None and expires != -2:  # it has not expired
-                ttl = max(0, expires)
-                sent.restore(key, ttl, value, replace=True, absttl=ttl > 0)
-                ends[ttl // 60_000 if ttl else math.inf] += 1
-        sent.execute()
+        for key, value, expires in found:
+            ttl = max(0, expires)
+            sent.restore(key, ttl, value, replace=True, absttl=ttl > 0)
+            ends[ttl // 60_000 if ttl else math.inf] += 1
+        try:
+            sent.execute()
+        except ResponseError as error:
+            number, text = failed_command(error)
+            refused = found[max(0, number - 1)][0].decode(errors="backslashreplace")
+            raise ConfigError(
+                f"{shard}: its server refuses key {refused}: {text}",
+                "correct that, empty its database, and restore again",
+            ) from None  # redis-py's error shows the value
         progress(ends.total())
         page.clear()
 

@@ -21,7 +21,7 @@ from shardkit.admin.doctor.check import check_all
 from shardkit.admin.doctor.scan import scan
 from shardkit.config.component import Component
 from shardkit.config.store import read_epoch
-from shardkit.errors import ConfigError, ConfigServerError
+from shardkit.errors import ConfigError, ConfigServerError, ShardKitError
 from shardkit.kit.kit import ShardKit
 from shardkit.network.rules import (
     CheckFinding,
@@ -127,7 +127,7 @@ def config_facts(config: Any) -> ConfigFacts:
     """
     from shardkit.admin.growth import moves, pending_fences  # much, rarely needed
 
-    unreadable: list[ConfigError] = []
+    unreadable: list[ShardKitError] = []
 
     def read(query: Callable[[], Iterable[Any]]) -> list[Any]:
         try:
@@ -145,7 +145,7 @@ def config_facts(config: Any) -> ConfigFacts:
         epoch,
         [
             OpenMove(move.name, move.target, move.phase, move.shards)
-            for move in read(lambda: moves(config))
+            for move in read(lambda: moves(config, unreadable))
             if not move.is_over
         ],
         [(str(each.source), str(each.target)) for each in read(lambda: pending_fences(config))],

@@ -8,14 +8,18 @@ Exit codes: 0 all is well; 1 something is wrong; 2 invalid command line; 130 int
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from getpass import GetPassWarning
 from importlib import import_module
 from typing import Any
+from warnings import filterwarnings
 
 import click
 
@@ -27,6 +31,7 @@ from shardkit.errors import ShardErrors, ShardKitError
 from shardkit.network.server_queries import ServerErrors
 
 FAILED, MISUSED = 1, 2
+_MOST_SHOWN = 3  # errors of one run
 
 COMMANDS = {
     "up": "shardkit.cli.commands.up:up",
@@ -109,6 +114,7 @@ class Application(click.Group):
         if not standalone_mode:
             return run()
         _mend_streams()
+        filterwarnings("ignore", category=GetPassWarning)  # a password may be piped
         warnings = _WarningHandler(session)
         logging.getLogger("shardkit").addHandler(warnings)
         try:
@@ -138,6 +144,11 @@ def _broken(name: str, error: ImportError) -> click.Command:
 
 def _explain(error: Exception | KeyboardInterrupt) -> int:
     """Write what went wrong, and return the exit code."""
+    if isinstance(error, click.Abort) and isinstance(error.__context__, EOFError):
+        write_error(
+            "there is no terminal to ask on", "see --help for --yes, or for the variable to export"
+        )
+        return MISUSED
     if isinstance(error, KeyboardInterrupt | click.Abort):
         write_error("interrupted")
         return INTERRUPTED
@@ -154,11 +165,19 @@ def _explain(error: Exception | KeyboardInterrupt) -> int:
         write_error(str(error))
     elif isinstance(error, ShardKitError):
         write_error(error.message, error.remedy)
+    elif isinstance(error, ExceptionGroup):  # of operations that ran together
+        for each in error.exceptions[:_MOST_SHOWN]:
+            _explain(each)
     elif isinstance(error, OSError):
-        named = f"{error.filename}: " if error.filename else ""
+        full = "standard output" if error.errno == errno.ENOSPC else ""
+        named = f"{error.filename or full}: ".removeprefix(": ")
         write_error(f"{named}{error.strerror or error}")
     elif isinstance(error, ServerErrors):
-        write_error(f"a server cannot be used: {reason(error)}", "see shardkit status")
+        server = re.search(r"(?:connecting to|reading from) (\S+:\d+)", str(error))
+        write_error(
+            f"{server[1] if server else 'a server'} cannot be used: {reason(error)}",
+            "see shardkit status",
+        )
     else:
         name = type(error).__name__
         write_error(f"this should not happen: {name}: {error}", "--debug shows where; report it")

@@ -27,6 +27,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from shardkit.cli.text import one_line, printable
+from shardkit.errors import naming
 
 PROGRAM = "shardkit"
 _UNLIMITED = 100_000  # columns, where nothing is folded
@@ -192,7 +193,7 @@ def write_private(path: str, text: str) -> None:
         OSError: it cannot be written.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
+    with naming(path), open(descriptor, "w", encoding="utf-8") as file:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):  # never /dev/null
             os.fchmod(descriptor, 0o600)  # the file may have existed before
         file.write(text)

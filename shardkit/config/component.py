@@ -73,8 +73,8 @@ def check_name(name: object, where: str) -> Iterator[Problem]:
             where,
             name,
             "",
-            f"would collide with a shard of {name.rpartition(':')[0]!r}",
-            "choose a name that does not end in ':' and digits",
+            f"is the name of a shard of {name.rpartition(':')[0]!r}, not of a component",
+            "write the component's name, which never ends in ':' and digits",
         )
 
 

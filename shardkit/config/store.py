@@ -184,6 +184,7 @@ def push(
     above: int | None = None,
     author: str | None = None,
     message: str = "",
+    guard: Callable[[Any], object] = lambda pipe: None,
 ) -> list[ComponentChange]:
     """Write a shard map to the config server: all changes at once, or nothing.
 
@@ -205,6 +206,8 @@ def push(
             have seen, and report in their log. Every component of the map gets a higher one.
         author: the author for the history; by default this process's user and host.
         message: the reason, for the history.
+        guard: called with the transaction's pipeline; it watches keys, and raises an error if
+            nothing may be pushed.
 
     Returns:
         The changes, one for each component of the map, the unchanged ones included.
@@ -236,6 +239,7 @@ def push(
         for attempt in range(_PUSHES):
             with client.pipeline(transaction=True) as pipe:
                 try:
+                    guard(pipe)
                     return _push(
                         pipe, shard_map, force, prune, has_data, sample, expected, above, record
                     )

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import redis
 from redis.exceptions import AuthenticationError, BusyLoadingError, ResponseError
 
 from shardkit.config.component import Component
-from shardkit.errors import ConfigError
+from shardkit.errors import ConfigError, ShardKitError
 from shardkit.network.survey import ServerFacts, SurveyedEntry, reason
 from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import meaning
@@ -48,6 +49,7 @@ NO_INFO = "no info"  # the user must not run INFO
 NEARLY_FULL, CLIENTS, PERSISTENCE = "nearly full", "clients", "persistence"
 REPLICAS, LAG, CLOCK, RIGHTS, RESTART = "replicas", "lag", "clock", "rights", "restart"
 KEYS = "keys"  # the database holds keys of other shards
+COPY = "copy"  # a replica cannot read its master's data
 SAMPLING = "sampling"  # the user must not run SELECT or SCAN
 CONFIG, MOVE, FAILOVER = "config server", "move", "failover"
 
@@ -150,7 +152,7 @@ class ConfigFacts:
     moves: Sequence[OpenMove] = ()
     replaced: Sequence[tuple[str, str]] = ()
     busy: bool = False
-    unreadable: Sequence[ConfigError] = ()
+    unreadable: Sequence[ShardKitError] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +197,14 @@ def judge(
         named = 0 if row.node else len(row.target.entry.replicas)
         replicas[id(row.server)] = max(named, replicas.get(id(row.server), 0))
     shared = _shared(rows)
+    masters = {row.target.shard: row.server.info for row in rows if not row.target.node}
     entries = []
     for n, row in enumerate(rows):
         problems = [
             *of_server(row.server, replicas[id(row.server)]),
             *of_entry(row, config),
             *([shared[n]] if n in shared else ()),
+            *_cannot_follow(row, masters.get(row.target.shard)),
         ]
         problems.sort(key=lambda problem: -problem.severity)
         entries.append(
@@ -341,6 +345,51 @@ def _limits(facts: ServerFacts, replicas: int) -> Iterator[ServerProblem]:
                 yield ServerProblem(
                     LAG, f"has a replica that is {lag} s behind", "check its load and network"
                 )
+
+
+def _cannot_follow(row: SurveyedEntry, master: Mapping[str, Any] | None) -> Iterator[ServerProblem]:
+    """Yield why a replica that has no link to its master cannot have one."""
+    info = row.server.info
+    if row.target.node and master and info.get("master_link_status") == "down":
+        problem = refused_copy(master, info, row.server.reads_later)
+        if problem is not None:
+            yield problem
+
+
+def refused_copy(
+    info: Mapping[str, Any], there: Mapping[str, Any], relaxed: bool
+) -> ServerProblem | None:
+    """Return why a server cannot read copies of another's keys, by their INFO; None if it can.
+
+    ``relaxed`` is whether its ``rdb-version-check`` accepts versions that it does not have itself.
+    """
+    valkey, to_valkey = "valkey_version" in info, "valkey_version" in there
+    if valkey and not to_valkey:
+        return ServerProblem(
+            COPY, "is a Redis, which cannot read what a Valkey sends", "use a Valkey"
+        )
+    if valkey or not to_valkey or version_of(info) < (7, 4):
+        return None
+    if any(isinstance(each, Mapping) and each.get("subexpiry") for each in info.values()):
+        return ServerProblem(
+            COPY,
+            "is a Valkey, which cannot read hashes whose fields expire, or did, from Redis 7.4 and "
+            "later",
+            "write these hashes again without HEXPIRE, or use a Redis",
+        )
+    if not relaxed:
+        return ServerProblem(
+            COPY,
+            "is a Valkey, which does not read what Redis 7.4 and later send",
+            "CONFIG SET rdb-version-check relaxed on it; a Valkey without this setting cannot",
+        )
+    return None
+
+
+def version_of(info: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the version of a server's own software, by INFO: major and minor."""
+    text = str(info.get("valkey_version") or info["redis_version"])
+    return tuple(int(part) for part in text.split(".")[:2])
 
 
 # ---- an entry

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -36,7 +35,7 @@ from shardkit.network.connections import Connector
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 from shardkit.operations.commands import Shard
-from shardkit.operations.server_errors import meaning
+from shardkit.operations.server_errors import failed_command, meaning
 from shardkit.routing.placement import SLOTS
 
 T = TypeVar("T")
@@ -63,6 +62,11 @@ _DATABASES_PER_TIMEOUT = 16  # of one server
 _PAGE = 1000  # keys of one SCAN
 _MAX_PAGES = 10  # pages to search for a key that is not configuration
 _ABSENT = {"noaddr", "handshake"}  # nodes that have left a cluster, or not joined it yet
+_USED = (
+    *("GET k", "SET k v", "DEL k", "SREM k m", "ZADD k 1 m", "HDEL k f", "LPUSHX k v"),
+    *("EVAL return 0", "SCRIPT EXISTS sha1"),
+)
+"""Commands that stand for those that clients use."""
 _FILES = ("dir", "save", "dbfilename", "appendonly", "appenddirname", "appendfilename")
 
 
@@ -102,6 +106,7 @@ class ServerFacts:
     clock_skew: float = 0.0  # seconds ahead of this machine
     missing_rights: tuple[str, ...] = ()
     loses_scripts: bool = False
+    reads_later: bool = False  # its rdb-version-check accepts versions that it does not have
     saves_to: frozenset[str] = frozenset()  # paths of its snapshot and append-only file
     databases: Mapping[int, DatabaseFacts] = field(default_factory=dict)
 
@@ -252,7 +257,7 @@ def survey(
 
     Returns:
         The facts for each entry in their order, and for each node of a cluster. Cost: about six
-        exchanges with each server (ten if thorough), and one with each of its databases.
+        exchanges with each server (twelve if thorough), and one with each of its databases.
     """
     wanted = list(targets)
     logins, failed = logins_of((n, each.where, each.entry) for n, each in enumerate(wanted))
@@ -390,6 +395,7 @@ def server_facts(
         clock_skew=_clock_skew(client),
         missing_rights=missing_rights(client) if written and facts.role != "replica" else (),
         loses_scripts=loses_scripts(client, info),
+        reads_later=reads_later(client),
         saves_to=_saves_to(client),
     )
 
@@ -473,27 +479,35 @@ def has_keys(client: Any) -> bool:
     return any(True for _ in data_keys(client))
 
 
-def missing_rights(client: Any) -> tuple[str, ...]:
-    """Return the commands that clients use and this user must not run. Changes nothing."""
-    key = f"shardkit:preflight:{secrets.token_hex(8)}"  # absent, and none of these creates it
-    pipe = client.pipeline(transaction=False)
-    for words in (
-        ("GET", key),
-        ("SET", key, "1", "XX"),
-        ("DEL", key),
-        ("SREM", key, "1"),
-        ("ZADD", key, "XX", "1", "1"),
-        ("HDEL", key, "1"),
-        ("LPUSHX", key, "1"),
-        ("EVAL", "return 1", "0"),
-        ("SCRIPT", "EXISTS", "0" * 40),
-    ):
-        pipe.execute_command(*words)
-    missing = []
-    for answer in pipe.execute(raise_on_error=False):
-        match = re.search(r"permissions to run the '(\S+)'", str(answer))
-        if isinstance(answer, ResponseError) and match:
-            missing.append(match[1].upper().replace("|", " "))
+def missing_rights(client: Any, commands: Iterable[str] = _USED) -> tuple[str, ...]:
+    """Return the commands of some that this user must not run, on the keys of their arguments.
+
+    The server checks rights when it queues the commands of a transaction, which is then discarded.
+    """
+    missing: list[str] = []
+    connection = client.connection_pool.get_connection()
+
+    def send(*commands: str) -> None:
+        connection.send_packed_command(connection.pack_commands(each.split() for each in commands))
+        for command in commands:
+            try:
+                connection.read_response()
+            except NoPermissionError as error:
+                match = re.search(r"permissions to run the '(\S+)'", str(error))
+                missing.append(match[1].upper().replace("|", " ") if match else command)
+            except ResponseError:
+                pass  # the server has no such command, or is short of memory
+
+    discarded = False
+    try:
+        send("MULTI")
+        if not missing:  # otherwise they would be executed
+            send(*commands, "DISCARD")
+        discarded = "DISCARD" not in missing
+    finally:
+        if not discarded:
+            connection.disconnect()
+        client.connection_pool.release(connection)
     return tuple(missing)
 
 
@@ -510,6 +524,13 @@ def loses_scripts(client: Any, info: Mapping[str, Any]) -> bool:
     except ResponseError:
         return False
     return any(line.startswith(b"user default off ") and b"-@all" in line for line in users)
+
+
+def reads_later(client: Any) -> bool:
+    """Return whether a server reads copies of versions that it does not have itself."""
+    with suppress(ResponseError):  # CONFIG is not permitted
+        return "relaxed" in map(str_if_bytes, client.config_get("rdb-version-check").values())
+    return False
 
 
 def _saves_to(client: Any) -> frozenset[str]:
@@ -535,7 +556,7 @@ def reason(error: Exception) -> str:
     known = meaning(error)
     if known is not None:
         return known.text
-    text = str(error)
+    _, text = failed_command(error)
     match = re.fullmatch(r"Error (?:-?\d+ )?(?:while )?connecting to \S+?\.? (.*?)\.?", text)
     if match:
         text = re.sub(r"^\[Errno -?\d+\] ", "", match[1])

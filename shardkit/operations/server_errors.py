@@ -116,9 +116,18 @@ _BY_TEXT: tuple[tuple[str, str, str], ...] = (
 )
 
 
+def failed_command(error: BaseException) -> tuple[int, str]:
+    """Return the number of the command that failed in a redis-py pipeline, and the server's text.
+
+    The number is 0 without a pipeline. The text of redis-py's error shows arguments: stored data.
+    """
+    annotated = re.match(r"(?s)Command # (\d+) \(.*\) of pipeline caused error: (.*)", str(error))
+    return (int(annotated[1]), annotated[2]) if annotated else (0, str(error))
+
+
 def meaning(error: BaseException) -> Meaning | None:
     """Return what a server's error means, and the remedy; None for one that speaks for itself."""
-    text = str(error)
+    _, text = failed_command(error)
     if isinstance(error, MasterNotFoundError):
         service = re.match(r"No master found for (['\"].*?['\"])", text)
         named = f" for {service[1]}" if service else ""

@@ -382,9 +382,35 @@ def test_keys_that_expire_in_a_restore_do_not_count(own_server: LocalServer) -> 
     told: list[int] = []
     with Expiring(port=own_server.port) as source, own_server.client(db=1) as target:
         source.mset({"ends": 1, "stays": 2})
-        copied = import_module("shardkit.admin.backup")._copy(source, target, told.append)
+        copied = import_module("shardkit.admin.backup")._copy(source, target, "one", told.append)
         assert (copied, told) == ({math.inf: 1}, [1])
         assert target.keys() == [b"stays"]
+
+
+def test_a_server_that_cannot_read_a_backup_says_so(
+    own_server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = import_module("shardkit.admin.backup")
+    newer = tmp_path / "newer.rdb"
+    newer.write_bytes(b"REDIS0999")
+    said = f"^{newer}: .*-server cannot read this snapshot .format REDIS0999.; set SHARDKIT_SERVER"
+    with pytest.raises(ConfigError, match=said), module._loaded(newer, 16):
+        pass
+    with own_server.client() as source, own_server.client(db=1) as target:
+        source.set("k", "a value")
+        with monkeypatch.context() as patched:
+            patched.setattr(source, "info", lambda: {"redis_version": "7.4.0"})
+            patched.setattr(target, "info", lambda: {"valkey_version": "9.0.0"})
+            said = "^the server of one is a Valkey, which does not read what Redis 7.4 and later"
+            with pytest.raises(ConfigError, match=said):
+                module._copy(source, target, "one", print)
+        target.config_set("maxmemory", 1)
+        try:
+            said = "^one: its server refuses key k: command not allowed when used memory"
+            with pytest.raises(ConfigError, match=said):
+                module._copy(source, target, "one", print)
+        finally:
+            target.config_set("maxmemory", 0)
 
 
 def test_a_cluster_without_nodes_is_not_backed_up(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from shardkit.local import LocalServer
 from shardkit.network import survey as module
 from shardkit.network.rules import ConfigFacts, judge
 from shardkit.network.survey import ServerFacts, SurveyedEntry, Target, survey, targets_of
+from shardkit.operations.commands import Shard
 
 Run = Callable[..., Any]
 
@@ -141,6 +142,37 @@ def test_an_entry_is_judged_by_facts_alone() -> None:
     [judged] = judge(rows, ConfigFacts()).entries
     assert [problem.kind for problem in judged.problems] == ["clients"]
     assert judge(rows, kinds=["full"]).entries[0].state == "ok"
+
+
+REDIS = {"redis_version": "7.4.1"}
+VALKEY = {"redis_version": "7.2.4", "valkey_version": "9.0.0"}
+EXPIRING = {**REDIS, "db0": {"keys": 2, "subexpiry": 1}}
+
+
+@pytest.mark.parametrize(
+    ("master", "replica", "relaxed", "problem"),
+    [
+        (REDIS, VALKEY, False, "is a Valkey, which does not read what Redis 7.4 and later send"),
+        (REDIS, VALKEY, True, None),
+        (EXPIRING, VALKEY, True, "is a Valkey, which cannot read hashes whose fields expire, or "),
+        ({**REDIS, "redis_version": "7.2.9"}, VALKEY, False, None),
+        (VALKEY, REDIS, False, "is a Redis, which cannot read what a Valkey sends"),
+        (VALKEY, VALKEY, False, None),
+    ],
+)
+def test_a_copy_that_cannot_be_read_is_a_problem(
+    master: dict[str, Any], replica: dict[str, Any], relaxed: bool, problem: str | None
+) -> None:
+    shard = Shard("a", None)
+    targets = [Target("", Entry({"port": n}), None, shard, node) for n, node in ((1, ""), (2, "r"))]
+    facts = [
+        ServerFacts(info=master),
+        ServerFacts(info={**replica, "master_link_status": "down"}, reads_later=relaxed),
+    ]
+    rows = [SurveyedEntry(target, 0, each) for target, each in zip(targets, facts, strict=True)]
+    [_, judged] = judge(rows, kinds=["copy"]).entries
+    texts = [each.text for each in judged.problems]
+    assert [text.startswith(problem or "-") for text in texts] == [True] * bool(problem)
 
 
 def test_a_database_that_refuses_select_for_another_reason_is_not_missing() -> None:

@@ -187,8 +187,15 @@ def test_a_command_whose_own_import_fails_is_not_hidden(
         (click.ClickException("It cannot be."), "it cannot be"),
         (
             redis.ConnectionError("Error 111 connecting to a:1. Connection refused."),
-            "a server cannot be used: connection refused; see shardkit status",
+            "a:1 cannot be used: connection refused; see shardkit status",
         ),
+        (
+            ExceptionGroup("1 of 2 failed", [redis.TimeoutError("Timeout reading from b:2")]),
+            "b:2 cannot be used: no answer in time; see shardkit status",
+        ),
+        (redis.ConnectionError("?"), "a server cannot be used: ?; see shardkit status"),
+        (OSError(28, "No space left on device"), "standard output: No space left on device"),
+        (OSError(5, "Input/output error"), "Input/output error"),
         (ConfigError("of redis://:pw1@h:1/0 \x1b[31m", ""), "of redis://:***@h:1/0 \\x1b[31m"),
     ],
 )
@@ -241,6 +248,28 @@ def test_an_interrupted_command_says_so(
     result = cli("demo")
     assert result.code == 130
     assert result.err.strip() == "shardkit: error: interrupted"
+
+
+def test_a_full_disk_is_named(cli: Cli, town_map: Path) -> None:
+    written = cli("url", "sessions", "-c", town_map, "-o", "/dev/full")
+    assert written.error() == "/dev/full: No space left on device"
+
+
+def test_without_a_terminal_nothing_is_asked(town_map: Path) -> None:
+    words = ["exec", "--user", "somebody", "--on", "sessions", "-c", str(town_map), "--", "PING"]
+    done = subprocess.run(
+        [*COMMAND, *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr.endswith(
+        "shardkit: error: there is no terminal to ask on; see --help for --yes, or for the "
+        "variable to export\n"
+    )
 
 
 def test_debug_is_an_option_of_every_command_too(cli: Cli, tmp_path: Path) -> None:

@@ -399,7 +399,7 @@ def test_no_list_of_shards_is_too_long_to_be_refused() -> None:
         ("components: {7: {entry: {}}}", "7 is not a component's name"),
         ("components: {? [a] : {entry: {}}}", "is not a component's name"),
         ("components: {? {a: b} : {entry: {}}}", "is not a component's name"),
-        ("components: {'a:0': {entry: {}}}", "a:0 would collide with a shard of 'a'"),
+        ("components: {'a:0': {entry: {}}}", "a:0 is the name of a shard of 'a'"),
         ("epoch: -1\ncomponents: {a: {entry: {}}}", "epoch = -1 is not an epoch"),
         ("epoch: true\ncomponents: {a: {entry: {}}}", "epoch = true is not an epoch"),
         ("components: {a: {entry: {}}, a: {entry: {}}}", "map.yaml:1: components.a appears twice"),

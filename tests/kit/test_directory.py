@@ -91,7 +91,7 @@ def test_entries_are_left_to_a_push_and_names_are_checked(server: LocalServer) -
             kit.directory.set("redis", "unique", {"host": "a"})
         for kind, component, said in (
             ("a:b", "x", "type 'a:b' cannot be used"),
-            ("flags", "x:0", "would collide with a shard of 'x'"),
+            ("flags", "x:0", "is the name of a shard of 'x'"),
             ("", "x", "type '' cannot be used"),
             ("flags", "", "is not a component's name"),
         ):

@@ -6,6 +6,7 @@
                         on both sides                     large values in pages
     SCAN of the other side ─► keys that only it has
 
+Expiries of hash fields, consumer groups of streams and their pending entries count as values.
 Encodings and the order of members do not matter, so servers of different versions can be compared.
 A key that differs is read again for `SETTLED` seconds, as it may just have been written. A key that
 changes all the time is counted separately.
@@ -43,7 +44,7 @@ class ServerComparison:
 
     Attributes:
         keys: how many keys the first has, by database and type: ``{"3 hash": 17}``.
-        digest: of all names, types and values of the first, in any order.
+        digest: of all databases, names, types and values of the first, in any order.
         different: up to 20 keys that differ, as ``3 name: how``.
         differing: how many differ.
         changing: how many changed all the time, and could not be compared.
@@ -85,7 +86,8 @@ def compare(
         share: the share of the time in which this works; it pauses for the rest.
 
     Cost: two exchanges with each server for up to 32 keys of 30 KB together, more for collections
-    above 500 members and strings above 16 KB.
+    above 500 members and strings above 16 KB, two more for streams, one more for each hash if
+    fields expire.
     """
     result = ServerComparison()
     slices = Slices(_SLICE)
@@ -102,7 +104,7 @@ def compare(
                     continue
                 label = f"{number} {kind}"
                 result.keys[label] = result.keys.get(label, 0) + 1
-                total ^= int.from_bytes(digest, "big")
+                total ^= int.from_bytes(_hash(b"%d" % number, digest), "big")
                 if why == _CHANGING:
                     result.changing += 1
                 elif why:
@@ -226,12 +228,21 @@ def _digests(
         for key, kind in zip(keys, kinds, strict=True):
             name, *args = _FIRST.get(kind, ("DUMP",))  # a module's type is dumped
             pipe.execute_command(name, key, *args)
+        if "hash" in kinds:
+            pipe.info("keyspace")
         values = pipe.execute(raise_on_error=False)
+    keyspace = values.pop() if "hash" in kinds else {}
+    if isinstance(keyspace, Exception):
+        raise keyspace
     if slices is not None:
         slices.note(len(keys), sum(map(_size, values)))
+    # As Valkey and Redis call the number of hashes whose fields expire.
+    expiring = any(
+        each.get("keys_with_volatile_items") or each.get("subexpiry") for each in keyspace.values()
+    )
     found = {}
     for key, kind, left, value in zip(keys, kinds, answers[1::2], values, strict=True):
-        digest = b"" if kind == "none" else _value(client, key, kind, value)
+        digest = b"" if kind == "none" else _value(client, key, kind, value, expiring)
         found[key] = (
             kind,
             _hash(key, kind.encode(), digest),
@@ -256,14 +267,17 @@ def _hash(*parts: bytes) -> bytes:
     return digest.digest()
 
 
-def _value(client: Any, key: bytes, kind: str, first: Any) -> bytes:
-    """Return a digest of a value, whatever its encoding and order; `first` is from `_FIRST`."""
+def _value(client: Any, key: bytes, kind: str, first: Any, expiring: bool = False) -> bytes:
+    """Return a digest of a value, whatever its encoding and order; `first` is from `_FIRST`.
+
+    Fields of hashes are asked for their expiry if some are `expiring`.
+    """
     try:
         if isinstance(first, Exception):
             raise first
         if kind in ("hash", "set", "zset"):
             members = 0
-            for member in set(_members(client, key, kind, *first)):
+            for member in set(_members(client, key, kind, expiring, *first)):
                 members ^= int.from_bytes(_hash(*member), "big")
             return b"%d" % members
         ordered = hashlib.blake2b(digest_size=16)
@@ -276,8 +290,8 @@ def _value(client: Any, key: bytes, kind: str, first: Any) -> bytes:
             for value in _values(client, key, first):
                 ordered.update(_hash(value))
         elif kind == "stream":
-            for entry in first if len(first) < _MEMBERS else client.xrange(key):
-                ordered.update(repr(entry).encode())
+            for each in (*_entries(client, key, first), *_groups(client, key)):
+                ordered.update(repr(each).encode())
         else:
             return first or b""
         return ordered.digest()
@@ -286,12 +300,16 @@ def _value(client: Any, key: bytes, kind: str, first: Any) -> bytes:
 
 
 def _members(
-    client: Any, key: bytes, kind: str, cursor: Any, first: Any
+    client: Any, key: bytes, kind: str, expiring: bool, cursor: Any, first: Any
 ) -> Iterator[tuple[bytes, ...]]:
     """Yield the members of a hash, set or sorted set, some of them twice."""
     while True:
         if kind == "set":
             yield from ((member,) for member in first)
+        elif kind == "hash" and expiring and first:
+            asked = ("HPEXPIRETIME", key, "FIELDS", len(first), *first)
+            for item, at in zip(first.items(), client.execute_command(*asked), strict=True):
+                yield item if at < 0 else (*item, b"%d" % at)
         elif kind == "hash":
             yield from first.items()
         else:
@@ -311,3 +329,27 @@ def _values(client: Any, key: bytes, first: list[bytes]) -> Iterator[bytes]:
             return
         start += _MEMBERS
         first = client.lrange(key, start, start + _MEMBERS - 1)
+
+
+def _entries(client: Any, key: bytes, first: list[Any]) -> Iterator[Any]:
+    """Yield the entries of a stream."""
+    while True:
+        yield from first
+        if len(first) < _MEMBERS:
+            return
+        first = client.xrange(key, min=b"(" + first[-1][0], count=_MEMBERS)
+
+
+def _groups(client: Any, key: bytes) -> Iterator[Any]:
+    """Yield a stream's last id, and its groups with their pending entries.
+
+    Delivery times and counts may differ: a replica is not told of entries that are read again.
+    """
+    yield client.xinfo_stream(key)["last-generated-id"]
+    for group in client.xinfo_groups(key):
+        yield group["name"], group["last-delivered-id"]
+        start: bytes | None = b"-"
+        while start is not None:
+            page = client.xpending_range(key, group["name"], start, "+", _MEMBERS)
+            yield from ((each["message_id"], each["consumer"]) for each in page)
+            start = b"(" + page[-1]["message_id"] if len(page) == _MEMBERS else None

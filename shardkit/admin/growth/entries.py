@@ -64,12 +64,13 @@ def push_changed(
     config = lease.config
     for attempt in range(_ATTEMPTS):
         epoch = read_epoch(config)
-        lease.check()  # a later holder also pushes later: then this push is refused
+        lease.check()
         changed = change(read_components(config))
         if not changed:
             break
         try:
-            push(config, ShardMap(dict(changed), source=message), epoch=epoch, message=message)
+            shard_map = ShardMap(dict(changed), source=message)
+            push(config, shard_map, epoch=epoch, message=message, guard=lease.watch)
             if witnessed:  # of masters; replicas copy it
                 attest(list(changed.values()), read_epoch(config))
         except PushRefusedError:

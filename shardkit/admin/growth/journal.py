@@ -20,15 +20,19 @@ import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from socket import gethostname
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin
 
 import redis
 
+from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import GrowthError
-from shardkit.errors import ConfigError, InvalidArgumentError, NewerFormatError
+from shardkit.config.store import read_components
+from shardkit.errors import ConfigError, InvalidArgumentError, NewerFormatError, ShardKitError
+from shardkit.operations.arguments import annotations_of, kind_of
 
 FORMAT = 1
 LEASE = 10.0  # seconds
@@ -73,6 +77,8 @@ class Move:
         epoch: `config:epoch` after the push.
         certificate: the result of the last comparison.
         others: the source's other replicas.
+        followed: whether the target followed the source before the move of a server; None before
+            it is known. An abort leaves such a replica as it was.
         notifications: the source's ``notify-keyspace-events`` before the move.
         fences: the target's fences before the move, by database; from earlier moves away from it.
         decided: when the source was closed for good, by its clock, in seconds; 0 if not known.
@@ -93,6 +99,7 @@ class Move:
     epoch: int = 0
     certificate: dict[str, Any] | None = None
     others: list[str] = field(default_factory=list)
+    followed: bool | None = None
     notifications: str | None = None
     fences: dict[str, str] = field(default_factory=dict)
     decided: int = 0
@@ -121,43 +128,97 @@ def read(config: redis.Redis, name: str) -> Move:
     names = [name]
     with suppress(InvalidArgumentError):
         names.append(str(ServerAddress.parse(name)))
+    unreadable: list[ShardKitError] = []
+    moves = read_all(config, unreadable)
     matches = [
         move
-        for move in read_all(config)
+        for move in moves
         if move.name in names or (move.copying == KEYS and name in move.shards)
-    ]
+    ] or _under_another_name(config, name, moves)
     if not matches:
-        raise ConfigError(f"{name} has no move", "see: shardkit move status")
+        raise next(
+            iter(unreadable), ConfigError(f"{name} has no move", "see: shardkit move status")
+        )
     return min(matches, key=lambda move: (move.is_over, move.name not in names))
 
 
-def read_all(config: redis.Redis) -> list[Move]:
-    """Read all moves."""
+def _under_another_name(config: redis.Redis, name: str, moves: list[Move]) -> list[Move]:
+    """Return the moves of a server that has several names."""
+    components = read_components(config)
+    sources = {
+        move.name: ServerAddress.parse(move.source) for move in moves if move.copying == REPLICATION
+    }
+    if not sources or name in components or name.rpartition(":")[0] in components:
+        return []
+    server = ServerAddress.parse(name)
+    same = KnownServers(components.values(), server, *sources.values()).same
+    return [move for move in moves if move.name in sources and same(sources[move.name], server)]
+
+
+def read_all(config: redis.Redis, unreadable: list[ShardKitError] | None = None) -> list[Move]:
+    """Read all moves.
+
+    Args:
+        config: a client of the config server.
+        unreadable: receives the errors of records that cannot be read.
+
+    Raises:
+        ConfigError, NewerFormatError: a record cannot be read, and ``unreadable`` is None.
+    """
     moves = []
     for key in sorted(config.scan_iter(match=f"{_MOVE_KEY}*", count=1000)):
-        text = config.get(key)
-        if text is not None:
-            moves.append(_parsed(text, key.decode() if isinstance(key, bytes) else key))
+        try:
+            move = _move_at(config, key.decode() if isinstance(key, bytes) else key)
+        except (ConfigError, NewerFormatError) as error:
+            if unreadable is None:
+                raise
+            unreadable.append(error)
+        else:
+            moves += [] if move is None else [move]
     return moves
 
 
-def _parsed(text: Any, key: str) -> Move:
+def _move_at(config: redis.Redis, key: str) -> Move | None:
+    """Read a record; return None if it has just been deleted."""
     try:
+        text: Any = config.get(key)
+        if text is None:
+            return None
         stored = json.loads(text)
         if stored["format"] > FORMAT:
             raise NewerFormatError(
                 f"{key} has format {stored['format']}", "use the release that started the move"
             )
-        known = {each.name for each in fields(Move)}
-        move = Move(**{name: value for name, value in stored.items() if name in known})
+        known = annotations_of(Move)
+        given = {name: value for name, value in stored.items() if name in known}
+        move = Move(**given)
+        if not all(_accepts(value, known[name]) for name, value in given.items()):
+            raise ValueError
         if move.phase not in PHASES[move.copying]:
             raise ValueError
-        ServerAddress.parse(move.target)
+        for server in (move.source, move.target, *move.others):
+            ServerAddress.parse(server)
         return move
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except redis.exceptions.NoPermissionError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, redis.ResponseError):
         raise ConfigError(
             f"{key} does not describe a move", "check it, and delete it if nothing is being moved"
         ) from None
+
+
+def _accepts(value: Any, annotation: Any) -> bool:
+    """Whether a value has the type of a field, with all that it contains."""
+    args = get_args(annotation)
+    if get_origin(annotation) is UnionType:
+        return any(_accepts(value, each) for each in args)
+    if isinstance(value, dict | list) and args:
+        parts = value.values() if isinstance(value, dict) else value
+        return isinstance(value, get_origin(annotation)) and all(
+            _accepts(each, args[-1]) for each in parts
+        )
+    kind = kind_of(annotation)
+    return kind is None or kind.accepts(value)
 
 
 class Lease:
@@ -167,13 +228,22 @@ class Lease:
         self.config = config
         self._token = token
 
-    def check(self) -> None:
+    def watch(self, pipe: Any) -> None:
+        """Have a transaction fail if the lease ends before it is executed.
+
+        Raises:
+            GrowthError: as `check`.
+        """
+        pipe.watch(_LEASE_KEY)
+        self.check(pipe)
+
+    def check(self, client: Any = None) -> None:
         """Check that this process still has the lease, before a step that cannot depend on it.
 
         Raises:
             GrowthError: the lease has ended; another process may be at work.
         """
-        holder = self.config.get(_LEASE_KEY)
+        holder = (client or self.config).get(_LEASE_KEY)
         if (
             holder.decode(errors="replace") if isinstance(holder, bytes) else holder
         ) != self._token:
@@ -212,7 +282,12 @@ def lease(config: redis.Redis) -> Iterator[Lease]:
     """
     token = f"{gethostname()}/{os.getpid()}/{secrets.token_hex(8)}"
     if not config.set(_LEASE_KEY, token, nx=True, px=round(1000 * LEASE)):
-        holder = config.get(_LEASE_KEY) or b"another process"
+        holder: Any = None
+        with suppress(redis.ResponseError):
+            # One without an end, as after somebody's mistake, gets one; its holder renews it.
+            config.pexpire(_LEASE_KEY, round(1000 * LEASE), nx=True)
+            holder = config.get(_LEASE_KEY)
+        holder = holder or b"another process"
         name = holder.decode(errors="replace") if isinstance(holder, bytes) else str(holder)
         raise GrowthError(
             f"{name.rpartition('/')[0] or name} is working on a move or failover",
@@ -241,5 +316,5 @@ def write_verified(config: redis.Redis, before: Move, after: Move) -> None:
     Nothing is written if another process is at work, or the move has changed since it was read.
     """
     with suppress(GrowthError), lease(config) as held:
-        if before in read_all(config):
+        if before in read_all(config, []):
             held.write(after)

@@ -7,7 +7,8 @@ replication (`server_move`), shards key by key (`shard_move`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypedDict, Unpack
 
@@ -22,6 +23,9 @@ from shardkit.admin.growth.servers import GrowthError
 from shardkit.admin.growth.shard_move import ShardMover
 from shardkit.config.component import Component
 from shardkit.config.store import read_components
+from shardkit.errors import ConfigError, ShardKitError
+from shardkit.network.server_queries import ServerErrors
+from shardkit.operations.server_errors import failed_command, meaning
 
 _MOVERS: Mapping[str, type[Mover]] = {REPLICATION: ServerMover, KEYS: ShardMover}
 
@@ -62,7 +66,7 @@ def plan_move(config: Any, what: str | Sequence[str], to: str, *, hold: float = 
             shards are on several servers.
         ConfigError: the entry of a shard does not name its server by host and port.
     """
-    return plan_of(read_components(config), what, ServerAddress.parse(to), hold)
+    return plan_of(config, read_components(config), what, ServerAddress.parse(to), hold)
 
 
 def start_move(
@@ -87,8 +91,12 @@ def start_move(
     """
     with journal.lease(config) as lease:
         components = read_components(config)
-        plan = plan_of(components, what, ServerAddress.parse(to), options.get("hold", HOLD))
+        hold = options.get("hold", HOLD)
+        plan = plan_of(config, components, what, ServerAddress.parse(to), hold)
         name = str(plan.source) if plan.copying == REPLICATION else plan.shards[0]
+        if plan.copying == REPLICATION:
+            with suppress(ConfigError):  # there is no earlier move of this server
+                name = journal.read(config, name).name
         for each in journal.read_all(config):
             is_other = each.name != name and not set(plan.shards) & set(each.shards)
             if not is_other and each.phase not in _MOVERS[each.copying].settled:
@@ -107,7 +115,8 @@ def start_move(
             list(plan.databases),
             keys=dict(plan.keys),
         )
-        _mover(lease, move, components, **options).run()
+        with _naming(move):
+            _mover(lease, move, components, **options).run()
         return move
 
 
@@ -129,7 +138,8 @@ def resume_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
         move = journal.read(config, name)
         if move.phase == "aborted":
             raise GrowthError(f"the move of {name} was aborted", "start it again")
-        _mover(lease, move, **options).run()
+        with _naming(move):
+            _mover(lease, move, **options).run()
         return move
 
 
@@ -144,7 +154,8 @@ def abort_move(config: Any, name: str) -> Move:
         move = journal.read(config, name)
         if move.is_over:
             raise GrowthError(f"the move of {name} is {move.phase}", "there is nothing to abort")
-        _mover(lease, move).abort()
+        with _naming(move):
+            _mover(lease, move).abort()
         return move
 
 
@@ -192,9 +203,32 @@ def verify_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
     return move
 
 
-def moves(config: Any) -> list[Move]:
-    """Return all moves that the journal has."""
-    return journal.read_all(config)
+def moves(config: Any, unreadable: list[ShardKitError] | None = None) -> list[Move]:
+    """Return all moves that the journal has.
+
+    Args:
+        config: a client of the config server.
+        unreadable: receives the errors of records that cannot be read.
+
+    Raises:
+        ConfigError, NewerFormatError: a record cannot be read, and ``unreadable`` is None.
+    """
+    return journal.read_all(config, unreadable)
+
+
+@contextmanager
+def _naming(move: Move) -> Iterator[None]:
+    """Have errors of servers name the move, and what it came to."""
+    try:
+        yield
+    except ServerErrors as error:
+        known = meaning(error)
+        raise GrowthError(
+            f"the move of {move.name} from {move.source} to {move.target} stopped in phase "
+            f"{move.phase}: {known.text if known else failed_command(error)[1]}",
+            f"{known.remedy if known else 'correct that'}, and then: shardkit move resume "
+            f"{move.name}, or abort it",
+        ) from error
 
 
 def _mover(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -15,13 +15,44 @@ from shardkit.admin.growth.journal import KEYS, REPLICATION
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.relocation import Same, ServerAddress, entries_on
 from shardkit.admin.growth.servers import config_databases, connected_to, too_small, unfit
+from shardkit.admin.growth.shard_copy import libraries
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of
 from shardkit.errors import InvalidArgumentError, counted
 from shardkit.network.connections.databases import FENCE_KEY
+from shardkit.network.survey import missing_rights
 from shardkit.operations.commands import Shard
+from shardkit.operations.server_errors import meaning
+from shardkit.structures.encodings.limits import FORMS, LIMITS_PATTERN, Limits
 
+# Commands without which a move fails, by server; PSYNC cannot be asked for.
+_COMPARING = (
+    *("INFO", "SELECT 0", "SCAN 0", "TYPE k", "PTTL k", "EXISTS k", "GETRANGE k 0 1"),
+    *("LRANGE k 0 1", "HSCAN k 0", "HPEXPIRETIME k FIELDS 1 f", "SSCAN k 0", "ZSCAN k 0"),
+    *("XRANGE k - +", "XINFO STREAM k", "XINFO GROUPS k", "XPENDING k g"),
+)
+_FENCING = (f"GET {FENCE_KEY}", f"SET {FENCE_KEY} v", f"DEL {FENCE_KEY}", "UNLINK k", "DBSIZE")
+_LEAVING = {
+    REPLICATION: ("FAILOVER", "REPLCONF GETACK *"),
+    KEYS: (
+        *_FENCING,
+        *(f"PERSIST {FENCE_KEY}", "DUMP k", "OBJECT IDLETIME k", "TIME"),
+        *("CONFIG SET x y", "CLIENT LIST", "CLIENT UNBLOCK 1", "CLIENT KILL ID 1", "FUNCTION LIST"),
+        *("OBJECT HELP", "PSUBSCRIBE __keyspace@0__:*"),
+    ),
+}
+_ENTERING = {
+    REPLICATION: ("REPLICAOF NO ONE",),
+    KEYS: (*_FENCING, "RESTORE k 0 v", "FLUSHDB", "FUNCTION LIST", "FUNCTION LOAD x"),
+}
+_ABORTING = {REPLICATION: ("FLUSHALL",), KEYS: ()}
+_NOTING = (
+    *("SCAN 0", "MGET config:x", "MSET config:x v", "DEL config:x", "LPUSH config:x v", "TIME"),
+    *("LTRIM config:x 0 1", "LRANGE config:x 0 1", "GET config:x", "SET config:x v"),
+    *("EVAL return 1 config:x", "PEXPIRE config:x 1", "HSET config:x f v", "HGET config:x f"),
+    "HDEL config:x f",
+)
 _BYTES_A_SECOND = {REPLICATION: 100e6, KEYS: 20e6}  # of a copy, for the estimate
 
 Components = Mapping[str, Component]
@@ -40,6 +71,7 @@ class MovePlan:
         seconds: the approximate duration of the copy.
         steps: what will be done, in words and commands.
         problems: what prevents the move; empty if nothing does.
+        notes: what changes, or might not work, without preventing the move.
         databases: the databases of the shards; empty if the whole server moves.
     """
 
@@ -52,6 +84,7 @@ class MovePlan:
     steps: tuple[str, ...]
     problems: tuple[str, ...] = ()
     databases: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def copying(self) -> str:
@@ -60,12 +93,19 @@ class MovePlan:
 
 
 def plan_of(
-    components: Components, what: str | Sequence[str], target: ServerAddress, hold: float
+    config: Any,
+    components: Components,
+    what: str | Sequence[str],
+    target: ServerAddress,
+    hold: float,
 ) -> MovePlan:
     """Plan the move of a server, or of a list of shards."""
     if isinstance(what, str):
-        return _plan_server(components, ServerAddress.parse(what), target, hold)
-    return _plan_shards(components, what, target, hold)
+        plan = _plan_server(components, ServerAddress.parse(what), target, hold)
+    else:
+        plan = _plan_shards(components, what, target, hold)
+    noting = _forbidden("the config server", config, _NOTING)
+    return replace(plan, problems=(*plan.problems, *noting))
 
 
 def entry_on(components: Components, server: ServerAddress, same: Same) -> tuple[Entry, str]:
@@ -102,6 +142,7 @@ def _plan_server(
         there = _info(replica, target, problems)
         if there:
             problems += unfit(info, there, master, replica, source, target)
+        notes = _compared(REPLICATION, (source, master, info), (target, replica, there), problems)
     problems += config_databases(source, like, where, _counts(info))
     others = replicas_of(components.values(), source, servers.same)
     steps = (
@@ -119,7 +160,17 @@ def _plan_server(
     keys = {str(number): count for number, count in _counts(info).items()}
     memory = int(info.get("used_memory", 0))
     seconds = memory / _BYTES_A_SECOND[REPLICATION]
-    return MovePlan(source, target, shards, keys, memory, seconds, steps, tuple(problems))
+    return MovePlan(
+        source,
+        target,
+        shards,
+        keys,
+        memory,
+        seconds,
+        steps,
+        tuple(problems),
+        notes=tuple(notes),
+    )
 
 
 def _plan_shards(
@@ -154,7 +205,11 @@ def _plan_shards(
         there = _info(new, target, problems)
         if there:
             needed = memory + int(there["used_memory"])
-            problems += too_small(info, there, old, new, target, needed)
+            others = {f"db{number}" for number in counts} - {f"db{number}" for number in databases}
+            moving = {name: said for name, said in info.items() if name not in others}
+            problems += too_small(moving, there, old, new, target, needed)
+        notes = _compared(KEYS, (source, old, info), (target, new, there), problems)
+        functions = _libraries(old, new, target, problems) if info and there else ()
         problems += [
             f"{server} is a replica"
             for server, said in ((source, info), (target, there))
@@ -164,13 +219,17 @@ def _plan_shards(
         with suppress(RedisError, OSError):
             if number in _counts(there):
                 with database_client(target, like, where, number) as client:
-                    if strays(client, 1):
-                        problems.append(f"{target} has keys in database {number}")
+                    for key in strays(client, 1):
+                        problems.append(
+                            f"{target} has keys in database {number}, such as {key}: delete them "
+                            "if nothing needs them"
+                        )
     problems += config_databases(source, like, where, databases)
     listed = ", ".join(str(number) for number in databases)
     replicas = ", ".join(map(str, replicas_of(components.values(), source, same)))
     steps = (
         f"{source}: CONFIG SET notify-keyspace-events, and PSUBSCRIBE to databases {listed}",
+        *(f"{target}: FUNCTION LOAD {name}" for name in functions),
         f"copy every key with DUMP and RESTORE to {target}, and what changes; compare both",
         f"{source}: SET {FENCE_KEY} in databases {listed}, and push that they are held; writers "
         f"wait for at most {hold:g} s, until no client that may write is connected and the rest is "
@@ -189,6 +248,7 @@ def _plan_shards(
         steps,
         tuple(problems),
         tuple(databases),
+        tuple(notes),
     )
 
 
@@ -210,11 +270,69 @@ def _problems_of(
 def _info(client: Any, server: ServerAddress, problems: list[str]) -> dict[str, Any]:
     """Return what INFO reports; if it fails, add that to the problems and return nothing."""
     try:
+        client.ping()  # refused if the disk is full, as writes and the copy to a replica are
         info: dict[str, Any] = client.info()
     except (RedisError, OSError) as error:
-        problems.append(f"{server} cannot be used ({error})")
+        known = meaning(error)
+        problems.append(f"{server} cannot be used ({known.text if known else error})")
         return {}
     return info
+
+
+Side = tuple[ServerAddress, Any, Mapping[str, Any]]
+"""A server, a client of it, and what INFO reports; empty if it does not answer."""
+
+
+def _compared(copying: str, source: Side, target: Side, problems: list[str]) -> list[str]:
+    """Add missing rights on both servers to the problems; return notes."""
+    notes: list[str] = []
+    for (server, client, info), commands in (
+        (source, _LEAVING[copying]),
+        (target, _ENTERING[copying]),
+    ):
+        if info:
+            problems += _forbidden(str(server), client, {*_COMPARING, *commands})
+    _, old, info = source
+    server, new, there = target
+    if not (info and there):
+        return notes
+    notes += _forbidden(f"an abort will fail: {server}", new, _ABORTING[copying])
+    with suppress(RedisError, OSError):  # CONFIG is not permitted
+        before, after = (Limits(client.config_get(LIMITS_PATTERN)) for client in (old, new))
+        for form in FORMS.values():
+            for limit_of in (Limits.entries, Limits.longest):
+                mine, its = limit_of(before, form), limit_of(after, form)
+                if mine and its and its.value < mine.value:
+                    notes.append(
+                        f"{server}: {its.setting} is {its.value}, and {mine.value} at "
+                        f"{source[0]}: each larger {form.type} takes more memory there, until it "
+                        "is written again under a higher limit"
+                    )
+    return notes
+
+
+def _forbidden(server: str, client: Any, commands: Collection[str]) -> list[str]:
+    """Return a problem if the user must not run some commands; none if that is unknown."""
+    with suppress(RedisError, OSError):
+        missing = missing_rights(client, sorted(commands)) if commands else ()
+        if missing:
+            return [f"{server} does not let the user run {', '.join(missing)}: see docs/rights.md"]
+    return []
+
+
+def _libraries(old: Any, new: Any, target: ServerAddress, problems: list[str]) -> list[str]:
+    """Return which libraries of functions the target lacks."""
+    try:
+        mine, its = libraries(old), libraries(new)
+    except RedisError:  # a missing right is among the problems
+        return []
+    problems += [
+        f"{target} has another library of functions named {name}: FUNCTION DELETE it, if nothing "
+        "uses it"
+        for name in sorted(mine.keys() & its.keys())
+        if mine[name] != its[name]
+    ]
+    return sorted(mine.keys() - its.keys())
 
 
 def _counts(info: Mapping[str, Any]) -> dict[int, int]:

@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from shardkit.admin.client_list import connected_clients
 from shardkit.admin.growth.entries import LEAVE, push_relocation
@@ -30,6 +30,7 @@ from shardkit.admin.growth.mover import Mover
 from shardkit.admin.growth.relocation import ServerAddress, entries_on
 from shardkit.admin.growth.servers import (
     GrowthError,
+    ServerRole,
     ask_for_replicas,
     connected_to,
     follow_as,
@@ -80,6 +81,7 @@ class ServerMover(Mover):
                 persist_roles(old, new)
                 self._reached("promoted")
             if move.phase == "promoted":
+                self._require_handover(old, new)
                 self._push()
             if move.phase == "pushed":
                 self._progress(f"waiting until clients have left {source}")
@@ -90,6 +92,8 @@ class ServerMover(Mover):
     def _begin(self, old: Any, new: Any) -> None:
         others = replicas_of(self._components.values(), self._source, self._same)
         self._move.others = [str(each) for each in others if not self._same(each, self._target)]
+        if self._move.followed is None:
+            self._move.followed = self._follows(self._target, self._source)
         self._reached("begun")
         self._progress(f"copying {self._source} to {self._target}")
         self._attach(new)
@@ -108,6 +112,20 @@ class ServerMover(Mover):
                 )
             replicate(new, self._source, self._like, self._where)
             persist_roles(new)
+
+    def _require_handover(self, old: Any, new: Any) -> None:
+        """Check that the target took over from the source, which may be down by now."""
+        follows = True
+        with suppress(RedisError, OSError):
+            master = role_of(old).master
+            follows = master is not None and same_server(master, self._target)
+        if not (follows and role_of(new).is_master):
+            raise GrowthError(
+                f"{self._target} is not the master of {self._source}, although the record of this "
+                "move says so: the record is out of date",
+                "find out which server has the keys; then DEL config:growth:move:"
+                f"{self._move.name}",
+            )
 
     def _push(self) -> None:
         self._progress("pushing the entries")
@@ -175,23 +193,38 @@ class ServerMover(Mover):
         self._certify()
 
     def abort(self) -> None:
-        """Detach and empty the target."""
+        """Detach and empty the target, unless it was a replica before the move."""
         move, target = self._move, self._target
         with connected_to(target, self._like, self._where) as new:
             role = role_of(new)
-            if move.phase in ("promoted", "pushed") or (
-                role.is_master and self._follows(self._source, target)
+            if (
+                move.phase in ("promoted", "pushed")
+                or (role.is_master and self._follows(self._source, target))
+                or entries_on(self._components.values(), target, self._same)  # by a failover
             ):
                 raise GrowthError(
                     f"{target} has taken over",
                     f"resume it, and then: shardkit move reverse {self._source}",
                 )
-            if role.master is not None and same_server(role.master, self._source):
-                new.execute_command("REPLICAOF", "NO", "ONE")
-                new.execute_command("FLUSHALL", "ASYNC")
+            if not move.followed and self._has_copy(role):
+                try:
+                    new.execute_command("REPLICAOF", "NO", "ONE")
+                    new.execute_command("FLUSHALL", "ASYNC")
+                except ResponseError as error:
+                    raise GrowthError(
+                        f"{target} could not be detached and emptied: {error}",
+                        f"grant the right, and then: shardkit move abort {move.name}",
+                    ) from error
                 persist_roles(new)
             ask_for_replicas(new, self._config, target, 0)
         self._reached("aborted")
+
+    def _has_copy(self, role: ServerRole) -> bool:
+        """Whether a server with this role follows the source, or did until an abort began."""
+        if role.master is not None:
+            return same_server(role.master, self._source)
+        with connected_to(self._source, self._like, self._where) as old:
+            return bool(role.raw.get("master_replid2") == role_of(old).history)
 
     def _follows(self, replica: ServerAddress, master: ServerAddress) -> bool:
         with connected_to(replica, self._like, self._where) as client:

@@ -17,7 +17,9 @@ from shardkit.admin.growth.relocation import ServerAddress, at_server
 from shardkit.config.entry import Entry
 from shardkit.config.stored import EPOCH_KEY
 from shardkit.errors import ShardKitError
+from shardkit.network.rules import refused_copy, version_of
 from shardkit.network.server_queries import client_of
+from shardkit.network.survey import reads_later
 
 STEP = 0.005  # seconds between two queries
 TIMEOUT = 2.0  # seconds for one answer
@@ -377,9 +379,12 @@ def too_small(
         problems.append(f"{target} is loading")
     if not info:
         return problems
-    if "valkey_version" in info and "valkey_version" not in there:
-        problems.append(f"{target} is a Redis, which cannot read what a Valkey sends")
-    elif _version(there) < _version(info):
+    refused = refused_copy(info, there, reads_later(other))
+    if refused is not None:
+        problems.append(f"{target} {refused.text}: {refused.remedy}")
+    elif ("valkey_version" in info) == ("valkey_version" in there) and (
+        version_of(there) < version_of(info)
+    ):
         problems.append(f"{target} is of an older version")
     limit = int(there.get("maxmemory", 0))
     if limit and limit < needed:
@@ -389,8 +394,3 @@ def too_small(
         if int(other.config_get("databases")["databases"]) < mine:
             problems.append(f"{target} has fewer databases than {mine}")
     return problems
-
-
-def _version(info: Mapping[str, Any]) -> tuple[int, ...]:
-    text = str(info.get("valkey_version") or info["redis_version"])
-    return tuple(int(part) for part in text.split(".")[:2])

@@ -19,13 +19,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from shardkit.admin.growth.capture import KeyCapture, MissedChangesError
 from shardkit.admin.growth.fence import OWN_KEYS, write_under
 from shardkit.admin.growth.servers import GrowthError
 from shardkit.admin.growth.slices import Slices, at_work
 from shardkit.network.connections.databases import FENCE_KEY
+from shardkit.operations.server_errors import failed_command
 
 _PAGE = 200
 _KEYS = 96  # keys that are written at a time,
@@ -33,6 +34,36 @@ _BYTES = 75_000  # and bytes of their values: RESTORE takes a third of DUMP's ti
 NEAR = 200  # changed keys that are left when writers are held
 _PATIENCE = 10.0  # seconds for changed keys to become few
 _STREAMS = frozenset({15, 19, 21})  # the first byte of what DUMP makes of streams
+
+
+def libraries(client: Any) -> dict[str, bytes]:
+    """Return the code of each library of functions that a server has."""
+    try:
+        listed = client.function_list(withcode=True)
+    except NoPermissionError:
+        raise
+    except ResponseError:  # a server before Redis 7.0
+        return {}
+    found = [dict(zip(each[::2], each[1::2], strict=True)) for each in listed]
+    return {each[b"library_name"].decode(): each[b"library_code"] for each in found}
+
+
+def copy_libraries(source: Any, target: Any) -> None:
+    """Load the libraries of functions that a server lacks.
+
+    Raises:
+        GrowthError: it refuses, or has another one of the same name.
+    """
+    there = libraries(target)
+    for name, code in libraries(source).items():
+        if there.get(name) != code:
+            try:
+                target.function_load(code)
+            except ResponseError as error:
+                raise GrowthError(
+                    f"the target refuses the library of functions {name}: {error}",
+                    "correct that, and resume",
+                ) from error
 
 
 class DatabaseCopy:
@@ -43,6 +74,7 @@ class DatabaseCopy:
         targets: clients of the target, by database.
         value: the fence of this attempt at the target.
         capture: the capture of the source's databases.
+        names: the shards of each database, for messages.
         share: the share of the time in which `copy_all` works; it pauses for the rest.
 
     Attributes:
@@ -56,11 +88,13 @@ class DatabaseCopy:
         targets: Mapping[int, Any],
         value: bytes,
         capture: KeyCapture,
+        names: Mapping[int | None, str],
         share: float = 1.0,
     ) -> None:
         self._sources, self._targets = sources, targets
         self._value = value
         self._capture = capture
+        self._names = names
         self._share = share
         self._streams: set[tuple[int, bytes]] = set()
         self._slices = Slices()
@@ -156,9 +190,12 @@ class DatabaseCopy:
         try:
             write_under(self._targets[number], self._value, write)
         except ResponseError as error:
+            count, text = failed_command(error)
+            key = list(read)[max(0, count - 1)].decode(errors="backslashreplace")
             raise GrowthError(
-                f"the target refuses a value: {error}", "is it of an older version, or full?"
-            ) from error
+                f"{self._names[number]}: the target refuses key {key}: {text}",
+                "is it of an older version, or full?",
+            ) from None  # redis-py's error shows the value
         self.keys += len(read)
         self.bytes += sum(map(_size, read.values()))
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict
 from functools import cached_property
@@ -56,12 +56,13 @@ from shardkit.admin.growth.fence import (
     write_under,
 )
 from shardkit.admin.growth.mover import Mover
-from shardkit.admin.growth.relocation import ServerAddress, held, moved
+from shardkit.admin.growth.relocation import ServerAddress, entries_on, held, moved
 from shardkit.admin.growth.servers import GrowthError, role_of
-from shardkit.admin.growth.shard_copy import DatabaseCopy, Follower
+from shardkit.admin.growth.shard_copy import DatabaseCopy, Follower, copy_libraries
 from shardkit.admin.push import attest
 from shardkit.config.component import entry_key
 from shardkit.config.entry import Entry
+from shardkit.config.fields import database_of
 from shardkit.config.store import read_components, read_epoch
 from shardkit.network.connections.databases import FENCE_KEY
 
@@ -102,12 +103,20 @@ class ShardMover(Mover):
             new = stack.enter_context(self._clients(self._target))
             if move.phase == "begun" and self._is_decided(old):
                 self._reached("fenced")
+            if move.phase == "fenced" and not self._is_closed(old, new):
+                raise GrowthError(
+                    f"{move.name} ({move.source}) is not closed by this move, although its record "
+                    "says so: the record is out of date",
+                    f"find out which server has the keys; then DEL config:growth:move:{move.name}",
+                )
             capture = None  # of all changes since it was decided
+            written: set[tuple[int, bytes]] = set()
             if move.phase == "begun":
                 capture = self._decide(old, new, stack)
             if move.phase == "fenced":
+                capture, written = self._written_until_now(old, new, stack)
                 self._push(old, new)
-            self._clear(old, new, capture)
+            self._clear(old, new, capture, written)
 
     def _decide(
         self, old: Mapping[int, Any], new: Mapping[int, Any], stack: ExitStack
@@ -143,6 +152,11 @@ class ShardMover(Mover):
     def _is_decided(self, old: Mapping[int, Any]) -> bool:
         """Whether the first of the databases, which is closed last, is closed for good."""
         return is_permanent(old[self._move.databases[0]], self._move.id)
+
+    def _is_closed(self, old: Mapping[int, Any], new: Mapping[int, Any]) -> bool:
+        """Whether this move closes the source, or its target if the source has lost its data."""
+        targets = (move_of(client.get(FENCE_KEY)) for client in new.values())
+        return self._is_decided(old) or self._move.id in targets
 
     # ---- before it is decided
 
@@ -212,7 +226,11 @@ class ShardMover(Mover):
         move = self._move
         before = self._run_of(new)
         began = time.monotonic()
-        copy = DatabaseCopy(old, new, self._attempt, capture, self._share)
+        names = {
+            database_of(entry.fields): str(shard)
+            for shard, entry in entries_on(self._components.values(), self._source, self._same)
+        }
+        copy = DatabaseCopy(old, new, self._attempt, capture, names, self._share)
 
         def tell(keys: int, size: int) -> None:
             if time.monotonic() > began + self._copy:
@@ -237,6 +255,8 @@ class ShardMover(Mover):
                 f"{compared.different[0]}; nothing has changed for clients",
                 "resume, which copies again, or abort",
             )
+        first = move.databases[0]
+        copy_libraries(old[first], new[first])
         self._hold_and_decide(old, new, copy, compared, before)
 
     @staticmethod
@@ -270,9 +290,9 @@ class ShardMover(Mover):
                     close_for(client, value, _DECIDED * self._hold)
                 self._held(move.name)
                 self._wait_until_left(old, began)
+                move.decided = int(next(iter(old.values())).time()[0])
                 self._finish(old, new, copy, compared, before)
                 self._require_target(new)
-                move.decided = int(next(iter(old.values())).time()[0])
                 deciding = True
                 last = reversed(move.databases)  # the first of them decides
                 decided = all(make_permanent(old[number], value) for number in last)
@@ -375,6 +395,28 @@ class ShardMover(Mover):
 
     # ---- after it is decided
 
+    def _written_until_now(
+        self, old: Mapping[int, Any], new: Mapping[int, Any], stack: ExitStack
+    ) -> tuple[KeyCapture | None, set[tuple[int, bytes]]]:
+        """Capture changes at the source after a kill; return also the keys that were written since.
+
+        While the target is closed it has what was decided. Return no capture if it is open.
+        """
+        first = next(iter(old.values()))
+        turn_on_notifications(first)
+        with suppress(GrowthError):
+            capture = KeyCapture(first, self._move.databases)
+            stack.callback(capture.close)
+            written = {
+                (number, key)
+                for number, client in old.items()
+                for page in pages(client)
+                for key in self._maybe_written(client, new[number], page)
+            }
+            if all(move_of(client.get(FENCE_KEY)) == self._move.id for client in new.values()):
+                return capture, written
+        return None, set()
+
     def _push(
         self, old: Mapping[int, Any], new: Mapping[int, Any], began: float | None = None
     ) -> None:
@@ -420,7 +462,11 @@ class ShardMover(Mover):
             time.sleep(_LOOK)
 
     def _clear(
-        self, old: Mapping[int, Any], new: Mapping[int, Any], capture: KeyCapture | None
+        self,
+        old: Mapping[int, Any],
+        new: Mapping[int, Any],
+        capture: KeyCapture | None,
+        written: Set[tuple[int, bytes]],
     ) -> None:
         """Empty the source, except for keys that were written there in the meantime."""
         move = self._move
@@ -438,7 +484,7 @@ class ShardMover(Mover):
                 capture.wait_until_told()
                 changed = capture.take()
                 capture.require_complete()
-                stale = {each for each, by_client in changed.items() if by_client}
+                stale = {*written, *(each for each, by_client in changed.items() if by_client)}
         for number, client in old.items():
             value = client.get(FENCE_KEY)
             if move_of(value) != move.id:
@@ -455,7 +501,8 @@ class ShardMover(Mover):
             next(iter(old.values())).config_set("notify-keyspace-events", move.notifications)
         certificate = move.certificate or {}
         certificate["keys_now"] = sum(client.dbsize() for client in new.values())
-        move.certificate = certificate | {"held": move.held, "epoch": move.epoch}
+        certificate |= {"held": move.held, "epoch": move.epoch, "unsure": stale is None}
+        move.certificate = certificate
         self._note_strays()
         self._reached("done")
 

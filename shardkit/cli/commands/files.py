@@ -21,7 +21,7 @@ from shardkit.cli.output import Column, Output, number, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, table_of, write_rows
 from shardkit.cli.text import counted
-from shardkit.errors import ChannelError, UnreadableFileError
+from shardkit.errors import ChannelError, UnreadableFileError, naming
 from shardkit.kit.kit import ShardKit
 from shardkit.messaging import ChannelStatus, PublishedFile
 from shardkit.messaging.files import BYTE_LIMIT, CHUNK_SIZE, LEASE, FileStatus
@@ -167,11 +167,12 @@ def read(
             target: Any = sys.stdout.buffer if into is None else _target(into, file.name)
             written = 0
             try:
-                for block in channels.read(file, raw=raw):
-                    target.write(block)
-                    written += len(block)
-                    show(file.name, written, None)
-                target.flush()
+                with naming("standard output" if into is None else into / file.name):
+                    for block in channels.read(file, raw=raw):
+                        target.write(block)
+                        written += len(block)
+                        show(file.name, written, None)
+                    target.flush()
             except UnreadableFileError as error:
                 failed += 1
                 output.warning(error.message)

@@ -30,8 +30,9 @@ from shardkit.cli.options import (
     examples,
     number_option,
 )
-from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output, Table, number
+from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output, Table, number, write_error
 from shardkit.cli.text import counted
+from shardkit.errors import ShardKitError
 
 _to = click.option("--to", required=True, metavar="SERVER", help="The new server, HOST:PORT.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
@@ -170,22 +171,28 @@ def verify(name: str, where: str | None, output: Output, share: float) -> int:
 @move.command()
 @config_option
 @common_options
-def status(where: str | None, output: Output) -> None:
-    """Show all moves and their phases."""
+def status(where: str | None, output: Output) -> int:
+    """Show all moves and their phases. The exit code is 1 if a record cannot be read."""
+    unreadable: list[ShardKitError] = []
     with connected(config_server(where)) as config:
-        all_moves = moves(config)
+        all_moves = moves(config, unreadable)
+    for error in unreadable:
+        write_error(error.message, error.remedy)
+    code = 1 if unreadable else 0
     if output.as_json:
         output.document([asdict(each) for each in all_moves])
-        return
-    if not all_moves:
+        return code
+    if not all_moves and not unreadable:
         output.line("nothing is being moved")
-        return
+    if not all_moves:
+        return code
     table = Table.of("what", "from", "to", "phase", number("keys"), number("epoch"), "same")
     for each in all_moves:
         same = "" if each.certificate is None else "yes" if _is_right(each.certificate) else "no"
         what = " ".join(each.shards) if each.copying == KEYS else "server"
         table.row(what, each.source, each.target, each.phase, each.total, each.epoch or None, same)
     output.table(table)
+    return code
 
 
 def _is_right(certificate: dict[str, Any]) -> bool:
@@ -201,6 +208,8 @@ def _show_plan(output: Output, plan: MovePlan) -> int:
     output.line(f"{plan.memory:,} bytes, about {plan.seconds:.0f} s to copy")
     for count, step in enumerate(plan.steps, 1):
         output.line(f"{count}. {step}")
+    for note in plan.notes:
+        output.line(f"note: {note}", DOUBTFUL)
     for problem in plan.problems:
         output.line(f"cannot be done: {problem}", BAD)
     return 1 if plan.problems else 0
@@ -239,7 +248,8 @@ def _run(
             for line in certificate["different"]:
                 output.line(f"  {line}", DOUBTFUL)
         if certificate.get("stale"):
-            output.line(f"written at {done.source} afterwards, and kept there:", BAD)
+            was = "perhaps written" if certificate.get("unsure") else "written"
+            output.line(f"{was} at {done.source} afterwards, and kept there:", BAD)
             for line in certificate["stale"]:
                 output.line(f"  database {line}", DOUBTFUL)
     return 0 if right else 1

@@ -21,6 +21,7 @@ from shardkit.cli.output import FAINT, Cell, Output, number, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.cli.text import counted
+from shardkit.errors import naming
 from shardkit.operations.operation import Blocking, pages
 from shardkit.search.files.export import bulk_lines, mappings
 from shardkit.search.index import SearchIndex
@@ -297,7 +298,7 @@ def _target(file: Path | None) -> Iterator[TextIO]:
         return
     half = file.with_name(f"{file.name}.part")
     try:
-        with half.open("w", encoding="utf-8") as out:
+        with naming(half), half.open("w", encoding="utf-8") as out:
             yield out
         os.replace(half, file)
     except BaseException:

@@ -28,6 +28,7 @@ import redis.asyncio as aioredis
 
 from shardkit.errors import ConfigError, ShardKitError
 from shardkit.network.connections.connection import ServerReplacedError
+from shardkit.network.connections.databases import DatabaseMovedError
 from shardkit.network.connections.redis_private import is_unready
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.forks import renewed_in_children
@@ -147,7 +148,13 @@ class PrivatePool(_FollowsEntry, redis.ConnectionPool):
         """Return a connection to the current address."""
         while True:
             pool = self._switch_to(self._find(False))
-            if self._lend(connection := pool.get_connection(), pool):
+            try:
+                connection = pool.get_connection()
+            except DatabaseMovedError:
+                if self._switch_to(self._find(True)) is pool:
+                    raise
+                continue
+            if self._lend(connection, pool):
                 return connection
             self.release(connection)  # the entry has just changed
 
@@ -198,7 +205,13 @@ class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
         """Return a connection to the current address."""
         while True:
             pool = self._switch_to(await self._find(False))
-            if self._lend(connection := await pool.get_connection(), pool):
+            try:
+                connection = await pool.get_connection()
+            except DatabaseMovedError:
+                if self._switch_to(await self._find(True)) is pool:
+                    raise
+                continue
+            if self._lend(connection, pool):
                 return connection
             await self.release(connection)  # the entry has just changed
 

@@ -170,6 +170,8 @@ def replicating_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monk
         patched.setattr(servers, "_addresses", lambda host: {host})
         patched.setattr("shardkit.admin.growth.entries.attest", lambda components, epoch: None)
         patched.setattr(server_move, "connected_clients", lambda components: ([], {}))
+        rights = "shardkit.admin.growth.move_plan.missing_rights"  # nobody lacks any
+        patched.setattr(rights, lambda client, commands: ())
         yield patched
 
 
@@ -192,7 +194,7 @@ def without_a_fence(master: Any, *args: Any) -> float:
 
 
 def push_first(server: Any, config: Any, address: ServerAddress) -> int:
-    lease: Any = SimpleNamespace(config=config, check=lambda: None)
+    lease: Any = SimpleNamespace(config=config, check=lambda: None, watch=lambda pipe: None)
     push_relocation(lease, OLD, NEW, eq, keep_source=False, message="")
     time.sleep(0.5)  # simulated; clients read that
     return servers.take_writes_alone(server, config, address)
@@ -212,9 +214,17 @@ LOST = "NotLinearizable"
 
 # What is left out, what that leads to, and in which schedules, so that none has to be looked for.
 MUTATIONS: list[tuple[str, type[Replaced], Any, str, Any, str, int]] = [
-    ("writers are held", MovedServer, server_move, "hand_over", without_a_hold, LOST, 273),
-    ("the source is a replica", MovedServer, server_move, "hand_over", without_a_fence, LOST, 10),
-    ("entries follow roles", MovedServer, server_move, "take_writes_alone", push_first, LOST, 97),
+    ("writers are held", MovedServer, server_move, "hand_over", without_a_hold, LOST, 308),
+    (
+        "the source is a replica",
+        MovedServer,
+        server_move.ServerMover,
+        "_require_handover",
+        lambda mover, old, new: old.execute_command("REPLICAOF", "NO", "ONE"),
+        LOST,
+        2,
+    ),
+    ("entries follow roles", MovedServer, server_move, "take_writes_alone", push_first, LOST, 56),
     ("writers are held", FailedOver, failover, "hand_over", without_a_hold, LOST, 5),
     ("the master is a replica", FailedOver, failover, "hand_over", without_a_fence, LOST, 10),
     ("entries follow roles", FailedOver, failover, "take_writes_alone", push_first, LOST, 118),

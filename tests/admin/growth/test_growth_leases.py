@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import redis
+from click.testing import CliRunner
 from growth_helpers import PATIENT, Fleet, small, still_there
 
 import shardkit
@@ -27,6 +30,8 @@ from shardkit.admin.growth import (
     verify_move,
 )
 from shardkit.admin.growth.servers import GrowthError
+from shardkit.cli.app import app
+from shardkit.errors import ConfigError
 from shardkit.local import LocalServer
 
 
@@ -148,6 +153,73 @@ def test_a_mover_that_slept_sees_the_abort(fleet: Fleet, monkeypatch: pytest.Mon
         start_move(fleet.config, source, fleet.name(1), hold=PATIENT)
     assert [each.phase for each in moves(fleet.config)] == ["aborted"]
     assert masters_write(fleet)
+
+
+def test_a_late_push_changes_nothing_after_an_abort(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(fleet)
+    before = fleet.config.get("config:redis:users:1")
+    asleep_at(monkeypatch, fleet, entries, "push", lambda: abort_move(fleet.config, "users:1"))
+    with pytest.raises(GrowthError, match=ENDED):
+        start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+    assert fleet.config.get("config:redis:users:1") == before
+
+
+@pytest.mark.parametrize("kind", ["set", "rpush"])
+def test_a_lease_without_an_end_gets_one(fleet: Fleet, kind: str) -> None:
+    small(fleet)
+    getattr(fleet.config, kind)("config:growth:lease", "gone/1/x")
+    who = "gone/1" if kind == "set" else "another process"
+    with pytest.raises(GrowthError, match=f"^{who} is working on a move or failover; wait"):
+        start_move(fleet.config, fleet.name(0), fleet.name(1))
+    assert 0 < fleet.config.pttl("config:growth:lease") <= 10_000
+
+
+@pytest.mark.parametrize("of_shards", [True, False])
+def test_a_stale_record_points_no_entries_at_an_empty_place(fleet: Fleet, of_shards: bool) -> None:
+    small(fleet)
+    what, phase = (["users:1"], "fenced") if of_shards else (fleet.name(0), "promoted")
+    move = start_move(fleet.config, what, fleet.name(1), hold=PATIENT)
+    reverse_move(fleet.config, move.name, hold=PATIENT)
+    with journal.lease(fleet.config) as lease:  # as in an old snapshot of the config server
+        lease.write(replace(move, phase=phase))
+    said = f"the record is out of date; find out .* DEL config:growth:move:{move.name}$"
+    with pytest.raises(GrowthError, match=said):
+        resume_move(fleet.config, move.name)
+    assert fleet.masters() == [fleet.name(0)] * 2
+    assert still_there(fleet)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("source", None), ("source", "a:b"), ("shards", 7), ("databases", ["1"])),
+        *(("fences", []), ("fences", {"1": 1}), ("certificate", []), ("phase", "x")),
+        *(("others", ["/"]), ("copying", [1]), ("format", "2")),
+    ],
+)
+def test_a_damaged_record_is_named(own_server: LocalServer, field: str, value: object) -> None:
+    key = "config:growth:move:users:1"
+    said = f"^{key} does not describe a move; check it, and delete it"
+    with own_server.client() as config:
+        with journal.lease(config) as lease:
+            lease.write(Move("users:1", "keys", "a:1", "b:1", ["users:1"], [1]))
+            lease.write(Move("users:2", "keys", "a:1", "b:1", ["users:2"], [2], phase="done"))
+        assert len(moves(config)) == 2
+        config.set(key, json.dumps({**json.loads(config.get(key)), field: value}))
+        with pytest.raises(ConfigError, match=said):
+            moves(config)
+        config.delete(key)
+        config.rpush(key, "x")
+        with pytest.raises(ConfigError, match=said):
+            resume_move(config, "users:1")
+        assert journal.read(config, "users:2").phase == "done"
+    where = f"redis://127.0.0.1:{own_server.port}"
+    shown = CliRunner().invoke(app, ["move", "status", "--config", where])
+    assert shown.exit_code == 1
+    assert f"{key} does not describe a move" in shown.stderr
+    assert "users:2" in shown.stdout
 
 
 def test_a_late_failover_promotes_nothing(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_a_copy_catches_up(monkeypatch: pytest.MonkeyPatch, patience: float, loo
     much = {(number, FENCE_KEY.encode()): True for number in range(NEAR + 1)}
     little = {(number, FENCE_KEY.encode()): True for number in range(NEAR)}
     capture = Mock(take=Mock(side_effect=[much, much, little]))
-    DatabaseCopy({}, {}, b"", cast("KeyCapture", capture)).follow(lambda: True)
+    DatabaseCopy({}, {}, b"", cast("KeyCapture", capture), {}).follow(lambda: True)
     assert capture.take.call_count == looks
 
 
@@ -88,7 +88,7 @@ def test_a_silent_or_lost_server_stops_the_copy(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_a_copy_reports_that_it_could_not_follow(error: Exception, said: str) -> None:
-    copy = DatabaseCopy({}, {}, b"", cast("KeyCapture", None))
+    copy = DatabaseCopy({}, {}, b"", cast("KeyCapture", None), {})
     copy.follow = Mock(side_effect=error)  # type: ignore[method-assign]
     with pytest.raises(GrowthError, match=said):
         Follower(copy).stop()
@@ -100,11 +100,14 @@ def test_a_value_that_the_target_refuses_stops_the_copy() -> None:
         new.set(FENCE_KEY, b"mine")
         server_is_full = "maxmemory", 1
         old.config_set(*server_is_full)
-        copy = DatabaseCopy({0: old}, {0: new}, b"mine", cast("KeyCapture", None))
-        said = "the target refuses a value: .*; is it of an older version, or full"
+        copy = DatabaseCopy({0: old}, {0: new}, b"mine", cast("KeyCapture", None), {0: "users:1"})
+        said = "^users:1: the target refuses key k: command not allowed when used memory"
         with pytest.raises(GrowthError, match=said):
             copy.copy(0, [b"k"])
         old.config_set("maxmemory", 0)
+        said = "^users:1: the target refuses key k2: DUMP payload version or checksum are wrong;"
+        with pytest.raises(GrowthError, match=said):
+            copy._write(0, {b"k": (-1, cast("bytes", old.dump("k"))), b"k2": (-1, b"a value")})
         copy.copy(0, [b"k"])
         assert new.get("k") == b"v" * 100
         new.set(FENCE_KEY, b"another's")

@@ -7,24 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from growth_helpers import FAST, Fleet, follow
+from growth_helpers import FAST, Fleet, Killed, follow, killed_at
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.admin.growth import (
+    abort_move,
     attach_replica,
     detach_replica,
     fail_over,
     known_servers,
+    moves,
     plan_move,
     replica_tree,
+    server_move,
     start_move,
 )
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import GrowthError
 from shardkit.config.store import read_components
+from shardkit.errors import ConfigError
 from shardkit.local import LocalServer
 
 HOSTS = {"a": "127.0.0.1", "b": "localhost"}
@@ -165,3 +169,18 @@ def test_run_ids_decide_unless_a_server_is_away(monkeypatch: pytest.MonkeyPatch)
     assert not same(a, c)
     assert same(c, c)
     assert not same(None, c)
+
+
+def test_a_move_is_found_by_any_name_of_its_server(fleet: Fleet) -> None:
+    describe(fleet, {"a": 1, "b": 2})
+    names = [f"{host}:{fleet.servers[0].port}" for host in HOSTS.values()]
+    with killed_at(server_move, "hand_over"), pytest.raises(Killed):
+        start_move(fleet.config, names[0], fleet.name(1))
+    with pytest.raises(GrowthError, match=f"^{names[0]} is already being moved to {fleet.name(1)}"):
+        start_move(fleet.config, names[1], fleet.name(1))
+    assert abort_move(fleet.config, names[1]).phase == "aborted"
+    assert start_move(fleet.config, names[1], fleet.name(1)).phase == "done"
+    assert [(each.name, each.phase) for each in moves(fleet.config)] == [(names[0], "done")]
+    for unknown in fleet.name(2), "a", "a:1":
+        with pytest.raises(ConfigError, match=f"^{unknown} has no move; see: shardkit move status"):
+            abort_move(fleet.config, unknown)

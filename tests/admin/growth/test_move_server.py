@@ -189,9 +189,7 @@ def test_a_client_that_cannot_read_the_config_server_writes_nothing_at_the_serve
 
 def test_a_lost_copy_is_made_again(fleet: Fleet) -> None:
     fleet.push(0)
-
-    with killed_at(server_move, "hand_over"), pytest.raises(Killed):
-        start_move(fleet.config, fleet.name(0), fleet.name(1))
+    not_handed_over(fleet)
     with fleet.servers[0].client() as old, fleet.servers[1].client() as new:
         new.execute_command("REPLICAOF", "NO", "ONE")  # as after a restart without a file
         new.flushall()
@@ -237,6 +235,48 @@ def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(
     assert resume_move(fleet.config, fleet.name(0)).phase == "done"
     with pytest.raises(GrowthError, match="nothing to abort"):
         abort_move(fleet.config, fleet.name(0))
+
+
+def not_handed_over(fleet: Fleet) -> None:
+    """Have a mover be killed when the second server has everything."""
+    with killed_at(server_move, "hand_over"), pytest.raises(Killed):
+        start_move(fleet.config, fleet.name(0), fleet.name(1))
+
+
+def test_an_abort_leaves_a_replica_that_was_there_before(fleet: Fleet) -> None:
+    small(fleet)
+    fleet.replicated(1)
+    not_handed_over(fleet)
+    assert abort_move(fleet.config, fleet.name(0)).phase == "aborted"
+    with fleet.servers[1].client(db=2) as client:
+        assert client.info("replication")["master_link_status"] == "up"
+        assert client.dbsize() > 10
+    assert start_move(fleet.config, fleet.name(0), fleet.name(1)).phase == "done"
+
+
+def test_an_abort_ends_when_the_target_is_empty(fleet: Fleet) -> None:
+    small(fleet)
+    not_handed_over(fleet)
+    with fleet.servers[1].client() as client:
+        client.execute_command("ACL", "SETUSER", "default", "-flushall")
+        said = f"^{fleet.name(1)} could not be detached and emptied: .*'flushall' command; grant"
+        for _ in range(2):
+            with pytest.raises(GrowthError, match=said):
+                abort_move(fleet.config, fleet.name(0))
+        client.execute_command("ACL", "SETUSER", "default", "+flushall")
+        assert abort_move(fleet.config, fleet.name(0)).phase == "aborted"
+        assert client.info("keyspace") == {}
+
+
+def test_a_server_that_a_failover_promoted_is_not_emptied(fleet: Fleet) -> None:
+    small(fleet)
+    not_handed_over(fleet)
+    with fleet.servers[1].client() as client:
+        client.execute_command("REPLICAOF", "NO", "ONE")
+        fleet.push(1)
+        with pytest.raises(GrowthError, match=f"{fleet.name(1)} has taken over"):
+            abort_move(fleet.config, fleet.name(0))
+        assert client.info("keyspace")
 
 
 def move(fleet: Fleet) -> None:
@@ -465,7 +505,7 @@ class Answering:
         return self.said
 
     def config_get(self, name: str) -> dict[str, Any]:
-        return {name: self.said[name]}
+        return {name: self.said[name]} if name in self.said else {}
 
     def execute_command(self, *words: object) -> None:
         self.commands.append(" ".join(map(str, words)))
@@ -567,7 +607,11 @@ def test_a_copy_that_does_not_come_is_not_waited_for(replica: dict[str, Any], sa
     [
         ({}, []),
         ({"loading": 1}, [f"{B} is loading"]),
-        ({"valkey_version": None}, [f"{B} is a Redis, which cannot read what a Valkey sends"]),
+        (
+            {"valkey_version": None},
+            [f"{B} is a Redis, which cannot read what a Valkey sends: use a Valkey"],
+        ),
+        ({"redis_version": "6.2.0"}, []),
         ({"valkey_version": "8.0.9"}, [f"{B} is of an older version"]),
         ({"maxmemory": 2000}, [f"{B} has too little memory: maxmemory is 2,000 bytes"]),
         ({"maxmemory": 3000}, []),
@@ -620,10 +664,16 @@ def test_what_differs_far_into_a_value_is_found(fleet: Fleet) -> None:
             client.zadd("zset", {f"m{n}": n for n in range(5000)})
             for n in range(1001):
                 client.xadd("stream", {"a": n}, id=f"1-{n + 1}")
+            client.xgroup_create("stream", "all", "0")
+            client.xreadgroup("all", "me", {"stream": ">"}, count=1000)
+            for name in ("last id", "groups", "pending"):
+                client.copy("stream", name)
+            client.copy("hash", "fields")
+            client.execute_command("HPEXPIREAT", "fields", 2**42, "FIELDS", 1, "f4999")
         told: list[int] = []
         found = compare({0: one}.__getitem__, {0: other}.__getitem__, [0], told.append)
-        assert (found.differing, found.total) == (0, 7)
-        assert told[-1] == 7
+        assert (found.differing, found.total) == (0, 11)
+        assert told[-1] == 11
         other.setrange("string", 2_099_999, "w")
         other.setrange("short", 19_999, "w")
         other.lset("list", -1, "last")
@@ -631,11 +681,20 @@ def test_what_differs_far_into_a_value_is_found(fleet: Fleet) -> None:
         other.srem("set", 4999)
         other.zadd("zset", {"m4999": 4999.5})
         other.xdel("stream", "1-1001")
+        other.execute_command("XSETID", "last id", "2-1")
+        other.xgroup_create("groups", "more", "0")
+        other.xack("pending", "all", "1-1000")
+        other.execute_command("HPERSIST", "fields", "FIELDS", 1, "f4999")
         differs = compare({0: one}.__getitem__, {0: other}.__getitem__, [0])
         assert sorted(line.split(":")[0] for line in differs.different) == [
-            f"0 {name}" for name in ("hash", "list", "set", "short", "stream", "string", "zset")
+            *("0 fields", "0 groups", "0 hash", "0 last id", "0 list", "0 pending", "0 set"),
+            *("0 short", "0 stream", "0 string", "0 zset"),
         ]
         assert differs.digest == found.digest, "it is of the first server"
+        with fleet.servers[0].client(db=1) as elsewhere:
+            one.swapdb(0, 1)
+            moved = compare({1: elsewhere}.__getitem__, {1: elsewhere}.__getitem__, [1])
+        assert moved.digest != found.digest, "keys are in another database"
 
 
 class Touching(redis.Redis):

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from click.testing import CliRunner
 from growth_helpers import (
+    FAST,
     PATIENT,
     Fleet,
     Killed,
@@ -31,6 +34,7 @@ from growth_helpers import (
     still_there,
     writing,
 )
+from secure_server import SecureServer, TlsProxy
 
 import shardkit
 from shardkit import ShardMap
@@ -51,9 +55,12 @@ from shardkit.admin.growth import (
 from shardkit.admin.growth.certificate import compare, differing
 from shardkit.admin.growth.fence import fence_value, write_under
 from shardkit.admin.growth.servers import GrowthError
+from shardkit.admin.growth.shard_copy import copy_libraries
 from shardkit.cli.app import app
 from shardkit.config.read_from import in_use
 from shardkit.errors import ConfigError, InvalidArgumentError
+from shardkit.local import LocalServer
+from shardkit.local.server import free_port
 from shardkit.network.connections.databases import FENCE_KEY, READING, WAITING, lets_readers_pass
 from shardkit.testing.simulation.linearizability import Register, check_linearizable
 
@@ -312,12 +319,14 @@ def test_half_closed_shards_are_reopened(fleet: Fleet, monkeypatch: pytest.Monke
     assert still_there(fleet)
 
 
+@pytest.mark.parametrize(
+    ("owner", "moment"), [(shard_move, "attest"), (shard_move.ShardMover, "_push")]
+)
 def test_what_is_written_at_the_old_place_between_a_kill_and_its_emptying_is_kept(
-    fleet: Fleet,
+    fleet: Fleet, owner: Any, moment: str
 ) -> None:
     small(fleet)
-
-    with killed_at(shard_move, "attest"), pytest.raises(Killed):
+    with killed_at(owner, moment), pytest.raises(Killed):
         start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
     with fleet.servers[0].client(db=2) as old:  # by somebody who does not ask for the fence
         there = sorted(key for key in old.scan_iter(match="k*"))
@@ -331,6 +340,31 @@ def test_what_is_written_at_the_old_place_between_a_kill_and_its_emptying_is_kep
         left = [key for key in old.scan_iter() if not key.startswith(b"config:")]
         assert sorted(left) == sorted(stale)
         assert old.get("stray") == b"1"
+        assert move.certificate["unsure"] == (moment == "attest")
+    said = f"{fleet.name(0)} has keys in database 2, such as .*: delete them if nothing needs them"
+    with pytest.raises(GrowthError, match=said):
+        reverse_move(fleet.config, "users:1")
+
+
+def test_what_nobody_wrote_at_the_old_place_after_a_kill_is_not_kept(fleet: Fleet) -> None:
+    small(fleet)
+    with shardkit.connect(fleet.url) as kit:
+        client: Any = kit.client("users", 1)
+        client.set("key", "before")
+        with killed_at(shard_move.ShardMover, "_push"), pytest.raises(Killed):
+            start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+        assert client.get("key") == b"before"
+        writer = threading.Thread(target=client.set, args=("key", "after"))
+        writer.start()
+        move = resume_move(
+            fleet.config,
+            "users:1",
+            progress=lambda said: writer.join() if said.startswith("emptying") else None,
+        )
+        assert client.get("key") == b"after"
+    assert move.certificate is not None
+    assert (move.certificate["stale"], move.certificate["unsure"]) == ([], False)
+    assert reverse_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
 
 
 def test_a_mover_that_was_stopped_for_longer_than_its_hold_decides_nothing(
@@ -582,6 +616,199 @@ def test_a_dry_run_says_what_stands_in_the_way_of_a_shard(fleet: Fleet) -> None:
         fleet.servers[number].kill()
         assert problem in " ".join(plan_move(fleet.config, ["users:1"], target).problems)
     assert moves(fleet.config) == []
+
+
+@pytest.fixture
+def saving(fleet: Fleet) -> Iterator[redis.Redis]:
+    """A client of the fleet's first server, whose directory can be set."""
+    settings = {**FAST, "enable-protected-configs": "yes"}
+    with LocalServer(config=settings) as server, server.client() as client:
+        fleet.servers[0] = server
+        small(fleet)
+        yield client
+        client.config_set("save", "")
+
+
+def save(client: redis.Redis, state: str) -> None:
+    client.bgsave()
+    while client.info("persistence")["rdb_last_bgsave_status"] != state:
+        time.sleep(0.01)
+
+
+def fill_disk(client: redis.Redis, directory: Path) -> None:
+    """Have a server refuse writes because it cannot save them."""
+    directory.mkdir()
+    client.config_set("dir", str(directory))
+    directory.rmdir()
+    client.config_set("save", "3600 1")
+    save(client, "err")
+
+
+def test_a_full_disk_of_the_source_stops_a_move_of_shards(
+    fleet: Fleet, saving: redis.Redis, tmp_path: Path
+) -> None:
+    with killed_at(shard_move, "close_for"), pytest.raises(Killed):
+        start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+    fill_disk(saving, tmp_path / "disk")
+    why = "the server cannot save its data to disk, and so refuses writes"
+    said = (
+        f"^the move of users:1 from {fleet.name(0)} to {fleet.name(1)} stopped in phase begun: "
+        f"{why}; look at its log and its disk, and then: shardkit move resume users:1"
+    )
+    with pytest.raises(GrowthError, match=said):
+        resume_move(fleet.config, "users:1", hold=PATIENT)
+    plan = plan_move(fleet.config, ["users:0"], fleet.name(1))
+    assert plan.problems == (f"{fleet.name(0)} cannot be used ({why})",)
+    saving.config_set("dir", str(tmp_path))
+    save(saving, "ok")
+    assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+    assert still_there(fleet)
+
+
+def test_a_server_with_a_full_disk_is_moved_once_it_takes_writes(
+    fleet: Fleet, saving: redis.Redis, tmp_path: Path
+) -> None:
+    fill_disk(saving, tmp_path / "disk")
+    with pytest.raises(GrowthError, match="the server cannot save its data to disk, and so ref"):
+        start_move(fleet.config, fleet.name(0), fleet.name(1))
+    saving.config_set("stop-writes-on-bgsave-error", "no")
+    assert start_move(fleet.config, fleet.name(0), fleet.name(1), hold=PATIENT).phase == "done"
+    assert still_there(fleet)
+    with shardkit.connect(fleet.url) as kit:
+        assert kit.client("users", 1).set("k", 1)  # type: ignore[union-attr]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_shards_are_moved_over_tls(fleet: Fleet, tmp_path: Path) -> None:
+    secure, port = SecureServer(tmp_path, None), free_port()
+    proxy = TlsProxy(port, fleet.servers[1].port, secure.certificate, secure.key)
+    try:
+        shards = [{**secure.tls, "db": number} for number in (1, 2)]
+        text = json.dumps({"components": {"users": {"shards": shards}}})
+        push(fleet.config, ShardMap.parse(text))
+        with shardkit.connect(fleet.url) as kit:
+            kit.key_sharded("users").mset({f"k{n}": n for n in range(50)})
+            move = start_move(fleet.config, ["users:1"], f"localhost:{port}", hold=PATIENT)
+            assert certified(move)
+            assert still_there(fleet)
+            assert reverse_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+            assert still_there(fleet)
+    finally:
+        proxy.stop()
+        secure.stop()
+
+
+@pytest.mark.parametrize("of_shards", [True, False])
+@pytest.mark.parametrize("awaits", [False, True])
+def test_private_clients_follow_a_move(fleet: Fleet, of_shards: bool, awaits: bool) -> None:
+    small(fleet)
+    counts: list[int] = []
+    ended = threading.Event()
+
+    async def count() -> None:
+        async with await shardkit.aconnect(fleet.url) as akit:
+            private: Any = await akit.client("users", 1, private=True)
+            while not ended.is_set():
+                counts.append(await private.incr("count"))
+
+    def count_blocking() -> None:
+        with shardkit.connect(fleet.url) as kit:
+            private: Any = kit.client("users", 1, private=True)
+            while not ended.is_set():
+                counts.append(private.incr("count"))
+
+    thread = threading.Thread(target=asyncio.run, args=(count(),)) if awaits else None
+    thread = thread or threading.Thread(target=count_blocking)
+    thread.start()
+    try:
+        what = ["users:1"] if of_shards else fleet.name(0)
+        move = start_move(fleet.config, what, fleet.name(1), hold=PATIENT)
+        before = len(counts)
+        while len(counts) < before + 10:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        reverse_move(fleet.config, move.name, hold=PATIENT)
+    finally:
+        ended.set()
+        thread.join()
+    assert counts == list(range(1, len(counts) + 1))
+    with shardkit.connect(fleet.url) as kit:
+        assert kit.client("users", 1).get("count") == b"%d" % len(counts)  # type: ignore[union-attr]
+
+
+def test_functions_move_with_shards(fleet: Fleet) -> None:
+    small(fleet)
+    source, target = (fleet.servers[n].client() for n in (0, 1))
+    with source, target:
+        for client, code in (source, "return 1"), (target, "return 2"):
+            client.function_load(
+                f"#!lua name=own\nserver.register_function('one', function() {code} end)"
+            )
+        [problem] = plan_move(fleet.config, ["users:1"], fleet.name(1)).problems
+        assert "has another library of functions named own: FUNCTION DELETE it" in problem
+        target.function_delete("own")
+        plan = plan_move(fleet.config, ["users:1"], fleet.name(1))
+        assert f"{fleet.name(1)}: FUNCTION LOAD own" in plan.steps
+
+        def loaded(*args: object) -> None:
+            target.function_load("#!lua name=own\nserver.register_function('x', function() end)")
+            copy_libraries(source, target)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(shard_move, "copy_libraries", loaded)
+            with pytest.raises(GrowthError, match="target refuses the library of functions own: L"):
+                start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+        target.function_delete("own")
+        assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+        assert target.fcall("one", 0) == 1
+
+
+@pytest.mark.parametrize("of_shards", [False, True])
+def test_a_dry_run_notes_lower_limits_of_encodings(fleet: Fleet, of_shards: bool) -> None:
+    small(fleet)
+    what = ["users:1"] if of_shards else fleet.name(0)
+    assert plan_move(fleet.config, what, fleet.name(1)).notes == ()
+    with fleet.servers[1].client() as client:
+        client.config_set("hash-max-listpack-entries", 10)
+        client.config_set("zset-max-listpack-value", 100)
+    plan = plan_move(fleet.config, what, fleet.name(1))
+    assert plan.problems == ()
+    [note] = plan.notes
+    assert note.startswith(
+        f"{fleet.name(1)}: hash-max-listpack-entries is 10, and 512 at {fleet.name(0)}: each larger"
+    )
+
+
+@pytest.mark.parametrize(
+    ("of_shards", "source", "target"),
+    [(False, ["FAILOVER", "SCAN"], ["REPLICAOF"]), (True, ["DUMP", "CLIENT LIST"], ["RESTORE"])],
+)
+def test_a_dry_run_names_missing_rights(
+    fleet: Fleet, of_shards: bool, source: list[str], target: list[str]
+) -> None:
+    small(fleet)
+    servers = fleet.servers[0], fleet.servers[1], fleet.config_server
+    missing = source, target, ["LPUSH"]
+    for server, commands in zip(servers, missing, strict=True):
+        with server.client() as client:
+            refused = [f"-{each.lower().replace(' ', '|')}" for each in (*commands, "flushall")]
+            client.execute_command("ACL", "SETUSER", "default", *refused)
+    names = fleet.name(0), fleet.name(1), "the config server"
+    plan = plan_move(fleet.config, ["users:1"] if of_shards else names[0], names[1])
+    assert plan.problems == tuple(
+        f"{name} does not let the user run {', '.join(sorted(each))}: see docs/rights.md"
+        for name, each in zip(names, missing, strict=True)
+    )
+    assert plan.notes == (
+        ()
+        if of_shards
+        else (
+            f"an abort will fail: {names[1]} does not let the user run FLUSHALL: see "
+            "docs/rights.md",
+        )
+    )
+    with fleet.servers[1].client() as client:
+        assert not client.info("commandstats").get("cmdstat_replicaof", {}).get("calls")
 
 
 def test_shards_that_cannot_be_moved_together_are_refused(fleet: Fleet) -> None:

@@ -501,7 +501,7 @@ def test_a_shard_is_not_taken_for_a_component(server: LocalServer, config: redis
     push(config, shards_on(server))
     with (
         shardkit.connect(url(server)) as kit,
-        pytest.raises(InvalidEntryError, match="would collide with a shard of 'few'"),
+        pytest.raises(InvalidEntryError, match="is the name of a shard of 'few'"),
     ):
         kit.client("few:0")
 
