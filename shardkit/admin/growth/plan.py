@@ -131,7 +131,7 @@ def plan_growth(
         commands: write commands a second now.
         size: the size of a command in the AOF, in bytes.
         processes: the number of processes that use it.
-        connections: the connections of a process to a shard.
+        connections: the connections of a process to a server.
         separate: whether each shard has its own server, on ports from its machine's port.
 
     Returns:
@@ -168,7 +168,6 @@ def plan_growth(
         taken = _balance(homes, wanted)
         most = max(homes.count(machine) for machine in range(wanted))
         share = most / count
-        of_one = 1 if separate else most
         bytes_of_shard = data * by_then / count
         moved = bytes_of_shard * len(taken)
         steps.append(
@@ -178,7 +177,7 @@ def plan_growth(
                 most,
                 data * by_then * share,
                 HEADROOM * data * by_then * share,
-                processes * connections * of_one,
+                processes * connections,
                 commands * size * by_then * share,
                 _moves(component, taken, machines, separate),
                 moved,

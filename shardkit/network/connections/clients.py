@@ -26,6 +26,7 @@ There are three kinds of clients, which share connections where possible:
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -340,7 +341,7 @@ class Clients:
         get: Any = self.aget if awaiting else self.get
         if raw is None and not entry.is_cluster:
             own = get(component, number, False)
-            client = type(own)(connection_pool=own.connection_pool.share())
+            client = _over(own, own.connection_pool.share())
             return self._with_successor(client, shard, raw, awaiting, replica is not None)
         where = entry_key(component.name, master)
         if replica is not None and replica.entry is not None:
@@ -365,7 +366,7 @@ class Clients:
             if self._connector.shares and not entry.is_cluster:
                 pool = self._way_pool(held, way, fields, awaiting)
                 database = self._database(component, shard, entry, reads, fields)
-                client = pool.client_class(connection_pool=pool.share(database, policy))
+                client = _over(pool.client, pool.share(database, policy))
             else:
                 client = self._connected(fields, awaiting)
         except (RedisError, RedisClusterException, OSError) as error:
@@ -388,7 +389,8 @@ class Clients:
             if pool is None or pool.draining:
                 client = self._connected({**fields, "db": 0}, awaiting)
                 pool = held.ways[way] = client.connection_pool
-                pool.client_class = type(client)
+                pool.client = copy.copy(client)  # without the pool: that would be a cycle
+                pool.client.connection_pool = None
                 held.built.add(pool)
             return pool
 
@@ -478,6 +480,16 @@ class Clients:
         self._by_loop = weakref.WeakKeyDictionary()
         self._last_loop = _nothing, None
         _abandon(left)
+
+
+def _over(client: Any, pool: Any) -> Any:
+    """Return a client like another one over another pool: a tenth of the time of making it."""
+    other = copy.copy(client)
+    other.connection_pool = pool
+    callbacks = client.response_callbacks  # a table without regard to case
+    other.response_callbacks = type(callbacks)({})
+    dict.update(other.response_callbacks, callbacks)
+    return other
 
 
 # Fields that do not concern a connection, or have a stand-in.

@@ -81,7 +81,7 @@ class _Common:
     multiplexed: Any = None  # the connection of all tasks; see `network/links/multiplexer.py`
     connection_class: type[Any]
     connection_kwargs: dict[str, Any]
-    client_class: type[Any]  # of the clients of a way
+    client: Any  # a way's, from which those of its databases are copied
     way: Any  # the pool that owns its connections: itself, unless it shares
     number: int  # in the order in which calls that need several take connections
     users: weakref.WeakSet[Any]  # the pools of databases that share its connections

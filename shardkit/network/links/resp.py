@@ -29,6 +29,7 @@ from shardkit.operations.commands import Argument
 CHUNK_BYTES = 256 * 1024
 CHUNK_REQUESTS = 1000
 CHUNK_JOINED = 2000  # commands joined into one, which a server executes in 0.4 to 0.7 milliseconds
+MIN_BY_COLUMN = 32  # fewer values are packed at once
 MIN_UNIFORM = 4  # fewer commands are packed one by one, which costs less
 _MAX_COLUMNS = 16  # with more arguments, columns save little
 
@@ -156,6 +157,14 @@ class UniformCommands:
         which are the same in all commands, are sent once.
         """
         columns = self.columns[shared:]
+        if joined and len(columns[0]) < MIN_BY_COLUMN:
+            first = [column[0] for column in self.columns[:shared]]
+            values = (
+                columns[0] if len(columns) == 1 else chain.from_iterable(zip(*columns, strict=True))
+            )
+            data = pack_command((joined, *first, *values))
+            if len(data) <= CHUNK_BYTES:
+                return [Chunk(data, len(columns[0]))]
         lengths = [list(map(len, column)) for column in columns]
         count = len(lengths[0])
         name = (joined or self.name).encode()

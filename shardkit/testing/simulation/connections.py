@@ -214,6 +214,9 @@ class _OverWire:
             sock.wait_for(timeout)
         return bool(sock.readable)
 
+    def poll_number(self) -> None:
+        """Return None: the system knows nothing of what arrives."""
+
     def is_reusable(self) -> bool:
         """Whether it is connected, and the server has neither sent anything nor closed it."""
         sock = socket_of(self)
