@@ -23,14 +23,13 @@ from typing import Any
 from shardkit.operations.commands import Argument, Columns, Command, Reply
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.parameters import ChangeScope, Metadata
-from shardkit.structures.base.part_registry import PartRegistry
+from shardkit.structures.base.part_registry import LONGEST_NUMBER, PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import send_to_parts
 from shardkit.structures.layouts.base import Build, Chunk, Layout, T, write_parts
 from shardkit.structures.layouts.fixed import FixedLayout
 
 PARTS_PER_RANGE = 64
-LONGEST_NUMBER = 4300  # digits; Python reads no longer ones
 _DIGITS = [b"%d" % n for n in range(1024)]  # remainders' digits: four times as fast as formatting
 
 
@@ -43,7 +42,8 @@ class NumberedLayout(Layout):
         self._size = part_size
         self._digits = len(str(part_size - 1))
         self.rest = rest
-        self.registry = PartRegistry(component, name, PARTS_PER_RANGE)
+        highest = (10**LONGEST_NUMBER - 1) // part_size
+        self.registry = PartRegistry(component, name, PARTS_PER_RANGE, highest)
         self._parts: list[int] = []
 
     @property
