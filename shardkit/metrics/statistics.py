@@ -198,7 +198,7 @@ class _Measured:
         with self.lock:
             values, self.values = self.values, {}
             sums, self.sums = self.sums, {}
-        when = self._statistics._clock.monotonic()
+        when = self._statistics._clock.local_seconds()
         by_group: dict[int, list[Any]] = {}
         for key, some in values.items():
             total = sums.get(key) or _Sum()
@@ -208,7 +208,7 @@ class _Measured:
         return by_group
 
     def request(self, place: int, writer: str, number: str, records: Sequence[Any]) -> Command:
-        now = self._statistics._clock.monotonic()
+        now = self._statistics._clock.local_seconds()
         rows = [(key, max(0.0, now - when), total) for key, when, total in records]
         return self._statistics._observe(place, rows, writer, number)
 

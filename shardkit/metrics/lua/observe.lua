@@ -59,7 +59,7 @@ for n = 2, #KEYS do
 end
 local at = 3
 while at <= #ARGV do
-  local hour = math.floor((now - tonumber(ARGV[at + 1])) / HOUR) * HOUR
+  local hour = math.floor(before(now, ARGV[at + 1]) / HOUR) * HOUR
   local pair, buckets, names = tonumber(ARGV[at]), tonumber(ARGV[at + 7]), {}
   for n = 1, buckets do names[n] = ARGV[at + 6 + 2 * n] end
   for n = 2 * pair, 2 * pair + 1 do
@@ -74,7 +74,7 @@ end
 local reply = {}
 at = 3
 while at <= #ARGV do
-  local hour = math.floor((now - tonumber(ARGV[at + 1])) / HOUR) * HOUR
+  local hour = math.floor(before(now, ARGV[at + 1]) / HOUR) * HOUR
   local key, buckets = period(tonumber(ARGV[at]), hour), tonumber(ARGV[at + 7])
   local row = {string.format('%d', hour)}
   if key then
