@@ -403,7 +403,7 @@ class MeasuredValues(RecordingStructure[Face]):
             if int(known["format"]) < FORMAT:
                 raise ValueError(known["format"])
             numbers = [float(known[field]) for field in ("count", "sum", "sumsq", "min", "max")]
-            count, total, squares, *extremes = numbers
+            count, total, squares, least, most = numbers
             of, _, text = known.get("spread", b"0 0").decode().partition(" ")
             spread = float(text)
             if not all(map(math.isfinite, (*numbers, spread))) or count < 1 or spread < 0:
@@ -419,7 +419,8 @@ class MeasuredValues(RecordingStructure[Face]):
                 total,
                 squares,
                 spread,
-                *extremes,
+                least,
+                most,
                 buckets,
             )
         except (KeyError, ValueError, OverflowError, OSError) as error:

@@ -91,6 +91,93 @@ def test_no_number_of_a_group_makes_a_client_or_server_work_without_end(
     assert stored(driver) == before
 
 
+@pytest.mark.parametrize("key", ["queues:{mail}:claims", "lock:stock:fence"])
+def test_the_key_of_another_type_is_named_not_its_neighbour(
+    face: Face, kit: ShardKit, key: str
+) -> None:
+    client: Any = kit.client("one")
+    queues = face.kit.queues(component="one")
+    face.run(queues.enqueue("mail", "send"))
+    hold = face.run(face.kit.lock("stock", component="one", renew=False).acquire())
+    client.rpush(key, "of another type")
+    with pytest.raises(DamagedDataError) as raised:
+        if key.startswith("lock"):
+            face.run(hold.guard("one").execute(("SET", "stock:7", "4")))
+        else:
+            face.run(queues.take("mail", timeout=0))
+    assert (raised.value.shard, raised.value.key) == ("one", key)
+
+
+def test_the_part_of_a_value_or_member_that_cannot_be_read_is_named(
+    face: Face, kit: ShardKit
+) -> None:
+    client: Any = kit.client("one")
+    words = [f"word{n}" for n in range(300)]
+    values = face.kit.hash("h", component="one", codec="json", part_size=16)
+    ids = face.kit.set("ids", component="one", members=int, part_size=16)
+    planned = face.kit.set("planned", component="one", total=300, part_size=16)
+    scores = face.kit.sorted_set("s", component="one", part_size=16)
+    jobs = face.kit.list("jobs", component="one", part_size=16)
+    numbers = face.kit.hash("numbers", component="one", codec="json", part_size=16)
+    face.run(values.hset(mapping=dict.fromkeys(words, 1)))
+    face.run(numbers.hset(mapping=dict.fromkeys(range(100), 1)))
+    face.run(ids.sadd_many(range(300)))
+    face.run(planned.sadd_many(words))
+    face.run(scores.zadd(dict.fromkeys(words, 1)))
+    face.run(jobs.rpush(*words))
+    field = client.hkeys("h:{1}:1")[0]
+    client.hset("h:{1}:1", field, b"[" * 100_000 + b"]" * 100_000)
+    client.hset("numbers:2", 5, b"[1")
+    for key in ("ids:{1}:1", "planned:3"):
+        client.sadd(key, b"\xff")
+    client.zadd("s:{1}:1", {b"\xff": 0})
+    client.lset("{jobs}:3", 5, b"\xff")
+    reads = {
+        "h:{1}:1": [
+            lambda: values.hget(field.decode()),
+            lambda: values.hmget(words),
+            values.hgetall,
+            values.hvals,
+            lambda: values.hrandfield(-9999, withvalues=True),
+        ],
+        "numbers:2": [lambda: numbers.hget(37), numbers.hgetall],
+        "ids:{1}:1": [ids.smembers],
+        "planned:3": [planned.smembers, lambda: planned.sunion([])],
+        "s:{1}:1": [lambda: scores.zrange(0, -1), lambda: scores.zrangebyscore(0, 9)],
+        "{jobs}:3": [lambda: jobs.lrange(0, -1), lambda: jobs.lindex(53)],
+    }
+    for key, calls in reads.items():
+        for call in calls:
+            with pytest.raises(DamagedDataError) as raised:
+                face.run(call())
+            assert (raised.value.shard, raised.value.key) == ("one", key)
+    for key, stream in {
+        "h:{1}:1": values.hscan_iter(),
+        "planned:3": planned.sscan_iter(),
+        "s:{1}:1": scores.zscan_iter(),
+        "{jobs}:3": jobs.items(),
+    }.items():
+        with pytest.raises(DamagedDataError) as raised:
+            face.list(stream)
+        assert (raised.value.shard, raised.value.key) == ("one", key)
+    with pytest.raises(ExceptionGroup) as together:
+        face.run(face.kit.together(ids.deferred.smembers()))
+    assert [each.key for each in together.value.exceptions] == ["ids:{1}:1"]
+
+
+def test_a_lost_dictionary_is_named(face: Face, kit: ShardKit) -> None:
+    def cities() -> Any:
+        return face.kit.hash("cities", component="one", codec="zstd")
+
+    face.run(cities().train([["City", n] for n in range(400)]))
+    face.run(cities().hset(mapping={n: ["City", n] for n in range(99)}))
+    client: Any = kit.client("one")
+    client.delete("cities:dictionary")
+    for read in (lambda: cities().hgetall(), lambda: cities().hvals()):
+        with pytest.raises(DamagedDataError, match=r"cities:dictionary is damaged: no dictionary"):
+            face.run(read())
+
+
 def test_a_lost_state_is_told_from_an_empty_group(kit: ShardKit) -> None:
     ids = kit.set("ids", component="one", members=int, groups=2, part_size=16)
     ids.sadd_many(range(300))

@@ -4,7 +4,7 @@
 -- Reply    the limit before, 0 if there was none
 --@include coordination/base
 local state = redis.call('HMGET', KEYS[1], 'limit', 'format')
-check_format(state[2])
+check_format(KEYS[1], state[2])
 local now, before = clock(), counted(KEYS[1], 'limit', state[1])
 redis.call('HSET', KEYS[1], 'format', '1', 'limit', ARGV[1])
 expire(now)

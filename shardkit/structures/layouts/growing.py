@@ -393,6 +393,15 @@ class GrowingLayout(Layout):
         """When the structure expires (-1: never), and the fingerprint of its parameters."""
         return (-1, "") if self.meta is None else (self.meta.end, self.meta.fingerprint)
 
+    def key_of(self, member: bytes) -> str:
+        """See `Layout.key_of`."""
+        group, q = self.place(member)
+        return self.key(group, address(q, self.parts[group]))
+
+    def part_keys(self) -> Iterator[str]:
+        """See `Layout.part_keys`."""
+        return (self.key(g, part) for g, parts in enumerate(self.parts) for part in range(parts))
+
     def part_count(self) -> int:
         """See `Layout.part_count`."""
         return sum(self.parts)

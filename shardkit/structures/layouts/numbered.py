@@ -128,6 +128,17 @@ class NumberedLayout(Layout):
         """See `Layout.part_count`."""
         return self.rest.part_count()
 
+    def key_of(self, member: bytes) -> str:
+        """See `Layout.key_of`."""
+        place = self.place(member)
+        return self.rest.key_of(member) if place is None else self.key(place[0])
+
+    def part_keys(self) -> Iterator[str]:
+        """See `Layout.part_keys`."""
+        yield from map(self.key, self._parts)
+        if not isinstance(self.rest, FixedLayout):
+            yield from self.rest.part_keys()
+
     def data_keys(self) -> Iterable[str]:
         """See `Layout.data_keys`."""
         return (self.registry.key, self.key(0), *self.rest.data_keys())

@@ -112,7 +112,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         rule: str = "crc32",
         groups: int = GROUPS,
     ) -> None:
-        self._members: Members[M] = Members(members, name)
+        self._members: Members[M] = Members(members, name, self._find)
         if part_size is None:
             part_size = FORMS[_FORMS[members]].usual[0]
         self.total = total
