@@ -100,11 +100,12 @@ def test_the_key_of_another_type_is_named_not_its_neighbour(
     face.run(queues.enqueue("mail", "send"))
     hold = face.run(face.kit.lock("stock", component="one", renew=False).acquire())
     client.rpush(key, "of another type")
+    calls = {
+        "queues:{mail}:claims": lambda: queues.take("mail", timeout=0),
+        "lock:stock:fence": lambda: hold.guard("one").execute(("SET", "stock:7", "4")),
+    }
     with pytest.raises(DamagedDataError) as raised:
-        if key.startswith("lock"):
-            face.run(hold.guard("one").execute(("SET", "stock:7", "4")))
-        else:
-            face.run(queues.take("mail", timeout=0))
+        face.run(calls[key]())
     assert (raised.value.shard, raised.value.key) == ("one", key)
 
 
