@@ -156,6 +156,16 @@ def _fill_files(files: Any) -> None:
         files.publish("logs", io.BytesIO(b"a line\n" * 500), name=f"{n}.log", lease=0.1)
 
 
+def _read_files(files: Any) -> Any:
+    """Read all files for one reader, as an analysis does."""
+    lines = []
+    for _ in range(4):
+        if file := files.take("logs", "ada", timeout=0):
+            lines.append((file.name, Counter(files.lines(file))))
+            files.done(file)
+    return lines
+
+
 def _fill_market(market: Any) -> None:
     market.deposit("ada", 5, ["lamp", "rug"])
     market.deposit("bo", 100)
@@ -513,6 +523,12 @@ SUBJECTS: dict[str, Subject] = {
         _fill_files,
         {"status": lambda files: tuple(files.status("logs"))[:5]},
         {
+            "read": _read_files,
+            "publish": lambda files: (
+                files.publish("logs", io.BytesIO(b"new\n" * 500), name="new.log", lease=0.1).number,
+                _read_files(files),
+            ),
+            "fail": lambda files: files.fail(files.take("logs", "bo"), "a test", retry=False),
             "take": lambda files: getattr(files.take("logs", "bo", timeout=0), "name", None),
             "close": lambda files: files.close("logs"),
             "delete": lambda files: files.delete("logs"),

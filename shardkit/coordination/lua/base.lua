@@ -22,8 +22,7 @@ local function digits(number)
 end
 
 local function counted(key, field, text)
-  local number = not text and 0 or #text <= 16 and string.match(text, '^%d+$') and tonumber(text)
-  return number or damaged(key, field .. '=' .. text, 'an integer')
+  return text and stored_integer(key, field, text, 0, 9007199254740991) or 0
 end
 
 -- An entry is text: format, mode, ttl, the end of its place in the queue, the start of the hold,

@@ -22,7 +22,7 @@
 -- ARGV[10]  how many chunks the reader knows of
 -- ARGV[11]  who waits if there are no more, "<channel> <waiter>", or nothing
 -- Reply    {chunks, 1 if the file is complete, microseconds until the publisher is given up,
---          garbage, 1 if the file was given up}; {-1} if its lease was lost
+--          garbage, 1 if the file was given up, bytes}; {-1} if its lease was lost
 --@include messaging/files_base
 local n, reader, now = tonumber(ARGV[2]), ARGV[3], clock(ARGV[1])
 local entry = reader .. ':' .. padded(n)
@@ -30,6 +30,7 @@ local said = redis.call('HGET', CLAIMS, entry) or ''
 local claim, attempts = string.match(said, '^(%S+) (%d+)$')
 if claim ~= ARGV[4] or not redis.call('ZSCORE', LEASED, entry) then return {-1} end
 local chunks, done = number_of(n, 'chunks'), number_of(n, 'done')
+local size = number_of(n, 'size')
 local left, failed = number_of(n, 'until') - now, 0
 if ARGV[6] ~= '' then
   redis.call('HSET', POSITIONS, field(n, reader), ARGV[6])
@@ -48,4 +49,4 @@ else
   redis.call('ZADD', LEASED, digits(now + ARGV[5]), entry)
   if done == 0 and chunks == tonumber(ARGV[10]) then wait(WAITERS, ARGV[11]) end
 end
-return {chunks, done, digits(left), garbage(), failed}
+return {chunks, done, digits(left), garbage(), failed, size}
