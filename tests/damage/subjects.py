@@ -150,6 +150,11 @@ def _fill_chat(chats: Any) -> None:
         chats.send("room", "ada", {"n": n})
 
 
+def _read_chat(chats: Any) -> Any:
+    news = [(each.chat, each.messages) for each in chats.fetch("bo")]
+    return [(chat, [(m.id, m.sender, m.body) for m in found]) for chat, found in news]
+
+
 def _fill_files(files: Any) -> None:
     files.create("logs", ["ada", "bo"], chunk_size=1024)
     for n in range(3):
@@ -508,11 +513,14 @@ SUBJECTS: dict[str, Subject] = {
         _fill_chat,
         {
             "unread": lambda chats: chats.unread("bo"),
+            "fetch": lambda chats: _read_chat(chats),
             "members": lambda chats: sorted(tuple(each) for each in chats.members("room")),
             "history": lambda chats: [(m.id, m.sender, m.body) for m in chats.history("room")],
         },
         {
-            "send": lambda chats: chats.send("room", "ada", "more"),
+            "send": lambda chats: (chats.send("room", "ada", "more"), _read_chat(chats)),
+            "create": lambda chats: chats.create("cy", ["bo"], "new", chat="room") == "room",
+            "leave": lambda chats: (chats.leave("room", "bo"), _read_chat(chats)),
             "join": lambda chats: chats.join("room", "di"),
             "acknowledge": lambda chats: chats.acknowledge("room", "bo", 2),
         },

@@ -369,9 +369,9 @@ def test_an_index_that_has_fewer_words_than_their_ids_takes_no_documents(
     assert face.list(docs.check()) == []
 
 
-@pytest.mark.parametrize("score", ["inf", "-inf", "3.5"])
+@pytest.mark.parametrize("score", ["inf", "-inf", "3.5", 2**53 + 2, 1e18])
 def test_a_message_whose_id_cannot_be_is_named_and_nobody_reads_for_ever(
-    face: Face, kit: ShardKit, score: str
+    face: Face, kit: ShardKit, score: Any
 ) -> None:
     client: Any = kit.client("one")
     boxes = face.kit.mailboxes(component="one")
@@ -382,13 +382,43 @@ def test_a_message_whose_id_cannot_be_is_named_and_nobody_reads_for_ever(
         face.run(chats.send("room", "ada", n))
     for key in ("mailbox:{ada}", "chat:{room}"):
         client.zadd(key, {client.zrange(key, -1, -1)[0]: score})
+    assert [each.key for each in face.list(boxes.check("ada"))] == ["mailbox:{ada}"]
     if score != "-inf":
-        assert [each.key for each in face.list(boxes.check("ada"))] == ["mailbox:{ada}"]
         with pytest.raises(DamagedDataError, match=r"mailbox:\{ada\}"):
             face.run(boxes.fetch("ada"))
+        for _ in range(2):  # no id is given that cannot be, or twice
+            with pytest.raises(DamagedDataError, match=r"mailbox:\{ada\} is damaged: a score of"):
+                face.run(boxes.send("ada", "bo", "new"))
+            with pytest.raises(DamagedDataError, match=r"chat:\{room\} is damaged: a score of"):
+                face.run(chats.send("room", "ada", "new"))
     assert "chat:{room}" in [each.key for each in face.list(chats.check("room"))]
     with pytest.raises(DamagedDataError, match=r"chat:\{room\}"):
         face.run(chats.history("room"))
+
+
+@pytest.mark.parametrize("lost", ["state", "members"])
+def test_a_chat_that_lost_a_key_is_not_one_that_never_was(
+    face: Face, kit: ShardKit, lost: str
+) -> None:
+    client: Any = kit.client("one")
+    chats = face.kit.chats(component="one")
+    face.run(chats.create("ada", ["bo"], "hello", chat="room"))
+    client.delete(f"chat:{{room}}:{lost}")
+    calls = {
+        "fetch": lambda: chats.fetch("bo"),
+        "send": lambda: chats.send("room", "ada", "more"),
+        "acknowledge": lambda: chats.acknowledge("room", "bo", 1),
+        "members": lambda: face.list(chats.members("room")),
+        "create": lambda: chats.create("cy", ["bo"], "new", chat="room"),
+    }
+    for name, call in calls.items():
+        if (lost, name) in {("state", "members"), ("members", "create")}:
+            continue
+        with pytest.raises(DamagedDataError, match=rf"chat:\{{room\}}:{lost} is damaged: nothing"):
+            found = call()
+            face.run(found) if name != "members" else found
+    assert client.zcard("chat:{room}") == 1
+    assert [each.key for each in face.list(chats.check("room"))] == [f"chat:{{room}}:{lost}"]
 
 
 def test_what_is_popped_in_vain_is_damaged_and_nobody_tries_for_ever(

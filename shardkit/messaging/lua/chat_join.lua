@@ -11,7 +11,7 @@
 if not exists() then return {-1} end
 local refused = refused_of(1)
 if #refused > 0 then return {-2, refused} end
-local last, joined = digits(count_of(STATE, 'last')), 0
+local last, joined = digits(last_id(STATE, MESSAGES)), 0
 for n = 1, #ARGV, 2 do
   joined = joined + redis.call('ZADD', MEMBERS, 'NX', last, ARGV[n])
 end
