@@ -94,6 +94,8 @@ local function room(limit)
   if held == 1 then
     local only = entry(redis.call('ZRANGE', KEYS[2], 0, 0)[1])
     if only and only.mode == 'x' then return NONE end
+    -- It has lost its details. Whatever has no limit may be held by a writer.
+    if not only and limit == 0 then return NONE end
   end
   return 's'
 end
