@@ -67,6 +67,7 @@ def _set(**options: Any) -> Subject:
             "smembers": lambda s: s.smembers(),
             "smismember": lambda s: s.smismember(*range(0, 600, 7)),
             "sscan_iter": lambda s: sorted(s.sscan_iter()),
+            "sunion": lambda s: s.sunion([]),
         },
         {
             "sadd": lambda s: s.sadd(*range(250, 350)),

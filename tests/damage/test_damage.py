@@ -39,6 +39,7 @@ def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
 READ_WHOLE = {
     ("set", "smembers"),
     ("set", "sscan_iter"),
+    ("set", "sunion"),
     ("hash", "hkeys"),
     ("sorted set", "zscan_iter"),
     ("sorted set", "zrange"),
@@ -164,6 +165,24 @@ def test_the_part_of_a_value_or_member_that_cannot_be_read_is_named(
     with pytest.raises(ExceptionGroup) as together:
         face.run(face.kit.together(ids.deferred.smembers()))
     assert [each.key for each in together.value.exceptions] == ["ids:{1}:1"]
+
+
+def test_sets_of_which_a_part_is_lost_are_not_combined(face: Face, kit: ShardKit) -> None:
+    client: Any = kit.client("one")
+    a, b, c = (
+        face.kit.set(name, component="one", members=int, groups=1, part_size=16) for name in "abc"
+    )
+    for each in (a, b, c):
+        face.run(each.sadd_many(range(300)))
+    client.delete("b:{0}:3")
+    lost = r"b:\{0\} is damaged: 29\d members"
+    calls = (lambda: a.sinter(b), lambda: a.sdiff(b), lambda: c.sunionstore([a, b]))
+    for call in calls:
+        with pytest.raises(DamagedDataError, match=lost):
+            face.run(call())
+    with pytest.raises(DamagedDataError, match=lost):
+        face.list(a.sunion_iter(b))
+    assert face.run(c.scard()) == 300
 
 
 def test_a_lost_dictionary_is_named(face: Face, kit: ShardKit) -> None:

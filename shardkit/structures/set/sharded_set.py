@@ -482,15 +482,18 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     def _combined(self, verb: str, others: Sequence[ShardedSet[Any, M]]) -> Operation[set[M]]:
         layouts = yield from self._compatible([self, *others])
-        combined: set[M] = set()
+        combined, seen = set[M](), [0] * len(layouts)
         for chunk in (yield from algebra.chunks(layouts)):
-            combined.update(self._page((yield from algebra.combine(verb, layouts, chunk))))
+            combined.update(self._page((yield from algebra.combine(verb, layouts, chunk, seen))))
+        yield from algebra.verify(layouts, seen)
         return combined
 
     def _iterate(self, verb: str, others: Sequence[ShardedSet[Any, M]]) -> Stream[M]:
         layouts = yield from self._compatible([self, *others])
+        seen = [0] * len(layouts)
         for chunk in (yield from algebra.chunks(layouts)):
-            yield self._page((yield from algebra.combine(verb, layouts, chunk)))
+            yield self._page((yield from algebra.combine(verb, layouts, chunk, seen)))
+        yield from algebra.verify(layouts, seen)
 
     def _compatible(
         self, sets: Sequence[ShardedSet[Any, M]]
