@@ -198,6 +198,28 @@ def test_a_lost_dictionary_is_named(face: Face, kit: ShardKit) -> None:
             face.run(read())
 
 
+@pytest.mark.parametrize("name", ["set", "hash", "sorted_set"])
+def test_a_count_that_is_too_high_splits_no_parts(face: Face, kit: ShardKit, name: str) -> None:
+    client: Any = kit.client("one")
+
+    def add(*members: str) -> Any:
+        structure = getattr(face.kit, name)("s", component="one", groups=4, part_size=32)
+        if name == "set":
+            return face.run(structure.sadd(*members))
+        pairs = dict.fromkeys(members, 1)
+        return face.run(
+            structure.zadd(pairs) if "sorted" in name else structure.hset(mapping=pairs)
+        )
+
+    add(*(f"m{n}" for n in range(300)))
+    keys = client.dbsize()
+    for state in list(client.scan_iter("s:{*}")):
+        client.hset(state, "count", 5000)
+    with pytest.raises(DamagedDataError, match=r"s:\{\d\} is damaged: \d+ members, where 5000"):
+        add("new")
+    assert client.dbsize() == keys
+
+
 def test_a_lost_state_is_told_from_an_empty_group(kit: ShardKit) -> None:
     ids = kit.set("ids", component="one", members=int, groups=2, part_size=16)
     ids.sadd_many(range(300))
