@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import signal
 import subprocess
 import sys
@@ -312,7 +313,9 @@ class Driver:
         except ShardErrors as error:
             result, detail = "raw", str(error)
         except ShardKitError as error:
-            result = "other" if type(error) is StructureError else "damage"
+            names = {key.split(":")[0].strip("{}") for key in keys}
+            told = type(error) is not StructureError or any(name in str(error) for name in names)
+            result = "damage" if told else "other"
             detail = f"{type(error).__name__}: {error}"
         except EndlessError:
             return "hang", ""
@@ -336,10 +339,10 @@ class Driver:
         case.act(self.client)
         damaged = self.snapshot()
         subject = SUBJECTS[name]
-        keys = {key.decode(errors="backslashreplace") for key in stored}
+        keys = set[str]().union(*map(_spelled, stored))
         keys |= {key.rpartition(":")[0] + ":" for key in keys}  # others beside them
         if case.what in RETYPED:
-            keys = {case.key.decode(errors="backslashreplace")}
+            keys = _spelled(case.key)
         named: set[str] | None = None
         if self.checks:
             try:
@@ -379,6 +382,11 @@ class Driver:
             made = random.sample(made, min(most, len(made)))
         for case in made:
             yield from self.run(name, stored, right, usual, case)
+
+
+def _spelled(key: bytes) -> set[str]:
+    """How Python's errors spell a key, and those of scripts."""
+    return {key.decode(errors="backslashreplace"), re.sub("[^ -~]", "?", key.decode("latin-1"))}
 
 
 RESULTS = ("same", "damage", "other", "check", "wrong", "spread", "raw", "slow", "hang")

@@ -534,7 +534,9 @@ SUBJECTS: dict[str, Subject] = {
         {
             "read": _read_files,
             "publish": lambda files: (
-                files.publish("logs", io.BytesIO(b"new\n" * 500), name="new.log", lease=0.1).number,
+                files.publish(
+                    "logs", io.BytesIO(b"new\n" * 500), name="new.log", lease=0.1, timeout=0.1
+                ).number,
                 _read_files(files),
             ),
             "fail": lambda files: files.fail(files.take("logs", "bo"), "a test", retry=False),

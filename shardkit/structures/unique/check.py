@@ -26,6 +26,8 @@ def check_day(day: SetDay | BitmapDay) -> Stream[Damage]:
     if isinstance(day, BitmapDay):
         yield (yield from confirmed(partial(_check_registered, day)))
     parts, _ = yield from day.existing_parts()
+    if isinstance(day, SetDay):
+        yield (yield from confirmed(partial(_check_parameters, day)))
     for some in pages(parts, KEYS_CHECKED):
         if isinstance(day, SetDay):
             yield (yield from confirmed(partial(_check_sets, day, some)))
@@ -35,6 +37,14 @@ def check_day(day: SetDay | BitmapDay) -> Stream[Damage]:
 
 def _check_registered(day: BitmapDay) -> Operation[Suspicions]:
     return (yield from check_registered(day.registry, *(yield from day.first_unregistered())))
+
+
+def _check_parameters(day: SetDay) -> Operation[Suspicions]:
+    _, stored = yield from day.existing_parts()
+    if stored or not (yield from day.size()):
+        return []
+    error = damage(day.component, day.index_key, "nothing", "the day's parameters")
+    return [Suspicion(error, "rebuild() stores them")]
 
 
 def _check_sets(day: SetDay, parts: Sequence[int]) -> Operation[Suspicions]:

@@ -376,7 +376,7 @@ class UniqueVisitors(Structure[Face]):
 
     @operation
     def rebuild(self, day: date | None = None) -> Operation[int]:
-        """Store the counter's parameters, if they were lost, and `recount` a day.
+        """Store the counter's and a day's parameters, if they were lost, and `recount` the day.
 
         Of ``bitmap`` also the list of the day's parts, as far as the first 64 exist.
 
@@ -396,6 +396,10 @@ class UniqueVisitors(Structure[Face]):
         self._planner.seek(date_)
         yield from restore_parameters(self._planner.meta)
         data = yield from self._day(date_)
+        if isinstance(data, SetDay) and (yield from data.size()):
+            data = yield from self._day(date_, write=True)
+            assert isinstance(data, SetDay)
+            yield from data.prepare(())
         if isinstance(data, BitmapDay):
             yield from register_existing(data.registry, *(yield from data.first_unregistered()), 0)
         return (yield from self.deferred.recount(date_))
