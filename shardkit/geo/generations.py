@@ -76,7 +76,7 @@ class Generation(NamedTuple):
                 )
             known = {name: fields[name] for name in cls._fields}  # others are a later release's
             return cls(**{**known, "levels": tuple(known["levels"])})
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise StructureError(
                 f"the current generation {text[:60]!r} cannot be read",
                 "import again, or upgrade this program if a later release wrote it",

@@ -1054,7 +1054,7 @@ class Files(Structure[Face]):
             names = json.loads(text)
             if isinstance(names, list) and all(isinstance(name, str) for name in names):
                 return names
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
         raise damage(self.component, key, f"readers={shown(text)}", "names as JSON")
 

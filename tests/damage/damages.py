@@ -62,7 +62,20 @@ class Case(NamedTuple):
 
 
 RETYPED = ("a set", "a hash", "a string")
-NUMBERS = (b"0", b"1", b"-1", b"3", b"2147483648", b"1000000000000", b"1e3", b"x", b"", b"9" * 30)
+NUMBERS = (
+    b"0",
+    b"1",
+    b"-1",
+    b"3",
+    b"2147483648",
+    b"1000000000000",
+    b"1e3",
+    b"x",
+    b"",
+    b"9" * 30,
+    b"007",
+)
+DEEP = b"[" * 100_000 + b"]" * 100_000  # JSON
 
 
 def cases(client: redis.Redis, random: Random) -> Iterator[Case]:
@@ -102,7 +115,7 @@ def cases(client: redis.Redis, random: Random) -> Iterator[Case]:
                     if other != value:
                         yield Case(
                             key,
-                            f"{name}={other!r}",
+                            f"{name}={other[:40]!r}",
                             lambda c, k=key, f=field, v=other: c.hset(k, f, v),
                         )
         elif kind == "set":
@@ -130,6 +143,8 @@ def _instead(value: bytes) -> list[bytes]:
     if value.lstrip(b"-").isdigit():
         return list(NUMBERS)
     found = [b"", b"\xff\0", value[:-1]]
+    if value[:1] in (b"[", b"{"):
+        found.append(DEEP)
     words = value.split(b" ")
     for n, word in enumerate(words):
         if len(words) > 2 and word.lstrip(b"-").isdigit():

@@ -127,7 +127,7 @@ def _read(owner: str, what: str, text: str, types: tuple[Any, ...]) -> Any:
         *given, counts = json.loads(unpacker.decompress(packed, 1_000_000))
         if len(given) == len(types) and all(map(isinstance, given, types)):
             return [*given, counts and TermCounts(int(counts[0]), dict(counts[1]))]
-    except (TypeError, ValueError, zlib.error, IndexError):
+    except (TypeError, ValueError, RecursionError, zlib.error, IndexError):
         pass
     raise InvalidArgumentError(
         f"{owner}: {what}={shown(text)}", "give one that `search` returned"
