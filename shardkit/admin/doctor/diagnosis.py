@@ -243,9 +243,10 @@ def _planned(scan: ScanResult, structure: StoredStructure) -> Iterator[Finding]:
                 text = (
                     f"{excess.setting} is {excess.limit:,}: parts may have {size:,} {excess.entry}s"
                 )
-                remedy, needed = f"set {excess.setting} to {size}", size
-                if size > _MOST_PLANNED:
-                    remedy, needed = f"create it again with part_size up to {_MOST_PLANNED:,}", None
+                needed = size if size <= _MOST_PLANNED else None
+                remedy = f"create it again with part_size up to {_MOST_PLANNED:,}"
+                if needed:
+                    remedy = f"set {excess.setting} to {needed}"
                 yield _finding(group, PLAN, 0, text, remedy, excess, form, needed)
 
 
