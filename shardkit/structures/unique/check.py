@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from shardkit.errors import DamagedDataError
 from shardkit.operations.arguments import shown
 from shardkit.operations.operation import Operation, Stream, pages
 from shardkit.structures.base.check import (
@@ -41,7 +42,10 @@ def _check_registered(day: BitmapDay) -> Operation[Suspicions]:
 
 def _check_parameters(day: SetDay) -> Operation[Suspicions]:
     _, stored = yield from day.existing_parts()
-    if stored or not (yield from day.size()):
+    try:
+        if stored or not (yield from day.size()):
+            return []
+    except DamagedDataError:  # of a part, which is named with the others
         return []
     error = damage(day.component, day.index_key, "nothing", "the day's parameters")
     return [Suspicion(error, "rebuild() stores them")]

@@ -50,7 +50,12 @@ from datetime import date, timedelta
 from functools import partial
 
 from shardkit.config.component import MAX_SHARDS
-from shardkit.errors import InvalidArgumentError, ParameterMismatchError, counted
+from shardkit.errors import (
+    DamagedDataError,
+    InvalidArgumentError,
+    ParameterMismatchError,
+    counted,
+)
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Home, Pause
 from shardkit.operations.operation import (
@@ -446,7 +451,10 @@ class UniqueVisitors(Structure[Face]):
         [stored] = yield [self._count_command(data.key)]
         if stored is not None and not stored.isdigit():
             return []  # already reported
-        size = yield from data.size()
+        try:
+            size = yield from data.size()
+        except DamagedDataError:
+            return []  # likewise
         if size is None or int(stored or 0) == size:
             return []
         found = "no count" if stored is None else f"count={int(stored)}"
