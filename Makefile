@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 OTHERS := rq celery huey dramatiq saq 'taskiq<0.13' limits python-redis-lock pottery walrus cachelib \
-  Flask-Caching Flask-Session django-redis cashews channels_redis aiogram
+  Flask-Caching Flask-Session django-redis cashews channels_redis aiogram sentry-sdk
 
 .PHONY: browser week others setup check lua test exhaustive coverage random examples mutants lowest lowest-quick soak damage golden simulate schedules bench docs demo clean
 

@@ -30,6 +30,8 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
+from shardkit.callbacks import check_runs
+
 __all__ = [
     "BreakerClosed",
     "BreakerOpened",
@@ -219,7 +221,12 @@ handlers: list[Handler] = []
 
 
 def subscribe(handler: Handler) -> Callable[[], None]:
-    """Call a function with every event of this process from now on; return a function to stop."""
+    """Call a function with every event of this process from now on; return a function to stop.
+
+    Raises:
+        InvalidArgumentError: it is an ``async def`` function or a generator.
+    """
+    check_runs("events", "handler", handler)
     handlers.append(handler)
 
     def stop() -> None:

@@ -16,6 +16,7 @@ PACKAGE = Path(shardkit.__file__).parent
 GROUPS = [
     "lazy_names",
     "errors",
+    "callbacks",
     "events",
     "operations.commands",
     "routing",

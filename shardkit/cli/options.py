@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -23,6 +22,7 @@ from shardkit.config.component import MAX_SHARDS, Component
 from shardkit.config.diff import SAMPLE_SIZE
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
+from shardkit.config.url import SCHEMES
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.kit.kit import CONFIG_TIMEOUT, ENVIRONMENT, ShardKit
 from shardkit.network.connections import Connector
@@ -210,7 +210,7 @@ def target_option(function: F) -> F:
 
 def is_url(where: str) -> bool:
     """Whether a text is the URL of a config server, and not a shard map."""
-    return re.match(r"(rediss?|unix)://", where) is not None
+    return where.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
 
 
 @dataclass(frozen=True)

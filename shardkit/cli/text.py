@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from shardkit.config.url import mask_url
+from shardkit.config.url import SCHEMES, mask_url
 from shardkit.errors import counted as counted
 from shardkit.network.survey import reason as unprintable_reason
 from shardkit.network.survey import server_of
@@ -28,7 +28,7 @@ def printable(text: str) -> str:
 
 def masked(text: str) -> str:
     """Return a message in which no URL shows a password."""
-    return re.sub(r"\b(?:rediss?|unix)://\S+", lambda match: mask_url(match[0]), text)
+    return re.sub(rf"\b(?:{'|'.join(SCHEMES)})://\S+", lambda match: mask_url(match[0]), text)
 
 
 def one_line(text: str) -> str:

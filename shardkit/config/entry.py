@@ -273,10 +273,7 @@ def _resolve(value: Any, where: str, field: str, environ: Mapping[str, str]) -> 
         return value
     values = {name: _look_up(name, where, field, environ) for name in REFERENCE.findall(value)}
     if field == "url":
-        try:
-            return resolve_url(value, values)
-        except BadUrlError as error:
-            raise ConfigError(f"{where}: url {error.problem}", error.remedy) from None
+        return resolve_url(value, values)
     return REFERENCE.sub(lambda match: values[match[1]], value)
 
 
@@ -284,7 +281,7 @@ def _read_password(path: str, where: str) -> str:
     """Return the password that a file holds, without the line's end."""
     reason: str | None = "it is empty, or not one line of UTF-8 text"
     try:
-        text = Path(path).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+        text = Path(path).read_text(encoding="utf-8-sig").removesuffix("\n").removesuffix("\r")
         if text and is_text(text) and "\n" not in text:
             return text
     except OSError as error:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
+from ipaddress import IPv6Address
 from typing import Any, TypeAlias, cast
 
 from shardkit.config.problem import Problem, shown, shown_name
@@ -38,19 +39,18 @@ def _anything(value: Any) -> bool:
 
 
 def _is_host(value: str) -> bool:
+    if ":" in value:
+        with suppress(ValueError):
+            return bool(IPv6Address(value))
+        return False
     return re.fullmatch(r"[^\s\x00-\x1f\x7f/@?#\[\]]+", value) is not None
 
 
-def _accepted_by(codec: Callable[[str], object]) -> Callable[[str], bool]:
-    """Return a check that a function of Python's codecs knows a name."""
-
-    def check(name: str) -> bool:
-        with suppress(LookupError, ValueError):
-            codec(name)
-            return True
-        return False
-
-    return check
+def _is_error_handler(name: str) -> bool:
+    with suppress(LookupError, ValueError):
+        codecs.lookup_error(name)
+        return True
+    return False
 
 
 _PATH: _Rule = (
@@ -83,8 +83,8 @@ def _own() -> list[int]:
 
 # field: (types, what is allowed, a check of values of these types)
 FIELDS: dict[str, _Rule] = {
-    "url": ((str,), "a redis://, rediss:// or unix:// URL", _anything),
-    "host": ((str,), "a host name or address (a URL is url:)", _is_host),
+    "url": ((str,), "a redis://, valkey:// or unix:// URL", _anything),
+    "host": ((str,), "a host name or address (a URL is url:, the port port:)", _is_host),
     "port": ((int,), "a port, 1 to 65535", lambda v: 0 < v < 65536),
     "db": ((int,), "a database number, 0 or more", lambda v: 0 <= v <= _LARGEST),
     "username": _TEXT,
@@ -131,11 +131,12 @@ FIELDS: dict[str, _Rule] = {
         "ASCII letters, digits and signs",
         lambda v: re.fullmatch(r"[!-~]+", v),
     ),
-    "encoding": ((str,), "a text codec's name", _accepted_by("x".encode)),
+    # redis-py's blocking client and its pipelines would send UTF-8 whatever this says.
+    "encoding": ((str,), "utf-8, the only encoding", lambda v: v.lower() in ("utf-8", "utf8")),
     "encoding_errors": (
         (str,),
         "strict, replace, ignore or another handler",
-        _accepted_by(codecs.lookup_error),
+        _is_error_handler,
     ),
     "decode_responses": _TRUTH,
     "protocol": ((int,), "2 or 3", lambda v: v in (2, 3)),

@@ -376,10 +376,12 @@ def warnings_of(components: Mapping[str, Component], source: str) -> Iterator[Pr
 def _overlaps(components: Mapping[str, Component], source: str) -> Iterator[Problem]:
     """Warn of shards that share a database. Unsharded components may share theirs."""
     tenants: dict[tuple[str, str], list[Shard]] = defaultdict(list)
+    first: dict[str, str] = {}  # the first of a server's names
     for component in components.values():
         for shard, entry in component.entries():
             sentinels = str(entry.fields.get("sentinel", {}).get("sentinels", ""))
-            tenants[entry.address, sentinels].append(shard)
+            place = re.sub(r"^(localhost|\[::1\]):", "127.0.0.1:", entry.address)
+            tenants[first.setdefault(place, entry.address), sentinels].append(shard)
     mixed: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for (address, _), shards in tenants.items():
         by_component: dict[str, list[Shard]] = defaultdict(list)

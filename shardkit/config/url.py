@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
@@ -26,7 +27,7 @@ MASK = "***"
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 DEFAULT_PORT = 6379
 
-_SCHEMES = ("redis", "rediss", "unix")
+SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
 _INTEGER = ("a whole number", re.compile(r"[0-9]{1,10}"), int)
 _SECONDS = ("seconds", re.compile(r"[0-9]{1,10}(\.[0-9]{1,10})?"), float)
 _TRUTH = ("true or false", re.compile("true|false"), "true".__eq__)
@@ -89,13 +90,17 @@ def url_fields(url: str) -> dict[str, Any]:
     if re.search(r"[\x00-\x20\x7f]", url):
         raise BadUrlError("contains a blank or control character", "encode it, as %20")
     head, _, query = url.partition("?")
-    scheme = head.partition("://")[0]
-    if scheme not in _SCHEMES:
-        raise BadUrlError("has an unknown scheme", "write redis://, rediss:// or unix://")
+    scheme, separator, _ = head.partition("://")
+    if not separator:
+        raise BadUrlError("has no scheme", "write redis://host:port/db")
+    if scheme not in SCHEMES:
+        schemes = ", ".join(f"{known}://" for known in SCHEMES)
+        raise BadUrlError("has an unknown scheme", f"use one of {schemes}")
     read: dict[str, Any] | None
     try:
         parts = urlsplit(head)
-        read = parse_url(head) if parts.port != 0 else None  # type: ignore[no-untyped-call]
+        known = re.sub("^valkey", "redis", head)
+        read = parse_url(known) if parts.port != 0 else None  # type: ignore[no-untyped-call]
     except ValueError:  # its text quotes the URL
         read = None
     if read is None:
@@ -113,9 +118,12 @@ def url_fields(url: str) -> dict[str, Any]:
         read["unix_socket_path"] = read.pop("path")
     elif not re.fullmatch(r"/?|/[0-9]{1,10}/?", parts.path):
         raise BadUrlError("ends in no database number", "write a '/' in a password as %2F")
-    elif scheme == "rediss":
+    elif scheme in ("rediss", "valkeys"):
         read["ssl"] = True
-    return {**read, **_query_fields(query)}
+    read |= _query_fields(query)
+    if scheme != "unix" and "host" not in read:
+        raise BadUrlError("names no host", "give its name or address")
+    return read
 
 
 def _query_fields(query: str) -> dict[str, Any]:
@@ -198,7 +206,7 @@ def server_of(url: str) -> str:
     if pieces.scheme == "unix":
         return f"unix:{unquote(pieces.path)}"
     host, port = _split_port(pieces.hostport)
-    host = host if REFERENCE.search(host) else host.lower() or "localhost"
+    host = host if REFERENCE.search(host) else host.lower()
     return f"{host}:{port or DEFAULT_PORT}"
 
 
@@ -207,7 +215,6 @@ def resolve_url(url: str, values: Mapping[str, str]) -> str:
 
     Raises:
         KeyError: a reference has no value; the key is its name.
-        BadUrlError: the host turns out empty.
     """
     if REFERENCE.fullmatch(url):
         return values[url[2:-1]]
@@ -216,10 +223,7 @@ def resolve_url(url: str, values: Mapping[str, str]) -> str:
     def put(part: str, safe: str = "") -> str:
         return REFERENCE.sub(lambda match: quote(values[match[1]], safe=safe), part)
 
-    hostport = put(pieces.hostport, ":[]")
-    if pieces.hostport and not hostport.partition(":")[0]:
-        raise BadUrlError("has no host with its references replaced", "export a name or address")
-    head = f"{pieces.scheme}://{put(pieces.userinfo)}{hostport}"
+    head = f"{pieces.scheme}://{put(pieces.userinfo)}{put(pieces.hostport, ':[]')}"
     query = f"?{put(pieces.query)}" if pieces.query else ""
     return f"{head}{put(pieces.path, '/')}{query}"
 
@@ -236,7 +240,8 @@ def write_url(fields: Mapping[str, Any]) -> str:
     query = {}
     number = fields.get("db", 0)
     if "unix_socket_path" in fields:
-        address = f"unix://{userinfo}{quote(fields['unix_socket_path'])}"
+        path = Path(fields["unix_socket_path"]).absolute()  # a URL has no relative one
+        address = f"unix://{userinfo}{quote(str(path))}"
         if number:
             query["db"] = str(number)
     else:
@@ -271,7 +276,7 @@ def mask_url(url: str) -> str:
     if REFERENCE.fullmatch(url):
         return url
     scheme, _, rest = url.partition("://")
-    if scheme not in _SCHEMES:
+    if scheme not in SCHEMES:
         return MASK
     userinfo, at, rest = rest.rpartition("@")
     if at:

@@ -27,6 +27,7 @@ from itertools import count
 from math import inf
 from typing import Any, Generic, Protocol
 
+from shardkit.callbacks import check_ran
 from shardkit.coordination.guard import Guard
 from shardkit.coordination.keys import MICROSECONDS
 from shardkit.errors import ClosedError, LockLostError, ShardKitError
@@ -149,7 +150,7 @@ class Hold(Generic[Face]):
             logger.warning("%s: token %d was lost: %s", self._owner.key, self.token, self._reason)
             if self._owner.on_lost is not None:
                 try:
-                    self._owner.on_lost(self)
+                    check_ran(self._owner.on_lost(self))
                 except Exception:
                     logger.exception("%s: on_lost failed", self._owner.key)
 

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from shardkit.coordination.keys import MICROSECONDS, microseconds
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, ParameterMismatchError
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Key, Pause, script_call
 from shardkit.operations.lua import script
@@ -138,12 +138,13 @@ class RateLimit(Structure[Face]):
 
         Raises:
             InvalidArgumentError: the key or the number of hits is not valid.
+            ParameterMismatchError: the other algorithm has counted hits of the key.
             ShardErrors: the server failed; the hits may have been counted.
 
         Cost: one exchange; O(1), in a sliding window O(log n) for n entries and each that expires.
         """
         [reply] = yield [self._command(key, hits)]
-        return _decision(reply)
+        return self._decision(key, reply)
 
     @operation
     def hit_many(self, keys: Iterable[Key | tuple[Key, int]]) -> Operation[list[RateDecision]]:
@@ -167,14 +168,15 @@ class RateLimit(Structure[Face]):
                         "give keys, or pairs of a key and hits",
                     )
             replies = yield [self._command(key, hits) for key, hits in pairs]
-            decisions += map(_decision, replies)
+            for (key, _), reply in zip(pairs, replies, strict=True):
+                decisions.append(self._decision(key, reply))
         return decisions
 
     @operation
     def peek(self, key: Key, hits: int = 1) -> Operation[RateDecision]:
         """Return whether hits would be allowed, without counting them; see `hit`."""
         [reply] = yield [self._command(key, 0, idempotent=True)]
-        now = _decision(reply)
+        now = self._decision(key, reply)
         self._check_hits(hits)
         if hits <= now.remaining:
             return now
@@ -235,8 +237,12 @@ class RateLimit(Structure[Face]):
             self.component, self._script, [self._key(key)], args, idempotent=idempotent
         )
 
-
-def _decision(reply: list[int]) -> RateDecision:
-    allowed, remaining, wait, rest = reply
-    retry = float("inf") if wait < 0 else wait / MICROSECONDS
-    return RateDecision(bool(allowed), remaining, retry, rest / MICROSECONDS)
+    def _decision(self, key: Key, reply: list[int] | bytes) -> RateDecision:
+        if isinstance(reply, bytes):
+            raise ParameterMismatchError(
+                f"{self.name}: hits of {shown(key)} were counted by algorithm={reply.decode()!r}",
+                "use that algorithm or another name, or remove the hits with reset()",
+            )
+        allowed, remaining, wait, rest = reply
+        retry = float("inf") if wait < 0 else wait / MICROSECONDS
+        return RateDecision(bool(allowed), remaining, retry, rest / MICROSECONDS)

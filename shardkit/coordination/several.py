@@ -278,6 +278,7 @@ class QuorumLock(Structure[Face]):
 
         Raises:
             DamagedDataError: damaged data on a server leaves no majority.
+            DeadlineExceeded: the caller's deadline has passed.
 
         Cost: for each attempt one exchange with all servers, and one with a majority; a server that
         does not answer costs its timeout.

@@ -395,7 +395,7 @@ class JobSearch(Structure[Face]):
         before = read_cursor(self.name, cursor)
         if offset:
             raise InvalidArgumentError(f"{self.name}: cursor= with offset=", "give one of them")
-        if before.query != digest or isinstance(before.value, str):
+        if before.query != digest or not isinstance(before.value, int):
             raise InvalidArgumentError(
                 f"{self.name}: cursor is of other skills", "give the same skills"
             )

@@ -39,6 +39,11 @@ def mget(component: Component, keys: Iterable[Key]) -> Steps[list[Any]]:
     for page in _pages(keys):
         replies = yield Columns(component.name, "GET", page, coalesced=True)
         if replies.failed:
+            # MGET returns None for a key of another type; a GET that is sent alone is refused.
+            replies[:] = [
+                None if str(getattr(reply, "error", "")).startswith("WRONGTYPE") else reply
+                for reply in replies
+            ]
             raise_failures(replies, own=False)
         values += replies
     return values
@@ -46,6 +51,8 @@ def mget(component: Component, keys: Iterable[Key]) -> Steps[list[Any]]:
 
 def mset(component: Component, mapping: Mapping[Any, Any]) -> Steps[bool]:
     """Set keys; see `KeyShardedConnection.mset`."""
+    if not isinstance(mapping, Mapping):
+        raise InvalidArgumentError(f"mapping is a {type(mapping).__name__}", "pass a dict")
     pairs = zip(_pages(list(mapping)), _pages(list(mapping.values())), strict=True)
     for keys, values in pairs:
         replies = yield Columns(component.name, "SET", keys, values, coalesced=True)

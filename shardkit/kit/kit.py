@@ -24,7 +24,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -40,7 +40,13 @@ from shardkit.config.entry import Entry
 from shardkit.config.read_from import ReadFrom, as_read_from
 from shardkit.config.shard_map import ShardMap
 from shardkit.coordination.hold import AsyncRenewals, Renewals
-from shardkit.errors import ConfigError, InvalidArgumentError, InvalidEntryError, ShardKitError
+from shardkit.errors import (
+    ConfigError,
+    InvalidArgumentError,
+    InvalidEntryError,
+    ShardKitError,
+    few,
+)
 from shardkit.events import EntryChanged, emit, handlers
 from shardkit.kit import decorators
 from shardkit.kit.catalogue import Catalogue
@@ -81,7 +87,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class _Kit(Catalogue[Face]):
+class Kit(Catalogue[Face]):
     """The common part of both kits: topology, clients, decorators, and structures of either face.
 
     `connect` documents the arguments. ``config_clients`` are those of the config server; the kit
@@ -283,7 +289,7 @@ def _tell_changed(
         emit(EntryChanged(component.name, component.epoch))
 
 
-class ShardKit(_Kit[Blocking]):
+class ShardKit(Kit[Blocking]):
     """A topology opened for blocking use. Created by `connect`; a context manager.
 
     Thread-safe. A forked child may continue to use it, over connections of its own.
@@ -457,7 +463,7 @@ class ShardKit(_Kit[Blocking]):
         self.close()
 
 
-class AsyncShardKit(_Kit[Awaiting]):
+class AsyncShardKit(Kit[Awaiting]):
     """A topology opened for awaiting use. Created by `aconnect`; an asynchronous context manager.
 
     Each event loop has connections of its own.
@@ -587,12 +593,13 @@ def connect(where: Where | None = None, **options: Any) -> ShardKit:
 
     Args:
         where: a YAML shard map's path; or the config server that holds the entries, as a
-            redis://, rediss:// or unix:// URL or an Entry; or a ShardMap. By default
+            redis://, valkey:// or unix:// URL or an Entry; or a ShardMap. By default
             ``$SHARDKIT_CONFIG``.
         options: ``connector`` builds clients in another way, ``clock`` replaces the servers' time.
             ``credential_providers`` maps components to redis-py's `CredentialProvider`, for
             passwords or tokens that expire (``config-server`` is the config server's key): each
-            connect uses it instead of the entry's user and password. ``deadline`` limits a whole
+            connect uses it instead of the entry's user and password. Names that are not components
+            are refused, by a blocking kit only if it has a shard map. ``deadline`` limits a whole
             call, in seconds, where an entry sets no deadline. ``zone`` is the zone of this process,
             for reads from replicas.
 
@@ -619,6 +626,8 @@ async def aconnect(where: Where | None = None, **options: Any) -> AsyncShardKit:
     kit = AsyncShardKit(source, config_clients=clients, **options)
     try:
         await kit.load()
+        if "credential_providers" in options:
+            _check_providers(options, source, await kit.components())
     except BaseException:
         await kit.aclose()
         raise
@@ -639,8 +648,6 @@ def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Cl
             f"{what} names no topology",
             "give a shard map's path, a config server's URL, a ShardMap or an Entry",
         )
-    if isinstance(where, ShardMap):
-        return FixedMap(where), None
     if isinstance(where, str) and "://" in where:
         where = Entry({"url": where.strip()}, "config server")
     if isinstance(where, Entry):
@@ -664,7 +671,18 @@ def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Cl
             lambda: clients.aget(component, None, raw=True),
         )
         return source, clients
-    return MapFile(where), None
+    shard_map = FixedMap(where) if isinstance(where, ShardMap) else MapFile(where)
+    _check_providers(options, shard_map, shard_map.names())
+    return shard_map, None
+
+
+def _check_providers(options: Mapping[str, Any], source: Source, names: Iterable[str]) -> None:
+    unknown = set(options.get("credential_providers") or ()) - {"config-server", *names}
+    if unknown:
+        raise ConfigError(
+            f"credential_providers: {source} has no component {sorted(unknown)[0]!r}",
+            f"correct the name (known: {few(sorted(names), ', ')})",
+        )
 
 
 def _config_server(source: Source) -> ConfigServer:

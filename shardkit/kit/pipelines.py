@@ -123,11 +123,11 @@ class _CommandCollector:
 
     def watch(self, *names: Key) -> NoReturn:
         """Refuse: see `multi`."""
-        raise _no_transaction("WATCH")
+        raise no_transaction("WATCH")
 
     def unwatch(self) -> NoReturn:
         """Refuse: see `multi`."""
-        raise _no_transaction("UNWATCH")
+        raise no_transaction("UNWATCH")
 
     def multi(self) -> NoReturn:
         """Refuse: no transaction spans shards.
@@ -135,7 +135,7 @@ class _CommandCollector:
         Raises:
             RoutingError: always.
         """
-        raise _no_transaction("MULTI")
+        raise no_transaction("MULTI")
 
     def _take_commands(self) -> list[tuple[Any, ...]]:
         commands, self._commands = self._commands, []
@@ -225,7 +225,8 @@ class AsyncShardedPipeline(_CommandCollector, AsyncPipelineCommands):
         self.reset()
 
 
-def _no_transaction(name: str) -> RoutingError:
+def no_transaction(name: str) -> RoutingError:
+    """Return the error for what needs a transaction, which no pipeline over shards is."""
     return RoutingError(
         f"{name}: a pipeline over shards is not a transaction",
         "use router[key].pipeline() for the keys of one shard",
@@ -387,7 +388,7 @@ def _split(
         return []  # redis-py answers it without a server
     name, positions = command_name(args), key_positions(args)
     if name in _TRANSACTIONS:
-        raise _no_transaction(name)
+        raise no_transaction(name)
     if name in _SUBSCRIPTIONS:
         raise RoutingError(f"{name}: a pipeline cannot subscribe", "use router[key].pubsub()")
     if not positions:

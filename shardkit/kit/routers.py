@@ -18,7 +18,7 @@ of the default kit call ``await router.load()``. A changed entry takes effect on
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, overload
 
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import DEFAULT_PORT
@@ -27,7 +27,7 @@ from shardkit.errors import InvalidKeyError
 from shardkit.events import observed
 from shardkit.kit import bulk
 from shardkit.kit.lookup import DEFAULT_PLANE, CallSite, ClientPlane, reading_plane
-from shardkit.kit.pipelines import AsyncShardedPipeline, ShardedPipeline
+from shardkit.kit.pipelines import AsyncShardedPipeline, ShardedPipeline, no_transaction
 from shardkit.network.connections.clients import AsyncClient, Client
 from shardkit.operations.commands import Argument, Key, Shard
 from shardkit.operations.deadlines import call
@@ -36,6 +36,8 @@ from shardkit.routing.keys import pair_key
 
 Pair: TypeAlias = tuple[Key, Key]
 K = TypeVar("K", Key, Pair)
+AKey = TypeVar("AKey", str, bytes, int)
+APair = TypeVar("APair", bound=Pair)
 T = TypeVar("T")
 
 
@@ -52,7 +54,7 @@ class Planes(Protocol):
         """Return the awaiting client of the shard of a key, without waiting."""
 
 
-class _Router(Generic[K]):
+class Router(Generic[K]):
     """Chooses the shard of a component that owns a key.
 
     Args:
@@ -100,13 +102,9 @@ class _Router(Generic[K]):
         """Return the key that decides the shard."""
         raise NotImplementedError
 
-    def group(self, keys: Iterable[K]) -> dict[int, list[K]]:
-        """Return keys by the number of the shard that owns them, each list in the given order.
-
-        ``router.client(number)`` is that shard's client.
-        """
+    def _group(self, keys: Iterable[Any]) -> dict[int, list[Any]]:
         place = self._now().place
-        groups: dict[int, list[K]] = {}
+        groups: dict[int, list[Any]] = {}
         for key in keys:
             groups.setdefault(place(self._key(key)), []).append(key)
         return groups
@@ -120,7 +118,9 @@ class _Router(Generic[K]):
         return f"{type(self).__name__}({self.component!r}{shards})"
 
 
-class _BlockingRouter(_Router[K]):
+class BlockingRouter(Router[K]):
+    """Routes to blocking clients."""
+
     def _look_up(self) -> Component:
         return self._plane.plane().topology.component(self.component)
 
@@ -152,8 +152,14 @@ class _BlockingRouter(_Router[K]):
         get = self._plane.plane().clients_of(component).get
         return iter([get(component, shard.number) for shard in component.all_shards()])
 
-    def pipeline(self) -> ShardedPipeline:
-        """Return a pipeline for keys on any shard; see `shardkit.kit.pipelines`."""
+    def pipeline(self, transaction: bool = False) -> ShardedPipeline:
+        """Return a pipeline for keys on any shard; see `shardkit.kit.pipelines`.
+
+        Raises:
+            RoutingError: ``transaction`` is true: no transaction spans shards.
+        """
+        if transaction:
+            raise no_transaction("pipeline(transaction=True)")
         return ShardedPipeline(self._plane, self._site)
 
     def scan_iter(
@@ -175,7 +181,9 @@ class _BlockingRouter(_Router[K]):
             yield from client.scan_iter(match=match, count=count, _type=_type)
 
 
-class _AwaitingRouter(_Router[K]):
+class AwaitingRouter(Router[K]):
+    """Routes to awaiting clients, without waiting."""
+
     def _look_up(self) -> Component:
         return self._plane.plane().cached(self.component)
 
@@ -213,8 +221,13 @@ class _AwaitingRouter(_Router[K]):
         self._site.checked(topology, await topology.acomponent(self.component))
         return self
 
-    def pipeline(self) -> AsyncShardedPipeline:
-        """Return a pipeline for keys on any shard; its ``execute`` is awaited."""
+    def pipeline(self, transaction: bool = False) -> AsyncShardedPipeline:
+        """Return a pipeline for keys on any shard; its ``execute`` is awaited.
+
+        See `BlockingRouter.pipeline`.
+        """
+        if transaction:
+            raise no_transaction("pipeline(transaction=True)")
         return AsyncShardedPipeline(self._plane, self._site)
 
     async def scan_iter(
@@ -229,7 +242,9 @@ class _AwaitingRouter(_Router[K]):
                 yield key
 
 
-class _ByKey(_Router[Key]):
+class ByKey(Router[Key]):
+    """Routes by a key."""
+
     def _key(self, key: Key) -> Key:
         return key
 
@@ -237,8 +252,23 @@ class _ByKey(_Router[Key]):
         """Return the number of the shard that owns a key."""
         return self._now().place(key)
 
+    @overload
+    def group(self, keys: Iterable[AKey]) -> dict[int, list[AKey]]: ...
+    @overload
+    def group(  # type: ignore[overload-cannot-match]  # a list of several types matches it
+        self, keys: Iterable[Key]
+    ) -> dict[int, list[Key]]: ...
+    def group(self, keys: Iterable[Any]) -> dict[int, list[Any]]:
+        """Return keys by the number of the shard that owns them, each list in the given order.
 
-class _ByPair(_Router[Pair]):
+        ``router.client(number)`` is that shard's client.
+        """
+        return self._group(bulk.keys_of(keys, ()))
+
+
+class ByPair(Router[Pair]):
+    """Routes by a pair of ids."""
+
     def _key(self, pair: Pair) -> Key:
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise InvalidKeyError(f"{pair!r} is not a pair of ids", "write router[a, b]")
@@ -248,12 +278,18 @@ class _ByPair(_Router[Pair]):
         """Return the number of the shard that owns a pair of ids, in either order."""
         return self._now().place(pair_key(first, second))
 
+    def group(self, pairs: Iterable[APair]) -> dict[int, list[APair]]:
+        """Return pairs by the number of the shard that owns them; see `ByKey.group`."""
+        return self._group(pairs)
 
-class KeyShardedConnection(_ByKey, _BlockingRouter[Key]):
+
+class KeyShardedConnection(ByKey, BlockingRouter[Key]):
     """Routes by key: ``router[key]`` is the redis-py client of the shard that owns the key."""
 
     def mget(self, keys: Key | Iterable[Key], *args: Key) -> list[Any]:
-        """Return the values of keys on any shards, in their order; None for missing keys.
+        """Return the values of keys on any shards, in their order.
+
+        As with MGET, the value of a missing key, and of a key of another type, is None.
 
         Args:
             keys: a key, or several in a list or any iterable.
@@ -353,7 +389,7 @@ class KeyShardedConnection(_ByKey, _BlockingRouter[Key]):
             return result
 
 
-class IdPairShardedConnection(_ByPair, _BlockingRouter[Pair]):
+class IdPairShardedConnection(ByPair, BlockingRouter[Pair]):
     """Routes by a pair of ids, for relations whose two halves live on one shard.
 
     ``router[a, b]`` and ``router[b, a]`` are one client: ids compare as numbers, and the pair is
@@ -361,7 +397,7 @@ class IdPairShardedConnection(_ByPair, _BlockingRouter[Pair]):
     """
 
 
-class AsyncKeyShardedConnection(_ByKey, _AwaitingRouter[Key]):
+class AsyncKeyShardedConnection(ByKey, AwaitingRouter[Key]):
     """Routes by key to awaiting clients; see `KeyShardedConnection`."""
 
     async def mget(self, keys: Key | Iterable[Key], *args: Key) -> list[Any]:
@@ -422,7 +458,7 @@ class AsyncKeyShardedConnection(_ByKey, _AwaitingRouter[Key]):
             return result
 
 
-class AsyncIdPairShardedConnection(_ByPair, _AwaitingRouter[Pair]):
+class AsyncIdPairShardedConnection(ByPair, AwaitingRouter[Pair]):
     """Routes by a pair of ids to awaiting clients; see `IdPairShardedConnection`."""
 
 

@@ -175,13 +175,15 @@ class Chats(Structure[Face]):
             InvalidArgumentError: an argument is out of range.
             ShardErrors: a server failed; the error tells whether the chat may have been created.
 
-        Cost: two exchanges, O(log n) for each of n members.
+        Cost: two exchanges, three if an id is given, O(log n) for each of n members.
         """
         everybody = list(dict.fromkeys([creator, *members]))
         check_integer(self.name, "members", len(everybody), 1, MOST_AT_ONCE)
         check_integer(self.name, "history", history, 0, MOST_HISTORY)
         first = b"" if body is None else encode_message(self.name, creator, body)
         id_ = secrets.token_hex(8) if chat is None else chat
+        if chat is not None and (yield from self._exists(chat, everybody)):
+            return None
         tokens: dict[str, str] = {}
         refused: Sequence[str] = everybody
         while True:
@@ -199,11 +201,13 @@ class Chats(Structure[Face]):
         Joining twice changes nothing.
 
         Returns:
-            The number of new members; None if there is no such chat.
+            The number of new members; None if there is no such chat, which changes nothing.
 
-        Cost: two exchanges, O(log n) each.
+        Cost: three exchanges, O(log n) each.
         """
         check_integer(self.name, "users", len(users), 1, MOST_AT_ONCE)
+        if not (yield from self._exists(chat, users)):
+            return None
         tokens: dict[str, str] = {}
         refused: Sequence[str] = users
         while True:
@@ -479,6 +483,14 @@ class Chats(Structure[Face]):
         call = script(f"messaging/chat_{action}")
         return script_call(self.component, call, self._keys(chat), args, idempotent=idempotent)
 
+    def _exists(self, chat: str, users: Iterable[str]) -> Operation[bool]:
+        """Return whether a chat exists, before it is written into the lists of some users."""
+        for user in users:
+            self._list_key(user)
+        state = self._keys(chat)[2]
+        [exists] = yield [self._at(state, "EXISTS", state)]
+        return bool(exists)
+
     def _write_lists(
         self, chat: str, users: Sequence[str], tokens: dict[str, str]
     ) -> Operation[None]:
@@ -486,7 +498,6 @@ class Chats(Structure[Face]):
 
         ``tokens`` has the refused tokens by user, and is updated with the current ones.
         """
-        self._keys(chat)
         call, new = script("messaging/chat_list_add"), secrets.token_hex(8)
         replies = yield [
             script_call(

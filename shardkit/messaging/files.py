@@ -223,6 +223,7 @@ class LeasedFile:
     _complete: bool = field(repr=False)
     _chunk: int = field(repr=False)
     _size: int = field(repr=False)  # of the chunks
+    _at_once: int = field(repr=False)  # chunks of a page
     _extend_at: float = field(repr=False)  # when the lease is extended by the next read
     _ended: bool = field(default=False, repr=False)  # all of it was read
 
@@ -284,7 +285,8 @@ class Files(Structure[Face]):
         Args:
             channel: the channel's name.
             readers: the names of the readers, 1 to 100; each reads every file.
-            byte_limit: the most bytes that the channel holds, on all shards together.
+            byte_limit: the most bytes that the channel holds, on all shards together. A file may be
+                larger if the limit is at least three chunks, none of them shorter than a line.
             chunk_size: the bytes of a chunk, 1 to 64 MiB.
 
         Returns:
@@ -408,9 +410,9 @@ class Files(Structure[Face]):
         """Publish a file, and wait for space while the channel is full.
 
         A file that is larger than the channel's limit is published as its readers report
-        positions; see `checkpoint`. If a process dies while publishing, another one can call this
-        with the same name and content. It continues where the first one stopped, once its lease has
-        ended.
+        positions, at least once for each third of the limit; see `checkpoint`. If a process dies
+        while publishing, another one can call this with the same name and content. It continues
+        where the first one stopped, once its lease has ended.
 
         Args:
             channel: the channel.
@@ -577,11 +579,13 @@ class Files(Structure[Face]):
 
         Raises:
             FileLeaseLostError: the lease has ended, and another process may have leased the file.
-            FileStalledError: it is incomplete, and its publisher has stopped.
+            FileStalledError: it is incomplete, and its publisher has stopped, or has waited for a
+                quarter of the lease for space that only a `checkpoint` of this reader can free.
             UnreadableFileError: it is truncated, or not gzip's output.
             DamagedDataError: a chunk is missing.
 
-        Cost: one exchange for 16 chunks, or 4 MiB, from all their shards at once.
+        Cost: one exchange for 16 chunks, 4 MiB or a third of the channel's limit, from all their
+        shards at once.
         """
         source = _FileReader(file, raw)
         while (blocks := (yield from self._next(source))) is not None:
@@ -898,7 +902,7 @@ class Files(Structure[Face]):
             )
         if reply[0] == 0:
             return None, True
-        _, number, name, chunks, complete, position, attempts, chunk, size = reply
+        _, number, name, chunks, complete, position, attempts, chunk, size, limit = reply
         return (
             LeasedFile(
                 channel,
@@ -913,6 +917,8 @@ class Files(Structure[Face]):
                 bool(complete),
                 chunk,
                 size,
+                # A report is of all but the latest page, which must leave room for the next one.
+                min(_at_once(chunk), max(1, limit // chunk // 3)),
                 taken_at + microseconds / 4e6,
             ),
             False,
@@ -923,7 +929,7 @@ class Files(Structure[Face]):
         file = source.file
         while True:
             if source.chunk < file._chunks:
-                end = min(file._chunks, source.chunk + _at_once(file._chunk))
+                end = min(file._chunks, source.chunk + file._at_once)
                 keys = [
                     self._chunk_key(file.channel, file.number, n) for n in range(source.chunk, end)
                 ]
@@ -964,8 +970,10 @@ class Files(Structure[Face]):
     def _await_more(self, file: LeasedFile) -> Operation[None]:
         """Wait until more of a file is published."""
         keys, before = self._keys(file.channel), file._chunks
+        full_since = math.inf
 
         def attempt(waiting: str) -> Operation[tuple[bool, float]]:
+            nonlocal full_since
             [reply] = yield [self._report(file, "read", waiting=waiting)]
             yield from self._heard(file, reply)
             if file._chunks > before or file._complete:
@@ -975,6 +983,14 @@ class Files(Structure[Face]):
                 raise FileStalledError(
                     f"{self.name}: file {shown(file.name)} is incomplete, and has no publisher",
                     "publish it again under its name, which continues where it stopped",
+                )
+            now = self._clock.monotonic()
+            full_since = min(full_since, now) if reply[5] else math.inf
+            if now - full_since > file._lease / 4e6:
+                raise FileStalledError(
+                    f"{self.name}: channel {file.channel!r} is full of file {shown(file.name)}, as "
+                    f"reader {shown(file.reader)} has not reported what it has read",
+                    "call checkpoint() more often, or create a channel with a larger byte_limit",
                 )
             return False, min(left, file._lease / 3e6)
 
@@ -1022,7 +1038,7 @@ class Files(Structure[Face]):
                 f"may have leased it",
                 "set a longer lease than processing a page takes",
             )
-        file._chunks, file._complete, file._size = reply[0], bool(reply[1]), reply[5]
+        file._chunks, file._complete, file._size = reply[0], bool(reply[1]), reply[6]
         yield from self._remove(file.channel, reply[3])
 
     def _remove(self, channel: str, garbage: Sequence[bytes]) -> Operation[None]:

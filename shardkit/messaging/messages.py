@@ -18,6 +18,7 @@ from shardkit.operations.arguments import shown
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.damage import MOST_STORED, damage
+from shardkit.structures.codecs.named import encode_json
 
 LONGEST_BODY = 2**20  # bytes
 LONGEST_WAIT = 10 * 365 * 86_400.0
@@ -49,22 +50,11 @@ def encode_message(owner: str, sender: str, body: Any) -> bytes:
     """
     if not isinstance(sender, str):
         raise InvalidArgumentError(f"{owner}: sender={shown(sender)}", "give text")
-    try:
-        text = json.dumps(
-            {"sender": sender, "body": body},
-            ensure_ascii=False,
-            allow_nan=False,
-            separators=(",", ":"),
-        )
-        sent = text[1:].encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgumentError(
-            f"{owner}: a message of {shown(sender)} cannot be represented in JSON: {error}",
-            "give text, finite numbers, booleans, None, lists and dictionaries",
-        ) from None
+    what = f"{owner}: a message of {shown(sender)}"
+    sent = encode_json(what, {"sender": sender, "body": body})[1:]
     if len(sent) > LONGEST_BODY:
         raise InvalidArgumentError(
-            f"{owner}: a message of {shown(sender)} has {counted(len(sent), 'byte')}",
+            f"{what} has {counted(len(sent), 'byte')}",
             f"send at most {LONGEST_BODY:,}: store the data elsewhere, and send its key",
         )
     return sent

@@ -14,6 +14,7 @@ import functools
 import inspect
 import time
 from collections.abc import Callable
+from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -138,7 +139,7 @@ class TimedBlock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is None or self._errors:
+        if kind in (None, GeneratorExit) or self._errors:
             self._record(self._context, time.perf_counter() - self._began)
 
     async def __aenter__(self) -> Self:
@@ -148,7 +149,11 @@ class TimedBlock:
         self.__exit__(*exc_info)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Time every call of a function, even concurrent ones."""
+        """Time every call of a function, even concurrent ones.
+
+        A generator is timed from its first step to its end, including what its caller does between
+        steps. A plain function is timed until it returns, even if it returns a coroutine.
+        """
 
         def block() -> TimedBlock:
             return TimedBlock(self._record, self._context, self._errors)
@@ -161,6 +166,35 @@ class TimedBlock:
                     return await function(*args, **kwargs)
 
             return timed_coroutine  # type: ignore[return-value]
+
+        if inspect.isgeneratorfunction(function):
+
+            @functools.wraps(function)
+            def timed_generator(*args: P.args, **kwargs: P.kwargs) -> Any:
+                with block():
+                    return (yield from function(*args, **kwargs))
+
+            return timed_generator
+
+        if inspect.isasyncgenfunction(function):
+
+            @functools.wraps(function)
+            async def timed_async_generator(*args: P.args, **kwargs: P.kwargs) -> Any:
+                with block(), suppress(StopAsyncIteration):
+                    async with aclosing(function(*args, **kwargs)) as steps:
+                        step = anext(steps)
+                        while True:  # as `yield from` does in a plain generator
+                            value = await step
+                            try:
+                                sent = yield value
+                            except GeneratorExit:
+                                raise
+                            except BaseException as error:
+                                step = steps.athrow(error)
+                            else:
+                                step = steps.asend(sent)
+
+            return timed_async_generator
 
         @functools.wraps(function)
         def timed(*args: P.args, **kwargs: P.kwargs) -> T:

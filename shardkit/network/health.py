@@ -19,10 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from redis.exceptions import RedisError
-
 from shardkit.config.component import Component
-from shardkit.errors import ClosedError, ShardKitError
+from shardkit.errors import ClosedError
 from shardkit.network.connections.policy import policy_of
 from shardkit.network.survey import ServerFacts
 from shardkit.operations.commands import Shard
@@ -98,8 +96,11 @@ def health_of(kit: Any, seconds: float) -> Health:
     def probe(target: tuple[Component, Shard]) -> ShardHealth:
         return run_steps(_probe(kit.clients.get, *target, seconds), lambda answer: answer)
 
-    with ThreadPoolExecutor(min(_THREADS, len(targets) or 1), "shardkit-health") as threads:
-        results = list(threads.map(probe, targets))
+    try:
+        with ThreadPoolExecutor(min(_THREADS, len(targets) or 1), "shardkit-health") as threads:
+            results = list(threads.map(probe, targets))
+    except RuntimeError:  # no thread starts after the main one has ended, or beyond a limit
+        results = list(map(probe, targets))
     return _health(kit, components, broken, zip(targets, results, strict=True))
 
 
@@ -140,13 +141,13 @@ def _probe(
             latency = time.perf_counter() - started
             info = yield client.info(**nodes)
             return _reachable(component, shard, client, latency, info)
-    except (RedisError, OSError, ShardKitError) as error:
+    except Exception as error:  # a credential provider may raise any
         known = meaning(error)
         return ShardHealth(
             str(shard),
             component.entry_of(shard).address,
             reachable=False,
-            error=known.text if known else str(error),
+            error=known.text if known else str(error) or repr(error),
             breaker=_breaker(client),
         )
 
@@ -160,7 +161,7 @@ def _components(
             components.append(find(name))
         except ClosedError:
             raise
-        except ShardKitError as error:
+        except Exception as error:
             broken[name] = str(error)
     return components, broken
 
@@ -244,10 +245,13 @@ def asgi(kit: Any, timeout: float = TIMEOUT) -> Callable[..., Awaitable[None]]:
             try:
                 health: Health = await kit.health(timeout)
                 status, body = (200 if health.ok else 503), health.as_dict()
-            except ShardKitError as error:
+            except Exception as error:
                 status, body = 503, {"ok": False, "error": str(error)}
         else:
-            status, body = await asyncio.to_thread(_ready, kit, timeout)
+            try:
+                status, body = await asyncio.to_thread(_ready, kit, timeout)
+            except RuntimeError:  # as in `health_of`
+                status, body = _ready(kit, timeout)
         headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": json.dumps(body).encode()})
@@ -276,6 +280,6 @@ def _live(kit: Any) -> tuple[int, dict[str, Any]]:
 def _ready(kit: Any, timeout: float) -> tuple[int, dict[str, Any]]:
     try:
         health: Health = kit.health(timeout)
-    except ShardKitError as error:
+    except Exception as error:
         return 503, {"ok": False, "error": str(error)}
     return (200 if health.ok else 503), health.as_dict()

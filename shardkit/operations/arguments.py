@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, wraps
 from typing import Any, Literal, ParamSpec, TypeVar, Union
 
+from shardkit.callbacks import makes
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 
 P = ParamSpec("P")
@@ -120,7 +121,9 @@ def kind_of(annotation: Any) -> Kind | None:
         return _tuple(args)
     base = origin or annotation
     if base is collections.abc.Callable:
-        return Kind(callable, "a function")
+        if args and args[-1] is not Any and typing.get_origin(args[-1]) is None:
+            return Kind(lambda v: callable(v) and not makes(v), "a plain function")
+        return Kind(callable, "a function")  # may return an iterator, or anything
     if base is collections.abc.Mapping:
         return Kind(lambda v: isinstance(v, Mapping), "a mapping")
     if base in (collections.abc.Iterable, collections.abc.Sequence):

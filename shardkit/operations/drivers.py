@@ -35,7 +35,7 @@ from shardkit.operations.commands import (
     coalesced,
     raise_failures,
 )
-from shardkit.operations.deadlines import begin, extend, has_begun, in_use, within
+from shardkit.operations.deadlines import begin, earliest, extend, has_begun, in_use, within
 from shardkit.operations.deadlines import call as call_context
 from shardkit.operations.operation import Awaiting, Blocking, Operation, Page, Stream
 
@@ -53,6 +53,9 @@ class _StepRunner:
         if isinstance(step, Locate):
             return self.link.locate(step)
         if isinstance(step, Pause):
+            deadline = earliest(None)
+            if deadline is not None:  # a loop whose failures are values would spin
+                deadline.require_left()
             extend(step.seconds)
             return self.link.pause(step.seconds)
         if isinstance(step, Subscribe):

@@ -45,7 +45,8 @@ _BY_CLASS: tuple[tuple[type[Exception], str, str], ...] = (
     (BusyLoadingError, "the server is still loading its data", "try again in a moment"),
 )
 
-# By the beginning of the server's text, where redis-py has no class of its own.
+# By the beginning of the server's text, where redis-py has no class of its own; a meaning may
+# refer to a group of it.
 _BY_TEXT: tuple[tuple[str, str, str], ...] = (
     (
         r"(?s).*Too many open files",
@@ -93,6 +94,21 @@ _BY_TEXT: tuple[tuple[str, str, str], ...] = (
         "raise maxclients, or close clients",
     ),
     (
+        r"(?:ERR )?unknown command [`']([^`']*)",  # the text goes on with the arguments
+        r"the server has no command \1",
+        "upgrade the server, or allow the command (rename-command)",
+    ),
+    (
+        "(ERR )?Unknown (Redis |Valkey )?command called from script",
+        "the server lacks a command that the script uses",
+        "upgrade the server, or allow the command (rename-command)",
+    ),
+    (
+        "No matching script",
+        "the server has not loaded the script",
+        "call a shardkit.LuaScript, which is loaded where it is missing",
+    ),
+    (
         "DENIED ",
         "the server is in protected mode, which refuses other machines",
         "give it a password, or set protected-mode to no",
@@ -118,8 +134,8 @@ def meaning(error: BaseException) -> Meaning | None:
             return Meaning(what, remedy)
     if isinstance(error, ResponseError | ConnectionError):
         for pattern, what, remedy in _BY_TEXT:
-            if re.match(pattern, text):
-                return Meaning(what, remedy)
+            if match := re.match(pattern, text):
+                return Meaning(match.expand(what), remedy)
     if isinstance(error, AuthenticationError | AuthenticationWrongNumberOfArgsError):
         return _REFUSED
     return None

@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 
+from shardkit.callbacks import check_ran, check_runs, makes
 from shardkit.errors import NewerFormatError
 from shardkit.operations.operation import Awaiting
 from shardkit.queues.task_codec import Task
@@ -44,6 +45,8 @@ Reported = TypeVar("Reported")
 
 class AsyncWorker(BaseWorker[Awaiting]):
     """Runs tasks on an event loop; see `BaseWorker` for its arguments."""
+
+    _awaits = True
 
     def _reset(self) -> None:
         self._stopping, self._aborting = asyncio.Event(), asyncio.Event()
@@ -67,6 +70,7 @@ class AsyncWorker(BaseWorker[Awaiting]):
 
         Cancelling it, or a second signal, cancels and requeues running tasks.
         """
+        check_runs("worker", "on_progress", on_progress)
         self._reset()
         with self._signals() if signals else nullcontext():
             slots = [asyncio.ensure_future(self._work(n, burst)) for n in range(self.concurrency)]
@@ -144,13 +148,7 @@ class AsyncWorker(BaseWorker[Awaiting]):
         started = time.monotonic()
         try:
             try:
-                callback = self._callback_of(task)
-                if inspect.iscoroutinefunction(callback):
-                    await callback(*task.args)
-                else:
-                    result = await asyncio.to_thread(callback, *task.args)
-                    if inspect.isawaitable(result):
-                        await result
+                error = await asyncio.ensure_future(self._call(task))
             except asyncio.CancelledError:
                 this = asyncio.current_task()
                 if this is None or not this.cancelling():  # the function cancelled itself
@@ -158,20 +156,48 @@ class AsyncWorker(BaseWorker[Awaiting]):
                     return
                 await asyncio.shield(asyncio.ensure_future(self._requeue(task)))
                 raise
-            except NewerFormatError as error:
+            if error is None:
+                done = await self._report(task, "is done", lambda: self.tasks._acknowledge(task))
+                self._succeeded(task, time.monotonic() - started, done)
+            elif isinstance(error, NewerFormatError):
                 self._left_to_others(task, error)
                 delay = self.tasks.unknown_delay
                 await self._report(
                     task, "was requeued", lambda: self.tasks.release(task, delay=delay)
                 )
-                return
-            except BaseException as error:  # even SystemExit must not end the worker
+            else:
                 await self._fail(task, error)
-                return
-            done = await self._report(task, "is done", lambda: self.tasks._acknowledge(task))
-            self._succeeded(task, time.monotonic() - started, done)
         finally:
             self._running.pop(slot, None)
+
+    async def _call(self, task: Task) -> BaseException | None:
+        """Call a task's function; return what it raised, unless it was cancelled.
+
+        Run it as an asyncio task: a GeneratorExit closes all coroutines that it passes through.
+        """
+
+        def outcome() -> tuple[Any, BaseException | None]:
+            try:
+                return callback(*task.args), None
+            except BaseException as raised:  # no future can hold a StopIteration
+                return None, raised
+
+        try:
+            callback = self._callback_of(task)
+            if makes(callback):
+                result, error = callback(*task.args), None
+            else:
+                result, error = await asyncio.to_thread(outcome)
+            if error is not None:
+                raise error
+            if inspect.isawaitable(result):
+                result = await result
+            check_ran(result)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as raised:  # even SystemExit must not end the worker
+            return raised
+        return None
 
     async def _fail(self, task: Task, error: BaseException) -> None:
         self._failed(task, error)

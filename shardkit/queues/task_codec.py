@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from shardkit.errors import InvalidArgumentError, NewerFormatError, counted
 from shardkit.operations.arguments import shown
+from shardkit.structures.codecs.named import encode_json
 
 FORMAT = 1
 LONGEST_ID = 200
@@ -108,20 +109,7 @@ def encode_task(owner: str, id_: str, queue: str, name: str, args: Sequence[Any]
         raise InvalidArgumentError(
             f"{owner}: args={shown(args)} of task {shown(name)}", "give a list or tuple"
         )
-    try:
-        text = json.dumps(
-            [id_, queue, name, list(args)],
-            ensure_ascii=False,
-            allow_nan=False,
-            separators=(",", ":"),
-        )
-        sent = text.encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgumentError(
-            f"{owner}: task {shown(name)} cannot be represented in JSON: {error}",
-            "use text, finite numbers, booleans, None, lists and dictionaries, and the "
-            "ids of other objects",
-        ) from None
+    sent = encode_json(f"{owner}: task {shown(name)}", [id_, queue, name, list(args)])
     if len(sent) > LONGEST_TASK:
         raise InvalidArgumentError(
             f"{owner}: task {shown(name)} takes {counted(len(sent), 'byte')}, more than "

@@ -33,7 +33,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from shardkit.errors import InvalidArgumentError, NewerFormatError, ShardKitError
+from shardkit.errors import (
+    InvalidArgumentError,
+    NewerFormatError,
+    ShardErrors,
+    ShardKitError,
+    counted,
+)
 from shardkit.operations.arguments import rows_of, shown
 from shardkit.operations.cancellation import undo_on_cancel
 from shardkit.operations.commands import Argument, Key, Transaction
@@ -150,7 +156,8 @@ class TaskQueues(Structure[Face]):
             args: its arguments: what JSON can represent.
             delay: the seconds until it is due, by the server's clock; 0 or less for at once.
             id: the task's id, by default a random one. While a task with this id waits, is delayed
-                or leased, the call changes nothing.
+                or leased, the call changes nothing but the log. So a running task cannot queue
+                itself: it needs another id. To move a delayed one, `cancel` it before.
 
         Returns:
             The task's id.
@@ -542,6 +549,7 @@ class TaskQueues(Structure[Face]):
     # ---- what several operations share
 
     def _enqueue(self, queue: str, tasks: Sequence[NewTask]) -> Operation[list[str]]:
+        self._keys(queue)
         rows: list[Argument] = []
         ids = []
         for task in tasks:
@@ -552,12 +560,17 @@ class TaskQueues(Structure[Face]):
             ids.append(id_)
         try:
             while rows:
-                [done] = yield [self._commands.put(queue, rows)]
+                [[done, added]] = yield [self._commands.put(queue, rows)]
+                if added < done:
+                    known = counted(done - added, "task")
+                    logger.info("queue %s: skipped %s whose id is already queued", queue, known)
                 rows = rows[3 * done :]
         except ShardKitError as error:
             error.ids = tuple(ids)
-            named = ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
-            error.remedy = f"the tasks may be queued: queue them again with their ids ({named})"
+            if isinstance(error, ShardErrors):
+                named = ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
+                may = "the tasks may be queued: " if error.maybe_executed else ""
+                error.remedy = f"{may}queue them again with their ids ({named})"
             raise
         return ids
 

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
+from shardkit.callbacks import check_ran, check_runs
 from shardkit.errors import NewerFormatError
 from shardkit.operations.operation import Blocking
 from shardkit.queues.task_codec import Task
@@ -76,16 +77,17 @@ class Worker(BaseWorker[Blocking]):
                 to take one fail, instead of waiting for the servers to come back.
             signals: stop at SIGTERM and SIGINT. Pass False in a program that handles them itself,
                 such as a web server, and calls `stop`.
-            on_progress: called about five times a second with the summary so far and the number of
-                running tasks.
+            on_progress: a plain function, called about five times a second with the summary so far
+                and the number of running tasks.
 
         Returns:
             The summary of its work.
 
         Raises:
             ClosedError: the kit was closed.
-            InvalidArgumentError: a queue's name is not valid.
+            InvalidArgumentError: a queue's name or ``on_progress`` is not valid.
         """
+        check_runs("worker", "on_progress", on_progress)
         self._reset()
         renewer = threading.Thread(target=self._renew_leases, name="shardkit-leases", daemon=True)
         threads = [
@@ -146,7 +148,7 @@ class Worker(BaseWorker[Blocking]):
         started = time.monotonic()
         error: BaseException | None = None
         try:
-            self._callback_of(task)(*task.args)
+            check_ran(self._callback_of(task)(*task.args))
         except BaseException as raised:  # even SystemExit must not end the worker
             error = raised
         seconds = time.monotonic() - started

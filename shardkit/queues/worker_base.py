@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from redis.exceptions import RedisError
 
+from shardkit.callbacks import check_runs, makes
 from shardkit.errors import ClosedError, InvalidArgumentError, NewerFormatError, ShardKitError
 from shardkit.operations.arguments import shown
 from shardkit.operations.operation import Face
@@ -73,7 +74,8 @@ class BaseWorker(Generic[Face]):
         tasks: the queues, as ``kit.queues`` of a blocking or an async kit returns them.
         queues: the names of the queues to serve, in order of priority; see `TaskQueues.take`.
         callbacks: functions by name; `task` and `register` add more. They are called with a task's
-            arguments, several at a time.
+            arguments, several at a time. None may be a generator, and only those of an
+            `AsyncWorker` may be ``async def``.
         concurrency: the most tasks that run at a time.
         lease: the seconds that a task is leased, renewed every third of that while it runs. If the
             process dies, others take the task after that time.
@@ -113,6 +115,8 @@ class BaseWorker(Generic[Face]):
             self.register(name, callback)
         self._reset()
 
+    _awaits = False  # whether callbacks may be coroutine functions
+
     def _reset(self) -> None:
         """Prepare for a run."""
         raise NotImplementedError
@@ -121,12 +125,15 @@ class BaseWorker(Generic[Face]):
         """Register the function that tasks with a name call.
 
         Raises:
-            InvalidArgumentError: it is not a function, or the name is taken.
+            InvalidArgumentError: it is not a function that runs when it is called, or the name is
+                taken.
         """
         if not isinstance(name, str) or not name or not callable(callback):
             raise InvalidArgumentError(
                 f"worker: callback {shown(name)}={shown(callback)}", "give a name and a function"
             )
+        if not (self._awaits and makes(callback) == "a coroutine"):
+            check_runs("worker", f"callback {shown(name)}", callback)
         if name in self._callbacks:
             raise InvalidArgumentError(
                 f"worker: callback {shown(name)} is already registered",

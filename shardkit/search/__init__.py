@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shardkit.search.model.results import Hit, Results
     from shardkit.search.model.schema import Schema, SchemaParameters
     from shardkit.search.query.analysis import analyze
-    from shardkit.search.query.parser import parse, unparse
+    from shardkit.search.query.parser import parse, quote, unparse
     from shardkit.search.query.tree import (
         AllOf,
         AnyOf,
@@ -49,7 +49,7 @@ else:
             "shardkit.search.model.results": "Hit Results",
             "shardkit.search.model.schema": "Schema SchemaParameters",
             "shardkit.search.query.analysis": "analyze",
-            "shardkit.search.query.parser": "parse unparse",
+            "shardkit.search.query.parser": "parse quote unparse",
             "shardkit.search.query.tree": (
                 "AllOf AnyOf Equal Everything Node Not Nothing Phrase Prefix Range Word"
             ),
@@ -94,6 +94,7 @@ __all__ = [
     "files_below",
     "installed_documents",
     "parse",
+    "quote",
     "snippet",
     "unparse",
 ]

@@ -369,6 +369,8 @@ class SearchIndex(Structure[Face]):
             facet_limit: how many values of each facet to return, the most frequent ones; 10.
             partial: if some parts fail, return the results of the others, marked as partial.
             session: read always from the same replica for this session.
+            plain: take a query that is text as what somebody typed into a search box: words that
+                are all required, without signs and names.
 
         Raises:
             QuerySyntaxError: the query cannot be parsed; the error has the position.
@@ -437,11 +439,12 @@ class SearchIndex(Structure[Face]):
                 return
 
     @operation
-    def count(self, query: str | Node | None = None) -> Operation[int]:
+    def count(self, query: str | Node | None = None, *, plain: bool = False) -> Operation[int]:
         """Return how many documents there are, or (query) how many match. Cost: one exchange."""
         if query is None:
             return (yield from self._parts.count())
-        found = yield from self._searcher.search(search_request(self.schema, query, limit=0))
+        request = search_request(self.schema, query, limit=0, plain=plain)
+        found = yield from self._searcher.search(request)
         return found.total
 
     @operation

@@ -45,6 +45,7 @@ class ResultOptions(TypedDict, total=False):
     facet_limit: int
     partial: bool
     session: str | None
+    plain: bool
 
 
 class SearchOptions(ResultOptions, total=False):
@@ -78,8 +79,8 @@ class SearchRequest:
     inline: bool  # whether these come with the hits, not in another exchange
 
 
-def query_tree(schema: Schema, query: str | Node) -> Node:
-    """Return a query parsed and analyzed.
+def query_tree(schema: Schema, query: str | Node, *, plain: bool = False) -> Node:
+    """Return a query parsed and analyzed; see `parse` for ``plain``.
 
     Raises:
         QuerySyntaxError: it cannot be parsed; the error has the position.
@@ -87,7 +88,7 @@ def query_tree(schema: Schema, query: str | Node) -> Node:
             more than 100 levels.
     """
     if isinstance(query, str):
-        query = parse(query, schema.fields, schema.attributes)
+        query = parse(query, schema.fields, schema.attributes, plain=plain)
     check_depth(query)
     check_names(query, schema.fields, schema.attributes)
     return analyze(query, schema.analyzer)
@@ -112,6 +113,7 @@ def search_request(
     facet_limit: int = 10,
     partial: bool = False,
     session: str | None = None,
+    plain: bool = False,
 ) -> SearchRequest:
     """Check the arguments of `SearchIndex.search`, and return the request that they make.
 
@@ -120,7 +122,7 @@ def search_request(
         InvalidArgumentError: another argument cannot be used.
     """
     name = schema.name
-    tree = query_tree(schema, query)
+    tree = query_tree(schema, query, plain=plain)
     order = sort_order(schema, sort, combine, default, ascending)
     check_integer(name, "limit", limit, 0, MAX_LIMIT)
     check_integer(name, "offset", offset, 0, MAX_OFFSET)

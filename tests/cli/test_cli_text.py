@@ -120,7 +120,7 @@ def test_of_a_long_message_the_first_and_the_last_line_are_told() -> None:
 
 
 def test_no_url_in_a_message_shows_its_password() -> None:
-    said = masked("config:redis:redis://:s3cret@a:1/0 and rediss://u:s3cret@b are missing")
+    said = masked("config:redis:redis://:s3cret@a:1/0 and valkeys://u:s3cret@b are missing")
     assert "s3cret" not in said
     assert "a:1/0" in said
 

@@ -34,10 +34,10 @@ GOOD: list[dict[str, Any]] = [
     {"host": "a", "ssl": True, "ssl_ca_certs": "/ca.pem", "ssl_min_version": "TLSv1_3"},
     {"host": "a", "ssl": True, "ssl_ca_data": "-----BEGIN\nabc\n", "ssl_password": "p"},
     {"host": "a", "socket_timeout": None, "socket_connect_timeout": 0.25},
-    {"host": "a", "encoding": "latin-1", "encoding_errors": "replace", "protocol": 3},
+    {"host": "a", "encoding": "UTF-8", "encoding_errors": "replace", "protocol": 3},
     {"host": "a", "retry": {"retries": 2**31 - 1}},
     {"host": "a", "socket_keepalive_options": {"TCP_KEEPIDLE": 32767}},
-    {"url": "redis://"},
+    {"url": "valkey://a/1"},
     {"url": "redis://h"},
     {"url": "rediss://user:p%40ss@h.example:7000/3?socket_timeout=2&decode_responses=true"},
     {"url": "redis://[::1]:7000/1", "socket_timeout": 1},
@@ -168,8 +168,8 @@ BAD: list[tuple[Any, str, str]] = [
     ({"max_connections": 0}, "max_connections", "above 0"),
     ({"client_name": "a b"}, "client_name", "ASCII"),
     ({"client_name": "é"}, "client_name", "ASCII"),
-    ({"encoding": "nope"}, "encoding", "codec"),
-    ({"encoding": "hex"}, "encoding", "codec"),
+    ({"encoding": "latin-1"}, "encoding", "give utf-8"),
+    ({"url": "redis://h?encoding=latin-1"}, "url encoding", "give utf-8"),
     ({"encoding_errors": "nope"}, "encoding_errors", "handler"),
     ({"protocol": 4}, "protocol", "2 or 3"),
     ({"retries": -1}, "retries", "0 for none"),
@@ -179,6 +179,18 @@ BAD: list[tuple[Any, str, str]] = [
         ({"url": url}, "url", "scheme")
         for url in ("", "h:6379", "http://h", "REDIS://h", "${SCHEME}://h")
     ),
+    ({"url": "h:6379"}, "url", "write redis://host:port/db"),
+    *(
+        ({"url": f"{url}"}, "url", "names no host")
+        for url in (
+            "redis://",
+            "redis://:6379/0",
+            "valkeys:///0",
+            "redis://u:p@:1",
+            "rediss://?db=1",
+        )
+    ),
+    *(({"host": host}, "host", "the port port:") for host in ("h:6380", ":6380", "::1:x")),
     *(
         ({"url": f"redis://{rest}"}, "url", "cannot be read")
         for rest in ("h:port", "h:0", "h:65536", "[::1", "[${H}", ":pa/ss@h")
@@ -358,7 +370,6 @@ def test_an_entry_does_not_change_with_what_it_was_made_of_or_what_it_gave() -> 
         ({"host": "a", "port": 1, "db": 2}, "a:1/2"),
         ({"host": "::1"}, "[::1]:6379/0"),
         ({"unix_socket_path": "/run/a.sock", "db": 1}, "unix:/run/a.sock/1"),
-        ({"url": "redis://"}, "localhost:6379/0"),
         ({"url": "redis://H.example"}, "h.example:6379/0"),
         ({"url": "redis://u:p@h:1/2"}, "h:1/2"),
         ({"url": "redis://u:p@h:1/2", "db": 3}, "h:1/3"),
@@ -506,6 +517,8 @@ def test_the_process_environment_is_asked_unless_another_is_given(
         ("unix:///run/${HOST}.sock", {"unix_socket_path": "/run/a.internal.sock"}),
         ("redis://h?decode_responses=false", {"host": "h", "decode_responses": False}),
         ("redis://h?client_name=a%2Bb", {"host": "h", "client_name": "a+b"}),
+        ("valkey://h:1", {"host": "h", "port": 1}),
+        ("valkeys://h", {"host": "h", "ssl": True}),
         ("redis://u%2520:p%25@h", {"host": "h", "username": "u%20", "password": "p%"}),
     ],
 )  # fmt: skip
@@ -569,7 +582,10 @@ def test_a_name_that_the_environment_lacks_is_named_with_the_key_and_the_field()
         ({"url": "${V}"}, "redis://:hunter2@h/x", "url"),
         ({"url": "${V}"}, "${V}", "url"),
         ({"url": "${V}"}, "redis://h:${V}", "url"),
+        ({"url": "${V}"}, "redis://:6379/0", "url"),
+        ({"url": "${V}"}, "redis:///0", "url"),
         ({"url": "redis://${V}:1"}, "", "url"),
+        ({"url": "redis://${V}/1"}, ":7000", "url"),
         ({"url": "redis://h:${V}"}, "hunter2", "url"),
         ({"url": "redis://h/${V}"}, "hunter2", "url"),
         ({"url": "redis://h?protocol=${V}"}, "4", "protocol"),
@@ -787,6 +803,11 @@ def test_the_url_of_an_entry_leads_to_the_same_place(fields: dict[str, Any]) -> 
     for name, value in entry.resolved("entry").items():
         assert said[name] == value
     assert again.url() == entry.url()
+
+
+def test_the_url_of_a_relative_socket_is_absolute() -> None:
+    here = Path("run/redis.sock").absolute()
+    assert Entry({"unix_socket_path": "run/redis.sock"}).url() == f"unix://{here}"
 
 
 def test_a_url_has_the_secrets_of_the_environment_and_errors_have_not() -> None:

@@ -554,6 +554,7 @@ def test_a_file_is_named_in_what_is_wrong_with_it(tmp_path: Path) -> None:
     ("text", "warning"),
     [
         ("{u: {shards: [{host: a}, {host: b}, {host: a}]}}", "u:0, u:2 share a:6379/0"),
+        ("{u: {shards: [{}, {host: '::1'}, {host: 127.0.0.1}]}}", "u:0, u:1, u:2 share localhost"),
         ("{u: {entry: {host: a}, shards: [{host: a}]}}", "u, u:0 share a:6379/0"),
         ("{u: {shards: [{host: a}]}, v: {shards: [{host: a}]}}", "u, v share a:6379/0"),
         ("{u: {shards: [{host: a}]}, v: {entry: {url: 'redis://a'}}}", "u, v share a:6379/0"),

@@ -539,6 +539,18 @@ def test_a_lock_is_lost_though_who_is_told_fails(
     assert caplog.text.count(f"not heard: {hold.token}") == 1
 
 
+async def stop_everything(hold: Hold[Any]) -> None:
+    raise AssertionError(hold)
+
+
+def test_on_lost_must_run_when_it_is_called(face: Face, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"on_lost=.*; give a plain function"):
+        face.kit.lock("x", component="one", on_lost=stop_everything)
+    lock = face.kit.lock("x", component="one", renew=False, on_lost=lambda h: stop_everything(h))
+    face.run(lock.acquire()).lose("for a test")
+    assert "the function returned an awaitable, which did not run" in caplog.text
+
+
 def test_what_has_ended_is_renewed_no_more(face: Face) -> None:
     told: list[Hold[Any]] = []
     lock = face.kit.lock("x", component="one", renew=False, on_lost=told.append)

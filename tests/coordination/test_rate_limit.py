@@ -10,7 +10,7 @@ import pytest
 from faces import Face, holder
 
 from shardkit import ShardKit
-from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
 
 BOTH = ["gcra", "sliding_window"]
 
@@ -120,6 +120,22 @@ def test_what_is_stored_goes_by_itself_and_is_checked(kit: ShardKit, algorithm: 
         client.zadd("api:u", {"x": sum(client.time()[:1]) * 1e6})
         with pytest.raises(DamagedDataError, match="api:u is damaged: x, where a sum"):
             kit.rate_limit("api", component="many", limit=2, per=60, algorithm=algorithm).hit("u")
+
+
+@pytest.mark.parametrize("algorithm", BOTH)
+def test_hits_that_the_other_algorithm_has_counted_are_named(face: Face, algorithm: str) -> None:
+    other = BOTH[BOTH.index(algorithm) - 1]
+    limits = {
+        name: face.kit.rate_limit("api", component="many", limit=2, per=60, algorithm=name)
+        for name in BOTH
+    }
+    face.run(limits[other].hit("u"))
+    mine = limits[algorithm]
+    for call in (lambda: mine.hit("u"), lambda: mine.peek("u"), lambda: mine.hit_many(["v", "u"])):
+        with pytest.raises(ParameterMismatchError, match=f"'u' were counted by algorithm='{other}"):
+            face.run(call())
+    assert face.run(mine.reset("u")) == 1
+    assert face.run(mine.hit("u")).allowed
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.exceptions import NoPermissionError
+from subjects import MAP, SUBJECTS
 
 import shardkit
 from shardkit import ShardMap
@@ -122,6 +124,31 @@ def test_an_application_does_everything(server: LocalServer) -> None:
     with shardkit.connect(map_of(user(server, *rights("an application")))) as kit:
         write(kit)
         read(kit)
+
+
+ALWAYS = ("%R~config:fence", "%R~config:witness", "&shardkit:wake:*")
+OF_LOCKS = ("lock", "semaphore", "quorum", "election", "latch", "barrier", "guard")
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_structure_needs_no_other_keys(server: LocalServer, name: str) -> None:
+    subject = SUBJECTS[name]
+    row = "locks" if any(each in name for each in OF_LOCKS) else "all others"
+    keys = " ".join(rights("social networks" if name == "network" else row))
+    login = "{host: 127.0.0.1, username: tried, password: pw}"
+    text = MAP.replace("7001", str(server.port))
+    with shardkit.connect(ShardMap.parse(f"defaults: {login}\n{text}")) as kit:
+        structure = subject.open(kit)  # connects to nothing
+        names = {"several locks": ["a", "b"], "guard": ["stock"]}.get(name) or [structure.name]
+        granted = " ".join(keys.replace("users", each) for each in names).split()
+        if name == "guard":
+            granted += ["~*:stock:fence*", "~stock:*"]  # the latter is the data that it guards
+        user(server, *rights("an application")[1:], *ALWAYS, *granted)
+        subject.fill(structure)
+        for call in (*subject.reads.values(), subject.check, *subject.writes.values()):
+            call(structure)
+        with pytest.raises(NoPermissionError, match="access"):
+            kit.client("data").get("another:key")
 
 
 def test_a_reader_reads_and_cannot_write(server: LocalServer) -> None:

@@ -7,6 +7,7 @@ tests of caches and of sessions run too.
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 import zlib
 from collections.abc import Iterator
@@ -48,16 +49,29 @@ def _default_kit(shard_map: ShardMap) -> Iterator[None]:
 
 
 class Deflate:
-    """A compressor as django-redis has them: made with the options."""
+    """A compressor as django-redis has them: made with the options; leaves short values."""
 
     def __init__(self, options: Any) -> None:
-        assert options == {}
+        assert options["PICKLE_VERSION"] == 4
 
     def compress(self, data: bytes) -> bytes:
-        return zlib.compress(data)
+        return zlib.compress(data) if len(data) > 15 else data
 
     def decompress(self, data: bytes) -> bytes:
         return zlib.decompress(data)
+
+
+class Pickle:
+    """A serializer as django-redis has them: made with the options, for integers too."""
+
+    def __init__(self, options: Any) -> None:
+        self.protocol = options["PICKLE_VERSION"]
+
+    def dumps(self, value: Any) -> bytes:
+        return pickle.dumps(value, self.protocol)
+
+    def loads(self, stored: bytes) -> Any:
+        return pickle.loads(stored)
 
 
 def cache(location: str = "few", **options: Any) -> ShardKitCache:
@@ -118,16 +132,48 @@ def test_single_values_behave_as_django_says() -> None:
 
 
 @pytest.mark.usefixtures("_default_kit")
-def test_values_can_be_compressed_as_with_django_redis() -> None:
-    found = cache(COMPRESSOR=f"{__name__}.Deflate")
-    found.set("long", "x" * 10_000)
-    found.set("number", 7)
-    assert found.get("long") == "x" * 10_000
-    assert found.incr("number") == 8
-    assert found.get("number") == 8
+@pytest.mark.parametrize("serializer", [{}, {"SERIALIZER": f"{__name__}.Pickle"}])
+@pytest.mark.parametrize("compressor", [{}, {"COMPRESSOR": f"{__name__}.Deflate"}])
+def test_values_are_serialized_and_compressed_as_with_django_redis(
+    serializer: dict[str, Any], compressor: dict[str, Any]
+) -> None:
+    found = cache(PICKLE_VERSION=4, **serializer, **compressor)
+    data = {"long": "x" * 10_000, "empty": "", "true": True, "none": None, "7": "7", "float": 1.5}
+    assert found.set_many(data) == []
+    assert found.get_many(data) == data
+    assert [found.get(key, "missing") for key in data] == [*data.values()]
     client: Any = shardkit.kit.kit.default_kit().client
-    sizes = [client("few", n).strlen("cache::1:long") for n in range(4)]
-    assert 0 < max(sizes) < 200
+    size = max(client("few", n).strlen("cache::1:long") for n in range(4))
+    assert (0 < size < 200) is bool(compressor)
+    for number in (7, 2**53, 2**63 - 2, 2**63 - 1, 2**70, -(2**63)):
+        found.set("number", number, timeout=100)
+        assert found.incr("number") == found.get("number") == number + 1
+        assert found.decr("number", 2**65) == number + 1 - 2**65
+        assert 90 < (found.ttl("number") or 0) <= 100
+    for key in ("long", "true", "float"):
+        with pytest.raises(ValueError, match=f"'{key}' is not an integer"):
+            found.incr(key)
+
+
+@pytest.mark.usefixtures("_default_kit")
+def test_clear_deletes_no_other_cache() -> None:
+    others = [cache(NAME=name) for name in ("shop:sessions", "shop2", "shop:")]
+    sessions = ShardKitCache("few", {"OPTIONS": {"NAME": "shop"}, "KEY_PREFIX": "sessions"})
+    for each in (*others, sessions):
+        each.set("s1", 7)
+    shop = cache(NAME="shop")
+    shop.set("a", 1)
+    shop.set("a:b", 1, version=20)
+    assert shop.clear()
+    assert "a" not in shop
+    assert not shop.has_key("a:b", version=20)
+    assert sessions.clear()
+    assert "s1" not in sessions
+    assert [each.get("s1") for each in others] == [7, 7, 7]
+    own = ShardKitCache("few", {"OPTIONS": {"NAME": "own"}, "KEY_FUNCTION": lambda k, p, v: f"{k}"})
+    own.set("a", 1)
+    assert own.clear()
+    assert "a" not in own
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ from shardkit.errors import (
 from shardkit.job_search.job_search import JobSearch
 from shardkit.kit.kit import ShardKit
 from shardkit.local import LocalCluster
+from shardkit.search.model.results import read_cursor
 from shardkit.search.parts import WORK_PER_CALL
 
 COMPONENTS = {"many": 16, "few": 4, "one": 1, "both": 4}
@@ -187,6 +189,9 @@ def test_cursors_of_something_else_are_refused(kit: ShardKit) -> None:
     cursor = jobs.find(["a"], limit=4).cursor
     with pytest.raises(InvalidArgumentError, match="cursor is of other skills"):
         jobs.find(["a", "b"], cursor=cursor)
+    forged = read_cursor("jobs", cursor or "")._replace(value=math.inf).token()
+    with pytest.raises(InvalidArgumentError, match="cursor is of other skills"):
+        jobs.find(["a"], cursor=forged)
     with pytest.raises(InvalidArgumentError, match="cursor= with offset="):
         jobs.find(["a"], cursor=cursor, offset=1)
     with pytest.raises(InvalidArgumentError, match="cursor='nonsense'"):

@@ -91,6 +91,16 @@ def test_a_cluster_is_asked_slot_by_slot(kind: str, cluster_map: ShardMap) -> No
         assert face.run(router.exists(*KEYS, "missing")) == 1000
         assert face.run(router.each("INCR", KEYS)) == list(range(1, 1001))
         assert face.run(router.delete(*KEYS)) == 1000
+        face.run(router.each("LPUSH", ["list"], "x"))
+        assert face.run(router.mget(["list", "missing"])) == [None, None]
+
+
+def test_a_key_of_another_type_has_no_value(face: Face, router: Any) -> None:
+    face.run(router.mset({"a": 1, "b": 2}))
+    face.run(router.each("LPUSH", ["list"], "x"))
+    assert face.run(router.mget("list")) == [None]
+    assert face.run(router.mget(["a", "list", "b"])) == [b"1", None, b"2"]
+    assert face.list(router.mget_iter(["a", "list", "b"], page_size=1)) == [b"1", None, b"2"]
 
 
 def test_replies_are_as_the_clients_are_configured(shard_map: ShardMap) -> None:
@@ -133,6 +143,8 @@ def test_what_cannot_be_right_is_refused(face: Face, router: Any) -> None:
         face.run(router.mget(["a", None]))
     with pytest.raises(InvalidArgumentError, match=r"keys=5\.5"):
         face.run(router.mget(5.5))
+    with pytest.raises(InvalidArgumentError, match="mapping is a list; pass a dict"):
+        face.run(router.mset([1]))
     with pytest.raises(InvalidArgumentError, match="a list that cannot be sent"):
         face.run(router.mset({"a": [1]}))
     for command, reason in [

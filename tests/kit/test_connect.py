@@ -114,7 +114,7 @@ def test_the_environment_says_where_if_nobody_else_does(
     ("named", "error", "said"),
     [
         ("nowhere.yaml", ConfigError, "nowhere.yaml: cannot be read: No such file"),
-        ("valkey://:hunter2@h/0", InvalidEntryError, "config server"),
+        ("memcached://:hunter2@h/0", InvalidEntryError, "config server"),
         ("Redis://:hunter2@h:99999999/0", InvalidEntryError, "config server"),
         ("redis://:${NOT_THERE}@h/0", ConfigError, "NOT_THERE"),
         (Entry({"host": "h", "cluster": True}), InvalidEntryError, "config server: cluster"),

@@ -12,7 +12,7 @@ import redis.asyncio as aioredis
 from link_helpers import count_of
 
 from shardkit import AsyncShardKit, ShardKit
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, ShardErrors
 from shardkit.kit.lua_script import LuaScript, from_json, to_json
 from shardkit.local import LocalCluster, LocalServers
 from shardkit.operations.commands import Home, Transaction, script_call
@@ -133,6 +133,14 @@ def test_pipelines_over_shards_collect_it(kit: ShardKit, servers: LocalServers) 
             BUMP(pipe, [key], [1])
         assert pipe.execute() == [n] * 30
         flush_scripts(servers)
+
+
+def test_a_script_of_redis_pys_is_refused_with_a_remedy(kit: ShardKit) -> None:
+    pipe = kit.key_sharded("many").pipeline()
+    kit.client("one").register_script("return KEYS[1]")(keys=["k"], client=pipe)  # type: ignore[arg-type, union-attr]
+    with pytest.raises(ShardErrors, match="1 shard failed") as refused:
+        pipe.execute()
+    assert "has not loaded the script; call a shardkit.LuaScript" in str(refused.value)
 
 
 async def test_awaiting_pipelines_over_shards_collect_it(akit: AsyncShardKit) -> None:

@@ -265,6 +265,7 @@ def test_a_transaction_is_refused(router: shardkit.KeyShardedConnection) -> None
         "WATCH": lambda: pipe.watch("a"),
         "UNWATCH": lambda: pipe.unwatch(),
         "MULTI": lambda: pipe.multi(),
+        r"pipeline\(transaction=True\)": lambda: router.pipeline(transaction=True),
     }.items():
         with pytest.raises(
             RoutingError, match=f"{name}: a pipeline over shards is not a transaction"
@@ -274,6 +275,7 @@ def test_a_transaction_is_refused(router: shardkit.KeyShardedConnection) -> None
         said = refused(router, lambda pipe, name=name: pipe.execute_command(name, "a"))
         assert f"command 2, {name.upper()}: a pipeline over shards is not a transaction" in said
     assert router["a"].pipeline().set("a", 1).execute() == [True]  # one shard has transactions
+    assert router.pipeline(transaction=False).get("a").execute() == [b"1"]
 
 
 @pytest.mark.parametrize("wrong", [None, True, object(), ["a"], "\ud800"])

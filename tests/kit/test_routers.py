@@ -8,11 +8,17 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio as aioredis
+from faces import Face
 
 import shardkit
 from shardkit import AsyncShardKit, Entry, ShardKit, ShardMap
 from shardkit.config.component import Component
-from shardkit.errors import InvalidKeyError, MissingEntryError, ShardCountError
+from shardkit.errors import (
+    InvalidArgumentError,
+    InvalidKeyError,
+    MissingEntryError,
+    ShardCountError,
+)
 from shardkit.local import LocalServers
 
 
@@ -67,6 +73,17 @@ def test_keys_are_grouped_by_shard_in_the_order_given(kit: ShardKit) -> None:
     for shard, group in groups.items():
         assert group == [key for key in keys if router.shard_of(key) == shard]
     assert router.group([]) == {}
+    assert router.group("k0") == {router.shard_of("k0"): ["k0"]}
+    with pytest.raises(InvalidArgumentError, match=r"keys=5\.5 are not keys"):
+        router.group(5.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", ["pipeline", "scan_iter", "client", "group", "shard_of"])
+def test_no_private_class_is_named(face: Face, method: str) -> None:
+    with pytest.raises(TypeError, match=r"^[A-Z]\w+\.\w+\(\) got an unexpected keyword"):
+        getattr(face.kit.key_sharded("many"), method)(nope=1)
+    with pytest.raises(TypeError, match=r"^Kit\.redis_connection"):
+        face.kit.redis_connection("many", nope=1)
 
 
 def test_a_pair_is_one_key_in_either_order_and_spelling(kit: ShardKit) -> None:

@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -309,9 +310,12 @@ def _some(face: Face, stream: Any) -> Any:
             return
 
 
-def test_a_file_that_is_larger_than_the_limit_flows_through_both_ways(kit: ShardKit) -> None:
+@pytest.mark.parametrize("limit", [3, 4, 16, 20])
+def test_a_file_that_is_larger_than_the_limit_flows_through_both_ways(
+    kit: ShardKit, limit: int
+) -> None:
     files = kit.files(component="few")
-    files.create("logs", ["x", "y"], byte_limit=20_000, chunk_size=1000)
+    files.create("logs", ["x", "y"], byte_limit=1000 * limit, chunk_size=1000)
     held, got = [], {"x": [], "y": []}  # type: ignore[var-annotated]
 
     def read(reader: str) -> None:
@@ -319,7 +323,7 @@ def test_a_file_that_is_larger_than_the_limit_flows_through_both_ways(kit: Shard
         assert file is not None
         for line in files.lines(file):
             got[reader].append(line)
-            if len(got[reader]) % 100 == 0:
+            if len(got[reader]) % (5 * limit) == 0:
                 files.checkpoint(file)
                 held.append(files.status("logs").held)
         files.done(file)
@@ -331,8 +335,29 @@ def test_a_file_that_is_larger_than_the_limit_flows_through_both_ways(kit: Shard
     for thread in threads:
         thread.join()
     assert got == {"x": LINES, "y": LINES}
-    assert max(held) <= 20_000 < len(TEXT)
+    assert max(held) <= 1000 * limit < len(TEXT)
     assert files.status("logs").held == 0
+
+
+@pytest.mark.parametrize("content", [TEXT, gzip.compress(random.Random(1).randbytes(90_000))])
+def test_a_reader_without_reports_does_not_wait_for_space_for_ever(
+    face: Face, kit: ShardKit, content: bytes
+) -> None:
+    kit.files(component="few").create("logs", ["x"], byte_limit=20_000, chunk_size=1000)
+    files = face.kit.files(component="few", attempts=1)
+    with ThreadPoolExecutor() as threads:
+        publishing = threads.submit(
+            kit.files(component="few").publish, "logs", io.BytesIO(content), name="large"
+        )
+        file = face.run(files.take("logs", "x", lease=1, timeout=20))
+        full = "is full of file 'large', as reader 'x'"
+        with pytest.raises(FileStalledError, match=full):  # noqa: PT012
+            for _ in _some(face, files.read(file)):
+                if content is not TEXT:
+                    face.run(files.checkpoint(file))
+        assert face.run(files.fail(file, "it is too large"))
+        with pytest.raises(FileStalledError, match="all readers gave up 'large'"):
+            publishing.result(20)
 
 
 def test_a_publisher_waits_for_space_and_stores_no_more_than_there_is(

@@ -263,6 +263,7 @@ def test_bad_arguments_are_named(kit: ShardKit) -> None:
         lambda: mail.send("{anna}", "ben", 1),
         lambda: mail.send("anna", "ben", {1, 2}),
         lambda: mail.send("anna", "ben", float("nan")),
+        lambda: mail.send("anna", "ben", {7: "a", "7": "b"}),
         lambda: mail.send("anna", "ben", "x" * 2**21),
         lambda: mail.fetch("anna", 0),
         lambda: mail.fetch("anna", lease=0),

@@ -75,6 +75,26 @@ def test_an_hour_whose_counts_were_lost_is_rotated_all_the_same(kit: ShardKit) -
     assert 0 < client.ttl("logs:{x}:common:info") <= 172800
 
 
+def test_a_log_whose_state_was_lost_starts_its_hours_again(face: Face, kit: ShardKit) -> None:
+    now = Time(HOUR)
+    logs = clocked(face.kit, now=now).logs(component="few")
+    for now.at in (HOUR, HOUR + 3700):
+        for severity in ("info", "error"):
+            face.run(logs.log("x", "before", severity))
+    holder(kit, "few", "logs:{x}").delete("logs:{x}:state")
+    logs.record("x", "after", "error")
+    assert face.run(logs.flush())
+    for severity in ("error", "info"):  # the second one's hours are missing from a new state
+        face.run(logs.log("x", "after", severity))
+        found = face.run(logs.common("x", severity))
+        assert found == CommonMessages(
+            at(HOUR + 3600), [("after", 2 if severity == "error" else 1)]
+        )
+        assert face.run(logs.common("x", severity, "last")) is None
+        messages = [entry.message for entry in face.run(logs.recent("x", severity))]
+        assert messages == ["after"] * (len(messages) - 2) + ["before"] * 2
+
+
 @pytest.mark.parametrize("times", [0.5, math.inf])
 def test_a_count_that_cannot_be_is_named(times: float, kit: ShardKit) -> None:
     logs = kit.logs(component="one")

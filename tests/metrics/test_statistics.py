@@ -7,6 +7,7 @@ import math
 import re
 import statistics
 import time
+from collections.abc import AsyncGenerator, Iterator
 from datetime import UTC, datetime
 from random import Random
 from typing import Any
@@ -175,6 +176,47 @@ def test_blocks_functions_and_coroutines_are_timed_also_when_they_raise(kit: Sha
         found = times.get(context)
         counts[context] = found.count if found else 0
     assert counts == {"function": 4, "coroutine": 1, "block": 1, "raises": 1, "excluded": 0}
+
+
+def test_generators_are_timed_to_their_end(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = kit.access_times(component="few")
+    seconds = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: seconds[0])
+
+    @times.timed("generator", errors=False)
+    def generator() -> Iterator[Any]:
+        seconds[0] += 1
+        try:
+            yield (yield "first")
+        except KeyError:
+            yield "caught"
+
+    @times.timed("async generator")
+    async def async_generator() -> AsyncGenerator[Any, Any]:
+        seconds[0] += 1
+        try:
+            yield (yield "first")
+        except KeyError:
+            yield "caught"
+
+    async def use() -> None:
+        assert [each async for each in async_generator()] == ["first", None]
+        steps = async_generator()
+        found = [await anext(steps), await steps.asend("echo"), await steps.athrow(KeyError())]
+        assert found == ["first", "echo", "caught"]
+        await steps.aclose()
+
+    asyncio.run(use())
+    assert [*generator()] == ["first", None]
+    steps: Any = generator()
+    found = [next(steps), steps.send("echo"), steps.throw(KeyError())]
+    assert found == ["first", "echo", "caught"]
+    steps.close()
+    times.flush()
+    for context in ("generator", "async generator"):
+        timed = times.get(context)
+        assert timed is not None
+        assert (timed.count, timed.sum) == (2, 2.0)
 
 
 def test_contexts_above_the_overall_average_are_warned_of(face: Face) -> None:

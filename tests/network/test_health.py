@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 from faces import Face, faced
+from redis.credentials import CredentialProvider
 
 import shardkit
 from shardkit import ShardMap
@@ -126,6 +129,46 @@ def test_the_wsgi_endpoint_answers_probes(own_server: LocalServer) -> None:
         "ok": False,
         "error": "the kit is closed; open a new one with shardkit.connect",
     }
+
+
+def test_health_answers_after_the_main_thread_has_ended(own_server: LocalServer) -> None:
+    program = f"""
+import asyncio, atexit, shardkit, threading
+from shardkit.network.health import asgi, wsgi
+components = "{{a: {{entry: {{port: {own_server.port}}}}}}}"
+kit = shardkit.connect(shardkit.ShardMap.parse("components: " + components))
+def serve():
+    threading.main_thread().join()
+    print(kit.health().ok)
+    wsgi(kit)({{"PATH_INFO": "/ready"}}, lambda status, _: print(status))
+    asyncio.run(asgi(kit)({{"type": "http", "path": "/ready"}}, None, send))
+async def send(message):
+    print(message.get("status"))
+threading.Thread(target=serve).start()
+atexit.register(lambda: print(kit.health().ok))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("True\n200 OK\n200\nNone\nTrue\n", "")
+
+
+class Sealed(CredentialProvider):
+    """A provider whose vault is away."""
+
+    def get_credentials(self) -> Any:
+        raise LookupError("the vault is sealed")
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_a_provider_that_raises_makes_its_component_unreachable(
+    kind: str, shard_map: ShardMap
+) -> None:
+    with faced(kind, shard_map, credential_providers={"one": Sealed()}) as face:
+        health = face.run(face.kit.health())
+    assert [(each.shard, each.error) for each in health.shards if not each.reachable] == [
+        ("one", "the vault is sealed")
+    ]
 
 
 def test_closing_a_kit_during_health(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:

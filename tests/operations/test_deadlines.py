@@ -23,8 +23,8 @@ import shardkit
 from shardkit import ShardErrors, ShardFailure, ShardMap, ShardUnavailable
 from shardkit.errors import ConfigServerError, InvalidArgumentError
 from shardkit.local import LocalServer
-from shardkit.operations.commands import Batch, Pause, Replies, Shard
-from shardkit.operations.deadlines import current, earliest, within
+from shardkit.operations.commands import Batch, Partial, Pause, Replies, Shard
+from shardkit.operations.deadlines import DeadlineExceeded, current, earliest, within
 from shardkit.operations.operation import Operation
 
 PATIENT = 5.0  # what nobody has to wait for
@@ -202,6 +202,20 @@ async def test_requested_pauses_do_not_count(kind: str, own_server: LocalServer)
 
     async with opened(kind, two(own_server.port, own_server.port, deadline=0.6)) as face:
         assert await face.run(steps()) == [1]
+
+
+async def test_a_loop_of_pauses_ends_with_it(kind: str, own_server: LocalServer) -> None:
+    def steps() -> Operation[None]:
+        while True:
+            yield Partial([on(1, "INCR")])  # whose failures are values
+            yield Pause(0.01)
+
+    async with opened(kind, two(own_server.port, own_server.port)) as face:
+        with (
+            face.kit.deadline(0.1),
+            pytest.raises(DeadlineExceeded, match=r"the deadline of 0\.1 s has passed"),
+        ):
+            await face.run(steps())
 
 
 async def call_all_ways(face: Face) -> list[Any]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from traceback import format_exception
 
 import pytest
+from faces import faced
 from redis.exceptions import RedisError
 from redis.sentinel import MasterNotFoundError
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.errors import ConfigServerError, ShardFailure, ShardKitError
+from shardkit.errors import ConfigServerError, ShardErrors, ShardFailure, ShardKitError
 from shardkit.local import LocalServer
 from shardkit.operations.server_errors import meaning
 
@@ -41,6 +43,21 @@ def failure(server: LocalServer, **entry: object) -> str:
     assert text.startswith(f"ids:0 (127.0.0.1:{server.port}/")
     assert SECRET not in text
     return text
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_an_unknown_command_is_named_without_what_was_sent(kind: str) -> None:
+    with LocalServer(config={"rename-command": ["HSET", ""]}) as server:
+        shard_map = ShardMap.parse(f"components: {{a: {{entry: {{port: {server.port}}}}}}}")
+        with faced(kind, shard_map) as face:
+            pipe = face.kit.key_sharded("a").pipeline().hset("h", "f", SECRET)
+            with pytest.raises(ShardErrors, match="1 shard failed") as refused:
+                face.run(pipe.execute())
+            with pytest.raises(ShardErrors, match="1 shard failed") as script_refused:
+                face.run(face.kit.hash("h", component="a").hset("f", SECRET))
+    assert "the server has no command HSET; upgrade the server" in str(refused.value)
+    assert "lacks a command that the script uses; upgrade" in str(script_refused.value)
+    assert SECRET not in "".join(format_exception(refused.value))
 
 
 def test_a_server_at_its_maxmemory_says_so(server: LocalServer) -> None:

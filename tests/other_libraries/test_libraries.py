@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,36 @@ async def test_a_library_works_on_what_its_row_gives_it(
         await use(await akit.client("one", private=True), url)
 
 
+def test_sentry_sees_every_exchange(kit: ShardKit) -> None:
+    sentry_sdk = pytest.importorskip("sentry_sdk")
+    page = PAGE.with_name("observability.md").read_text(encoding="utf-8")
+    code = page.partition("```text\nimport time\n")[2].partition("subscribe(to_sentry)")[0]
+    spans: list[tuple[str, str]] = []
+    sentry_sdk.init(
+        dsn="http://x@127.0.0.1:9/1",
+        traces_sample_rate=1.0,
+        default_integrations=False,
+        before_send_transaction=lambda event, hint: spans.extend(
+            (span["description"], span["data"]["server.address"]) for span in event["spans"]
+        ),
+    )
+    names: dict[str, Any] = {"time": time}
+    exec(code, names)
+    stop = shardkit.events.subscribe(names["to_sentry"])
+    client = kit.client("one")
+    with sentry_sdk.start_transaction(name="t"):
+        client.set("a", 1)
+        client.blpop("none", 0.01)
+        client.pipeline().get("a").get("b").execute()
+        kit.key_sharded("one").pipeline().get("a").set("a", 1).execute()
+        kit.strings("s", component="one").get("a")
+    stop()
+    sentry_sdk.get_client().close()
+    assert [name for name, _ in spans][:4] == ["SET", "BLPOP", "GET", "PIPELINE"]
+    assert len(spans) > 4
+    assert {address for _, address in spans} == {kit.component("one").entry.address}
+
+
 def test_each_row_of_the_page_is_tried() -> None:
     _, _, rows = PAGE.read_text(encoding="utf-8").partition("| library | |\n|---|---|\n")
     table, _, _ = rows.partition("\n\n")
@@ -73,7 +104,7 @@ def queue_and_worker(kit: ShardKit, url: str) -> None:
     queue = rq.Queue(connection=private(kit))
     job = queue.enqueue(len, "abc")
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    assert rq.SimpleWorker([queue], connection=private(kit)).work(burst=True)
+    assert rq.SimpleWorker([queue], connection=private(kit)).work(burst=True, with_scheduler=True)
     for each, handler in before.items():  # its worker leaves its own
         signal.signal(each, handler)
     assert job.return_value() == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -103,7 +104,10 @@ def test_delayed_queues_can_come_before_normal_ones(face: Face) -> None:
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_an_id_is_not_queued_twice_as_long_as_its_task_is_there(face: Face, component: str) -> None:
+def test_an_id_is_not_queued_twice_as_long_as_its_task_is_there(
+    face: Face, component: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "shardkit.queues")
     clock = Clock()
     queues, run = clocked(face.kit, now=clock).queues(component=component, attempts=1), face.run
     for delay, moved in ((0, 0), (5, 5)):
@@ -112,9 +116,12 @@ def test_an_id_is_not_queued_twice_as_long_as_its_task_is_there(face: Face, comp
         clock.seconds += moved
         task = run(queues.take("q", timeout=0))
         assert (task.name, task.args) == ("x", (1,))
-        run(queues.enqueue("q", "y", id="me"))  # taken
+        run(queues.enqueue_many("q", [NewTask("y", id="me"), NewTask("y", id="me")]))  # taken
         assert run(queues.counts("q")) == QueueCounts(0, 0, 1, 0)
         assert run(queues.acknowledge(task))
+    assert [record.getMessage() for record in caplog.records] == [
+        f"queue q: skipped {tasks} whose id is already queued" for tasks in ("1 task", "2 tasks")
+    ] * 2
     run(queues.enqueue("q", "x", id="me"))
     assert run(queues.fail(run(queues.take("q", timeout=0)), "no"))
     assert run(queues.counts("q")) == QueueCounts(0, 0, 0, 1)
@@ -704,7 +711,7 @@ def test_queues_live_all_over_a_cluster(cluster_map: ShardMap, kind: str) -> Non
     ("call", "said"),
     [
         (lambda q: q.enqueue("", "x"), "name=''"),
-        (lambda q: q.enqueue("a{b}", "x"), "queue='a{b}'"),
+        (lambda q: q.enqueue("a{b}", "x"), "queue='a{b}'; leave out braces"),
         (lambda q: q.enqueue("q", ""), "name=''"),
         (lambda q: q.enqueue("q", None), "name=None"),
         (lambda q: q.enqueue("q", "x", "text"), "args='text'"),
@@ -712,6 +719,10 @@ def test_queues_live_all_over_a_cluster(cluster_map: ShardMap, kind: str) -> Non
         (lambda q: q.enqueue("q", "x", [math.nan]), "cannot be represented in JSON"),
         (lambda q: q.enqueue("q", "x", ["\ud800"]), "cannot be represented in JSON"),
         (lambda q: q.enqueue("q", "x", [b"bytes"]), "cannot be represented in JSON"),
+        (
+            lambda q: q.enqueue("q", "x", [{7: "a", "7": "b"}]),
+            "JSON: the key in value[3][0] 7",
+        ),
         (lambda q: q.enqueue("q", "x", ["a" * LONGEST_TASK]), "bytes"),
         (lambda q: q.enqueue("q", "x", id=""), "id=''"),
         (lambda q: q.enqueue("q", "x", id="a" * 201), "id="),

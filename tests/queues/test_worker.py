@@ -7,8 +7,9 @@ import json
 import logging
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,80 @@ def test_an_exception_that_cannot_be_shown_ends_its_task_only(
     tasks.enqueue_many("q", [NewTask("fails"), NewTask("fine")])
     assert face.run(worker.run(burst=True)) == WorkerSummary(done=1, failed=1)
     assert [dead.reason for dead in tasks.dead("q")] == [reason]
+
+
+def never_runs(*addresses: str) -> Iterator[str]:
+    yield from addresses
+
+
+async def later(error: BaseException | None = None) -> None:
+    if error is not None:
+        raise error
+
+
+async def never_steps() -> AsyncIterator[None]:
+    yield
+
+
+class Later:
+    async def __call__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("function", [never_runs, never_steps, partial(never_runs, "ann")])
+def test_a_generator_is_no_callback(face: Face, function: Callable[..., Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match="callback 'f' makes a generator, which would"):
+        worker_of(face, "q", {"f": function})
+
+
+@pytest.mark.parametrize("function", [later, partial(later), Later()])
+def test_a_worker_in_threads_refuses_coroutine_functions(
+    kit: ShardKit, function: Callable[..., Any]
+) -> None:
+    worker = Worker(kit.queues(component="many"), "q")
+    with pytest.raises(InvalidArgumentError, match="callback 'f' makes a coroutine, which would"):
+        worker.register("f", function)
+    with pytest.raises(InvalidArgumentError, match="on_progress makes a coroutine, which would"):
+        worker.run(on_progress=later)
+
+
+def test_a_task_whose_function_did_not_run_has_failed(face: Face, kit: ShardKit) -> None:
+    worker = worker_of(face, "q", {"rows": lambda: never_runs(), "steps": lambda: never_steps()})
+    if face.runner is None:
+        worker.register("later", lambda: later())
+    else:
+        with pytest.raises(InvalidArgumentError, match="on_progress makes a coroutine"):
+            face.run(worker.run(on_progress=later))
+
+        @worker.task("later")
+        async def returns_a_generator() -> Any:
+            return never_runs()
+
+    tasks = kit.queues(component="many")
+    tasks.enqueue_many("q", map(NewTask, worker.names))
+    assert eventually(lambda: face.run(worker.run(burst=True)) and tasks.counts("q").dead == 3)
+    assert worker.summary == WorkerSummary(failed=3 * 3)
+    assert all("which did not run" in dead.reason for dead in tasks.dead("q"))
+
+
+@pytest.mark.parametrize("error", [StopIteration, GeneratorExit, KeyboardInterrupt])
+async def test_no_exception_of_a_function_ends_an_async_worker(
+    akit: AsyncShardKit, error: type[BaseException]
+) -> None:
+    def fails() -> None:
+        raise error
+
+    async def fails_on_loop() -> None:
+        if error is GeneratorExit:
+            await asyncio.to_thread(fails)
+        raise error
+
+    worker = AsyncWorker(akit.queues(component="many", attempts=1), "q", {"fails": fails})
+    worker.register("fails_on_loop", fails_on_loop)
+    worker.register("fine", later)
+    await worker.tasks.enqueue_many("q", map(NewTask, ["fails", "fails_on_loop", "fine"]))
+    summary = await asyncio.wait_for(worker.run(burst=True), 30)
+    assert summary == WorkerSummary(done=1, failed=2)
 
 
 @pytest.mark.parametrize("name", ["unknown", "of a later release"])

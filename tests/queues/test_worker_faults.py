@@ -107,6 +107,29 @@ def test_a_worker_goes_on_when_its_server_is_back(
     assert all(each.startswith("cannot take tasks; next attempt in 0.0 s: ") for each in said)
 
 
+def test_only_tasks_that_may_be_queued_are_said_to_be(mortal: tuple[Face, LocalServer]) -> None:
+    face, server = mortal
+    tasks: Any = face.kit.queues(component="own")
+
+    async def enqueue() -> None:
+        async with face.kit.deadline(0.5):
+            await tasks.enqueue("q", "x", id="t")
+
+    for stop, said in ((server.kill, False), (server.pause, True)):
+        stop()
+        with pytest.raises(ShardErrors) as failed:  # noqa: PT012
+            if face.runner is None:
+                with face.kit.deadline(0.5):
+                    tasks.enqueue("q", "x", id="t")
+            face.run(enqueue())
+        assert ("; the tasks may be queued: " in str(failed.value)) is said
+        assert "queue them again with their ids (t)" in str(failed.value)
+        assert failed.value.ids == ("t",)
+        if not said:
+            server.restart()
+            face.run(tasks.enqueue("q", "x"))
+
+
 def test_a_worker_whose_server_is_away_tries_ever_later(kit: ShardKit) -> None:
     worker = Worker(kit.queues(component="one"), "q")
     away = ConnectionError("away")

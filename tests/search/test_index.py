@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
+import zlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
@@ -435,6 +439,8 @@ def test_requests_that_cannot_be_used_are_refused(kit: ShardKit) -> None:
         ({"cursor": cursor, "offset": 3}, "give the cursor alone"),
         ({"cursor": cursor, "sort": "votes"}, "another query or order"),
         ({"query": "y1", "cursor": cursor}, "another query or order"),
+        ({"query": "\ud800"}, r"query='\\ud800', position 0: not a character"),
+        ({"query": "\ud800", "plain": True}, "position 0: not a character"),
         ({"session": 7, "cursor": SearchCursor("", 3, 1.0, "", None).token()}, "session=7"),
     ]
     for options, message in wrong:
@@ -449,6 +455,62 @@ def test_requests_that_cannot_be_used_are_refused(kit: ShardKit) -> None:
         with pytest.raises(InvalidArgumentError, match="words"):
             index.words(beginning)  # type: ignore[arg-type]
     assert index.words("Ý", 2) == [("y0", 1), ("y1", 1)]
+
+
+FORGED = [
+    True,
+    10**400,
+    math.inf,
+    "\ud800",
+    [],
+    {"x": 1},
+    "ab",
+    [1],
+    [1, {"x": "x"}],
+    [1, {"x": -5}],
+    [math.inf, {"x": 1}],
+    [0, {"x": math.nan}],
+    [10**400, {"x": 1}],
+]
+
+
+@pytest.mark.parametrize("what", ["cursor", "result"])
+def test_forged_cursors_are_refused_or_read(face: Face, what: str) -> None:
+    index = face.kit.search("s", component="few")
+    face.run(index.index_many([(str(n), "x") for n in range(9)]))
+    token = getattr(face.run(index.search("x", limit=2, cache=9)), what)
+    fields = json.loads(zlib.decompress(urlsafe_b64decode(token + "==")))
+    forged = [
+        [*fields[:n], value, *fields[n + 1 :]] for n in range(len(fields)) for value in FORGED
+    ]
+
+    def total(text: str) -> int | None:
+        token = urlsafe_b64encode(zlib.compress(text.encode())).decode()
+        with contextlib.suppress(InvalidArgumentError):
+            return face.run(index.search("x", **{what: token})).total
+        return None
+
+    assert total(json.dumps(fields)) == 9
+    texts = ["7", "[" * 100_000, "9" * 9999, *map(json.dumps, forged)]
+    assert {total(text) for text in texts} == {9, None}
+
+
+def test_what_people_type_is_searched_for(face: Face) -> None:
+    index = face.kit.search("s", component="few")
+    texts = {"a": 'Re: your mail about the 3.5" disk', "b": "see http://example.org", "c": "(large"}
+    face.run(index.index_many(texts.items()))
+    typed = {
+        'RE: disk 3.5"': ["a"],
+        "http://example.org": ["b"],
+        "(Large": ["c"],
+        "-": [],
+        "x: y": [],
+    }
+    for query, found in typed.items():
+        assert ids(face.run(index.search(query, plain=True))) == found
+        assert ids(face.run(index.page(query, plain=True))) == found
+        assert [hit.id for hit in face.list(index.all(query, plain=True))] == found
+        assert face.run(index.count(query, plain=True)) == len(found)
 
 
 def test_expansions_of_prefixes_and_facets_are_bounded(

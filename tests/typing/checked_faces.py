@@ -408,6 +408,8 @@ def routers(kit: ShardKit) -> None:
     assert_type(router["k"], Client)
     assert_type(router.shard_of("k"), int)
     assert_type(router.group(["a", 1, b"c"]), dict[int, list[str | bytes | int]])
+    assert_type(router.group(["a", "b"]), dict[int, list[str]])
+    assert_type(kit.id_pair_sharded("c").group([(1, 2)]), dict[int, list[tuple[int, int]]])
     assert_type(list(router), list[Client])
     assert_type(len(router), int)
     assert_type(router.pipeline(), ShardedPipeline)

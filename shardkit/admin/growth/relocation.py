@@ -27,7 +27,7 @@ from shardkit.errors import ConfigError, InvalidArgumentError
 from shardkit.operations.commands import Shard
 
 _URL = re.compile(
-    r"(?P<before>rediss?://(?:[^@/?#]*@)?)(?P<server>[^/?#]*)(?P<after>.*)", re.DOTALL
+    r"(?P<before>(?:redis|valkey)s?://(?:[^@/?#]*@)?)(?P<server>[^/?#]*)(?P<after>.*)", re.DOTALL
 )
 
 

@@ -4,11 +4,15 @@
 -- ARGV[2]  how many hits may come at once
 -- ARGV[3]  how many hits this is; 0 to look only
 -- Reply    {1 if allowed, else 0, how many more may come now, the microseconds until this many are
---          allowed, or -1 if they never are, the microseconds until the limit is at rest}
+--          allowed, or -1 if they never are, the microseconds until the limit is at rest}; the
+--          other algorithm if that has counted
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local each, burst, hits = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local stored = redis.call('GET', KEYS[1])
+local stored = redis.pcall('GET', KEYS[1])
+if type(stored) == 'table' then
+  return redis.call('TYPE', KEYS[1]).ok == 'zset' and 'sliding_window' or stored
+end
 if stored and not (#stored <= 20 and string.match(stored, '^%d+%.?%d*$')) then
   local shown = string.sub(string.gsub(stored, '[^\32-\126]', '?'), 1, 200)
   return redis.error_reply('DAMAGED ' .. cjson.encode({KEYS[1], shown, 'a time'}))

@@ -4,7 +4,8 @@
 -- ARGV[2]  how many hits it may have
 -- ARGV[3]  how many hits this is; 0 to look only
 -- Reply    {1 if allowed, else 0, how many more may come now, the microseconds until this many are
---          allowed, or -1 if they never are, the microseconds until the window is empty}
+--          allowed, or -1 if they never are, the microseconds until the window is empty}; the other
+--          algorithm if that has counted
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local window, limit, hits = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -20,7 +21,11 @@ local function read(at)
   return tonumber(sum), tonumber(count), tonumber(found[2])
 end
 
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - window))
+local past = string.format('%.0f', now - window)
+local removed = redis.pcall('ZREMRANGEBYSCORE', KEYS[1], '-inf', past)
+if type(removed) == 'table' then
+  return redis.call('TYPE', KEYS[1]).ok == 'string' and 'gcra' or removed
+end
 -- A clock that was set back makes nobody wait for longer than the window.
 redis.call('ZREMRANGEBYSCORE', KEYS[1], string.format('%.0f', now + window), '+inf')
 local first, first_count = read(0)

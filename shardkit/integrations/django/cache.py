@@ -16,6 +16,7 @@
 Each key lives on the shard of its name; ``get_many`` and the like take one exchange with all shards
 concerned. The options that django-redis has mean what they mean there: ``IGNORE_EXCEPTIONS``,
 ``LOG_IGNORED_EXCEPTIONS``, ``SERIALIZER`` and ``COMPRESSOR`` (dotted paths), and the method `ttl`.
+Integers are stored as such, so that servers can add to them.
 Values are pickled, as by Django's own backend: write access to the servers means running code here.
 """
 
@@ -24,15 +25,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import redis
-from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
+from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache, default_key_func
 from django.core.cache.backends.redis import RedisSerializer
 from django.utils.module_loading import import_string
 
 import shardkit
-from shardkit.errors import CommandRefused, ShardErrors, ShardFailure, ShardKitError
+from shardkit.errors import ShardErrors, ShardFailure, ShardKitError
 from shardkit.kit.kit import ShardKit, default_kit
 from shardkit.operations.commands import (
     Argument,
@@ -80,8 +82,8 @@ class ShardKitCache(BaseCache):
         self._name: str = options.get("NAME", "cache")
         self._ignore = bool(options.get("IGNORE_EXCEPTIONS", False))
         self._log = bool(options.get("LOG_IGNORED_EXCEPTIONS", False))
-        self._serializer = _made(options.get("SERIALIZER")) or RedisSerializer()
-        self._compressor = _made(options.get("COMPRESSOR"))
+        self._serializer = _made(options.get("SERIALIZER"), options) or RedisSerializer()
+        self._compressor = _made(options.get("COMPRESSOR"), options)
 
     def raising(self) -> ShardKitCache:
         """Return this cache as one that ignores no errors; for sessions."""
@@ -131,20 +133,30 @@ class ShardKitCache(BaseCache):
         return bool(self._one(self._command("EXISTS", self._key(key, version)), 0))
 
     def incr(self, key: Any, delta: int = 1, version: int | None = None) -> int:
-        """Add to a number and return it.
+        """Add to an integer and return it.
 
         Raises:
             ValueError: there is none, or it is not an integer.
+
+        Cost: one exchange, three for an integer of more than 64 bits.
         """
         stored = self._key(key, version)
-        call = script_call(self._component, script("integrations/cache_incr"), [stored], [delta])
-        [reply] = self._run([call])
-        if isinstance(reply, CommandRefused) and "integer" in str(reply.error):
-            raise ValueError(f"{key!r} is not an integer, or would be too large")
-        found = self._checked([reply], [None])[0]
-        if found is None:
-            raise ValueError(f"Key {key!r} not found")
-        return int(found)
+
+        def call(name: str, *args: Argument) -> Any:
+            return self._one(script_call(self._component, script(name), [stored], args), None)
+
+        while True:
+            found = call("integrations/cache_incr", delta)
+            if found is None:
+                raise ValueError(f"Key {key!r} not found")
+            if isinstance(found, bytes):
+                return int(found)
+            [old] = found
+            value = self._load(old)
+            if type(value) is not int:
+                raise ValueError(f"{key!r} is not an integer")
+            if call("integrations/cache_replace", old, value + delta):
+                return value + delta
 
     def get_many(self, keys: Iterable[Any], version: int | None = None) -> dict[Any, Any]:
         """Return the values that there are, by key."""
@@ -173,16 +185,21 @@ class ShardKitCache(BaseCache):
     def clear(self) -> bool:
         """Delete all values of this cache, of every version; other keys of the component stay.
 
+        A cache with a KEY_FUNCTION deletes all keys that start with its NAME and a colon.
+
         Cost: a scan of every shard.
         """
         kit = kit_of(self._topology)
         try:
             component = kit.component(self._component)
+            mine = _literal(f"{self._name}:") + "*"
+            if self.key_func is default_key_func:  # with a version of any name
+                mine = _literal(f"{self._name}:{self.key_prefix}:") + "[^:]*"
             shards: list[int | None] = [*range(len(component.shards))] or [None]
             for shard in shards:
                 client: Any = kit.client(self._component, shard)
                 page: list[Any] = []
-                for stored in client.scan_iter(match=f"{_literal(self._name)}:*", count=1000):
+                for stored in client.scan_iter(match=mine, count=1000):
                     page.append(stored)
                     if len(page) >= _UNLINKED_AT_ONCE:
                         self._unlink(client, page)
@@ -229,15 +246,17 @@ class ShardKitCache(BaseCache):
         return self._command("SET", stored, data, *_expiry(seconds))
 
     def _dump(self, value: Any) -> Argument:
-        data: Any = self._serializer.dumps(value)
-        if self._compressor is None or isinstance(data, int):
-            return data  # type: ignore[no-any-return]
-        compressed: bytes = self._compressor.compress(data)
-        return compressed
+        if type(value) is int:
+            return value
+        data: Argument = self._serializer.dumps(value)
+        return data if self._compressor is None else self._compressor.compress(data)
 
     def _load(self, stored: bytes) -> Any:
-        if self._compressor is not None and not stored.lstrip(b"-").isdigit():
-            stored = self._compressor.decompress(stored)
+        with suppress(ValueError):
+            return int(stored)
+        if self._compressor is not None:
+            with suppress(Exception):  # django-redis's leave short values as they are
+                stored = self._compressor.decompress(stored)
         return self._serializer.loads(stored)
 
     def _one(self, request: Command | Transaction, missing: Any) -> Any:
@@ -292,7 +311,7 @@ def _literal(text: str) -> str:
     return "".join(f"\\{sign}" if sign in "*?[]\\" else sign for sign in text)
 
 
-def _made(what: str | Callable[[], Any] | None) -> Any:
+def _made(what: str | Callable[..., Any] | None, options: Mapping[str, Any]) -> Any:
     """Return an object of a class that is given by its dotted path."""
     if what is None:
         return None
@@ -300,4 +319,4 @@ def _made(what: str | Callable[[], Any] | None) -> Any:
     try:
         return found() if callable(found) else found
     except TypeError:  # django-redis's take the options
-        return found({})
+        return found(options)

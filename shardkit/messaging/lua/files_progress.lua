@@ -22,7 +22,8 @@
 -- ARGV[10]  how many chunks the reader knows of
 -- ARGV[11]  who waits if there are no more, "<channel> <waiter>", or nothing
 -- Reply    {chunks, 1 if the file is complete, microseconds until the publisher is given up,
---          garbage, 1 if the file was given up, bytes}; {-1} if its lease was lost
+--          garbage, 1 if the file was given up, 1 if the channel is full of chunks that this reader
+--          has not reported, bytes}; {-1} if its lease was lost
 --@include messaging/files_base
 local n, reader, now = tonumber(ARGV[2]), ARGV[3], clock(ARGV[1])
 local entry = reader .. ':' .. padded(n)
@@ -31,7 +32,7 @@ local claim, attempts = string.match(said, '^(%S+) (%d+)$')
 if claim ~= ARGV[4] or not redis.call('ZSCORE', LEASED, entry) then return {-1} end
 local chunks, done = number_of(n, 'chunks'), number_of(n, 'done')
 local size = number_of(n, 'size')
-local left, failed = number_of(n, 'until') - now, 0
+local left, failed, full = number_of(n, 'until') - now, 0, 0
 if ARGV[6] ~= '' then
   redis.call('HSET', POSITIONS, field(n, reader), ARGV[6])
   free(n)
@@ -47,6 +48,13 @@ elseif ARGV[7] == 'fail' then
   if return_or_fail(entry, ARGV[8], tonumber(ARGV[9])) then failed = 1 end
 else
   redis.call('ZADD', LEASED, digits(now + ARGV[5]), entry)
-  if done == 0 and chunks == tonumber(ARGV[10]) then wait(WAITERS, ARGV[11]) end
+  if done == 0 and chunks == tonumber(ARGV[10]) then
+    wait(WAITERS, ARGV[11])
+    local chunk, held = chunk_bytes(), count_of(STATE, 'held')
+    local freed = number_of(n, 'freed') * chunk
+    local alone = held == size - freed and offset_of(n, reader) < freed + chunk
+    local waited_for = redis.call('SCARD', PUBLISHERS) > 0
+    if alone and waited_for and held + chunk > count_of(STATE, 'limit') then full = 1 end
+  end
 end
-return {chunks, done, digits(left), garbage(), failed, size}
+return {chunks, done, digits(left), garbage(), failed, full, size}

@@ -17,7 +17,7 @@
 -- ARGV[5]  after how many attempts a file is given up
 -- ARGV[6]  who waits if there is none, "<channel> <waiter>", or nothing
 -- Reply    {1, number, name, chunks, 1 if it is complete, position, attempts, bytes of a chunk,
---          bytes of the file};
+--          bytes of the file, the channel's limit};
 --          {0, microseconds until the next lease ends, or nothing, 1 if nothing will come};
 --          {-1} if there is no such channel, {-2} no such reader
 --@include messaging/files_base
@@ -44,7 +44,8 @@ for _, entry in ipairs(entries) do
     redis.call('ZREM', TODO, entry)
     redis.call('ZADD', LEASED, digits(now + ARGV[3]), entry)
     redis.call('HSET', CLAIMS, entry, ARGV[4] .. ' ' .. digits(attempts))
-    return {1, n, name, chunks, done, position, attempts, chunk, number_of(n, 'size')}
+    return {1, n, name, chunks, done, position, attempts, chunk, number_of(n, 'size'),
+      count_of(STATE, 'limit')}
   end
 end
 local finished = count_of(STATE, 'closed') == 1 and count_of(STATE, 'open:' .. reader) == 0

@@ -36,6 +36,8 @@ local function counts_of(severity, hour)
       redis.call('UNLINK', last)
       if redis.call('EXISTS', current) == 1 then redis.call('RENAME', current, last) end
       redis.call('HSET', KEYS[2], severity .. ':last', stored)
+    else
+      redis.call('UNLINK', current, last)  -- their hours were lost, if there are any
     end
     redis.call('HSET', KEYS[2], severity .. ':hour', string.format('%d', hour))
     return current
@@ -59,9 +61,7 @@ local checked = {}
 for at = 5, #ARGV, 4 do
   local severity = tonumber(ARGV[at])
   if not checked[severity] then
-    if not hours_of(severity) and redis.call('EXISTS', KEYS[4 + 3 * severity]) == 1 then
-      damaged(KEYS[2], 'no hour of severity ' .. severity, 'that of its counts')
-    end
+    hours_of(severity)
     local added = redis.call('HGET', KEYS[2], severity .. ':added')
     if added then stored_integer(KEYS[2], severity .. ':added', added, 0, MOST) end
     checked[severity] = true

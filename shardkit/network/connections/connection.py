@@ -890,6 +890,7 @@ class ReplyParser:
             return ResponseError(f"the reply cannot be decoded: {error}")
 
     def _error(self, text: str) -> Exception:
+        text = text.partition(", with args beginning with")[0]  # what was sent is not shown
         try:
             error: Exception = self._parse_error(text)
         except (ValueError, LookupError):  # a script's own error that is named MOVED

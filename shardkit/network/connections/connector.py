@@ -92,7 +92,8 @@ class AsyncClusterClient(aioredis.RedisCluster):
     also drain, and stays closed with its kit.
     """
 
-    connection_class: Any  # of this client alone; carries its state to all its connections
+    # A connector replaces it by a class for this client alone, with the state of its connections.
+    connection_class: Any = AsyncTcpConnection
     policy = NO_POLICY
 
     @property

@@ -36,6 +36,10 @@ class EntryCredentials(CredentialProvider):
         user, password = fields.get("username"), fields.get("password") or ""
         return (user, password) if user else (password,)
 
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        """Return what `get_credentials` returns; redis-py's own method logs a warning."""
+        return self.get_credentials()
+
 
 def credentials_of(
     current: Callable[[], Entry], fields: dict[str, Any], where: str

@@ -107,8 +107,10 @@ class DirectClient(redis.Redis):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, in one pass if it can be."""
-        pool: Any = self.connection_pool
-        if pool.draining:  # another client has replaced it
+        draining = getattr(self.connection_pool, "draining", None)
+        if draining is None:  # a library has given this class a pool of redis-py's
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        if draining:  # another client has replaced it
             reader = _reader_for(self, args)
             if reader is not None:
                 return reader.execute_command(*args, **options)
@@ -225,8 +227,10 @@ class MultiplexedClient(aioredis.Redis):
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, over the shared connection if it can be."""
-        pool: Any = self.connection_pool
-        if pool.draining:  # another client has replaced it
+        draining = getattr(self.connection_pool, "draining", None)
+        if draining is None:
+            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        if draining:
             reader = _reader_for(self, args)
             if reader is not None:
                 return await reader.execute_command(*args, **options)

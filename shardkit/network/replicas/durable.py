@@ -30,6 +30,7 @@ from typing import Any, Self
 from shardkit.errors import InvalidArgumentError, NotDurableError, ShardFailure
 from shardkit.events import CommandsFinished, CommandsSent, ConnectionClosed, Event, subscribe
 from shardkit.operations.commands import Command, Partial, Pause, Shard
+from shardkit.operations.deadlines import DeadlineBlock, earliest, extend
 from shardkit.operations.operation import Operation
 from shardkit.routing.command_keys import reads_by_name
 
@@ -37,6 +38,7 @@ MARKER = "shardkit:durable"
 TIMEOUT = 2.0  # a sync begins within a second, where it is not done at once
 _AT_A_TIME = 1.0  # seconds of one WAIT: a server's answer must come within its socket timeout
 _BETWEEN_LOOKS = 0.05  # seconds between checks
+_GRACE = 0.1  # seconds that the answer to the last WAIT may take
 _EVERY_SECOND = 1.0  # the period of AOF syncs
 
 _NO_HISTORY = (
@@ -102,7 +104,8 @@ class DurableBlock:
         _current.reset(self._token)
         try:
             if kind is None and self._written:
-                self._run(self._steps(self._written))
+                with DeadlineBlock(self._timeout + _GRACE):
+                    self._run(self._steps(self._written))
         finally:
             self._unsubscribe()
 
@@ -113,7 +116,8 @@ class DurableBlock:
         _current.reset(self._token)
         try:
             if kind is None and self._written:
-                await self._run(self._steps(self._written))
+                with DeadlineBlock(self._timeout + _GRACE):
+                    await self._run(self._steps(self._written))
         finally:
             self._unsubscribe()
 
@@ -125,6 +129,10 @@ class DurableBlock:
                 was replaced or restarted in the meantime.
         """
         end = time.monotonic() + self._timeout
+        deadline = earliest(None)
+        if deadline is not None:
+            end = min(end, deadline.at)
+        extend(self._timeout)  # which an entry's deadline does not shorten
         waiting = sorted(written)
         why: dict[str, str] = {}
         while waiting:
@@ -143,7 +151,7 @@ class DurableBlock:
                 if problem:
                     why[name] = problem
                     late.append(name)
-            if late and time.monotonic() >= end:
+            if late and end - time.monotonic() <= _BETWEEN_LOOKS:
                 shown = "; ".join(f"{name}: {why[name]}" for name in late)
                 raise NotDurableError(
                     f"writes were executed, but not durable within {self._timeout:g} s ({shown})",
@@ -151,7 +159,7 @@ class DurableBlock:
                 )
             waiting = late
             if late:  # a replica, which Sentinels took for the master, refuses at once
-                yield Pause(max(0.0, min(_BETWEEN_LOOKS, end - time.monotonic())))
+                yield Pause(_BETWEEN_LOOKS)
 
     def _is_another_master(self, name: str) -> Operation[str]:
         """Return why a shard's master cannot be checked; empty if it has always been the master.
@@ -234,9 +242,9 @@ def _synced(shard: Shard, marked: float, end: float) -> Operation[str]:
         left = marked + _EVERY_SECOND - time.monotonic()
         if left < 0 and lines.get("aof_pending_bio_fsync") == "0":
             return ""
-        if time.monotonic() >= end:
+        if end - time.monotonic() <= _BETWEEN_LOOKS:
             return "not on disk yet"
-        yield Pause(min(max(left, _BETWEEN_LOOKS), max(0.001, end - time.monotonic())))
+        yield Pause(min(max(left, _BETWEEN_LOOKS), end - time.monotonic()))
 
 
 def _shard(name: str) -> Shard:

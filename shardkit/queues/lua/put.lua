@@ -2,7 +2,8 @@
 -- KEYS     the ten keys of the queue, see base.lua
 -- ARGV[1]  the time; empty for the server's clock
 -- ARGV[2]  and on: for each task its id, the seconds until it is due, and the task
--- Reply    the number of tasks processed; if fewer than given, send the others again
+-- Reply    {the number of tasks processed, how many are new}; if fewer than given were processed,
+--          send the others again
 --@include queues/base
 local q, now, added = queue(1), clock(ARGV[1]), 0
 local left = LONGEST_SEARCH
@@ -26,7 +27,7 @@ for i = 2, #ARGV, 3 do
   local id, delay, task = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
   if left < 0 then
     count(q, 'enqueued', added)
-    return (i - 2) / 3
+    return {(i - 2) / 3, added}
   end
   if is_new(id, task) then
     redis.call('HSET', q.tasks, id, dated(task))
@@ -45,4 +46,4 @@ for i = 2, #ARGV, 3 do
   end
 end
 count(q, 'enqueued', added)
-return (#ARGV - 1) / 3
+return {(#ARGV - 1) / 3, added}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -125,10 +125,21 @@ def _read(owner: str, what: str, text: str, types: tuple[Any, ...]) -> Any:
         packed = urlsafe_b64decode(text + "=" * (-len(text) % 4))
         unpacker = zlib.decompressobj()
         *given, counts = json.loads(unpacker.decompress(packed, 1_000_000))
-        if len(given) == len(types) and all(map(isinstance, given, types)):
-            return [*given, counts and TermCounts(int(counts[0]), dict(counts[1]))]
-    except (TypeError, ValueError, RecursionError, zlib.error, IndexError):
+        "".join(map(str, given)).encode()  # no lone surrogates
+        if all(
+            isinstance(value, kind) and not isinstance(value, bool)
+            for value, kind in zip(given, types, strict=True)
+        ):
+            return [*given, None if counts is None else _counts(*counts)]
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, zlib.error):
         pass
     raise InvalidArgumentError(
         f"{owner}: {what}={shown(text)}", "give one that `search` returned"
     ) from None
+
+
+def _counts(documents: int, words: Mapping[str, int]) -> TermCounts:
+    counts = TermCounts(documents, dict(words))
+    if not all(weight >= 0 for weight in counts.weights(words)):  # which raises, too
+        raise ValueError
+    return counts

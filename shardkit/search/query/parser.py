@@ -64,7 +64,11 @@ _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d(T[\d:.]+(?:Z|[+-]\d\d:?\d\d)?)?", re
 
 
 def parse(
-    text: str, fields: Collection[str] = (), attributes: Mapping[str, str] | None = None
+    text: str,
+    fields: Collection[str] = (),
+    attributes: Mapping[str, str] | None = None,
+    *,
+    plain: bool = False,
 ) -> Node:
     """Parse a query.
 
@@ -75,6 +79,8 @@ def parse(
         text: the query, in the language that the module describes. An empty one is `Nothing`.
         fields: the names of the text fields.
         attributes: the kind of each attribute: ``"number"``, ``"date"`` or ``"text"``.
+        plain: whether the text is what somebody typed into a search box: words that are all
+            required, without signs and names.
 
     Raises:
         QuerySyntaxError: it cannot be parsed; the error has the position.
@@ -85,10 +91,13 @@ def parse(
     try:
         text.encode()
     except UnicodeEncodeError as error:  # half a surrogate pair, as of a wrongly decoded argument
-        message = f"query, position {error.start}: not a character"
+        message = f"query={shown(text)}, position {error.start}: not a character"
+        readable = text.encode(errors="replace").decode()
         raise QuerySyntaxError(
-            message, "give text that UTF-8 can encode", "", error.start
+            message, "give text that UTF-8 can encode", readable, error.start
         ) from None
+    if plain:
+        return all_of(map(Word, text.split()))
     attributes = attributes or {}
     for name, kind in attributes.items():
         if kind not in KINDS:
@@ -324,6 +333,19 @@ def _moment(bound: Bound) -> float:
     if isinstance(bound, date) and not isinstance(bound, datetime):
         bound = datetime(bound.year, bound.month, bound.day, tzinfo=UTC)
     return bound.timestamp() if isinstance(bound, datetime) else float(bound or 0)
+
+
+def quote(text: str) -> str:
+    """Return text in quotes, for a place in a query: no character in it is a sign.
+
+    As a term it means its consecutive words, also after ``title:``; after ``lang:=`` it is a value.
+
+    Raises:
+        InvalidArgumentError: it is not text.
+    """
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"quote({shown(text)})", "give text")
+    return _quote(text, True, always=True)
 
 
 def unparse(node: Node) -> str:

@@ -60,3 +60,21 @@ def codec(given: str | Codec[Any] | None) -> Codec[Any]:
         f"{', '.join(COMPRESSORS)}, or two joined "
         "(tokens-text), or a Codec",
     )
+
+
+def encode_json(what: str, value: Any) -> bytes:
+    """Return the JSON of a value, as `Json` encodes it.
+
+    Args:
+        what: the thing concerned, for the error.
+        value: the value.
+
+    Raises:
+        InvalidArgumentError: the value would not come back unchanged.
+    """
+    try:
+        return JSON.encode(value)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(
+            f"{what} cannot be represented in JSON: {error.message}", error.remedy
+        ) from None

@@ -152,7 +152,8 @@ class Serialized:
     def _survives(self, value: Any) -> bool:
         try:
             back = self._read(self._write(value))
-            return bool(back == value) or (_nan(back) and _nan(value))
+            changed = isinstance(value, bytearray | memoryview)  # to bytes, which equal it
+            return (bool(back == value) and not changed) or (_nan(back) and _nan(value))
         except Exception:
             return False
 
@@ -193,6 +194,17 @@ class MessagePack(Serialized):
         except ModuleNotFoundError:
             raise InvalidArgumentError("codec='msgpack' needs msgspec", EXTRA) from None
         super().__init__(msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode)
+
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes to store; see `Serialized.encode`."""
+        stored = super().encode(value)
+        if any(sign in stored for sign in _BYTES):
+            for path, part in self._faults("value", value):
+                raise self._misfit(path, part)
+        return stored
+
+
+_BYTES = (b"\xc4", b"\xc5", b"\xc6")  # MessagePack's signs before bytes; letters have them, too
 
 
 def utf8(text: str) -> bytes:

@@ -19,6 +19,7 @@ NEW = ServerAddress("::1", 7001)
     ("url", "there"),
     [
         ("redis://old:1", "redis://[::1]:7001"),
+        ("valkeys://old:1/4", "valkeys://[::1]:7001/4"),
         ("rediss://me:p${S}@old:1/4?timeout=2", "rediss://me:p${S}@[::1]:7001/4?timeout=2"),
         ("redis://${HOST}/4", "redis://[::1]:7001/4"),
     ],

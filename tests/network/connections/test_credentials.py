@@ -89,6 +89,15 @@ class Tokens(CredentialProvider):
         return (self.token,)
 
 
+async def test_connecting_with_a_password_logs_nothing(
+    face: str, server: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    kit = await opened(face, a_map(server, port=server.port, password="first"))
+    assert await of((await of(kit.client("jobs"))).ping())
+    await kit.aclose()
+    assert not caplog.records
+
+
 async def test_a_component_may_have_a_provider_of_its_own(face: str, server: LocalServer) -> None:
     tokens = Tokens("first")
     kit = await opened(
@@ -114,6 +123,15 @@ async def test_config_servers_may_have_a_provider(face: str, server: LocalServer
     await kit.aclose()
 
 
+async def test_providers_of_unknown_components_are_refused(face: str, server: LocalServer) -> None:
+    options = {"credential_providers": {"job": Tokens("first")}}
+    with pytest.raises(ConfigError, match=r"credential_providers: .* has no component 'job'"):
+        await opened(face, a_map(server, port=server.port), **options)
+    where = Entry({"port": server.port, "password": "first"})  # which a blocking kit does not ask
+    with pytest.raises(ConfigError, match=r"credential_providers: .* has no component 'job'"):
+        await shardkit.aconnect(where, **options)
+
+
 def test_a_memory_server_asks_for_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SK_ROTATED", "first")
     where = ShardMap.parse("components: {jobs: {entry: {password: '${SK_ROTATED}'}}}")
@@ -125,7 +143,7 @@ def test_a_memory_server_asks_for_no_credentials(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("form", ["fields", "url", "config server"])
 async def test_files_are_reread(face: str, form: str, server: LocalServer, tmp_path: Path) -> None:
     path = tmp_path / "password"
-    path.write_text("first\n")
+    path.write_text("\ufefffirst\n", encoding="utf-8")  # as Windows' editor writes it
     entry: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "password_file": str(path)}
     url = f"redis://127.0.0.1:{server.port}/0?password_file={path}"
     if form == "url":

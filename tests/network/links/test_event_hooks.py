@@ -14,6 +14,7 @@ from scripted_server import scripted
 
 import shardkit
 from shardkit import ShardMap, events
+from shardkit.errors import InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.operations.commands import Script, Shard, Transaction, script_call
 
@@ -38,6 +39,14 @@ def of(told: list[Any], *kinds: type) -> list[Any]:
 
 def names(told: list[Any]) -> list[str]:
     return [type(event).__name__ for event in told]
+
+
+def test_handlers_must_run_when_they_are_called() -> None:
+    async def later(event: Any) -> None:
+        raise AssertionError(event)
+
+    with pytest.raises(InvalidArgumentError, match="handler makes a coroutine"):
+        events.subscribe(later)
 
 
 async def test_operations_emit_no_keys(kind: str, own_map: ShardMap, told: list[Any]) -> None:

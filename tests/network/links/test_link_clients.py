@@ -32,7 +32,7 @@ components:
     entry: {port: 7001, db: 1, protocol: 3}
     shards: [{port: 7001, db: 2, protocol: 3}, {port: 7001, db: 3, protocol: 3}]
   both:
-    entry: {port: 7001, db: 1, protocol: 3, decode_responses: true, encoding: latin-1}
+    entry: {port: 7001, db: 1, protocol: 3, decode_responses: true}
     shards:
     - {port: 7001, db: 2, protocol: 3, decode_responses: true}
     - {port: 7001, db: 3, decode_responses: true, health_check_interval: 1}

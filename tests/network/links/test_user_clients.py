@@ -18,7 +18,7 @@ from redis.exceptions import DataError, NoScriptError, ResponseError
 
 import shardkit
 from shardkit import AsyncShardKit, ShardMap
-from shardkit.local import LocalServer
+from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.links import user_clients
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 from shardkit.testing.fakes.servers import MemoryConnector
@@ -218,7 +218,9 @@ async def test_a_server_that_goes_away_fails_its_calls_as_redis_py_says_it() -> 
             assert await client.get("a") is None
 
 
-@pytest.mark.parametrize("fields", [{"multiplex": False}, {"retries": 2}, {"encoding": "latin-1"}])
+@pytest.mark.parametrize(
+    "fields", [{"multiplex": False}, {"retries": 2}, {"encoding_errors": "replace"}]
+)
 async def test_an_entry_can_ask_for_redis_pys_own_way(
     own_server: LocalServer, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,7 +231,40 @@ async def test_an_entry_can_ask_for_redis_pys_own_way(
     async with await shardkit.aconnect(map_of(own_server.port, **fields)) as kit:
         client: Any = await kit.client("own")
         assert await client.set("a", "é") is True
-        assert await client.get("a") == "é".encode(fields.get("encoding", "utf-8"))
+        assert await client.get("a") == "é".encode()
+
+
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("blocks", [False, True])
+async def test_a_library_may_give_our_classes_a_pool_of_redis_pys(
+    own_map: ShardMap, blocks: bool, private: bool
+) -> None:
+    async with await shardkit.aconnect(own_map) as akit:
+        with shardkit.connect(own_map) as kit:
+            lent: Any = await of((kit if blocks else akit).client("own", private=private))
+            pools = redis if blocks else aioredis
+            known = lent.connection_pool
+            for kind in (pools.Connection, known.connection_class):
+                pool = pools.ConnectionPool(connection_class=kind, **known.connection_kwargs)
+                client = type(lent)(connection_pool=pool)
+                assert await of(client.set("a", "1")) is True
+                assert await of(client.pipeline().get("a").incr("a").execute()) == [b"1", 2]
+                assert await of(client.blpop(["list"], timeout=0.01)) is None
+                await of(pool.disconnect())
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+async def test_a_cluster_can_be_connected_to_by_our_classes(blocks: bool) -> None:
+    with LocalCluster() as cluster:
+        entry = dict(cluster.entry.fields)
+        shard_map = ShardMap.parse(json.dumps({"components": {"own": {"entry": entry}}}))
+        async with await shardkit.aconnect(shard_map) as akit:
+            with shardkit.connect(shard_map) as kit:
+                lent: Any = await of((kit if blocks else akit).client("own"))
+                client = type(lent)(host=entry["host"], port=entry["port"])
+                assert await of(client.set("a", "1"))
+                assert await of(client.get("a")) == b"1"
+                await of(client.close() if blocks else client.aclose())
 
 
 @pytest.mark.parametrize("decode", [False, True])

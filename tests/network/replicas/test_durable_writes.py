@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -42,21 +42,25 @@ def opened(request: pytest.FixtureRequest, pair: tuple[LocalServer, LocalServer]
         yield face
 
 
-def write(face: Face, **options: Any) -> None:
+def write(
+    face: Face, then: Callable[[], Any] = bool, deadline: float = 60.0, **options: Any
+) -> None:
     """Write two keys on different shards in a durable block."""
     router = face.kit.key_sharded("users")
 
     async def awaited() -> None:
-        async with face.kit.durable(**options):
+        async with face.kit.deadline(deadline), face.kit.durable(**options):
             await router.mset({"a": 1, "b": 2})
             await router["c"].set("c", 3)
+            then()
 
     if face.runner:
         face.run(awaited())
         return
-    with face.kit.durable(**options):
+    with face.kit.deadline(deadline), face.kit.durable(**options):
         router.mset({"a": 1, "b": 2})
         router["c"].set("c", 3)
+        then()
 
 
 def test_a_block_ends_durable(opened: Face, pair: tuple[LocalServer, LocalServer]) -> None:
@@ -77,6 +81,21 @@ def test_late_replicas_are_reported(opened: Face, pair: tuple[LocalServer, Local
     finally:
         pair[1].resume()
     write(opened, replicas=1, timeout=10)
+
+
+@pytest.mark.parametrize("limits", [{"timeout": 0.5}, {"timeout": 3600, "deadline": 0.5}])
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_a_hung_master_does_not_prolong_a_block(
+    kind: str, limits: dict[str, float], pair: tuple[LocalServer, LocalServer]
+) -> None:
+    entry = {"port": pair[0].port, "socket_timeout": None}
+    components = {"users": {"entry": entry}}
+    with faced(kind, ShardMap.parse(json.dumps({"components": components}))) as face:
+        try:
+            with pytest.raises(NotDurableError, match="executed, but not durable"):
+                write(face, pair[0].pause, **limits)
+        finally:
+            pair[0].resume()
 
 
 class Clock:

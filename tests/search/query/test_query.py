@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardkit.errors import InvalidArgumentError, QuerySyntaxError
 from shardkit.search.query.analysis import analyze
-from shardkit.search.query.parser import MAX_DEPTH, parse, unparse
+from shardkit.search.query.parser import MAX_DEPTH, parse, quote, unparse
 from shardkit.search.query.tree import (
     AllOf,
     AnyOf,
@@ -227,6 +227,26 @@ def test_a_query_is_text(text: Any) -> None:
 def test_lone_surrogates_are_refused() -> None:
     with pytest.raises(QuerySyntaxError, match="position 2: not a character"):
         parse("a \udc80")
+
+
+@example("Re: your mail")
+@example("http://example.org")
+@example("pizza (large")
+@example('the 3.5" disk')
+@given(st.text(st.characters(codec="utf-8")))
+def test_what_people_type_is_no_mistake(text: str) -> None:
+    words = text.split()
+    found = parse(text, FIELDS, ATTRIBUTES, plain=True)
+    assert list(wanted(found)) == [*map(Word, words)]
+    analyze(found, Analyzer())
+    assert read(f"* lang:={quote(text)}") == all_of(Everything(), Equal("lang", text))
+    if len(words) > 1:
+        assert read(f"title:{quote(text)}") == Phrase(tuple(words), "title")
+
+
+def test_only_text_is_quoted() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"quote\(7\); give text"):
+        quote(7)  # type: ignore[arg-type]
 
 
 def test_an_attribute_has_a_known_kind() -> None:

@@ -17,6 +17,12 @@ from shardkit.errors import InvalidArgumentError, InvalidKeyError, StructureErro
 from shardkit.structures.base.glob import glob_filter
 
 DAY = date(2015, 5, 17)
+
+
+async def later() -> bool:
+    return True
+
+
 # What is called, and what the error says of it.
 GARBAGE: dict[str, tuple[Callable[[Any], object], str]] = {
     "no field": (lambda kit: kit.hash("h", component="one").hset(None, "x"), "h: field None"),
@@ -47,6 +53,10 @@ GARBAGE: dict[str, tuple[Callable[[Any], object], str]] = {
     "no ids": (
         lambda kit: kit.packed("p", component="one", fields="flag").get_many(None),
         "NoneType where several",
+    ),
+    "a function that nobody awaits": (
+        lambda kit: list(kit.logs(component="one").follow("x", stopped=later)),
+        "logs: stopped=.*later.*; give a plain function",
     ),
 }
 

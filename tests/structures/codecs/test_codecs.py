@@ -179,6 +179,8 @@ def test_json_refuses_lossy_values(json_codec: Json, value: Any, named: str) -> 
         (TEXT, 1, "value 1 is a int"),
         (codec("msgpack"), 2**64, "value 18446744073709551616, a int"),
         (codec("msgpack"), {"a": {1, 2}}, "value['a'] {1, 2}, a set"),
+        (codec("msgpack"), [b"a", bytearray(b"a")], "value[1] bytearray(b'a')"),
+        (codec("msgpack"), {"a": memoryview(bytes(300))}, "a memoryview"),
         (codec("tokens-text"), 1, "value 1 is a int"),
         (codec("zstd"), [b""], "value[0] b'', a bytes"),
     ],

@@ -370,7 +370,7 @@ def test_entries_may_decode_replies(servers: Any, face: Face) -> None:
     shards = servers.shard_map.components["few"].shards
     for fields in (
         {"protocol": 3, "decode_responses": True},
-        {"protocol": 2, "encoding": "latin-1"},
+        {"protocol": 2, "encoding_errors": "replace"},
     ):
         entries = [{**shard.fields, **fields} for shard in shards]
         components = {"few": {"shards": entries}, "one": {"entry": entries[0]}}

@@ -1,0 +1,53 @@
+"""Functions that callers pass, such as tasks and event handlers: whether a call runs one.
+
+A call of an ``async def`` function, or of one that contains ``yield``, only makes a coroutine or a
+generator. Nothing runs unless that is awaited or iterated over.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Literal
+
+from shardkit.errors import InvalidArgumentError
+
+Unrun = Literal["", "a coroutine", "a generator"]
+
+
+def makes(function: object) -> Unrun:
+    """Return what a call of a function makes without running it; empty text if the call runs it."""
+    for called in (function, type(function).__call__):
+        if inspect.iscoroutinefunction(called):
+            return "a coroutine"
+        if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+            return "a generator"
+    return ""
+
+
+def check_runs(owner: str, field: str, function: object) -> None:
+    """Check that a call of a function runs it.
+
+    Raises:
+        InvalidArgumentError: the call only makes a coroutine or a generator.
+    """
+    if made := makes(function):
+        raise InvalidArgumentError(
+            f"{owner}: {field} makes {made}, which would not run", "give a plain function"
+        )
+
+
+def check_ran(result: object) -> None:
+    """Check that a call ran its function, by what it returned.
+
+    Raises:
+        InvalidArgumentError: it returned something to be awaited, or a generator.
+    """
+    made = "a generator" if inspect.isgenerator(result) or inspect.isasyncgen(result) else ""
+    if inspect.isawaitable(result):
+        made = "an awaitable"
+    if made:
+        if inspect.iscoroutine(result):
+            result.close()  # so that Python does not warn as well
+        raise InvalidArgumentError(
+            f"the function returned {made}, which did not run", "run it inside the function"
+        )
