@@ -1044,7 +1044,7 @@ class Files(Structure[Face]):
     def _remove(self, channel: str, garbage: Sequence[bytes]) -> Operation[None]:
         """Remove chunks that all readers are past, and report their removal."""
         for entry in garbage:
-            yield from self._unlink(channel, *self._range(self._keys(channel)[7], entry))
+            yield from self._unlink(channel, *map(int, entry.split(b":")))
         if garbage:
             yield [self._call("freed", channel, *garbage, idempotent=True)]
 
@@ -1057,13 +1057,6 @@ class Files(Structure[Face]):
             removed = yield Columns(self.component, "UNLINK", keys, idempotent=True)
             if page[0] >= end and not any(removed):
                 return
-
-    def _range(self, key: str, entry: bytes) -> tuple[int, int, int]:
-        """Return a file's number and a range of its chunks, of an entry of the garbage."""
-        if _RANGE.fullmatch(entry):
-            number, first, end = map(int, entry.split(b":"))
-            return number, first, end
-        raise damage(self.component, key, shown(entry), "chunks of a file")
 
     def _readers(self, key: str, text: str) -> list[str]:
         try:
