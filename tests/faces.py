@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import redis
 
 import shardkit
 from shardkit import ServerClock, ShardKit, ShardMap
+from shardkit.operations.operation import Page
 
 SESSION = "550e8400-e29b-41d4-a716-446655440000"
 SESSION_ID = 383061330139657245
@@ -59,6 +61,38 @@ class Face:
             self.runner.run(values.aclose())
 
 
+class Exchanges:
+    """A deferred operation, carried out one exchange at a time: a test can act before each."""
+
+    def __init__(self, face: Face, operation: Any) -> None:
+        self.result: Any = None
+        self._face = face
+        self._steps = self._run(operation)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._steps
+
+    def stop_after(self, count: int) -> bool:
+        """Carry out ``count`` exchanges, as a client that is killed; return whether more follow."""
+        return any(number == count for number, _ in enumerate(self._steps))
+
+    def _run(self, operation: Any) -> Iterator[Any]:
+        def one(step: Any) -> Any:
+            return (yield step)
+
+        answer = None
+        while True:
+            try:
+                step = operation.send(answer)
+            except StopIteration as end:
+                self.result = end.value
+                return
+            yield step
+            answer = None
+            if not isinstance(step, Page):
+                answer = self._face.run(self._face.kit.driver.run(one(step)))
+
+
 @contextmanager
 def faced(kind: str, shard_map: ShardMap | str, **options: Any) -> Iterator[Face]:
     """Open a kit of the kind ``blocking`` or ``awaiting``."""
@@ -82,6 +116,18 @@ class Time:
 
     def __call__(self) -> float:
         return self.at
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and more than a zombie that nobody has waited for."""
+    try:
+        os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except ProcessLookupError:
+        return False
+    except FileNotFoundError:  # gone in between, or no Linux
+        return not os.path.exists("/proc/self")
 
 
 def eventually(done: Callable[[], Any], seconds: float = 20) -> bool:

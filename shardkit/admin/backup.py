@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +80,13 @@ class BackupManifest:
         created: when it was taken, in seconds since 1970, by this machine's clock.
         paused_ms: how long writes were held, in milliseconds; 0 without a pause.
         servers: the snapshots.
+        files: the digests of the other files, by name; empty in backups of earlier releases.
     """
 
     created: float
     paused_ms: float
     servers: list[ServerBackup]
+    files: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def load(cls, directory: str | Path) -> BackupManifest:
@@ -103,7 +107,8 @@ class BackupManifest:
                 ServerBackup(**{n: each[n] for n in ServerBackup.__dataclass_fields__})
                 for each in found["servers"]
             ]
-            return cls(float(found["created"]), float(found["paused_ms"]), servers)
+            files = dict(found.get("files", {}))
+            return cls(float(found["created"]), float(found["paused_ms"]), servers, files)
         except (KeyError, TypeError, ValueError):
             raise InvalidEntryError(
                 f"{path} is no manifest that this release can read", "use the release that wrote it"
@@ -159,11 +164,12 @@ def backup(
             paused = time.monotonic() - started if pause else 0.0
             _on_all(feeds, _Feed.fetch)
             servers = [feed.result() for feed in feeds]
-        manifest = BackupManifest(created, round(1000 * paused, 1), servers)
         shard_map = ShardMap({component.name: component for component in components})
-        _write(target / MAP, shard_map.to_yaml())
+        files = {MAP: _write(target / MAP, shard_map.to_yaml())}
         if config is not None:
-            _write(target / CONFIG, json.dumps(_config_keys(config), indent=2))
+            text = json.dumps(_config_keys(config), indent=2)
+            files[CONFIG] = _write(target / CONFIG, text)
+        manifest = BackupManifest(created, round(1000 * paused, 1), servers, files)
         _write(target / MANIFEST, json.dumps({"format": _FORMAT, **asdict(manifest)}, indent=2))
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
@@ -192,10 +198,12 @@ def _config_keys(config: redis.Redis) -> dict[str, str | list[str]]:
     return found
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str) -> str:
+    """Write a file that only this user can read; return its digest."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class _Feed:
@@ -360,16 +368,19 @@ def verify(directory: str | Path) -> BackupManifest:
         ConfigError: a file is missing or has another digest.
     """
     manifest = BackupManifest.load(directory)
-    for each in manifest.servers:
-        path = Path(directory) / each.file
-        try:
-            with open(path, "rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}", "name a whole backup") from None
-        if digest != each.sha256:
-            raise ConfigError(f"{path} is not what was written", "use another backup")
+    for name, digest in {**{s.file: s.sha256 for s in manifest.servers}, **manifest.files}.items():
+        _require_unchanged(Path(directory) / name, digest)
     return manifest
+
+
+def _require_unchanged(path: Path, digest: str) -> None:
+    try:
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", "name a whole backup") from None
+    if found != digest:
+        raise ConfigError(f"{path} is not what was written", "use another backup")
 
 
 def restore(
@@ -397,14 +408,14 @@ def restore(
 
     Raises:
         ConfigError: the backup is damaged; the map lacks the backup's components with as many
-            shards and the same placements; a database is not empty, or came from the backup; or the
-            counts differ afterwards.
+            shards and the same placements; a database is not empty, is that of two shards, or came
+            from the backup; or the counts differ afterwards.
     """
     manifest = verify(directory)
     origin = ShardMap.load(Path(directory) / MAP)
-    targets = _targets(origin, shard_map, to_origin, timeout)
+    targets = _targets(manifest, origin, shard_map, to_origin, timeout)
     _require_empty(targets, timeout)
-    copied: dict[str, int] = {}
+    ends: defaultdict[str, Counter[float]] = defaultdict(Counter)
     tasks = 0
     for each in manifest.servers:
         with tempfile.TemporaryDirectory(prefix="shardkit-restore-") as folder:
@@ -412,7 +423,7 @@ def restore(
             databases = 1 + max([*map(int, each.keys), *each.shards.values()], default=0)
             with LocalServer(data_dir=folder, databases=max(16, databases)) as source:
                 for shard, number in each.shards.items():
-                    earlier = sum(copied.values())
+                    earlier = sum(counts.total() for counts in ends.values())
 
                     def report(keys: int, earlier: int = earlier) -> None:
                         progress(earlier + keys)
@@ -421,11 +432,10 @@ def restore(
                         source.client(db=number) as origin_client,
                         client_of(targets[shard], timeout) as target,
                     ):
-                        before = copied.get(shard, 0)
-                        copied[shard] = before + _copy(origin_client, target, report)
+                        ends[shard] += _copy(origin_client, target, report)
                         tasks += _leased(origin_client)
     leased(tasks)
-    return {shard: _recount(targets[shard], keys, timeout) for shard, keys in copied.items()}
+    return {shard: _recount(shard, targets[shard], each, timeout) for shard, each in ends.items()}
 
 
 def restore_objects(directory: str | Path, config: redis.Redis) -> int:
@@ -438,9 +448,11 @@ def restore_objects(directory: str | Path, config: redis.Redis) -> int:
         How many were written.
 
     Raises:
-        ConfigError: the backup has none, or the config server cannot be written.
+        ConfigError: the backup has none, or altered ones, or the config server cannot be written.
     """
     path = Path(directory) / CONFIG
+    if CONFIG in (files := BackupManifest.load(directory).files):
+        _require_unchanged(path, files[CONFIG])
     try:
         found = load_json(path.read_bytes(), str(path))
     except OSError as error:
@@ -463,7 +475,11 @@ def restore_objects(directory: str | Path, config: redis.Redis) -> int:
 
 
 def _targets(
-    origin: ShardMap, wanted: ShardMap, to_origin: bool, timeout: float
+    manifest: BackupManifest,
+    origin: ShardMap,
+    wanted: ShardMap,
+    to_origin: bool,
+    timeout: float,
 ) -> dict[str, dict[str, Any]]:
     """Return the fields of each shard's target."""
     found: dict[str, dict[str, Any]] = {}
@@ -485,15 +501,21 @@ def _targets(
             found[str(shard)] = entry.resolved(entry_key(*shard))
         if missing := [str(shard) for shard in old if str(shard) not in found]:
             raise ConfigError(f"the map has no entry for {missing[0]}", "add it")
-    if not to_origin:
-        _require_elsewhere(origin, entries, timeout)
+    _require_own_databases(manifest, origin, entries, to_origin, timeout)
     return found
 
 
-def _require_elsewhere(origin: ShardMap, entries: list[tuple[str, Entry]], timeout: float) -> None:
-    """Refuse databases that the backup came from, by any name of their servers.
+def _require_own_databases(
+    manifest: BackupManifest,
+    origin: ShardMap,
+    entries: list[tuple[str, Entry]],
+    to_origin: bool,
+    timeout: float,
+) -> None:
+    """Refuse databases of several shards, and those that the backup came from, by any name.
 
-    Servers that do not answer are compared by address.
+    Shards that shared a database may share one again. Servers that do not answer are compared by
+    address.
     """
     old = [entry for each in origin.components.values() for _, entry in each.entries()]
     answers = identify_databases({each: each for each in [*old, *dict(entries).values()]}, timeout)
@@ -501,13 +523,23 @@ def _require_elsewhere(origin: ShardMap, entries: list[tuple[str, Entry]], timeo
         entry: {entry.address, *(() if isinstance(answer, Exception) else answer)}
         for entry, answer in answers.items()
     }
-    origins = set().union(*(places[entry] for entry in old))
-    for shard, entry in entries:
+    origins = set() if to_origin else set().union(*(places[entry] for entry in old))
+    sources: defaultdict[str, set[tuple[str, int]]] = defaultdict(set)
+    for each in manifest.servers:
+        for shard, number in each.shards.items():
+            sources[shard].add((each.file, number))
+    for n, (shard, entry) in enumerate(entries):
         if places[entry] & origins:
             raise ConfigError(
                 f"{shard} ({entry.address}) is where the backup came from",
                 "name a map of other servers, or allow it: --to-origin",
             )
+        for other, same in entries[:n]:
+            if places[entry] & places[same] and sources[shard] != sources[other]:
+                raise ConfigError(
+                    f"{shard} ({entry.address}) and {other} ({same.address}) are one database",
+                    "give each shard its own",
+                )
 
 
 def _require_empty(targets: Mapping[str, dict[str, Any]], timeout: float) -> None:
@@ -529,13 +561,12 @@ def _require_empty(targets: Mapping[str, dict[str, Any]], timeout: float) -> Non
             raise ConfigError(f"the database of {shard} is not empty", "restore into an empty one")
 
 
-def _copy(source: Any, target: Any, progress: Callable[[int], object]) -> int:
-    """Copy all keys that are not configuration; return how many, counted at the target."""
-    copied = expired = 0
+def _copy(source: Any, target: Any, progress: Callable[[int], object]) -> Counter[float]:
+    """Copy all keys that are not configuration; return how many end in which minute since 1970."""
+    ends: Counter[float] = Counter()
     page: list[bytes] = []
 
     def flush() -> None:
-        nonlocal copied, expired
         asked = source.pipeline(transaction=False)
         for key in page:
             asked.dump(key)
@@ -543,14 +574,12 @@ def _copy(source: Any, target: Any, progress: Callable[[int], object]) -> int:
         replies = asked.execute()
         sent = target.pipeline(transaction=False)
         for key, value, expires in zip(page, replies[::2], replies[1::2], strict=True):
-            if value is None:
-                expired += 1
-            else:
+            if value is not None and expires != -2:  # it has not expired
                 ttl = max(0, expires)
                 sent.restore(key, ttl, value, replace=True, absttl=ttl > 0)
-                copied += 1
+                ends[ttl // 60_000 if ttl else math.inf] += 1
         sent.execute()
-        progress(copied)
+        progress(ends.total())
         page.clear()
 
     for key in source.scan_iter(count=1000):
@@ -559,7 +588,7 @@ def _copy(source: Any, target: Any, progress: Callable[[int], object]) -> int:
         if len(page) == _PAGE:
             flush()
     flush()
-    return copied
+    return ends
 
 
 def _leased(source: Any) -> int:
@@ -568,13 +597,26 @@ def _leased(source: Any) -> int:
     return sum(source.zcard(key) for key in keys)
 
 
-def _recount(fields: Mapping[str, Any], copied: int, timeout: float) -> int:
-    """Return how many keys there are now; more than were copied are an error."""
+def _recount(shard: str, fields: Mapping[str, Any], ends: Counter[float], timeout: float) -> int:
+    """Return how many keys there are now, if they can be those that were copied.
+
+    Raises:
+        ConfigError: there are more, or fewer than do not end within the next minute.
+    """
     with client_of(fields, timeout) as target:
         there = sum(not key.startswith(CONFIG_KEYS) for key in target.scan_iter(count=1000))
-    if there > copied:
+    next_minute = time.time() // 60 + 1
+    least = sum(count for minute, count in ends.items() if minute > next_minute)
+    if there > ends.total():
         raise ConfigError(
-            f"the server has {counted(there, 'key')}, and {counted(copied, 'key')} should be there",
+            f"{shard} has {counted(there, 'key')}, and {counted(ends.total(), 'key')} should be "
+            "there",
             "stop its other writers, empty it, and restore again",
+        )
+    if there < least:
+        raise ConfigError(
+            f"{shard} has only {counted(there, 'key')} of {ends.total():,}: its server evicted or "
+            "deleted the others",
+            "give it more memory or maxmemory-policy noeviction, empty it, and restore again",
         )
     return there

@@ -15,9 +15,9 @@ and snapshots (all data each time).
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,6 +38,8 @@ PROFILES: Final[Mapping[str, Mapping[str, str]]] = {
 }
 WAIT = 600.0  # seconds
 _STEP = 0.05
+_REWRITING = ("aof_rewrite_in_progress", "aof_rewrite_scheduled")
+_STATUS = {"BGSAVE": "rdb_last_bgsave_status", "BGREWRITEAOF": "aof_last_bgrewrite_status"}
 
 
 @dataclass(frozen=True)
@@ -217,10 +219,11 @@ def apply_profile(client: Any, profile: str) -> dict[str, tuple[str, str]]:
 
     Returns:
         The changes: by setting, its value before and now. They are written to the server's
-        configuration file (CONFIG REWRITE) if it has one; otherwise they last until a restart.
+        configuration file (CONFIG REWRITE).
 
     Raises:
         InvalidArgumentError: there is no such profile.
+        PersistenceError: the settings are in effect, but not written: a restart loses them.
     """
     wanted = _profile(profile)
     before = persistence_of(client).settings
@@ -229,13 +232,22 @@ def apply_profile(client: Any, profile: str) -> dict[str, tuple[str, str]]:
         if before.get(name) != value:
             client.config_set(name, value)
             changed[name] = before.get(name, ""), value
-    with suppress(redis.ResponseError):  # the server has no configuration file
+    try:
         client.execute_command("CONFIG", "REWRITE")
+    except redis.ResponseError as error:
+        options = " ".join(f"--{name} {value or repr(value)}" for name, value in wanted.items())
+        raise PersistenceError(
+            f"the profile {profile} is in effect only until a restart: {error}",
+            f"write it into a configuration file, or start the server with {options}",
+        ) from None
     return changed
 
 
 def save_snapshot(client: Any, wait: float = WAIT) -> float:
     """Make a snapshot in the background, and wait for it. SAVE, which blocks clients, is not used.
+
+    It has everything that was written before the call: a snapshot that is under way is awaited, and
+    another one made.
 
     Args:
         client: a client of the server.
@@ -247,7 +259,7 @@ def save_snapshot(client: Any, wait: float = WAIT) -> float:
     Raises:
         PersistenceError: the snapshot failed or took longer.
     """
-    return _wait(client, "snapshot", wait, ("BGSAVE", "SCHEDULE"), "rdb", "bgsave")
+    return _wait(client, "snapshot", wait, "BGSAVE", ("rdb_bgsave_in_progress",))
 
 
 def rewrite_aof(client: Any, wait: float = WAIT) -> float:
@@ -255,28 +267,26 @@ def rewrite_aof(client: Any, wait: float = WAIT) -> float:
     state: Any = client.info("persistence")
     if not state["aof_enabled"]:
         raise PersistenceError("the server has no AOF", "shardkit persistence apply everysec")
-    return _wait(client, "rewrite of the AOF", wait, ("BGREWRITEAOF",), "aof", "bgrewrite")
+    return _wait(client, "rewrite of the AOF", wait, "BGREWRITEAOF", _REWRITING)
 
 
-def _wait(
-    client: Any, what: str, wait: float, command: tuple[str, ...], kind: str, status: str
-) -> float:
-    running = f"{kind}_bgsave_in_progress" if kind == "rdb" else "aof_rewrite_in_progress"
+def _wait(client: Any, what: str, wait: float, command: str, running: tuple[str, ...]) -> float:
     began = time.monotonic()
-    before: Any = client.info("persistence")
-    started = int(client.info("stats").get("total_forks", 0))
-    if not before[running]:
-        client.execute_command(*command)
+    started = False
     while True:
+        if not started:
+            try:
+                client.execute_command(command)  # replies when it has forked or is scheduled
+                started = True
+            except redis.ResponseError as error:  # a snapshot for a file, a replica, or a rewrite
+                if not re.search("in progress|right now", str(error)):
+                    raise
         now: Any = client.info("persistence")
-        forks = int(client.info("stats").get("total_forks", 0))
-        waiting = now[running] or (now.get("aof_rewrite_scheduled") and kind == "aof")
-        if not waiting and (before[running] or forks > started):
-            if now[f"{kind}_last_{status}_status"] == "ok":
+        if started and not any(now[name] for name in running):
+            if now[_STATUS[command]] == "ok":
                 return time.monotonic() - began
             raise PersistenceError(f"the {what} failed", "check the server's log and its disk")
         if time.monotonic() - began > wait:
-            raise PersistenceError(
-                f"the {what} was not done within {wait:g} s", "it continues: check later"
-            )
+            state = "it continues: check" if started else "the server saves for another: try"
+            raise PersistenceError(f"the {what} was not done within {wait:g} s", f"{state} later")
         time.sleep(_STEP)

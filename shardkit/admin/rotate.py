@@ -35,17 +35,21 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 
 from shardkit.admin.client_list import ClientProcess, connected_clients
+from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.servers import ServerRole, role_of
 from shardkit.admin.push import push
 from shardkit.admin.sentinels import sentinels_of, servers_of_service
 from shardkit.admin.servers import entries_of, query_servers
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry, load_json
+from shardkit.config.fields import is_text
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_components, read_epoch
 from shardkit.config.url import REFERENCE, url_fields
 from shardkit.errors import ConfigError, ConfigServerError, counted, few
 from shardkit.network.connections.greeting import connection_name
 from shardkit.network.server_queries import TIMEOUT
+from shardkit.network.survey import server_of
 
 WAIT = 60.0  # seconds for processes to change over
 SETTLED = 3.0  # seconds without a pending process: entries are read about once a second
@@ -250,6 +254,30 @@ class _OngoingRotation:
                 else [(where, entry)]
             )
         ]
+        self.servers += self._followers()
+
+    def _followers(self) -> list[tuple[str, Entry]]:
+        """Return the replicas that servers report, with the logins of their masters.
+
+        No entry names a server that was moved away from, nor the replica of a replica.
+        """
+        named = {server_of(entry.address): (where, entry) for where, entry in self.servers}
+        found: dict[str, tuple[str, Entry]] = {}
+        asked, self.unreached = named, set[str]()
+        while asked:
+            answers = query_servers(asked.values(), role_of, self.timeout, **self.login)
+            roles = {name: each for name, each in answers.items() if isinstance(each, ServerRole)}
+            if asked is not named:
+                found |= {server: asked[server] for server in roles}
+                self.unreached |= answers.keys() - roles
+            asked = {
+                str(replica): (where, _like(entry, where, replica))
+                for server, (where, entry) in asked.items()
+                if server in roles
+                for replica, _ in roles[server].replicas
+                if str(replica) not in named | found
+            }
+        return list(found.values())
 
     def _is_users(self, where: str, entry: Entry) -> bool:
         fields = entry.resolved(where)
@@ -280,6 +308,7 @@ class _OngoingRotation:
         self.config.delete(self._key)
 
     def begin(self) -> dict[str, Any]:
+        self._require_readable()
         new = self._hash_of_new()
         for server, hashes in self.on_servers(
             lambda client: _hashes(client, self.user), _UNCHANGED
@@ -297,6 +326,17 @@ class _OngoingRotation:
         state = {"format": _FORMAT, "user": self.user, "hash": new}
         self._write_state(state)
         return state
+
+    def _require_readable(self) -> None:
+        """Refuse a password that clients would read differently from an entry or a file."""
+        password, sources = self.password or "", self.rotation.entries
+        problem = "" if is_text(password) else "is not UTF-8 text"
+        if "entry" in sources and REFERENCE.search(password):
+            problem = "contains ${NAME}, which entries replace by an environment variable"
+        if "file" in sources and ("\n" in password or password.endswith("\r")):
+            problem = "is more than one line, which no password_file can hold"
+        if problem:
+            raise ConfigError(f"the new password of {self.user!r} {problem}", "choose another")
 
     def _hash_of_new(self, expected: str = "") -> str:
         if not self.password:
@@ -324,6 +364,11 @@ class _OngoingRotation:
                 f"{few(lost, ', ')} cannot save the change: once restarted, only what its "
                 "configuration says is taken"
             )
+        if self.unreached:
+            self.rotation.warnings.append(
+                f"set the password of replicas that cannot be asked as {self.user!r}: "
+                f"{few(sorted(self.unreached), ', ')}"
+            )
         own = {"username": self.user, "password": password}
         answers = query_servers(self.servers, lambda client: client.ping(), self.timeout, **own)
         _raise_first(answers, "does not take the new password, and nothing was published")
@@ -347,7 +392,7 @@ class _OngoingRotation:
             text = message or f"the password of {self.user} is rotated"
             shard_map = ShardMap(changed, source=f"rotate {self.user}")
             push(self.config, shard_map, epoch=before, message=text, timeout=self.timeout)
-            self.read_entries()
+        self.read_entries()
         epoch = read_epoch(self.config) if "entry" in self.rotation.entries else 0
         processes = [[each.host, each.pid] for each in now if each.pid and self._concerns(each)]
         state = {**state, "epoch": epoch, "published": time.time(), "processes": processes}
@@ -541,6 +586,14 @@ class _OngoingRotation:
         answers = query_servers(self.servers, query, self.timeout, **self.login)
         _raise_first(answers, f"cannot be changed, and {consequence}")
         return answers
+
+
+def _like(entry: Entry, where: str, server: ServerAddress) -> Entry:
+    """Return an entry of another server with the login that an entry has now."""
+    fields = entry.resolved(where)
+    for name in ("unix_socket_path", "replicas"):
+        fields.pop(name, None)
+    return Entry({**fields, "host": server.host, "port": server.port}, where)
 
 
 def _raise_first(answers: Mapping[str, Any], what: str) -> None:

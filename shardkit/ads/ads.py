@@ -61,7 +61,7 @@ from shardkit.search.model.documents import (
     write_arguments,
 )
 from shardkit.search.model.schema import CHUNK, Schema
-from shardkit.search.parts import WORK_PER_CALL, IndexPart, IndexParts, Span, Written
+from shardkit.search.parts import WORK_PER_CALL, IndexPart, IndexParts, Written
 from shardkit.search.rebuild import Progress, rebuild_parts
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.structures.base.check import Damage
@@ -354,19 +354,7 @@ class Ads(Structure[Face]):
             return parts[number].call("ads/target", [WORK_PER_CALL, *place, *arguments])
 
         for _ in range(MAX_ATTEMPTS if wanted else 0):
-            slices, missing = yield from self._parts.send_in_slices(
-                call,
-                lambda _, reply: (reply[0], reply[1]) if reply[0] else None,
-                [(0, 0)] * len(parts),
-                partial=partial,
-            )
-            yield from self._parts.add_moved(
-                slices,
-                missing,
-                call,
-                lambda reply: Span(reply[0] or reply[1], reply[2]),
-                partial=partial,
-            )
+            slices, _, _ = yield from self._parts.query(call, end=0, version=2, partial=partial)
             best = [reply[3:] for of_part in slices for reply in of_part if len(reply) > 3]
             if not best:
                 return None

@@ -32,6 +32,7 @@ from shardkit.routing.placement import DEFAULT
 INTERRUPTED = 130  # the exit code after Ctrl-C
 
 F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S")
 
 
 @dataclass
@@ -70,12 +71,41 @@ debug_option = click.option(
     help="Show where an error comes from.",
 )
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, for programs.")
+_json_option = click.option(
+    "--json",
+    "output",
+    is_flag=True,
+    callback=lambda _ctx, _param, as_json: Output(as_json),
+    help="Write JSON, for programs.",
+)
 
 
 def common_options(function: F) -> F:
-    """Give a command ``--json`` and ``--debug``."""
+    """Give a command ``--json`` (``output``, an `Output`) and ``--debug``."""
     return _json_option(debug_option(function))
+
+
+def number_option(
+    name: str,
+    default: float | None,
+    help: str,  # noqa: A002 - click's word
+    *,
+    least: float = 1,
+    most: float | None = None,
+    unit: str = "N",
+    short: str = "",
+    parameter: str = "",
+) -> Callable[[F], F]:
+    """Give a command an option of a number: of a whole one if ``least`` is an int."""
+    kind: Any = click.IntRange if isinstance(least, int) else click.FloatRange
+    return click.option(
+        *filter(None, [short, name, parameter]),
+        type=kind(least, most),
+        default=default,
+        show_default=default is not None,
+        metavar=unit,
+        help=help,
+    )
 
 
 def config_option(function: F) -> F:
@@ -91,22 +121,36 @@ def config_option(function: F) -> F:
     )(function)
 
 
-def structure_options(component: str, name: str) -> Callable[[F], F]:
-    """Give a command on a structure ``--config``, ``--component`` and ``--name``.
+@dataclass(frozen=True)
+class StructureOptions:
+    """``--config``, ``--component`` and ``--name``: where a structure is."""
 
-    Args:
-        component: the default component.
-        name: the default name.
-    """
+    where: str | None
+    component: str
+    name: str
+
+    @contextmanager
+    def opened(self, kind: Callable[..., S]) -> Iterator[S]:
+        """Open the structure with a kit's method, such as `ShardKit.queues`."""
+        with opened(self.where) as topology:
+            yield kind(topology.kit, self.name, component=self.component)
+
+
+def structure_options(component: str, name: str) -> Callable[[F], F]:
+    """Give a command `StructureOptions` (``at``), with this default component and name."""
 
     def give(function: F) -> F:
-        function = click.option(
+        @functools.wraps(function)
+        def run(*args: Any, where: str | None, component: str, name: str, **options: Any) -> Any:
+            return function(*args, at=StructureOptions(where, component, name), **options)
+
+        named = click.option(
             "--name", default=name, show_default=True, help="The prefix of its keys."
-        )(function)
-        function = click.option(
+        )
+        placed = click.option(
             "--component", default=component, show_default=True, help="Where the data lives."
-        )(function)
-        return config_option(function)
+        )
+        return cast("F", config_option(placed(named(run))))
 
     return give
 
@@ -123,11 +167,11 @@ def shards_options(function: F) -> F:
             raise click.UsageError("--placement needs --shards: use both")
         return function(*args, sharding=ShardOptions(shards, placement), **options)
 
-    count = click.option(
+    count = number_option(
         "--shards",
-        type=click.IntRange(1, MAX_SHARDS),
-        metavar="N",
-        help="How many shards the component has, if its entries were written by hand.",
+        None,
+        "How many shards the component has, if its entries were written by hand.",
+        most=MAX_SHARDS,
     )
     placed = click.option(
         "--placement", metavar="RULE", help="Likewise: how keys find their shard.  [default: crc32]"
@@ -156,13 +200,8 @@ def login_as(user: str | None) -> dict[str, str]:
 
 def timeout_option(default: float) -> Callable[[F], F]:
     """Give a command ``--timeout``."""
-    return click.option(
-        "--timeout",
-        type=click.FloatRange(min=0.01),
-        default=default,
-        show_default=True,
-        metavar="SECONDS",
-        help="How long to wait for a server.",
+    return number_option(
+        "--timeout", default, "How long to wait for a server.", least=0.01, unit="SECONDS"
     )
 
 
@@ -173,14 +212,8 @@ message_option = click.option(
 
 def sample_option(function: F) -> F:
     """Give a command ``--sample N`` (``size``)."""
-    return click.option(
-        "--sample",
-        "size",
-        type=click.IntRange(min=1),
-        default=SAMPLE_SIZE,
-        show_default=True,
-        metavar="N",
-        help="How many keys of a component to sample.",
+    return number_option(
+        "--sample", SAMPLE_SIZE, "How many keys of a component to sample.", parameter="size"
     )(function)
 
 
@@ -263,17 +296,17 @@ class ShardOptions:
 
 def _component(topology: OpenTopology, name: str, sharding: ShardOptions | None) -> Component:
     """Read one component; see `components`."""
-    found = topology.kit.component(name)
+    described = topology.kit.component(name)
     if sharding is None:
-        return found.without_problem()
-    count, shards = sharding.shards, len(found.shards)
-    if count is None and found.by_hand is not None and found.by_hand.is_exactly(shards):
+        return described.without_problem()
+    count, shards = sharding.shards, len(described.shards)
+    if count is None and described.by_hand is not None and described.by_hand.is_exactly(shards):
         count = shards
         note_by_hand(name, count, "; otherwise specify --shards and --placement")
     topology.kit.key_sharded(name, count, placement=sharding.placement)
-    found = topology.kit.component(name)
-    found.require_shards(count, sharding.placement)
-    return found
+    described = topology.kit.component(name)
+    described.require_shards(count, sharding.placement)
+    return described
 
 
 def note_by_hand(name: str, count: int, remedy: str) -> None:
@@ -300,16 +333,10 @@ def component(topology: OpenTopology, name: str, sharding: ShardOptions) -> Comp
 def components(
     topology: OpenTopology, names: Sequence[str] = (), sharding: ShardOptions | None = None
 ) -> tuple[dict[str, Component], dict[str, ConfigError]]:
-    """Read components.
+    """Read named components, or all; return them and the errors of unusable ones, by name.
 
-    Args:
-        topology: the topology to read from.
-        names: the names of the components; none for all.
-        sharding: accept entries that were written by hand. A command that writes data must not
-            have the count inferred.
-
-    Returns:
-        The components by name, and the errors of those that cannot be used.
+    With ``sharding``, entries that were written by hand are accepted. A command that writes data
+    must not have the count inferred.
 
     Raises:
         ConfigError: a named component cannot be used, or there is none.
@@ -322,23 +349,23 @@ def components(
         ) from error
     if sharding is not None and sharding.shards is not None and len(names) != 1:
         raise click.UsageError("--shards is the count of one component: name it")
-    found: dict[str, Component] = {}
+    usable: dict[str, Component] = {}
     broken: dict[str, ConfigError] = {}
     for name in wanted:
         try:
-            found[name] = _component(topology, name, sharding)
+            usable[name] = _component(topology, name, sharding)
         except ConfigServerError:
             raise
         except ConfigError as error:
             if names:
                 raise
             broken[name] = error
-    if not found and not broken:
+    if not usable and not broken:
         raise ConfigError(
             f"{topology.name} describes no component",
             "push a shard map first: shardkit config push",
         )
-    return found, broken
+    return usable, broken
 
 
 def config_server(where: str | None, shard_map: ShardMap | None = None) -> Entry:

@@ -45,17 +45,11 @@ Cell: TypeAlias = "str | int | float | Styled | None"
 
 
 class Column(NamedTuple):
-    """A column of a table.
+    """A column of a table."""
 
-    Attributes:
-        title: its heading.
-        right: whether cells are aligned to the right, as numbers are.
-        folds: whether cells may take several lines in a narrow terminal.
-    """
-
-    title: str
-    right: bool = False
-    folds: bool = False
+    title: str  # its heading
+    right: bool = False  # whether cells are aligned to the right, as numbers are
+    folds: bool = False  # whether cells may take several lines in a narrow terminal
 
 
 def number(title: str) -> Column:
@@ -120,6 +114,13 @@ class Output:
         """Write the answer as JSON; dataclasses in it become objects of their fields."""
         sys.stdout.write(json.dumps(value, indent=indent, default=asdict) + "\n")
         sys.stdout.flush()
+
+    def answer(self, document: Any, text: str, style: str = "") -> None:
+        """Write an answer of one line, or the same as JSON."""
+        if self.as_json:
+            self.document(document)
+        else:
+            self.line(text, style)
 
     def line(self, text: str = "", style: str = "") -> None:
         """Write a line of the answer."""

@@ -25,19 +25,12 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True)
 class Field(Generic[Row_contra]):
-    """One field of a row.
+    """One field of a row."""
 
-    Attributes:
-        name: its name in JSON; empty for a field that only the table shows.
-        value: returns its value in JSON.
-        column: its column of the table; None for a field that only JSON has.
-        cell: returns its cell; None to show the value.
-    """
-
-    name: str
-    value: Callable[[Row_contra], Any]
-    column: Column | None = None
-    cell: Callable[[Row_contra], Cell] | None = None
+    name: str  # its name in JSON; empty for a field that only the table shows
+    value: Callable[[Row_contra], Any]  # returns its value in JSON
+    column: Column | None = None  # its column of the table; None for a field that only JSON has
+    cell: Callable[[Row_contra], Cell] | None = None  # returns its cell; None to show the value
 
 
 def column_only(column: str | Column, cell: Callable[[Row_contra], Cell]) -> Field[Row_contra]:

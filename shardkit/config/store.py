@@ -564,12 +564,8 @@ def _component_of(name: str, stored: Stored, by_hand: Mapping[str, ByHand]) -> C
 
 def _scan(client: Any) -> list[str]:
     """Return the keys of all entries and counts; those that are not UTF-8 with escapes."""
-    names: set[str] = set()
-    cursor: Any = b"0"
-    while cursor is not None:
-        cursor, keys = _raw(client, "SCAN", cursor, "MATCH", "config:[rs]*", "COUNT", _CHUNK)
-        names.update(bytes(key).decode(errors="backslashreplace") for key in keys)
-        cursor = cursor if int(cursor) else None
+    keys = client.scan_iter(match="config:[rs]*", count=_CHUNK, **{NEVER_DECODE: True})
+    names = {bytes(key).decode(errors="backslashreplace") for key in keys}
     return sorted(name for name in names if name.startswith((_ENTRY, _SHARDS)))
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from shardkit.coordination.holdable import ASKS_AGAIN, FIRST_PAUSE, LONGEST_POLL
 from shardkit.coordination.keys import base_key, waiting_time
 from shardkit.errors import DamagedDataError, ParameterMismatchError, ShardErrors
+from shardkit.operations.cancellation import Interrupted
 from shardkit.operations.commands import (
     Abandon,
     Argument,
@@ -230,9 +231,8 @@ def _wait(
                 return reply if opened(reply) else None
             longest = min(left, ASKS_AGAIN if channel else pause)
             pause = min(LONGEST_POLL, 1.5 * pause)
-            abandon = give_up(channel)
-            yield AwaitWakeup(structure.component, key, waiter, longest, abandon)
-            channel = yield Subscribe(structure.component, key, True, abandon)
-    except (ShardErrors, DamagedDataError):
+            yield AwaitWakeup(structure.component, key, waiter, longest)
+            channel = yield Subscribe(structure.component, key)
+    except (ShardErrors, DamagedDataError, Interrupted):
         yield Abandon(give_up(channel))
         raise

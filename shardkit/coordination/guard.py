@@ -34,6 +34,7 @@ from shardkit.errors import (
 )
 from shardkit.network.links.server_request import may_repeat
 from shardkit.operations.arguments import check_calls, shown
+from shardkit.operations.cancellation import Interrupted, UndoableBatch
 from shardkit.operations.commands import (
     Abandon,
     Argument,
@@ -171,7 +172,7 @@ class Guard(Structure[Face]):
                     answer = yield step
                 except ShardErrors as errors:
                     resume, answer = steps.throw, _stale(errors) or errors
-                except Exception as error:
+                except (Exception, Interrupted) as error:
                     resume, answer = steps.throw, error
         except StopIteration as done:
             value: T = done.value
@@ -266,6 +267,8 @@ class Guard(Structure[Face]):
             else next(fenced)
             for request in batch
         ]
+        if isinstance(batch, UndoableBatch):
+            return type(batch)(guarded, batch.undo)
         return Partial(guarded) if isinstance(batch, Partial) else guarded
 
     def _guarded_command(

@@ -25,15 +25,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 from math import inf
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from shardkit.callbacks import check_ran
 from shardkit.coordination.guard import Guard
-from shardkit.coordination.keys import MICROSECONDS
+from shardkit.coordination.keys import MICROSECONDS, running
 from shardkit.errors import ClosedError, LockLostError, ShardKitError
 from shardkit.operations.commands import Command
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
+from shardkit.operations.forks import process
 from shardkit.operations.operation import Driver, Face, Operation
+
+T = TypeVar("T")
 
 logger = logging.getLogger("shardkit.coordination")
 
@@ -74,13 +77,18 @@ class Hold(Generic[Face]):
         released: whether it was released.
     """
 
-    def __init__(self, owner: HoldOwner, id_: str, token: int, until: float, ttl: float) -> None:
+    def __init__(
+        self, owner: HoldOwner, id_: str, number: str, token: int, until: float, ttl: float
+    ) -> None:
         self._owner = owner
         self.name = owner.name
         self.id = id_
         self.token = token
         self.ttl = ttl
         self.released = False
+        self.number = number  # of this acquisition, if it is one of several with the id
+        self.returned = False  # whether the server has answered the release
+        self.pid = process.pid
         self._until = until
         self._reason = ""
         self._told = False
@@ -177,6 +185,31 @@ class Hold(Generic[Face]):
     def __repr__(self) -> str:
         state = "released" if self.released else "lost" if self.lost else f"{self.remaining:.3f} s"
         return f"<Hold of {self._owner.key}, token {self.token}: {state}>"
+
+
+class OwnHolds(list[tuple[tuple[int, int], T]]):
+    """What the threads and tasks of this process hold; a forked child holds none of it."""
+
+    def add(self, hold: T) -> None:
+        """Add a hold of the running thread or task."""
+        self.append((running(), hold))
+
+    def latest(self, *, of_others: bool = False) -> T | None:
+        """Return the latest hold of the running thread or task, or if wanted of another one."""
+        me, found = running(), None
+        for holder, hold in reversed(self.copy()):
+            if holder == me:
+                return hold
+            if of_others and found is None and holder[0] == me[0]:
+                found = hold
+        return found
+
+    def forget(self, hold: T) -> None:
+        """Drop a hold."""
+        for entry in self.copy():
+            if entry[1] is hold:
+                with suppress(ValueError):  # another thread was faster
+                    self.remove(entry)
 
 
 class _Schedule:

@@ -19,7 +19,7 @@ places.
 Each has four keys with its name as the hash tag, so each step is one script on one server, by that
 server's clock::
 
-    lock:{stock}            HASH  format 1, limit, token, arrivals, released, broken
+    lock:{stock}            HASH  format 1, limit, token, arrivals, released, broken, request
     lock:{stock}:holders    ZSET  hold → when it ends, microseconds
     lock:{stock}:details    HASH  hold → "1 x 10000000 … label", see lua/base.lua
     lock:{stock}:waiters    ZSET  hold → order of arrival
@@ -42,7 +42,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypedDict
 
-from shardkit.coordination.hold import AsyncRenewals, Hold, Renewals
+from shardkit.coordination.hold import AsyncRenewals, Hold, OwnHolds, Renewals
 from shardkit.coordination.keys import (
     LONGEST_LABEL,
     LONGEST_TTL,
@@ -52,7 +52,6 @@ from shardkit.coordination.keys import (
     default_label,
     encode_label,
     microseconds,
-    running,
     running_id,
     waiting_time,
 )
@@ -66,7 +65,7 @@ from shardkit.errors import (
     ShardErrors,
 )
 from shardkit.operations.arguments import shown
-from shardkit.operations.cancellation import UndoableBatch, undo_on_cancel
+from shardkit.operations.cancellation import Interrupted, surely
 from shardkit.operations.commands import (
     Abandon,
     Argument,
@@ -75,7 +74,7 @@ from shardkit.operations.commands import (
     Subscribe,
     script_call,
 )
-from shardkit.operations.drivers import AwaitingDriver
+from shardkit.operations.forks import process
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.arguments import check_integer
@@ -198,7 +197,7 @@ class Holdable(Structure[Face]):
         label: str | None = None,
         on_lost: Callable[[Hold[Any]], object] | None = None,
     ) -> None:
-        super().__init__(undo_on_cancel(driver), component, name)
+        super().__init__(driver, component, name)
         self.kind = kind
         self.key = base_key(kind, name)
         self._keys = [self.key, *(f"{self.key}:{part}" for part in ("holders", "details"))]
@@ -225,10 +224,9 @@ class Holdable(Structure[Face]):
         self.on_lost = on_lost
         self.monotonic = (clock or ServerClock()).monotonic
         self._renewals = renewals
-        self._holds: dict[object, list[Hold[Any]]] = {}  # by thread or task; of all faces
+        self._holds: OwnHolds[Hold[Any]] = OwnHolds()  # of all faces
         self._owner: Holdable[Face] | None = None
         self._channel: str | None = None
-        self._awaits = isinstance(driver, AwaitingDriver)
 
     @property
     def driver(self) -> Driver:
@@ -264,32 +262,28 @@ class Holdable(Structure[Face]):
         """
         seconds = waiting_time(self.key, "wait", self._wait if wait is UNSET else wait)
         lasts = self.ttl if ttl is None else ttl
-        id_ = secrets.token_hex(8)
+        id_, number = secrets.token_hex(8), "0"
         if self._reentrant:
-            owner = self._reentrant_owner
-            id_ = running_id() if owner is None else f"owner-{encode_label(owner)}"
+            id_, number = running_id(), id_
+            if self._reentrant_owner is not None:
+                id_ = f"owner-{encode_label(self._reentrant_owner)}"
         try:
-            hold = yield from self._queue(id_, seconds, lasts)
-        except (ShardErrors, DamagedDataError):  # a deadline too
-            yield Abandon(self._abandon(id_))
+            hold = yield from self._queue(id_, number, seconds, lasts)
+            if hold is None:
+                return None
+            if self._durable:
+                yield from self._make_durable(hold)
+        except (ShardErrors, DamagedDataError, NotDurableError, Interrupted):  # a deadline too
+            yield Abandon(self._call("release", id_, "abandon", number))
             raise
-        if hold is None:
-            return None
-        if self._durable:
-            yield from self._make_durable(hold)
-        self._holds.setdefault(running(), []).append(hold)
+        self._holds.add(hold)
         if self._renewals is not None:
             self._renewals.add(hold)
         return hold
 
-    def _abandon(self, id_: str) -> Command:
-        """Return the command that undoes an acquisition, at any stage.
-
-        A reentrant holder keeps its earlier hold; one acquired just now expires.
-        """
-        return self._call("release", id_, "unqueue" if self._reentrant else "abandon")
-
-    def _queue(self, id_: str, seconds: float, ttl: float) -> Operation[Hold[Face] | None]:
+    def _queue(
+        self, id_: str, number: str, seconds: float, ttl: float
+    ) -> Operation[Hold[Face] | None]:
         """Ask for it until it is granted or the wait times out."""
         lasts = microseconds(self.key, "ttl", ttl)
         until = self.monotonic() + seconds
@@ -306,17 +300,8 @@ class Holdable(Structure[Face]):
             # A polling waiter asks at least ten times a second, another one every two seconds.
             kept = 0 if seconds <= 0 else (5 * ASKS_AGAIN if channel else ASKS_AGAIN)
             args = (id_, self._mode, lasts, self.limit, label, channel or "-")
-            once_more = int(self._reentrant and not asked)
-            call = self._call(
-                "acquire",
-                *args,
-                round(kept * MICROSECONDS),
-                arrival,
-                once_more,
-                self._patience,
-                idempotent=not once_more,
-            )
-            [reply] = yield self._undoable(call, id_)
+            place = round(kept * MICROSECONDS), arrival
+            [reply] = yield [self._call("acquire", *args, *place, number, self._patience)]
             token, now = reply[:2]
             if token < 0:
                 raise ParameterMismatchError(
@@ -325,7 +310,7 @@ class Holdable(Structure[Face]):
                 )
             ends = reply[2]
             if token:
-                return self._held(id_, token, sent, now, ends, ttl)
+                return self._held(id_, number, token, sent, now, ends, ttl)
             if not asked:
                 asked, patient = True, self.monotonic() + self._patience / MICROSECONDS
             arrival = reply[3]
@@ -335,11 +320,13 @@ class Holdable(Structure[Face]):
                     return None
                 # Give up waiting, but keep what was granted in the meantime.
                 sent = self.monotonic()
-                [reply] = yield self._undoable(self._call("release", id_, "leave"), id_)
+                [reply] = yield [self._call("release", id_, "leave", number)]
                 was_granted, _, token, now, ends = reply
-                return self._held(id_, token, sent, now, ends, ttl) if was_granted else None
-            given, abandon = channel, self._abandon(id_)
-            channel = self._channel = yield Subscribe(self.component, self.key, True, abandon)
+                if not was_granted:
+                    return None
+                return self._held(id_, number, token, sent, now, ends, ttl)
+            given = channel
+            channel = self._channel = yield Subscribe(self.component, self.key)
             if channel != given:
                 continue  # the server must know the new channel
             ended = max(0.0, (ends - now) / MICROSECONDS) + LATER
@@ -347,26 +334,23 @@ class Holdable(Structure[Face]):
             if told and sent < patient:  # it was told to ask, which happens once
                 longest, pause = min(longest, pause), 2 * pause
             pause = pause if channel else min(LONGEST_POLL, 1.5 * pause)
-            text = yield AwaitWakeup(self.component, self.key, id_, longest, abandon)
+            text = yield AwaitWakeup(self.component, self.key, id_, longest)
             if text is not None:
                 woken_token, _, woken_until = text.partition(b" ")
                 told = woken_token == b"0"  # it may be free: ask again
                 if not told:
-                    return self._held(id_, int(woken_token), sent, now, int(woken_until), ttl)
-
-    def _undoable(self, call: Command, id_: str) -> list[Command]:
-        """Return a batch that is undone if its task is cancelled; a thread cannot be."""
-        return UndoableBatch([call], lambda _: [self._abandon(id_)]) if self._awaits else [call]
+                    ends = int(woken_until)
+                    return self._held(id_, number, int(woken_token), sent, now, ends, ttl)
 
     def _held(
-        self, id_: str, token: int, sent: float, now: int, ends: int, ttl: float
+        self, id_: str, number: str, token: int, sent: float, now: int, ends: int, ttl: float
     ) -> Hold[Face]:
         owner = self._owner
         if owner is None or owner._driver is not self._driver or owner.on_lost is not self.on_lost:
             # A copy, since this object refers to its holds: a dropped hold must be collected.
             owner = self._owner = copy.copy(self)
-            owner._holds, owner._owner = {}, None
-        hold: Hold[Face] = Hold(owner, id_, token, 0.0, ttl)
+            owner._holds, owner._owner = OwnHolds(), None
+        hold: Hold[Face] = Hold(owner, id_, number, token, 0.0, ttl)
         hold.extended(sent, now, ends)
         return hold
 
@@ -379,8 +363,6 @@ class Holdable(Structure[Face]):
         [extended, acknowledged] = yield [renew, wait]
         hold.extended(sent, extended[1], extended[2])
         if not extended[0] or acknowledged < self._durable:
-            yield [self._call("release", hold.id, "release")]
-            hold.released = True
             raise NotDurableError(
                 f"{self.key}: {acknowledged} of {self._durable} replicas acknowledged it in "
                 f"{self._durable_timeout} s",
@@ -400,19 +382,28 @@ class Holdable(Structure[Face]):
             Whether it was still held. If not, others may have held the lock in the meantime.
 
         Raises:
-            NotHolderError: the running thread or task has none.
+            NotHolderError: the running thread or task has none, or another process acquired it.
             InvalidArgumentError: the hold belongs to another lock.
-            ShardErrors: the server failed; the hold is not renewed, and expires.
+            ShardErrors: the server failed; the hold is not renewed, and expires. Releasing it again
+                is possible.
+
+        Cancelling an async call releases it too.
 
         Cost: one exchange, O(log n) for n holders, and for each waiter that is woken or gone.
         """
         hold = self._own(hold)
-        if not self._forget(running(), hold):
-            any(self._forget(other, hold) for other in list(self._holds))
+        if hold.returned:
+            return False
         lost = hold.lost
-        hold.released = True
-        [reply] = yield [self._call("release", hold.id, "release", idempotent=True)]
+        [reply] = yield from surely([self.give_back(hold)])
+        hold.returned = True
         return bool(reply[0]) and not lost
+
+    def give_back(self, hold: Hold[Any]) -> Command:
+        """Note that a hold is released, and return the command that releases it."""
+        self._holds.forget(hold)
+        hold.released = True
+        return self._call("release", hold.id, "release", hold.number)
 
     @operation
     def extend(self, ttl: float | None = None, hold: Hold[Face] | None = None) -> Operation[bool]:
@@ -451,9 +442,9 @@ class Holdable(Structure[Face]):
         """Return the command that extends a hold, and raises the server's latest token."""
         return self._call("extend", hold.id, microseconds(self.key, "ttl", ttl), token)
 
-    def release_call(self, id_: str) -> Command:
+    def abandon_call(self, id_: str) -> Command:
         """Return the command that releases a hold if it exists."""
-        return self._call("release", id_, "abandon")
+        return self._call("release", id_, "abandon", 0)
 
     def new_attempt(self, ttl: float) -> tuple[str, Command, float]:
         """Return the id, the command and the start time of an attempt to acquire it."""
@@ -496,7 +487,7 @@ class Holdable(Structure[Face]):
 
         Cost: one exchange, O(n) for n holders and waiters.
         """
-        [reply] = yield [self._call("inspect", idempotent=True)]
+        [reply] = yield [self._call("inspect")]
         now, limit, holders, waiters = reply
         held = [_holder(row, now, waits=False) for row in _rows(holders)]
         waiting = [_holder(row, now, waits=True) for row in _rows(waiters)]
@@ -528,7 +519,7 @@ class Holdable(Structure[Face]):
             raise InvalidArgumentError(f"{self.key}: break without a reason", "give a reason")
         check_integer(self.key, "token", token or 0, 0, 2**53)
         words = reason.encode(errors="replace")[:1000]
-        [ended] = yield [self._call("break", token or 0, words)]
+        [ended] = yield [self._call("break", token or 0, words, secrets.token_hex(8))]
         return int(ended)
 
     # ---- blocks
@@ -556,13 +547,8 @@ class Holdable(Structure[Face]):
             self._after_block(hold, await self._driver.run(Holdable.release.steps(self)), kind)
 
     def _held_in_block(self, error: type[BaseException] | None) -> Hold[Any] | None:
-        """Return the hold of a block; None if the block failed after releasing it."""
-        try:
-            return self._own(None)
-        except NotHolderError:
-            if error is None:
-                raise
-            return None
+        """Return the hold of a block; None if it failed after releasing it, or in a child."""
+        return self._own(None) if error is None else self._holds.latest()
 
     def _acquired(self, hold: Hold[Face] | None) -> Hold[Face]:
         if hold is None:
@@ -584,35 +570,28 @@ class Holdable(Structure[Face]):
 
     def _own(self, hold: Hold[Any] | None) -> Hold[Any]:
         """Return the given hold, or the latest of the running thread or task."""
-        if hold is not None:
-            if hold.place != (self.component, self.key):
-                raise InvalidArgumentError(
-                    f"{self.key}: hold={hold!r} in {hold.place[0]!r}",
-                    f"give a hold that acquire returned for {self.key} in {self.component!r}",
+        if hold is None:
+            hold = self._holds.latest()
+            if hold is None:
+                raise NotHolderError(
+                    f"{self.key}: not held by the running thread or task",
+                    "acquire it first, or give the hold that acquire returned",
                 )
-            return hold
-        holds = self._holds.get(running())
-        if not holds:
-            raise NotHolderError(
-                f"{self.key}: not held by the running thread or task",
-                "acquire it first, or give the hold that acquire returned",
+        if hold.place != (self.component, self.key):
+            raise InvalidArgumentError(
+                f"{self.key}: hold={hold!r} in {hold.place[0]!r}",
+                f"give a hold that acquire returned for {self.key} in {self.component!r}",
             )
-        return holds[-1]
+        if hold.pid != process.pid:
+            raise NotHolderError(
+                f"{self.key}: held by process {hold.pid}, which forked this one",
+                "give it back there",
+            )
+        return hold
 
-    def _forget(self, holder: object, hold: Hold[Any]) -> bool:
-        """Drop a hold of a thread or task; return whether it had it."""
-        holds = self._holds.get(holder, [])
-        try:
-            holds.remove(hold)
-        except ValueError:
-            return False
-        if not holds:
-            self._holds.pop(holder, None)
-        return True
-
-    def _call(self, name: str, *args: Argument, idempotent: bool = True) -> Command:
+    def _call(self, name: str, *args: Argument) -> Command:
         call = script(f"coordination/{name}")
-        return script_call(self.component, call, self._keys, args, idempotent=idempotent)
+        return script_call(self.component, call, self._keys, args, idempotent=True)
 
 
 def _rows(flat: Sequence[Any]) -> list[tuple[bytes, bytes, bytes]]:

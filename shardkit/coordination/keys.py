@@ -8,12 +8,14 @@ import socket
 import threading
 from asyncio import current_task
 from functools import lru_cache
+from itertools import count
 from typing import Any
 from urllib.parse import quote, unquote
 from weakref import WeakKeyDictionary
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import shown
+from shardkit.operations.forks import process
 from shardkit.structures.base.arguments import check_name
 
 LONGEST_TTL = 86_400.0
@@ -87,39 +89,42 @@ class _Identity:
     def renew(self) -> None:
         self.id = secrets.token_hex(8)
         self.host = socket.gethostname()
-        self.pid = os.getpid()
-        self.tasks: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        self.count = 0
 
 
 _identity = _Identity()
 os.register_at_fork(after_in_child=_identity.renew)
+_numbers = count(1)
+_tasks: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
-def running() -> object:
-    """Return the running task, otherwise the thread's number."""
+class _Thread(threading.local):
+    """The running thread's number; a later thread may have the same `threading.get_ident`."""
+
+    def __init__(self) -> None:
+        self.number = next(_numbers)
+
+
+_thread = _Thread()
+
+
+def running() -> tuple[int, int]:
+    """Return what identifies the running thread or task: its process and its number."""
     try:
         task = current_task()
     except RuntimeError:
         task = None
-    return threading.get_ident() if task is None else task
+    number = _thread.number if task is None else _tasks.setdefault(task, next(_numbers))
+    return process.pid, number
 
 
 def running_id() -> str:
     """Return text that identifies the running thread or task across processes."""
-    holder = running()
-    if isinstance(holder, int):
-        return f"{_identity.id}-{holder:x}"
-    number = _identity.tasks.get(holder)
-    if number is None:
-        _identity.count += 1
-        number = _identity.tasks[holder] = _identity.count
-    return f"{_identity.id}-t{number:x}"
+    return f"{_identity.id}-{running()[1]:x}"
 
 
 def default_label() -> str:
     """Return the caller's label for inspections: host, process and thread."""
-    return f"{_identity.host}:{_identity.pid}:{threading.current_thread().name}"
+    return f"{_identity.host}:{process.pid}:{threading.current_thread().name}"
 
 
 @lru_cache(maxsize=1024)

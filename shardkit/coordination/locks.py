@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 from shardkit.coordination.hold import AsyncRenewals, Renewals
@@ -81,7 +82,8 @@ class Semaphore(Holdable[Face]):
         """
         check_integer(self.key, "limit", limit, 1, MOST_HOLDERS)
         call = script("coordination/resize")
-        [before] = yield [script_call(self.component, call, self._keys, (limit,), idempotent=True)]
+        args = limit, secrets.token_hex(8)
+        [before] = yield [script_call(self.component, call, self._keys, args, idempotent=True)]
         self.limit = limit
         return int(before)
 

@@ -220,7 +220,7 @@ class RateLimit(Structure[Face]):
         Cost: one exchange with each shard concerned.
         """
         names = [self._key(key) for key in keys]
-        removed = yield [self._at(name, "DEL", name, idempotent=True) for name in names]
+        removed = yield [self._at(name, "DEL", name) for name in names]
         return sum(removed)
 
     def _key(self, key: Key) -> bytes:

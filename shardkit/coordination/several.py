@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shardkit.coordination.guard import Guard
-from shardkit.coordination.hold import AsyncRenewals, Hold, Renewals
+from shardkit.coordination.hold import AsyncRenewals, Hold, OwnHolds, Renewals
 from shardkit.coordination.holdable import TTL, UNSET, WAIT, Holdable
 from shardkit.coordination.keys import base_key, waiting_time
 from shardkit.coordination.locks import Lock
@@ -38,7 +38,8 @@ from shardkit.errors import (
     ShardKitError,
 )
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Partial, Pause, damage_in
+from shardkit.operations.cancellation import Interrupted, surely
+from shardkit.operations.commands import Command, Partial, Pause, Replies, damage_in, raise_failures
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -77,7 +78,7 @@ class MultiLock(Structure[Face]):
         super().__init__(driver, names[0][0], "+".join(name for _, name in names))
         self._wait = wait
         self._monotonic = (clock or ServerClock()).monotonic
-        self._held: list[list[Hold[Any]]] = []
+        self._held: OwnHolds[Sequence[Hold[Any]]] = OwnHolds()
 
     @operation
     def acquire(self, *, wait: float | None = UNSET) -> Operation[list[Hold[Face]] | None]:
@@ -105,13 +106,13 @@ class MultiLock(Structure[Face]):
                 if hold is None:
                     break
                 holds.append(hold)
-        except ShardKitError:
-            yield from self._release(holds)
+        except (ShardKitError, Interrupted):
+            yield from _give_back(self._locks, holds)
             raise
         if len(holds) < len(self._locks):
-            yield from self._release(holds)
+            yield from _give_back(self._locks, holds)
             return None
-        self._held.append(holds)
+        self._held.add(holds)
         return holds
 
     @operation
@@ -119,21 +120,28 @@ class MultiLock(Structure[Face]):
         """Release all of them; return whether all were still held.
 
         Raises:
-            NotHolderError: nothing is held.
+            NotHolderError: nothing is held, or by the process that forked this one.
             InvalidArgumentError: a hold belongs to another lock.
             ShardErrors: servers failed; the locks on the others were released.
+
+        Cost: one exchange with all servers.
         """
         if holds is None:
-            if not self._held:
-                raise NotHolderError(f"{self.name}: not held", "acquire them first")
-            holds = self._held[-1]
-        places = {(lock.component, lock.key) for lock in self._locks}
-        if not all(isinstance(hold, Hold) and hold.place in places for hold in holds):
-            raise InvalidArgumentError(
-                f"{self.name}: holds={shown(holds)}", "give the holds that its acquire returned"
-            )
-        self._held = [each for each in self._held if each is not holds]
-        return (yield from self._release(holds, raises=True))
+            holds = self._held.latest(of_others=True)
+        if holds is None:
+            raise NotHolderError(f"{self.name}: not held", "acquire them first")
+        locks = {(lock.component, lock.key): lock for lock in self._locks}
+        for hold in holds:
+            if not isinstance(hold, Hold) or hold.place not in locks:
+                raise InvalidArgumentError(
+                    f"{self.name}: holds={shown(holds)}", "give the holds that its acquire returned"
+                )
+            locks[hold.place]._own(hold)
+        self._held.forget(holds)
+        lost = any(hold.lost or hold.returned for hold in holds)
+        replies = yield from _give_back(self._locks, holds)
+        raise_failures(replies)
+        return not lost and all(reply[0] for reply in replies)
 
     def check(self) -> None:
         """Raise an error if one of the latest holds was lost. Costs no exchange.
@@ -141,35 +149,24 @@ class MultiLock(Structure[Face]):
         Raises:
             LockLostError: one was lost.
         """
-        for hold in self._held[-1] if self._held else ():
+        for hold in self._held.latest(of_others=True) or ():
             hold.check()
-
-    def _release(self, holds: Sequence[Hold[Any]], *, raises: bool = False) -> Operation[bool]:
-        kept, error = True, None
-        locks = {(lock.component, lock.key): lock for lock in self._locks}
-        for hold in reversed(holds):
-            lock = locks[hold.place]
-            try:
-                kept = (yield from Lock.release.steps(lock, hold)) and kept
-            except ShardKitError as failure:
-                error = failure
-        if error is not None and raises:
-            raise error
-        return kept
 
     def __enter__(self) -> list[Hold[Face]]:
         """Acquire all; raise LockTimeoutError if the wait times out."""
         return self._entered(self._driver.run(MultiLock.acquire.steps(self)))
 
     def __exit__(self, *exc_info: object) -> None:
-        self._left(self._driver.run(MultiLock.release.steps(self)), exc_info[0])
+        if exc_info[0] is None or self._held.latest():
+            self._left(self._driver.run(MultiLock.release.steps(self)), exc_info[0])
 
     async def __aenter__(self) -> list[Hold[Face]]:
         """Acquire all; raise LockTimeoutError if the wait times out."""
         return self._entered(await self._driver.run(MultiLock.acquire.steps(self)))
 
     async def __aexit__(self, *exc_info: object) -> None:
-        self._left(await self._driver.run(MultiLock.release.steps(self)), exc_info[0])
+        if exc_info[0] is None or self._held.latest():
+            self._left(await self._driver.run(MultiLock.release.steps(self)), exc_info[0])
 
     def _entered(self, holds: list[Hold[Face]] | None) -> list[Hold[Face]]:
         if holds is None:
@@ -182,6 +179,17 @@ class MultiLock(Structure[Face]):
                 f"{self.name}: a lock was lost before it was released",
                 "undo or repeat what was done under them",
             )
+
+
+def _give_back(locks: Iterable[Holdable[Any]], holds: Sequence[Hold[Any]]) -> Operation[Replies]:
+    """Release holds that have not been released, in one exchange; return the replies."""
+    by_place = {(lock.component, lock.key): lock for lock in locks}
+    given = [hold for hold in holds if not hold.returned]
+    batch = Partial([by_place[hold.place].give_back(hold) for hold in given])
+    replies = yield from surely(batch)
+    for hold, reply in zip(given, replies, strict=True):
+        hold.returned = not isinstance(reply, ShardFailure)
+    return replies
 
 
 class QuorumHold:
@@ -264,7 +272,7 @@ class QuorumLock(Structure[Face]):
         self._wait = wait
         self._ttl = ttl
         self._monotonic = (clock or ServerClock()).monotonic
-        self._held: list[QuorumHold] = []
+        self._held: OwnHolds[QuorumHold] = OwnHolds()
 
     @operation
     def acquire(self, *, wait: float | None = UNSET) -> Operation[QuorumHold | None]:
@@ -288,7 +296,7 @@ class QuorumLock(Structure[Face]):
         while True:
             hold, damage = yield from self._attempt()
             if hold is not None:
-                self._held.append(hold)
+                self._held.add(hold)
                 return hold
             left = until - self._monotonic()
             if left <= 0:
@@ -300,6 +308,22 @@ class QuorumLock(Structure[Face]):
     def _attempt(self) -> Operation[tuple[QuorumHold | None, DamagedDataError | None]]:
         """Ask all servers once; return the hold, or the damage that leaves no majority."""
         asked = [lock.new_attempt(self._ttl) for lock in self._locks]
+        # Even where no answer comes: it may be acquired there.
+        undo = Partial(
+            [lock.abandon_call(id_) for lock, (id_, _, _) in zip(self._locks, asked, strict=True)]
+        )
+        try:
+            majority, damage = yield from self._ask(asked)
+        except Interrupted:
+            yield undo
+            raise
+        if majority is None:
+            yield undo
+        return majority, damage
+
+    def _ask(
+        self, asked: Sequence[tuple[str, Command, float]]
+    ) -> Operation[tuple[QuorumHold | None, DamagedDataError | None]]:
         replies = yield Partial([command for _, command, _ in asked])
         holds: list[Hold[Any]] = []
         failed, damage = 0, None
@@ -308,7 +332,7 @@ class QuorumLock(Structure[Face]):
                 failed, damage = failed + 1, damage_in(reply) or damage
             elif reply[0] > 0:
                 token, now, ends = reply[:3]
-                holds.append(lock._held(id_, token, sent, now, ends, self._ttl))
+                holds.append(lock._held(id_, "0", token, sent, now, ends, self._ttl))
         if len(holds) >= self._needed:
             token = max(hold.token for hold in holds)
             known = yield Partial([hold.claim_token(token) for hold in holds])
@@ -323,10 +347,6 @@ class QuorumLock(Structure[Face]):
                     if self._renewals is not None:
                         self._renewals.add(hold)
                 return majority, None
-        # Even where no answer came: it may have been acquired there.
-        yield Partial(
-            [lock.release_call(id_) for lock, (id_, _, _) in zip(self._locks, asked, strict=True)]
-        )
         return None, damage if failed > len(self._locks) - self._needed else None
 
     @operation
@@ -334,15 +354,15 @@ class QuorumLock(Structure[Face]):
         """Release it on its servers; return whether it still had a majority.
 
         Raises:
-            NotHolderError: it is not held.
+            NotHolderError: it is not held, or by the process that forked this one.
             InvalidArgumentError: the hold belongs to another lock.
 
         Cost: one exchange with its servers; on a server that fails, it expires.
         """
         if hold is None:
-            if not self._held:
-                raise NotHolderError(f"quorum:{{{self.name}}}: not held", "acquire it first")
-            hold = self._held[-1]
+            hold = self._held.latest(of_others=True)
+        if hold is None:
+            raise NotHolderError(f"quorum:{{{self.name}}}: not held", "acquire it first")
         locks = {(lock.component, lock.key): lock for lock in self._locks}
         if not all(each.place in locks for each in hold.holds):
             raise InvalidArgumentError(
@@ -350,12 +370,11 @@ class QuorumLock(Structure[Face]):
                 f"{', '.join(each.place[0] for each in hold.holds)}",
                 "give a hold that its acquire returned",
             )
-        self._held = [each for each in self._held if each is not hold]
-        lost = hold.lost
         for each in hold.holds:
-            each.released = True
-        batch = [locks[each.place].release_call(each.id) for each in hold.holds]
-        replies = yield Partial(batch)
+            locks[each.place]._own(each)
+        self._held.forget(hold)
+        lost = hold.lost
+        replies = yield from _give_back(self._locks, hold.holds)
         kept = sum(not isinstance(reply, ShardFailure) and bool(reply[0]) for reply in replies)
         return not lost and kept >= self._needed
 
@@ -364,14 +383,16 @@ class QuorumLock(Structure[Face]):
         return self._entered(self._driver.run(QuorumLock.acquire.steps(self)))
 
     def __exit__(self, *exc_info: object) -> None:
-        self._driver.run(QuorumLock.release.steps(self))
+        if exc_info[0] is None or self._held.latest():
+            self._driver.run(QuorumLock.release.steps(self))
 
     async def __aenter__(self) -> QuorumHold:
         """Acquire it; raise LockTimeoutError if the wait times out."""
         return self._entered(await self._driver.run(QuorumLock.acquire.steps(self)))
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._driver.run(QuorumLock.release.steps(self))
+        if exc_info[0] is None or self._held.latest():
+            await self._driver.run(QuorumLock.release.steps(self))
 
     def _entered(self, hold: QuorumHold | None) -> QuorumHold:
         if hold is None:

@@ -56,7 +56,7 @@ from shardkit.search.check import check_parts
 from shardkit.search.model.documents import check_id, check_ids
 from shardkit.search.model.results import Hit, Results, SearchCursor, read_cursor
 from shardkit.search.model.schema import CHUNK, Schema
-from shardkit.search.parts import PRIMARY, WORK_PER_CALL, IndexParts, Span, Written
+from shardkit.search.parts import PRIMARY, WORK_PER_CALL, IndexParts, Written
 from shardkit.search.rebuild import Progress, rebuild_parts
 from shardkit.search.request import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET
 from shardkit.structures.base.arguments import check_integer
@@ -329,19 +329,7 @@ class JobSearch(Structure[Face]):
             arguments = [most, *last, WORK_PER_CALL, *place, NO_SKILL, *flat]
             return parts[number].call("job_search/find", arguments)
 
-        slices, missing = yield from self._parts.send_in_slices(
-            call,
-            lambda _, reply: (reply[2], reply[3]) if reply[2] else None,
-            [(0, 0)] * len(parts),
-            partial=partial,
-        )
-        yield from self._parts.add_moved(
-            slices,
-            missing,
-            call,
-            lambda reply: Span(reply[2] or reply[3], reply[4]),
-            partial=partial,
-        )
+        slices, missing, _ = yield from self._parts.query(call, end=2, version=4, partial=partial)
         answered = [reply for of_part in slices for reply in of_part]
         total = sum(reply[0] for reply in answered)
         # Python orders text by code points, as Lua orders UTF-8 by bytes.
@@ -367,11 +355,11 @@ class JobSearch(Structure[Face]):
         offered: Skills = dict(skills) if isinstance(skills, Mapping) else list(skills)
         cursor: str | None = None
         while True:
-            found: Results = yield from JobSearch.find.steps(
+            results: Results = yield from JobSearch.find.steps(
                 self, offered, limit=PAGE_SIZE, cursor=cursor
             )
-            yield Page(found.hits)
-            cursor = found.cursor
+            yield Page(results.hits)
+            cursor = results.cursor
             if cursor is None:
                 return
 

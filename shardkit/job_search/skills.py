@@ -125,12 +125,12 @@ def requirements_in(stored: bytes, key: str) -> dict[str, int]:
     try:
         _, words, size = _HEADER.unpack_from(stored)
         start = _HEADER.size + words
-        found: dict[str, int] = json.loads(stored[start : start + size])
-        if not all(type(number) is int for number in found.values()):
+        requirements: dict[str, int] = json.loads(stored[start : start + size])
+        if not all(type(number) is int for number in requirements.values()):
             raise ValueError("a number that is none")
     except (ValueError, AttributeError, RecursionError, struct.error) as error:
         raise DamagedDataError(key, f"requirements that cannot be read: {error}", "a job") from None
-    return found
+    return requirements
 
 
 def recovered_job(

@@ -212,7 +212,8 @@ class Chats(Structure[Face]):
         refused: Sequence[str] = users
         while True:
             yield from self._write_lists(chat, refused, tokens)
-            [reply] = yield [self._call("join", chat, *_flat(tokens), idempotent=True)]
+            args = (secrets.token_hex(8), *_flat(tokens))
+            [reply] = yield [self._call("join", chat, *args, idempotent=True)]
             if reply[0] >= _NO_MEMBER:
                 return None if reply[0] == _NO_MEMBER else int(reply[0])
             refused = [user.decode() for user in reply[1]]
@@ -588,7 +589,7 @@ class Chats(Structure[Face]):
     def _acknowledge(self, chat: str, user: str, id_: int) -> Command:
         check_integer(self.name, "message", id_, 1, MOST_STORED)
         check_tag(self.name, "user", user)
-        return self._call("acknowledge", chat, user, id_, idempotent=True)
+        return self._call("acknowledge", chat, user, id_, secrets.token_hex(8), idempotent=True)
 
     def _acknowledged(self, chat: str, id_: int, reply: int) -> bool | None:
         if reply == -2:

@@ -69,12 +69,14 @@ from shardkit.messaging.messages import (
 )
 from shardkit.messaging.waiting import seconds_until, wait_for
 from shardkit.operations.arguments import shown
+from shardkit.operations.cancellation import UndoableBatch
 from shardkit.operations.commands import (
     Argument,
     Call,
     Columns,
     Command,
     Pause,
+    Replies,
     Reply,
     script_call,
 )
@@ -303,8 +305,8 @@ class Files(Structure[Face]):
         for reader in readers:
             self._check_reader(reader)
         text = json.dumps(sorted(set(readers)), ensure_ascii=False, separators=(",", ":"))
-        call = self._call("create", channel, text, byte_limit, chunk_size, idempotent=True)
-        [reply] = yield [call]
+        args = (text, byte_limit, chunk_size, secrets.token_hex(8))
+        [reply] = yield [self._call("create", channel, *args, idempotent=True)]
         if reply[0] == 1:
             return True
         stored = [part.decode() for part in reply[1:]]
@@ -328,7 +330,7 @@ class Files(Structure[Face]):
 
         Cost: one exchange.
         """
-        [closed] = yield [self._call("close", channel, idempotent=True)]
+        [closed] = yield [self._call("close", channel, secrets.token_hex(8), idempotent=True)]
         self._require(channel, closed)
         return bool(closed)
 
@@ -873,6 +875,31 @@ class Files(Structure[Face]):
         keys, claim = self._keys(channel), secrets.token_hex(8)
         taken_at = 0.0
 
+        def leased(reply: Reply) -> LeasedFile:
+            _, number, name, chunks, complete, position, attempts, chunk, size, limit = reply
+            return LeasedFile(
+                channel,
+                reader,
+                self._text(keys[2], f"{number}:name", name),
+                number,
+                attempts,
+                self._position(keys[3], f"{number}:{reader}", position, size),
+                claim,
+                microseconds,
+                chunks,
+                bool(complete),
+                chunk,
+                size,
+                # A report is of all but the latest page, which must leave room for the next one.
+                min(_at_once(chunk), max(1, limit // chunk // 3)),
+                taken_at + microseconds / 4e6,
+            )
+
+        def undo(replies: Replies) -> Operation[None]:
+            if replies[0][0] == 1:
+                file = leased(replies[0])
+                yield [self._report(file, "release", position=file.position)]
+
         def attempt(waiting: str) -> Operation[tuple[Any, float]]:
             nonlocal taken_at
             taken_at = self._clock.monotonic()
@@ -884,7 +911,7 @@ class Files(Structure[Face]):
                 self._attempts,
                 waiting,
             )
-            [reply] = yield [self._call("take", channel, *args)]
+            [reply] = yield UndoableBatch([self._call("take", channel, *args)], undo)
             if reply[0] == 0 and not reply[2]:
                 return None, seconds_until(reply[1])
             return reply, 0.0
@@ -902,27 +929,7 @@ class Files(Structure[Face]):
             )
         if reply[0] == 0:
             return None, True
-        _, number, name, chunks, complete, position, attempts, chunk, size, limit = reply
-        return (
-            LeasedFile(
-                channel,
-                reader,
-                self._text(keys[2], f"{number}:name", name),
-                number,
-                attempts,
-                self._position(keys[3], f"{number}:{reader}", position, size),
-                claim,
-                microseconds,
-                chunks,
-                bool(complete),
-                chunk,
-                size,
-                # A report is of all but the latest page, which must leave room for the next one.
-                min(_at_once(chunk), max(1, limit // chunk // 3)),
-                taken_at + microseconds / 4e6,
-            ),
-            False,
-        )
+        return leased(reply), False
 
     def _next(self, source: _FileReader) -> Operation[list[bytes] | None]:
         """Return the next blocks of a file; None at its end."""

@@ -28,6 +28,7 @@ After Redis in Action, section 6.5.1, whose reader loses popped messages when it
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -46,7 +47,7 @@ from shardkit.messaging.messages import (
 )
 from shardkit.messaging.waiting import seconds_until, wait_for
 from shardkit.operations.arguments import rows_of, shown
-from shardkit.operations.cancellation import UndoableBatch, undo_on_cancel
+from shardkit.operations.cancellation import UndoableBatch, surely
 from shardkit.operations.commands import Argument, Command, Replies, Transaction, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
@@ -134,7 +135,7 @@ class Mailboxes(Structure[Face]):
         policy: str = REFUSE,
         clock: ServerClock | None = None,
     ) -> None:
-        super().__init__(undo_on_cancel(driver), component, check_prefix(name))
+        super().__init__(driver, component, check_prefix(name))
         for field, value in (("limit", limit), ("byte_limit", byte_limit)):
             if value is not None:
                 check_integer(name, field, value, 1, UNLIMITED)
@@ -312,7 +313,7 @@ class Mailboxes(Structure[Face]):
         released = 0
         for page in pages(ids_of(self.name, messages), MOST_AT_ONCE):
             args = [part for id_ in page for part in (id_, "")]
-            [count] = yield [self._call("release", owner, *args, idempotent=True)]
+            [count] = yield from surely([self._release_call(owner, args)])
             released += count
         return released
 
@@ -381,6 +382,9 @@ class Mailboxes(Structure[Face]):
         call = script(f"messaging/mailbox_{action}")
         return script_call(self.component, call, self._keys(owner), args, idempotent=idempotent)
 
+    def _release_call(self, owner: str, args: Sequence[Argument]) -> Command:
+        return self._call("release", owner, secrets.token_hex(8), *args, idempotent=True)
+
     def _send(self, to: str, messages: Sequence[bytes]) -> Command:
         return self._call("send", to, self._clock.script_microseconds(), *self._limits, *messages)
 
@@ -396,14 +400,13 @@ class Mailboxes(Structure[Face]):
         seconds = wait_seconds(self.name, timeout)
         keys = self._keys(owner)
 
-        def undo(replies: Replies) -> list[Command]:
+        def undo(replies: Replies) -> Operation[None]:
             ids, stored, _ = replies[0]
-            if not ids:
-                return []
             args = [part for pair in zip(ids, stored, strict=True) for part in pair]
             if lease:
                 args[1::2] = [b""] * len(ids)
-            return [self._call("release", owner, *args)]
+            if args:
+                yield [self._release_call(owner, args)]
 
         def attempt(waiting: str) -> Operation[tuple[list[tuple[bytes, bytes]], float]]:
             fetch = self._call(
@@ -429,7 +432,7 @@ class Mailboxes(Structure[Face]):
             ]
         except DamagedDataError:  # the others must not be lost with it
             args = [part for id_, stored in rows for part in (id_, b"" if lease else stored)]
-            yield [self._call("release", owner, *args)]
+            yield [self._release_call(owner, args)]
             raise
 
     def _check_types(self, keys: tuple[str, str, str, str]) -> Operation[Suspicions]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -308,7 +309,8 @@ class Totals(Structure[Face]):
 
     def _add(self, group: str, field: str, plan: _TotalsPlan) -> Command:
         keys = [self._key(group, "done"), *(self._of(group, kind) for kind in plan.kinds)]
-        args = (field, plan.next, len(plan.pages), plan.digest, *plan.pages[plan.next])
+        number, page = secrets.token_hex(8), plan.pages[plan.next]
+        args = (field, plan.next, len(plan.pages), plan.digest, number, *page)
         call = script("messaging/totals_add")
         return script_call(self.component, call, keys, args, idempotent=True)
 

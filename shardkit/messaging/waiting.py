@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from shardkit.errors import DamagedDataError, ShardErrors
+from shardkit.operations.cancellation import Interrupted
 from shardkit.operations.commands import (
     Abandon,
     Argument,
@@ -71,15 +72,14 @@ def wait_for(
             if result:
                 return result
             left = until - monotonic()
-            abandon = _forget(component, waiters, waiting)
             if left <= 0:
-                yield [abandon]
+                yield [_forget(component, waiters, waiting)]
                 return result
             longest = min(left, again, RETRY_AFTER if channel else pause)
             pause = min(_LONGEST_PAUSE, 1.5 * pause)
-            yield AwaitWakeup(component, key, waiter, max(0.001, longest), abandon)
-            channel = yield Subscribe(component, key, True, abandon)
-    except (ShardErrors, DamagedDataError):
+            yield AwaitWakeup(component, key, waiter, max(0.001, longest))
+            channel = yield Subscribe(component, key)
+    except (ShardErrors, DamagedDataError, Interrupted):
         yield Abandon(_forget(component, waiters, f"{channel} {waiter}"))
         raise
 

@@ -344,7 +344,7 @@ class Logs(RecordingStructure[Face]):
     def remove(self, name: str) -> Operation[bool]:
         """Remove a log; return whether there was one. Cost: one exchange."""
         keys = self._keys(name)
-        [count] = yield [self._at(keys[0], "UNLINK", *keys, idempotent=True)]
+        [count] = yield [self._at(keys[0], "UNLINK", *keys)]
         return bool(count)
 
     # ---- what several operations share

@@ -24,7 +24,7 @@ T = TypeVar("T")
 ServerErrors = (RedisError, RedisClusterException, OSError)
 
 TIMEOUT = 1.0  # seconds for one exchange
-_STEPS = 4  # a query waits at most for a name, Sentinels, a connection and INFO
+STEPS = 4  # a query waits at most for a name, Sentinels, a connection and INFO
 
 
 def query_all(
@@ -46,7 +46,7 @@ def query_all(
         threading.Thread(target=run, args=(key, query), daemon=True).start()
     late = redis.TimeoutError("no answer in time")
     results: dict[K, T | Exception] = dict.fromkeys(queries, late)
-    deadline = time.monotonic() + _STEPS * timeout
+    deadline = time.monotonic() + STEPS * timeout
     try:
         for _ in queries:
             key, answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))

@@ -1,72 +1,95 @@
-"""Undoes batches that remove values when their task is cancelled.
+"""What steps do when their task is cancelled or their thread interrupted: give back and undo.
 
-Cancelling a task whose LPOP is in flight does not stop the server: the value is popped, and no one
-receives the reply. So such a batch is still completed, and the values are put back before the
-cancellation continues::
+A driver raises `Interrupted` at the ``yield``, and carries out what the steps yield after that, in
+a task of its own, before the cancellation continues::
 
-    task ── LPOP ──►  server            the value leaves the list
+    task ── EVALSHA acquire ──►  server          it may get the lock
          ✗ cancelled
-         ◄─ "job 7"                     its reply is waited for
-         ── LPUSH "job 7" ──►           and put back where it was
+         ── EVALSHA release ──►                  the steps caught Interrupted
          CancelledError
 
-If the process ends or its connection breaks at that moment, the value is lost, as with a plain
-LPOP.
+Values that a server removed are in its reply only. So steps that remove values are `completed`
+first::
+
+    task ── LPOP ──►  server                     the value leaves the list
+         ✗ cancelled
+         ◄─ "job 7"                              its reply is waited for
+         ── LPUSH "job 7" ──►                    and put back where it was
+         CancelledError
+
+If the process ends or its connection breaks at that moment, nothing is undone: a lock expires, and
+a removed value is lost, as with a plain LPOP. Nor is it if a thread is interrupted during an LPOP.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
-from shardkit.operations.commands import Command, Replies
-from shardkit.operations.drivers import AwaitingDriver
-from shardkit.operations.operation import Driver, Operation
+from shardkit.operations.commands import (
+    Batch,
+    Columns,
+    Command,
+    Partial,
+    Replies,
+    Transaction,
+)
+from shardkit.operations.operation import Operation
+
+T = TypeVar("T")
 
 
-class UndoableBatch(list[Command]):
-    """A batch that removes values; ``undo`` makes commands or steps from the replies."""
+class Interrupted(BaseException):
+    """The task was cancelled, or a signal handler raised an error in the thread."""
+
+
+class UndoableBatch(list[Command | Transaction]):
+    """A batch that is completed, and then undone by steps, if its task is cancelled."""
 
     def __init__(
         self,
-        commands: Iterable[Command],
-        undo: Callable[[Replies], list[Command] | Operation[Any]],
+        commands: Iterable[Command | Transaction],
+        undo: Callable[[Replies], Operation[Any]],
     ) -> None:
         super().__init__(commands)
         self.undo = undo
 
 
-def undo_on_cancel(driver: Driver) -> Driver:
-    """Return a driver that undoes an `UndoableBatch` when its task is cancelled.
-
-    A blocking driver is returned unchanged, because its calls cannot be cancelled.
-    """
-    return _UndoingDriver(driver.link) if isinstance(driver, AwaitingDriver) else driver
+class UndoablePartial(UndoableBatch, Partial):
+    """The same, with failures as values."""
 
 
-class _UndoingDriver(AwaitingDriver):
-    def _run_step(self, step: Any) -> Any:
-        return (
-            self._send_shielded(step)
-            if isinstance(step, UndoableBatch)
-            else super()._run_step(step)
-        )
+def surely(batch: Batch) -> Operation[Replies]:
+    """Send a batch that gives something back; send it again if that is interrupted."""
+    try:
+        replies: Replies = yield batch
+    except Interrupted:
+        yield batch
+        raise
+    return replies
 
-    async def _send_shielded(self, step: UndoableBatch) -> Any:
-        exchange = asyncio.ensure_future(self._send(step))
+
+def completed(steps: Operation[T], undo: Callable[[T], Operation[Any]]) -> Operation[T]:
+    """Run steps that remove values to their end even if their task is cancelled, then undo them."""
+
+    def finish(replies: Replies) -> Operation[None]:
+        yield from undo((yield from run(replies)))
+
+    def run(answer: Any) -> Operation[T]:
+        resume = steps.send
         try:
-            return await asyncio.shield(exchange)
-        except asyncio.CancelledError:
-            with suppress(Exception):
-                # A task of its own, so that a second cancellation does not end it.
-                await asyncio.shield(asyncio.ensure_future(self._undo(step, exchange)))
-            raise
+            while True:
+                step: Any = resume(answer)
+                resume = steps.send
+                if isinstance(step, list | Columns):
+                    kind = UndoablePartial if isinstance(step, Partial) else UndoableBatch
+                    step = kind(step, finish)
+                try:
+                    answer = yield step
+                except Exception as error:
+                    resume, answer = steps.throw, error
+        except StopIteration as done:
+            value: T = done.value
+            return value
 
-    async def _undo(self, step: UndoableBatch, exchange: asyncio.Future[Replies]) -> None:
-        undoing = step.undo(await exchange)
-        if not isinstance(undoing, list):
-            await self.run(undoing)
-        elif undoing:
-            await self._send(undoing)
+    return run(None)

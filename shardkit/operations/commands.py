@@ -301,7 +301,7 @@ class AwaitWakeup(NamedTuple):
     key: Key
     waiter: str
     seconds: float
-    abandon: Command
+    abandon: Command | None = None
 
 
 class Abandon(NamedTuple):

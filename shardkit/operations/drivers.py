@@ -6,6 +6,9 @@ A failure in a batch is raised at the ``yield``, as one ShardErrors that names e
 ``together`` runs many operations in lock step: all their first batches go out as one exchange,
 then all their second ones, and so on. 10,000 operations of two exchanges each take two in all.
 
+Steps whose task is cancelled, or whose thread is interrupted, may undo what they did; see
+`cancellation.py`.
+
 A ``Call`` is a function that the driver calls between exchanges: directly on the blocking face, in
 a thread on the awaiting one. Its errors are raised at the ``yield``.
 """
@@ -13,14 +16,19 @@ a thread on the awaiting one. Its errors are raised at the ``yield``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from shardkit.errors import DamagedDataError, ShardErrors, ShardFailure, ShardKitError
 from shardkit.events import finished, handlers, observed, started
+from shardkit.operations.cancellation import Interrupted, UndoableBatch
 from shardkit.operations.commands import (
     Abandon,
     AwaitWakeup,
+    Batch,
     Call,
     Coalesced,
     Columns,
@@ -106,7 +114,10 @@ class BlockingDriver(_StepRunner):
                 finished(call, None)
             return value
         except BaseException as error:
-            steps.close()
+            if (step := _interrupt(steps, error)) is not None:
+                with suppress(Exception, Interrupted), within(None):
+                    while True:  # until StopIteration
+                        step = _answer(steps, step, self._run_step(step))
             if isinstance(error, DamagedDataError):
                 self._locate(error)
             if call is not None:
@@ -142,16 +153,25 @@ class BlockingDriver(_StepRunner):
         """
         with call_context(), observed("together"):
             lock_step = _LockStep(operations)
-            while (step := lock_step.next_step()) is not None:
-                try:
-                    answer = self._run_step(step)
-                except ShardKitError as error:
-                    lock_step.retry_alone(error)
-                else:
-                    lock_step.answer(answer)
+            try:
+                self._take_turns(lock_step)
+            except BaseException:
+                if lock_step.interrupt():
+                    with suppress(Exception), within(None):
+                        self._take_turns(lock_step)
+                raise
             for damage in lock_step.damage():
                 self._locate(damage)
             return lock_step.values()
+
+    def _take_turns(self, lock_step: _LockStep) -> None:
+        while (step := lock_step.next_step()) is not None:
+            try:
+                answer = self._run_step(step)
+            except ShardKitError as error:
+                lock_step.retry_alone(error)
+            else:
+                lock_step.answer(answer)
 
     def _locate(self, error: DamagedDataError) -> None:
         """Add the key and the shard to an error."""
@@ -203,7 +223,8 @@ class AwaitingDriver(_StepRunner):
                 finished(call, None)
             return value
         except BaseException as error:
-            steps.close()
+            if (step := _interrupt(steps, error)) is not None:
+                await _shielded(self._run_on(steps, step))
             if isinstance(error, DamagedDataError):
                 await self._locate(error)
             if call is not None:
@@ -234,16 +255,50 @@ class AwaitingDriver(_StepRunner):
         """Run operations in lock step; see `BlockingDriver.together`."""
         with call_context(), observed("together"):
             lock_step = _LockStep(operations)
-            while (step := lock_step.next_step()) is not None:
-                try:
-                    answer = await self._run_step(step)
-                except ShardKitError as error:
-                    lock_step.retry_alone(error)
-                else:
-                    lock_step.answer(answer)
+            try:
+                await self._take_turns(lock_step)
+            except GeneratorExit:
+                raise
+            except BaseException:
+                if lock_step.interrupt():
+                    await _shielded(self._take_turns(lock_step))
+                raise
             for damage in lock_step.damage():
                 await self._locate(damage)
             return lock_step.values()
+
+    async def _take_turns(self, lock_step: _LockStep) -> None:
+        while (step := lock_step.next_step()) is not None:
+            try:
+                answer = await self._run_step(step)
+            except ShardKitError as error:
+                lock_step.retry_alone(error)
+            else:
+                lock_step.answer(answer)
+
+    def _run_step(self, step: Any) -> Any:
+        return (
+            self._send_undoable(step)
+            if isinstance(step, UndoableBatch)
+            else super()._run_step(step)
+        )
+
+    async def _send_undoable(self, step: UndoableBatch) -> Any:
+        exchange = asyncio.ensure_future(self._send(step))
+
+        async def undo() -> None:
+            await self.run(step.undo(await exchange))
+
+        try:
+            return await asyncio.shield(exchange)
+        except asyncio.CancelledError:
+            await _shielded(undo())
+            raise
+
+    async def _run_on(self, steps: Operation[Any], step: Any) -> None:
+        with suppress(StopIteration):
+            while True:
+                step = _answer(steps, step, await self._run_step(step))
 
     async def _locate(self, error: DamagedDataError) -> None:
         """Add the key and the shard to an error."""
@@ -275,6 +330,27 @@ def _name(error: DamagedDataError, found: tuple[To, Any] | None) -> None:
     )
 
 
+def _interrupt(steps: Operation[Any], error: BaseException) -> Any:
+    """Raise an error in steps unless they have ended; return what they yield then, or None."""
+    if getattr(steps, "gi_frame", None) is None or isinstance(error, GeneratorExit):
+        steps.close()
+        return None
+    try:
+        return steps.throw(error if isinstance(error, ShardKitError) else Interrupted())
+    except (Exception, Interrupted):
+        return None
+
+
+async def _shielded(undoing: Awaitable[None]) -> None:
+    """Wait for steps that undo; they are a task of their own, which no cancellation ends."""
+
+    async def undo() -> None:
+        with suppress(Exception, Interrupted), within(None):
+            await undoing
+
+    await asyncio.shield(asyncio.ensure_future(undo()))
+
+
 class _Calls(list[Call]):
     """The calls of several operations in one turn."""
 
@@ -290,6 +366,10 @@ def _call(call: Call) -> Any:
         return call.function(*call.args)
     except Exception as error:  # raised again in the steps
         return _CallFailure(error)
+    except GeneratorExit as error:  # raised in the steps, it would close them
+        failure = RuntimeError("a called function raised GeneratorExit")
+        failure.__cause__ = error
+        return _CallFailure(failure)
 
 
 def _answer(steps: Generator[Any, Any, Any], step: Any, answer: Any) -> Any:
@@ -341,6 +421,8 @@ class _LockStep:
         if isinstance(steps[0], Call):
             return _Calls(steps)
         requests = [request for step in steps for request in step]
+        if any(isinstance(step, UndoableBatch) for step in steps):
+            return UndoableBatch(requests, partial(_undo_each, steps))
         return Coalesced(requests) if all(map(coalesced, steps)) else requests
 
     def answer(self, answer: Any) -> None:
@@ -367,6 +449,13 @@ class _LockStep:
         del self._steps[n]
         self._advance(n, self._operations[n].throw, error)
 
+    def interrupt(self) -> bool:
+        """Interrupt operations that have not ended; return whether some undo what they did."""
+        self._waiting, interrupted, self._steps = [], self._steps, {}
+        for n in interrupted:
+            self._advance(n, self._operations[n].throw, Interrupted())
+        return bool(self._steps)
+
     def damage(self) -> list[DamagedDataError]:
         """Return the errors about damaged data."""
         return [error for error in self._errors if isinstance(error, DamagedDataError)]
@@ -386,6 +475,17 @@ class _LockStep:
             self._results[n] = done.value
         except Exception as error:  # raised with the others at the end
             self._errors.append(error)
+        except Interrupted:
+            pass
+
+
+def _undo_each(batches: Sequence[Batch], replies: Replies) -> Operation[None]:
+    """Undo those of joined batches that can be undone."""
+    rest = iter(replies)
+    for batch in batches:
+        part = Replies(islice(rest, len(batch)))
+        if isinstance(batch, UndoableBatch):
+            yield from batch.undo(part)
 
 
 _JOINABLE = ("batch", "pause", "call")

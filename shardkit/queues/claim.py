@@ -24,11 +24,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardkit.errors import ShardFailure
-from shardkit.operations.cancellation import UndoableBatch
+from shardkit.operations.cancellation import UndoablePartial
 from shardkit.operations.commands import (
     Command,
     Locate,
-    Partial,
     Pause,
     Replies,
     Reply,
@@ -44,10 +43,6 @@ FIRST_PAUSE = 0.01
 LONGEST_PAUSE = 0.1
 # Seconds by which an idle server may end a block late.
 LATENESS = 0.1
-
-
-class _ClaimBatch(UndoableBatch, Partial):
-    """Takes tasks; the failure of one server does not affect the others."""
 
 
 class Claim:
@@ -140,21 +135,20 @@ class Claim:
             end += 1
         return end
 
-    def _batch(self, first: int, end: int, waits: bool, more: list[Command]) -> _ClaimBatch:
+    def _batch(self, first: int, end: int, waits: bool, more: list[Command]) -> UndoablePartial:
         """Return a batch that takes a task, and requeues it if cancelled."""
         # A random claim is never another's, no matter what happens to the task.
         claim = self._claim = secrets.token_hex(8)
 
-        def undo(replies: Replies) -> list[Command]:
+        def undo(replies: Replies) -> Operation[None]:
             taken = self._parse_take(first, replies[0], claim)
-            if taken is None:
-                return []
-            keys, id_, _, attempts, _ = taken
-            return [self._commands.requeue(keys.queue, id_, attempts, claim, counts=False)]
+            if taken is not None:
+                keys, id_, _, attempts, _ = taken
+                yield [self._commands.requeue(keys.queue, id_, attempts, claim, counts=False)]
 
         queues = self._queues[first:end]
         take = self._commands.take(queues, self._lease, claim, waits=waits)
-        return _ClaimBatch([take, *more], undo)
+        return UndoablePartial([take, *more], undo)
 
     def _parse_take(self, first: int, reply: Reply, claim: str) -> ClaimedTask | None:
         if isinstance(reply, ShardFailure) or not reply[0]:

@@ -41,7 +41,6 @@ from shardkit.errors import (
     counted,
 )
 from shardkit.operations.arguments import rows_of, shown
-from shardkit.operations.cancellation import undo_on_cancel
 from shardkit.operations.commands import Argument, Key, Transaction
 from shardkit.operations.operation import (
     Deferred,
@@ -117,7 +116,7 @@ class TaskQueues(Structure[Face]):
         longest_retry_delay: float = LONGEST_RETRY_DELAY,
         clock: ServerClock | None = None,
     ) -> None:
-        super().__init__(undo_on_cancel(driver), component, check_prefix(name))
+        super().__init__(driver, component, check_prefix(name))
         check_integer(name, "attempts", attempts, 1, 1000)
         self.attempts = attempts
         self._retry_delay = self._seconds("retry_delay", retry_delay)

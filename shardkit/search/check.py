@@ -32,7 +32,7 @@ from shardkit.structures.base.partitioned import check_parameters
 
 # A document's number and id.
 Documents = Sequence[tuple[int, bytes]]
-Look = Callable[[str, bytes, str], object]
+ReadDocument = Callable[[str, bytes, str], object]
 Checked = Operation[Suspicions]
 
 AGAIN: Final = f"{REBUILD} indexes all documents again"
@@ -42,14 +42,16 @@ _POSTINGS_PER_CALL: Final = 20_000
 
 
 def check_parts(
-    parts: IndexParts, look: Look, beside: Callable[[IndexPart, Documents], Checked] | None = None
+    parts: IndexParts,
+    read: ReadDocument,
+    beside: Callable[[IndexPart, Documents], Checked] | None = None,
 ) -> Stream[Damage]:
     """Check the parameters and all parts of an index.
 
     Args:
         parts: the parts.
-        look: raises DamagedDataError for a document that cannot be read, given its id, the value of
-            its key, and the key.
+        read: reads a document from its id, the value of its key, and the key; raises
+            DamagedDataError if it cannot.
         beside: checks the further keys of some documents.
 
     Cost: an exchange for some 1,000 words of documents, for 20,000 postings, for 64 documents and
@@ -68,16 +70,16 @@ def check_parts(
         while True:
             arguments = (parts.schema.columns, number, _WORDS_PER_CALL)
             call = part.call("search/check_documents", arguments)
-            [number], damaged = yield from _looked(call, [0])
+            [number], damaged = yield from _run_check(call, [0])
             yield damaged
             if not number:
                 break
         chunk = word = 0
         while chunk >= 0:
             call = part.call("search/check_postings", (chunk, word, _POSTINGS_PER_CALL))
-            [chunk, word], damaged = yield from _looked(call, [-1, 0])
+            [chunk, word], damaged = yield from _run_check(call, [-1, 0])
             yield damaged
-        yield from check_documents(part, partial(_check_readable, part, look))
+        yield from check_documents(part, partial(_check_readable, part, read))
         if beside is not None:
             yield from check_documents(part, partial(beside, part))
 
@@ -93,10 +95,10 @@ def check_documents(part: IndexPart, check: Callable[[Documents], Checked]) -> S
         keys = [f"{part.tag}n:{bucket}" for bucket in buckets]
         held = yield from contents(part.to, "HASH", keys, [])
         documents = [
-            (128 * bucket + int(place), id_)
+            (128 * bucket + int(index), id_)
             for bucket, entries in zip(buckets, held, strict=True)
-            for place, id_ in entries
-            if place.isdigit()
+            for index, id_ in entries
+            if index.isdigit()
         ]
         for some in pages(documents, KEYS_CHECKED):
             yield (yield from confirmed(partial(check, some)))
@@ -109,7 +111,7 @@ def chunks_with_documents(part: IndexPart) -> Operation[list[int]]:
     return sorted(int(name[1:]) for name in names if name[:1] == "c" and name[1:].isdigit())
 
 
-def _check_readable(part: IndexPart, look: Look, documents: Documents) -> Checked:
+def _check_readable(part: IndexPart, read: ReadDocument, documents: Documents) -> Checked:
     notes: Suspicions = []
     keys = [f"{part.tag}d:".encode() + id_ for _, id_ in documents]
     reads = [Command(part.to, key, ("GET", key)) for key in keys]
@@ -118,7 +120,7 @@ def _check_readable(part: IndexPart, look: Look, documents: Documents) -> Checke
         if stored is not None and len(stored) >= 12:  # else it was removed, or reported before
             text = key.decode(errors="replace")
             try:
-                look(id_.decode(errors="replace"), stored, text)
+                read(id_.decode(errors="replace"), stored, text)
             except DamagedDataError as error:
                 unread = damage(part.to, key, error.found, error.expected)
                 notes.append(Suspicion(unread, AGAIN, _LOST))
@@ -129,20 +131,20 @@ def _sent(command: Command) -> Operation[Any]:
     return (yield [command])
 
 
-def _looked(call: Command, end: list[int]) -> Operation[tuple[list[int], Page[Damage]]]:
-    """Run a script that checks; return its next place, and the damage that it reports twice.
+def _run_check(call: Command, end: list[int]) -> Operation[tuple[list[int], Page[Damage]]]:
+    """Run a checking script; return where it continues, and the damage that it reports twice.
 
-    The next place is ``end`` if it meets a key that it cannot read.
+    It continues at ``end`` if the script meets a key that it cannot read.
     """
-    place = end
+    following = end
 
     def check() -> Operation[Suspicions]:
-        nonlocal place
+        nonlocal following
         try:
             [reply] = yield [call]
         except DamagedDataError as error:
             return [Suspicion(error, AGAIN)]
-        place = reply[: len(end)]
+        following = reply[: len(end)]
         notes: Suspicions = []
         for key, what, expected in reply[len(end) :]:
             unsound = damage(call.to, key, what.decode(errors="replace"), expected.decode())
@@ -150,7 +152,7 @@ def _looked(call: Command, end: list[int]) -> Operation[tuple[list[int], Page[Da
         return notes
 
     damaged = yield from confirmed(check)
-    return place, damaged
+    return following, damaged
 
 
 def _check_lexicon(part: IndexPart) -> Operation[Suspicions]:

@@ -312,16 +312,16 @@ class SearchIndex(Structure[Face]):
 
         Cost: one exchange.
         """
-        found = yield from self._read([check_id(self.schema, doc_id)])
-        return found.get(doc_id)
+        documents = yield from self._read([check_id(self.schema, doc_id)])
+        return documents.get(doc_id)
 
     @operation
     def get_many(self, ids: Iterable[str]) -> Operation[dict[str, Document]]:
         """Return the documents that exist, by id. Cost: one exchange for 1,000."""
-        found: dict[str, Document] = {}
+        documents: dict[str, Document] = {}
         for page in pages(check_ids(self.schema, ids), IDS_PER_BATCH):
-            found |= yield from self._read(page)
-        return found
+            documents |= yield from self._read(page)
+        return documents
 
     @operation
     def delete(self, *, force: bool = False) -> Operation[int]:
@@ -432,9 +432,9 @@ class SearchIndex(Structure[Face]):
         """
         while True:
             request = search_request(self.schema, query, limit=page_size, cursor=cursor, **options)
-            found = yield from self._searcher.search(request)
-            yield Page(found.hits)
-            cursor = found.cursor
+            results = yield from self._searcher.search(request)
+            yield Page(results.hits)
+            cursor = results.cursor
             if cursor is None:
                 return
 
@@ -444,8 +444,8 @@ class SearchIndex(Structure[Face]):
         if query is None:
             return (yield from self._parts.count())
         request = search_request(self.schema, query, limit=0, plain=plain)
-        found = yield from self._searcher.search(request)
-        return found.total
+        results = yield from self._searcher.search(request)
+        return results.total
 
     @operation
     def words(self, prefix: str, limit: int = 100) -> Operation[list[tuple[str, int]]]:
@@ -470,8 +470,8 @@ class SearchIndex(Structure[Face]):
                 f"{self.name}: words({shown(prefix)})", "give the beginning of one word"
             )
         term = tokens[0].term
-        _, found = yield from self._searcher.expand([], [term], limit)
-        return list(found[term].items())
+        _, expansions = yield from self._searcher.expand([], [term], limit)
+        return list(expansions[term].items())
 
     @operation
     def info(self) -> Operation[list[PartInfo]]:

@@ -243,48 +243,68 @@ class IndexParts:
             batch = [command(number, place) for number, place in pending]
             replies = yield Partial(batch) if partial else batch
 
-    def add_moved(
+    def query(
         self,
-        slices: list[list[Any]],
-        missing: Sequence[int],
         command: Callable[[int, tuple[int, int]], Command],
-        span: Callable[[Any], Span],
+        end: int,
+        version: int,
         *,
         source: int = PRIMARY,
         partial: bool = False,
-    ) -> Operation[bool]:
-        """Query the documents that got another number while a query continued in several calls.
-
-        A replaced document keeps its number, unless it has many words or long postings. Its new
-        number is behind those that the query covers; if it moved before the query came to the old
-        one, the query would miss it.
+    ) -> Operation[tuple[list[list[Any]], tuple[int, ...], bool]]:
+        """Run a query on all documents of a source.
 
         Args:
-            slices: the replies of `send_in_slices`, from all parts but the missing ones; extended
-                by the replies for these documents.
-            missing: the numbers of the parts that failed.
             command: returns the call for a part and a range of document numbers.
-            span: returns the documents that a reply covers.
+            end: the index in a reply of two numbers: where the next call begins, and its second
+                argument; or 0 and the document number behind the last one.
+            version: the index in a reply of the part's version.
             source: the source to read.
             partial: see `send_in_slices`.
 
         Returns:
-            Whether there are such documents.
+            The replies of each part that did not fail, the numbers of the parts that did, and
+            whether a document got another number in the meantime.
 
-        Cost: none, unless other clients wrote between a part's calls; then one exchange, and two
-        for documents that moved.
+        Cost: as `send_in_slices`. If other clients wrote between a part's calls, one exchange more,
+        and two for documents that moved.
         """
-        parts = self.source(source)
-        numbers = [number for number in range(len(parts)) if number not in missing]
-        spans: dict[int, list[Span]] = {}
+        slices, missing = yield from self.send_in_slices(
+            command,
+            lambda _, reply: (reply[end], reply[end + 1]) if reply[end] else None,
+            [(0, 0)] * len(self.source(source)),
+            source=source,
+            partial=partial,
+        )
+        numbers = [number for number in range(len(self.primary)) if number not in missing]
         replies_of = dict(zip(numbers, slices, strict=True))
+        spans = {}
         for number, replies in replies_of.items():
-            covered = list(map(span, replies))
+            covered = [Span(reply[end] or reply[end + 1], reply[version]) for reply in replies]
             if covered[0].version != covered[-1].version:
                 spans[number] = covered
+        moved = spans and (yield from self._query_moved(spans, command, source, partial))
+        for number, reply in moved or ():
+            replies_of[number].append(reply)
+        return slices, missing, bool(moved)
+
+    def _query_moved(
+        self,
+        spans: Mapping[int, list[Span]],
+        command: Callable[[int, tuple[int, int]], Command],
+        source: int,
+        partial: bool,
+    ) -> Operation[list[tuple[int, Any]]]:
+        """Query the documents that got another number while a query continued in several calls.
+
+        A replaced document keeps its number, unless it has many words or long postings. Its new
+        number is behind those that the query covers; if it moved before the query came to the old
+        one, the query would miss it. Return the numbers of parts with their further replies.
+        """
+        parts = self.source(source)
         added: list[tuple[int, Any]] = []
         before: dict[int, set[int]] = {number: set() for number in spans}
-        for _ in range(_MOVES_FOLLOWED if spans else 0):
+        for _ in range(_MOVES_FOLLOWED):
             logs = yield from self.send(
                 [parts[number].moves() for number in spans], source=source, partial=partial
             )
@@ -307,9 +327,7 @@ class IndexParts:
                 for (number, _), reply in zip(asked, replies, strict=True)
                 if not isinstance(reply, ShardFailure)
             ]
-        for number, reply in added:
-            replies_of[number].append(reply)
-        return bool(added)
+        return added
 
     def count(self) -> Operation[int]:
         """Return how many documents there are. Cost: one exchange."""

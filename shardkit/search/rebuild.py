@@ -206,9 +206,9 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
         held = yield from contents(part.to, "HASH", values, [])
         for key, entries in zip(values, held, strict=True):
             bucket = key.rpartition(b":")[2]
-            for place, _ in entries:
-                if bucket.isdigit() and len(bucket) < 7 and place.isdigit() and len(place) < 4:
-                    free = max(free, min(128 * int(bucket) + int(place), _MOST_WORDS) + 1)
+            for index, _ in entries:
+                if bucket.isdigit() and len(bucket) < 7 and index.isdigit() and len(index) < 4:
+                    free = max(free, min(128 * int(bucket) + int(index), _MOST_WORDS) + 1)
     known = {id_: word for id_, word in words.items() if (word[:3], word) not in wrong}
     return _Lexicon(known, list(starts), list(wrong), free, free - 1 - len(known))
 

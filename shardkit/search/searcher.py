@@ -29,7 +29,7 @@ from shardkit.search.merge import PartHit, merge_facet, merge_hits, read_hits
 from shardkit.search.model.documents import Document, document_of, unpack
 from shardkit.search.model.results import CachedResult, Hit, OrderValue, Results, SearchCursor
 from shardkit.search.model.term_counts import TermCounts, TermStatistics
-from shardkit.search.parts import PRIMARY, WORK_PER_CALL, IndexParts, Span
+from shardkit.search.parts import PRIMARY, WORK_PER_CALL, IndexParts
 from shardkit.search.request import SearchRequest
 from shardkit.search.snippets import find_matches, snippet
 
@@ -174,20 +174,8 @@ class Searcher:
         def call(number: int, place: tuple[int, int]) -> Command:
             return parts[number].call("search/query", [sent, *place], key=cache_key)
 
-        slices, missing = yield from self._parts.send_in_slices(
-            call,
-            lambda _, reply: (reply[6], reply[7]) if reply[6] else None,
-            [(0, 0)] * len(parts),
-            source=source,
-            partial=request.partial,
-        )
-        moved = yield from self._parts.add_moved(
-            slices,
-            missing,
-            call,
-            lambda reply: Span(reply[6] or reply[7], reply[1]),
-            source=source,
-            partial=request.partial,
+        slices, missing, moved = yield from self._parts.query(
+            call, end=6, version=1, source=source, partial=request.partial
         )
         answered = [reply for of_part in slices for reply in of_part]
         first = [of_part[0] for of_part in slices]
@@ -359,7 +347,7 @@ class Searcher:
         tree, analyzer = request.tree, self._schema.analyzer
 
         def shown(item: tuple[str, str]) -> int:
-            return len({match.found for match in find_matches(item[1], tree, analyzer, item[0])})
+            return len({match.node for match in find_matches(item[1], tree, analyzer, item[0])})
 
         texts = document.text.items()
         name, text = max(texts, key=shown) if len(texts) > 1 else next(iter(texts))

@@ -6,9 +6,10 @@
 
     '… keys of one **Redis** server are moved to others, **shard** by **shard**, while clients …'
 
-It is the window of the given length that shows most of the query's different words, prefixes and
-phrases; of several, the one that shows them most often, then the first. It begins and ends between
-words where the text has spaces. White space, including line ends, becomes one space.
+A snippet is the window of the given length with the most different words, prefixes and phrases of
+the query. If several have as many, the one with the most matches wins, then the first. It begins
+and ends between words where the text has spaces. White space, including line ends, becomes one
+space.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ ELLIPSIS: Final = "…"
 MAX_TEXT_LENGTH: Final = 100_000
 _SPACES: Final = re.compile(r"\s+")
 _BLOCK: Final = re.compile(r".{1,400}\S*", re.DOTALL)
-_MAX_WORD_LENGTH: Final = 30  # look no further for a space: some scripts have none
+_MAX_WORD_LENGTH: Final = 30  # search no further for a space: some scripts have none
 
 
 class Match(NamedTuple):
-    """What matched, and where: ``text[start:end]``."""
+    """A part of a text, ``text[start:end]``, and the part of the query that it matches."""
 
     start: int
     end: int
-    found: Word | Prefix | Phrase
+    node: Word | Prefix | Phrase
 
 
 def snippet(
@@ -49,7 +50,7 @@ def snippet(
     escape: Callable[[str], str] | None = None,
     field: str | None = None,
 ) -> str:
-    """Return the part of a text that best shows what a query found in it.
+    """Return the part of a text that best shows why it matches a query.
 
     Args:
         text: the text as it was indexed; matches are looked for in its first 100,000 characters.
@@ -70,12 +71,12 @@ def snippet(
     Cost: none on a server; the text is split into words once.
     """
     check_integer("snippet", "length", length, 20, 10_000)
-    found = find_matches(text[:MAX_TEXT_LENGTH], query, analyzer, field)
-    start, end = _window(text, found, length)
+    matches = find_matches(text[:MAX_TEXT_LENGTH], query, analyzer, field)
+    start, end = _window(text, matches, length)
     written = escape or str
     marked = mark if callable(mark) else (lambda inner: f"{mark[0]}{inner}{mark[1]}")
     pieces = [ELLIPSIS] if start > 0 else []
-    for first, last in _joined(found, start, end):
+    for first, last in _joined(matches, start, end):
         pieces += (written(_spaced(text[start:first])), marked(written(_spaced(text[first:last]))))
         start = last
     pieces.append(written(_spaced(text[start:end])))
@@ -87,7 +88,7 @@ def snippet(
 def find_matches(
     text: str, query: Node, analyzer: Analyzer, field: str | None = None
 ) -> list[Match]:
-    """Return what in a text matches an analyzed query, ordered by where it begins."""
+    """Return the parts of a text that match an analyzed query, ordered by start."""
     words: dict[str, list[Word | Phrase]] = {}  # by the first term
     prefixes: list[Prefix] = []
     for node in dict.fromkeys(wanted(query)):
@@ -97,25 +98,26 @@ def find_matches(
             prefixes.append(node)
         else:
             words.setdefault(_terms(node)[0], []).append(node)
-    places = _Places(text, analyzer)
-    found = []
-    for number, term in enumerate(places.terms):
+    positions = _TermPositions(text, analyzer)
+    matches = []
+    for number, term in enumerate(positions.terms):
         for node in words.get(term, ()):
             last = number + len(_terms(node))
-            if tuple(places.terms[number:last]) == _terms(node):
-                found.append(Match(places.token(number).start, places.token(last - 1).end, node))
+            if tuple(positions.terms[number:last]) == _terms(node):
+                start, end = positions.token(number).start, positions.token(last - 1).end
+                matches.append(Match(start, end, node))
         for prefix in prefixes:
             if term.startswith(prefix.text):
-                token = places.token(number)
-                found.append(Match(token.start, token.end, prefix))
-    return found
+                token = positions.token(number)
+                matches.append(Match(token.start, token.end, prefix))
+    return matches
 
 
-class _Places:
-    """The terms of a text, and on demand their places.
+class _TermPositions:
+    """The terms of a text, and on demand their positions.
 
-    Finding terms is fast, finding their places is slow: that is done only in those blocks of some
-    hundred characters that have something to mark.
+    Finding terms is fast, finding their positions is slow. So the text is split into blocks of
+    about 400 characters, and positions are found only in blocks with matches.
     """
 
     def __init__(self, text: str, analyzer: Analyzer) -> None:
@@ -129,7 +131,7 @@ class _Places:
             self.terms += analyzer.terms(block[0])
 
     def token(self, number: int) -> Token:
-        """Return a term with its place."""
+        """Return a term with its position."""
         block = bisect_right(self._firsts, number) - 1
         if block not in self._tokens:
             offset = self._blocks[block].start()
@@ -144,22 +146,22 @@ def _terms(node: Word | Phrase) -> tuple[str, ...]:
     return node.words if isinstance(node, Phrase) else (node.text,)
 
 
-def _window(text: str, found: list[Match], length: int) -> tuple[int, int]:
-    """Return where the best window begins and ends."""
+def _window(text: str, matches: list[Match], length: int) -> tuple[int, int]:
+    """Return the start and end of the best window."""
     best, first, last = (0, 0), 0, min(len(text), length)
     inside: Counter[Word | Prefix | Phrase] = Counter()
     behind = 0  # the first match behind the window that begins with match ``number``
-    for number, match in enumerate(found):
-        while behind < len(found) and (
-            behind == number or found[behind].end - match.start <= length
+    for number, match in enumerate(matches):
+        while behind < len(matches) and (
+            behind == number or matches[behind].end - match.start <= length
         ):
-            inside[found[behind].found] += 1
+            inside[matches[behind].node] += 1
             behind += 1
         if (shows := (len(inside), inside.total())) > best:
-            best, first, last = shows, match.start, max(each.end for each in found[number:behind])
-        inside[match.found] -= 1
-        if not inside[match.found]:
-            del inside[match.found]
+            best, first, last = shows, match.start, max(each.end for each in matches[number:behind])
+        inside[match.node] -= 1
+        if not inside[match.node]:
+            del inside[match.node]
     last = min(last, first + length)
     begin = max(0, min(first - (length - (last - first)) // 2, len(text) - length))
     end = min(len(text), begin + length)
@@ -174,10 +176,10 @@ def _window(text: str, found: list[Match], length: int) -> tuple[int, int]:
     return begin + len(inner) - len(inner.lstrip()), begin + len(inner.rstrip())
 
 
-def _joined(found: list[Match], start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Iterate over what to mark within a window; overlapping matches are joined."""
+def _joined(matches: list[Match], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Iterate over the ranges to mark within a window; overlapping matches are joined."""
     first = last = start
-    for match in found:
+    for match in matches:
         if match.end <= start or match.start >= end:
             continue
         if match.start >= last:

@@ -36,13 +36,7 @@ def built_in_map() -> ShardMap:
 
 @contextmanager
 def opened(kind: type[K], shard_map: ShardMap, connector: Connector | None = None) -> Iterator[K]:
-    """Open a kit and read all its components; close it in every event loop that used it.
-
-    Args:
-        kind: `ShardKit` or `AsyncShardKit`.
-        shard_map: the map.
-        connector: creates clients; None for the usual one.
-    """
+    """Open a kit and read all its components; close it in every event loop that used it."""
     tracking = _LoopTrackingConnector(connector or Connector())
     kit = kind(FixedMap(shard_map), connector=tracking)
     for name in shard_map.components:

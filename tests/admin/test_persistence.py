@@ -8,12 +8,13 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from click.testing import CliRunner
 
 from shardkit.admin import (
@@ -81,7 +82,61 @@ def test_a_snapshot_that_takes_too_long_is_waited_for_no_more(own_server: LocalS
     with own_server.client() as client:
         with pytest.raises(PersistenceError, match="not done within -1 s; it continues"):
             save_snapshot(client, wait=-1)
-        assert save_snapshot(client) > 0, "it is the one that was begun"
+        assert save_snapshot(client) > 0
+        client.config_set("rdb-key-save-delay", 60_000_000)
+        client.set("k", 1)
+        client.bgsave()
+        try:
+            with pytest.raises(PersistenceError, match="not done within 0 s; the server saves"):
+                save_snapshot(client, wait=0)
+        finally:
+            client.config_set("rdb-key-save-delay", 0)
+
+
+def save(client: redis.Redis) -> None:
+    client.bgsave()
+
+
+def fill_a_replica(client: redis.Redis) -> None:
+    client.config_set("repl-diskless-sync-delay", 0)
+    connection = client.connection_pool.get_connection()
+    connection.send_command("REPLCONF", "capa", "eof")  # filled without a file
+    assert connection.read_response() == b"OK"
+    connection.send_command("SYNC")
+    while not client.info("persistence")["rdb_bgsave_in_progress"]:
+        time.sleep(0.01)
+
+
+def rewrite(client: redis.Redis) -> None:
+    client.bgrewriteaof()
+
+
+@pytest.mark.parametrize("others", [save, fill_a_replica, rewrite])
+def test_a_snapshot_has_what_was_written_before_the_call(
+    server: LocalServer, others: Callable[[redis.Redis], None]
+) -> None:
+    with server.client() as client:
+        client.mset({f"k{n}": n for n in range(100)})
+        client.config_set("rdb-key-save-delay", 5_000)
+        others(client)
+        client.set("late", 1)
+        save_snapshot(client, wait=30)
+        found = persistence_of(client).settings
+        assert b"late" in (Path(found["dir"]) / found["dbfilename"]).read_bytes()
+
+
+def test_a_profile_that_a_restart_loses_is_an_error(server: LocalServer) -> None:
+    with (
+        server.client() as admin,
+        redis.Redis(port=server.port, username="few", password="pw") as client,
+    ):
+        admin.execute_command(
+            "ACL", "SETUSER", "few", "on", ">pw", "~*", "+@all", "-config|rewrite"
+        )
+        said = "always is in effect only until a restart: .* --appendonly yes --appendfsync always"
+        with pytest.raises(PersistenceError, match=said):
+            apply_profile(client, "always")
+        assert persistence_of(client).fsync == "always"
 
 
 @pytest.mark.parametrize(

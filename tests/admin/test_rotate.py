@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -189,6 +190,34 @@ def test_a_refused_login_restores_the_old(servers: list[LocalServer], config: re
     assert logs_in(servers[1], OLD)
 
 
+@pytest.mark.parametrize("inline", [True, False])
+def test_replicas_that_no_entry_names_change_over(
+    servers: list[LocalServer], config: redis.Redis, tmp_path: Path, inline: bool
+) -> None:
+    _, master, copy = servers
+    path = tmp_path / "password"
+    path.write_text(OLD)
+    secret = {"password": OLD} if inline else {"password_file": str(path)}
+    entry = {"host": "127.0.0.1", "port": master.port, "username": "app", **secret}
+    push(config, ShardMap.parse(json.dumps({"components": {"data": {"entry": entry}}})))
+    with LocalServer(replica_of=copy) as chained, chained.client() as client:
+        while client.info("replication")["master_link_status"] != "up":
+            time.sleep(0.01)
+        client.execute_command("ACL", "SETUSER", "app", "on", f">{OLD}", "~*", "&*", "+@all")
+        rotation = turn(config, servers)
+        assert rotation.done, rotation
+        assert rotation.servers == sorted(each.address for each in (master, copy, chained))
+        assert [logs_in(chained, password) for password in (OLD, NEW)] == [False, True]
+        client.execute_command("ACL", "DELUSER", "app")
+        rotation = turn(config, servers, password="theNext")
+        assert rotation.done, rotation
+        [*_, warning] = rotation.warnings
+        assert (
+            warning
+            == f"set the password of replicas that cannot be asked as 'app': {chained.address}"
+        )
+
+
 def test_files_are_written(servers: list[LocalServer], config: redis.Redis, tmp_path: Path) -> None:
     path = tmp_path / "password"
     path.write_text(OLD)
@@ -266,6 +295,31 @@ def test_unfit_servers_stop_it_early(servers: list[LocalServer], config: redis.R
     with pytest.raises(ConfigError, match="user 'nobody' has a password in no entry"):
         rotate(config, servers[0].entry, "nobody", NEW)
     assert not logs_in(servers[1], NEW)
+
+
+@pytest.mark.parametrize(
+    ("source", "password", "said"),
+    [
+        (f"password: {OLD}", "Xy${HOME}9", "contains ${NAME}, which entries replace"),
+        (f"password: {OLD}", "caf\udce9", "is not UTF-8 text"),
+        ("password_file: FILE", "two\nlines", "is more than one line"),
+        ("password_file: FILE", "line\r", "is more than one line"),
+    ],
+)
+def test_a_password_that_clients_would_read_differently_is_refused(
+    servers: list[LocalServer],
+    config: redis.Redis,
+    tmp_path: Path,
+    source: str,
+    password: str,
+    said: str,
+) -> None:
+    path = tmp_path / "password"
+    path.write_text(OLD)
+    push(config, described(servers, source.replace("FILE", str(path))))
+    with pytest.raises(ConfigError, match=re.escape(f"the new password of 'app' {said}")):
+        turn(config, servers, password=password)
+    assert config.get("config:rotation:app") is None
 
 
 STATE = {"format": 1, "user": "app", "hash": hashlib.sha256(NEW.encode()).hexdigest()}

@@ -10,9 +10,10 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from faces import alive, eventually
 
 SECRET = "s3cretWord"
 
@@ -81,25 +82,4 @@ def plain(text: str) -> str:
 
 def ends(pid: int) -> bool:
     """Whether a process is gone, or goes in time."""
-    return eventually(lambda: not _alive(pid))
-
-
-def eventually(done: Callable[[], bool], seconds: float = 20) -> bool:
-    """Whether something is done in time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if done():
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except ProcessLookupError:
-        return False
-    except FileNotFoundError:  # gone in between, or no Linux
-        return not os.path.exists("/proc/self")
+    return eventually(lambda: not alive(pid))

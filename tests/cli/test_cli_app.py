@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 import shardkit
 from shardkit.__main__ import main
-from shardkit.cli.app import COMMANDS, app
+from shardkit.cli.app import app
 from shardkit.errors import ConfigError, LocalServerError, ShardErrors, ShardUnavailable
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -33,6 +33,8 @@ COMMAND_LINES = [
     ["worker"],
     ["search"],
     *(["search", name] for name in ("index", "query", "export", "remove", "info")),
+    ["geo"],
+    *(["geo", name] for name in ("import", "find", "info")),
 ]
 
 
@@ -146,14 +148,6 @@ def test_a_map_that_is_not_there_is_one_line(cli: Cli, words: list[str], tmp_pat
     assert (
         "absent.yaml: cannot be read: No such file or directory; name a shard map" in result.error()
     )
-
-
-def test_demo_is_mounted_when_it_is_there(
-    cli: Cli, failing: Callable[[BaseException], None]
-) -> None:
-    failing(ConfigError("no log", "name one"))
-    assert "\n  demo " in cli("--help").out
-    assert cli("demo").error() == "no log; name one"
 
 
 def test_a_command_that_is_not_part_of_the_installation_is_not_listed(
@@ -348,7 +342,3 @@ def test_the_last_of_the_output_that_nobody_reads_ends_a_command_without_a_word(
         assert sys.stderr is nowhere
     monkeypatch.undo()
     assert capsys.readouterr() == ("", "")
-
-
-def test_commands_are_named_where_they_are() -> None:
-    assert COMMANDS["demo"] == "shardkit.cli.demo.command:demo"

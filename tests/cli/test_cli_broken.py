@@ -235,7 +235,7 @@ def test_a_command_that_a_server_refuses_is_an_error_for_programs(cli: Cli, town
     assert "wrong number of arguments" in found["sessions"]["error"]
 
 
-def test_whoever_retires_a_component_is_told_which_servers_could_not_be_asked(
+def test_retire_reports_the_servers_that_could_not_be_asked(
     cli: Cli, town_url: str, half_dead_map: Path
 ) -> None:
     pushed = cli("config", "push", half_dead_map, "-c", town_url, "--no-check")

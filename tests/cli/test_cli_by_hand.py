@@ -110,7 +110,7 @@ def test_repairs_need_the_count(
         assert "shards=" in result.error()
 
 
-def test_what_is_said_is_compared_with_what_is_stored(
+def test_options_are_compared_with_the_stored_parameters(
     cli: Cli, town_map: Path, town_url: str
 ) -> None:
     assert cli("config", "push", town_map).code == 0

@@ -271,7 +271,7 @@ def test_a_diff_counts_the_keys_of_a_component_that_is_divided(
     assert found["sample"] == {"keys": 30, "moved": 30, "real": True}
 
 
-def test_what_the_map_does_not_describe_stays_unless_it_is_pruned(
+def test_components_missing_from_the_map_stay_unless_pruned(
     cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path, town_url: str, tmp_path: Path
 ) -> None:
     cli("config", "push", town_map)
@@ -335,7 +335,7 @@ def test_the_config_server_is_the_named_one_then_the_maps_then_the_environments(
 # ---- pull and show
 
 
-def test_what_was_pushed_is_pulled_with_its_secrets_masked(
+def test_a_pulled_map_has_its_secrets_masked(
     cli: Cli, town: LocalServers, town_map: Path, town_url: str
 ) -> None:
     cli("config", "push", town_map)

@@ -203,7 +203,7 @@ def test_fixed_limits_make_new_parts_compact_and_old_ones_when_they_are_repacked
     assert "rewritten" not in cli("doctor", "-c", ward.path, "--repack").out
 
 
-def test_what_fix_does_is_shown(cli: Cli, ward: Ward) -> None:
+def test_the_changes_of_fix_are_shown(cli: Cli, ward: Ward) -> None:
     fill(ward, "big", 6_000, 1024, 5_600)
     result = cli("doctor", "-c", ward.path, "--fix")
     assert result.code == 1
@@ -388,7 +388,7 @@ def test_only_servers_that_tell_their_limits_are_given_others(cli: Cli, ward: Wa
     ]
 
 
-def test_what_fix_leaves_to_the_operator_is_said(cli: Cli, ward: Ward) -> None:
+def test_limits_that_fix_leaves_to_the_operator_are_reported(cli: Cli, ward: Ward) -> None:
     fill(ward, "big", 6_000, 1024, 5_600)
     first, second = ward.servers
     kept_by, lost_by = (f"localhost:{server.port}" for server in ward.servers)
@@ -514,7 +514,7 @@ def test_meta_keys_that_describe_no_structure_are_named(
     assert "restore it from a backup" in cli("doctor", "-c", ward.path).out
 
 
-def test_who_may_not_ask_for_the_rights_of_the_default_user_does_not_know_them(ward: Ward) -> None:
+def test_the_rights_of_the_default_user_are_unknown_without_permission(ward: Ward) -> None:
     with ward.servers[0].client() as client:
         client.execute_command("ACL", "SETUSER", "app", "on", "nopass", "~*", "+@all")
         with ward.servers[0].client(username="app", password="x") as app:

@@ -28,7 +28,9 @@ def document(cli: Cli, town_map: Path) -> Document:
     return run
 
 
-def test_what_was_ended_removed_or_deleted_is_counted(document: Document, town_map: Path) -> None:
+def test_documents_report_how_much_was_ended_removed_or_deleted(
+    document: Document, town_map: Path
+) -> None:
     at = ("-c", town_map)
     with shardkit.connect(town_map) as kit:
         assert kit.lock("stock", component="unique", renew=False).acquire()
@@ -52,7 +54,7 @@ def test_a_url_is_a_document_too(document: Document, town_map: Path) -> None:
     assert found["url"].startswith(f"redis://:{SECRET}@127.0.0.1:")
 
 
-def test_what_a_server_would_write_is_estimated_from_figures(cli: Cli, document: Document) -> None:
+def test_disk_writes_are_estimated_from_figures(cli: Cli, document: Document) -> None:
     figures = ("persistence", "estimate", "--commands", "100000", "--bytes", "1000")
     found = document(*figures, "--profile", "everysec", "--data", str(1 << 30))
     assert found["append"] == 100e6

@@ -73,9 +73,7 @@ def test_no_published_name_leads_out_of_the_directory(
     assert not [path for path in tmp_path.rglob("*") if path.name == "out"]
 
 
-def test_what_cannot_be_read_is_given_up_and_shown(
-    cli: Cli, town_map: Path, tmp_path: Path
-) -> None:
+def test_an_unreadable_file_is_given_up_and_shown(cli: Cli, town_map: Path, tmp_path: Path) -> None:
     at = (*AT, "-c", town_map)
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"text" * 1000)[:-4])
     cli("files", "publish", "day", tmp_path / "cut.gz", "--reader", "x", "--close", *at)

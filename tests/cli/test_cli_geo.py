@@ -121,7 +121,7 @@ def test_the_legacy_pair_is_known_by_its_name(read_json: ReadJson, tmp_path: Pat
     assert (found["city"], found["region"], found["id"]) == ("Bonn", "07", 12)
 
 
-def test_what_cannot_be_imported_is_one_line_of_error(
+def test_a_failed_import_is_one_line_of_error(
     cli: Cli, read_json: ReadJson, tmp_path: Path, geolite2: tuple[Path, ...]
 ) -> None:
     cli("geo", "import", *geolite2[:2], "--cities", geolite2[2], *TO)
@@ -161,11 +161,3 @@ def test_before_anything_is_imported(cli: Cli) -> None:
     result = cli("geo", "info", *TO)
     assert (result.code, result.out) == (1, "nothing was imported yet\n")
     assert json.loads(cli("geo", "info", "--json", *TO).out) is None
-
-
-@pytest.mark.parametrize("command", [[], ["import"], ["find"], ["info"]])
-def test_help_has_examples(cli: Cli, command: list[str]) -> None:
-    result = cli("geo", *command, "--help")
-    assert result.code == 0
-    assert "Examples:" in result.out
-    assert "shardkit geo" in result.out

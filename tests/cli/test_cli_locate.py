@@ -104,7 +104,9 @@ def test_a_set_that_is_not_there_yet_is_described(
     assert "was made with total 1000, not 5" in cli(*words, "--total", "5").error()
 
 
-def test_what_is_no_set_has_no_members(cli: Cli, town: LocalServers, town_map: Path) -> None:
+def test_locate_refuses_members_of_a_structure_that_is_no_set(
+    cli: Cli, town: LocalServers, town_map: Path
+) -> None:
     with shardkit.connect(town.shard_map) as kit:
         kit.key_sharded("unique")["cities:meta"].hset("cities:meta", mapping={"kind": "hash"})
     refused = cli("locate", "unique", "--in", "cities", "a", "-c", town_map)

@@ -107,7 +107,7 @@ def test_tasks_are_cancelled_and_queues_purged(
     assert "is empty" in cli("queues", "purge", "email", "--yes", *WHERE).error()
 
 
-def test_who_holds_and_waits_is_shown_and_holds_are_ended(cli: Cli, town_map: Path) -> None:
+def test_holders_and_waiters_are_shown_and_holds_are_ended(cli: Cli, town_map: Path) -> None:
     with shardkit.connect(town_map) as kit, ThreadPoolExecutor(1) as pool:
         stock = kit.lock("stock", component="unique", label="first", renew=False)
         held = stock.acquire()

@@ -14,7 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cli_helpers import COMMAND, Cli, ReadJson, eventually, in_terminal, plain
+from cli_helpers import COMMAND, Cli, ReadJson, in_terminal, plain
+from faces import eventually
 
 import shardkit
 from shardkit import ShardMap
@@ -255,7 +256,9 @@ def test_documents_are_removed(cli: Cli, read_json: ReadJson, posts: Path) -> No
     assert (result.code, "use --all" in result.err) == (2, True)
 
 
-def test_what_is_no_index_is_not_touched(cli: Cli, town_map: Path, posts: Path) -> None:
+def test_search_commands_refuse_a_structure_that_is_no_index(
+    cli: Cli, town_map: Path, posts: Path
+) -> None:
     with shardkit.connect(town_map) as kit:
         kit.hash("search", component="sessions").hset("field", "value")
     for command in ("info", "query x", "remove --all", f"index {posts}"):
@@ -341,7 +344,7 @@ def test_installed_packages_are_indexed(
     assert "click.core" in ids(read_json("search", "query", "context invoke", *TO))
 
 
-def test_what_the_others_have_is_shown_when_a_server_is_down(
+def test_a_query_shows_the_other_parts_when_a_server_is_down(
     cli: Cli, read_json: ReadJson, posts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "components: {search: {shards: {count: 2, over: [{port: 1}, {port: 2}]}}}"
@@ -359,7 +362,7 @@ def test_what_the_others_have_is_shown_when_a_server_is_down(
         assert "warning: 1 part did not answer" in cli("search", "query", "*", "--partial").err
 
 
-def test_what_is_named_and_cannot_be_indexed_is_an_error(cli: Cli, tmp_path: Path) -> None:
+def test_a_named_file_that_cannot_be_indexed_is_an_error(cli: Cli, tmp_path: Path) -> None:
     good, odd = tmp_path / "good.txt", tmp_path / "odd.xyz"
     good.write_text("a good text")
     odd.write_text("of an unknown kind")
@@ -369,14 +372,6 @@ def test_what_is_named_and_cannot_be_indexed_is_an_error(cli: Cli, tmp_path: Pat
         assert result.code == 1
         assert f"{path}: {why}" in result.err
     assert cli("search", "index", *TO, tmp_path).code == 0  # odd.xyz is not named
-
-
-def test_a_module_that_python_cannot_read_is_named(cli: Cli, tmp_path: Path) -> None:
-    path = tmp_path / "broken.py"
-    path.write_text("def broken(:\n    pass\n")
-    result = cli("search", "index", *TO, path)
-    assert result.code == 1
-    assert f"{path}: is not Python: invalid syntax" in result.err
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
@@ -432,11 +427,3 @@ def test_a_damaged_index_is_verified_rebuilt_and_dropped(
     assert cli("search", "drop", *TO, input="n\n").code == 130
     assert cli("search", "drop", "--yes", *TO).out == "index 'search' deleted: 2 documents\n"
     assert "has no index 'search'" in cli("search", "drop", "--yes", *TO).error()
-
-
-def test_an_index_without_text_is_rebuilt_from_the_order_of_its_words(
-    cli: Cli, read_json: ReadJson, posts: Path
-) -> None:
-    assert cli("search", "index", posts, "--no-text", *TO).code == 0
-    assert read_json("search", "rebuild", *TO) == {"documents": 3, "damaged": 0}
-    assert cli("search", "info", *TO).lines[0].startswith("3 documents")

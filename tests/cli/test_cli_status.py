@@ -150,7 +150,7 @@ def dead_map(town: LocalServers, hanging: LocalServer, tmp_path: Path) -> Path:
     return path
 
 
-def test_what_cannot_be_used_is_named_with_the_reason(
+def test_unusable_servers_are_reported_with_the_reason(
     cli: Cli, town: LocalServers, hanging: LocalServer, dead_map: Path
 ) -> None:
     result = cli("status", "-c", dead_map, "--timeout", "0.2")

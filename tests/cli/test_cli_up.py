@@ -118,7 +118,7 @@ def test_a_program_that_brings_servers_up_gets_its_handlers_of_signals_back() ->
     assert in_a_thread == before
 
 
-def test_what_nohup_ignores_stays_ignored() -> None:
+def test_signals_ignored_by_nohup_stay_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with _signals_interrupt():

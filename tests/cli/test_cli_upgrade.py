@@ -45,7 +45,7 @@ def an_earlier_set(kit: ShardKit) -> Any:
     return ids
 
 
-def test_what_earlier_releases_stored_gets_todays_names(
+def test_an_upgrade_gives_old_structures_the_names_of_this_release(
     stored: tuple[ShardKit, Path], cli: Cli, read_json: ReadJson
 ) -> None:
     kit, path = stored

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_helpers import COMMAND, Cli, eventually, in_terminal, plain
+from cli_helpers import COMMAND, Cli, in_terminal, plain
+from faces import eventually
 
 import shardkit
 from shardkit import ShardKit
@@ -229,7 +230,7 @@ def test_a_terminal_shows_how_it_goes(module: Path, kit: ShardKit, town_map: Pat
         ("town_tasks:amixed", 1, "an async function returned a Worker; return an AsyncWorker"),
     ],
 )
-def test_what_is_no_worker_is_said_in_one_line(
+def test_an_invalid_worker_is_one_line_of_error(
     cli: Cli,
     module: Path,
     town_map: Path,

@@ -261,7 +261,7 @@ VERBS = {"cannot", "contains", "contradicts", "ends", "has", "is", "names", "set
 
 
 @pytest.mark.parametrize(("fields", "field", "word"), BAD, ids=[bad[2] for bad in BAD])
-def test_what_cannot_be_used_is_named_with_key_field_and_remedy(
+def test_invalid_entries_are_reported_with_key_field_and_remedy(
     fields: Any, field: str, word: str
 ) -> None:
     with pytest.raises(InvalidEntryError) as caught:
@@ -325,7 +325,7 @@ def test_the_entries_of_the_page_can_be_used() -> None:
     ],
     ids=lambda text: text[:20],
 )
-def test_what_is_no_json_is_an_error_that_does_not_quote_it(text: str | bytes) -> None:
+def test_invalid_json_is_an_error_that_does_not_quote_the_text(text: str | bytes) -> None:
     with pytest.raises(InvalidEntryError, match=r"^config:redis:a: is not JSON") as caught:
         Entry.from_json(text, "config:redis:a")
     assert SECRET not in everything_about(caught.value)
@@ -594,7 +594,7 @@ def test_a_name_that_the_environment_lacks_is_named_with_the_key_and_the_field()
         ({"replicas": [{"host": "${V}"}]}, "", "host"),
     ],
 )
-def test_what_the_environment_gives_is_checked_and_not_shown(
+def test_values_from_the_environment_are_checked_and_not_shown(
     fields: dict[str, Any], given: str, word: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"config:redis:a.*{word}") as caught:

@@ -413,7 +413,7 @@ def test_no_list_of_shards_is_too_long_to_be_refused() -> None:
         ("components: {a: {entry: {username: no}}}", "username = false"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(text: str, problem: str) -> None:
+def test_mistakes_are_reported_with_their_position(text: str, problem: str) -> None:
     with pytest.raises(InvalidEntryError) as caught:
         ShardMap.parse(text, "map.yaml")
     found = [f"{each}; {each.remedy}" for each in caught.value.problems]
@@ -572,7 +572,7 @@ def test_a_file_is_named_in_what_is_wrong_with_it(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_hardly_meant_is_a_warning_with_the_reason(text: str, warning: str) -> None:
+def test_suspicious_maps_give_a_warning_with_the_reason(text: str, warning: str) -> None:
     [found] = ShardMap.parse(f"components: {text}").warnings
     assert warning in str(found)
     assert found.field.startswith("components")
@@ -590,7 +590,7 @@ def test_what_is_hardly_meant_is_a_warning_with_the_reason(text: str, warning: s
         "{u: {shards: {count: 256, over: [{host: a}]}, placement: 'crc:crc-64-jones'}}",
     ],
 )
-def test_what_is_usual_is_no_warning(text: str) -> None:
+def test_usual_maps_give_no_warning(text: str) -> None:
     assert ShardMap.parse(f"components: {text}").warnings == ()
 
 
@@ -725,6 +725,6 @@ def test_a_map_of_thousands_of_shards_is_parsed_by_libyaml() -> None:
 
 
 @pytest.mark.parametrize("opening", ["[", "a: {b: ", "- ", "? "])
-def test_what_is_nested_too_deeply_is_refused_and_ends_no_process(opening: str) -> None:
+def test_deeply_nested_yaml_is_refused_without_a_crash(opening: str) -> None:
     with pytest.raises(ConfigError, match="is not YAML"):
         ShardMap.parse(opening * 1_500, "map.yaml")

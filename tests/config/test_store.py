@@ -120,7 +120,7 @@ def connect(server: LocalServer) -> Iterator[Callable[..., redis.Redis]]:
 # There and back
 
 
-def test_what_is_pushed_is_read_back(client: redis.Redis) -> None:
+def test_a_pushed_map_is_read_back(client: redis.Redis) -> None:
     assert kinds(push(client, TWO)) == {"hits": "added", "unique": "added"}
     read = read_components(client)
     assert read.keys() == TWO.components.keys()
@@ -421,7 +421,7 @@ BROKEN: dict[str, list[str | bytes]] = {
         *((key, value, InvalidEntryError) for key in BROKEN for value in BROKEN[key]),
     ],
 )
-def test_what_is_broken_is_named_by_its_key_and_mended_by_a_push(
+def test_a_broken_entry_is_reported_by_its_key_and_replaced_by_a_push(
     client: redis.Redis, key: str, value: str | bytes | None, error: type[ConfigError]
 ) -> None:
     push(client, unique(8))
@@ -820,7 +820,7 @@ def test_pushes_that_meet_are_carried_out_one_after_the_other_and_read_as_a_whol
     assert seen
 
 
-def test_whoever_comes_second_with_the_same_map_changes_nothing(
+def test_a_second_push_of_the_same_map_changes_nothing(
     connect: Callable[..., redis.Redis],
 ) -> None:
     changed: list[bool] = []
@@ -839,7 +839,7 @@ def test_whoever_comes_second_with_the_same_map_changes_nothing(
     assert read_components(connect())["unique"].epoch == 1
 
 
-def test_what_another_client_writes_by_hand_meanwhile_is_seen(
+def test_a_push_sees_an_entry_written_by_hand_in_the_meantime(
     connect: Callable[..., redis.Redis],
 ) -> None:
     client, other = connect(), connect()

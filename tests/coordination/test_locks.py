@@ -69,6 +69,10 @@ def test_one_holds_it_and_tokens_increase(face: Face, component: str) -> None:
         assert run(lock.held(hold))
         assert run(lock.release(hold)) is True
         assert not run(lock.locked())
+        assert run(other.acquire(wait=0))
+        assert run(lock.release(hold)) is False
+        assert run(other.locked())
+        assert run(other.break_holds("test")) == 1
         tokens.append(hold.token)
     assert tokens == sorted(set(tokens))
     assert run(face.kit.lock("y", component=component).acquire(wait=0))
@@ -157,6 +161,61 @@ def test_the_running_thread_is_the_owner_of_a_reentrant_lock(kit: ShardKit) -> N
                 assert pool.submit(other.acquire, wait=0).result() is None
         assert kit.lock("x", component="one").locked()
     assert not kit.lock("x", component="one").locked()
+
+
+def test_a_thread_does_not_enter_the_lock_of_an_ended_one(kit: ShardKit) -> None:
+    lock = kit.lock("x", component="one", reentrant=True)
+
+    def acquire_and_end() -> None:
+        acquired.append(lock.acquire(wait=0))
+
+    acquired: list[Hold[Any] | None] = []
+    for _ in range(8):  # the system gives most of them the number of the first
+        thread = threading.Thread(target=acquire_and_end)
+        thread.start()
+        thread.join()
+    assert [hold is not None for hold in acquired] == [True] + 7 * [False]
+
+
+FORKS = """
+where = {"component": "one", "ttl": 60}
+made = {
+    "lock": lambda: kit.lock("x", **where),
+    "semaphore": lambda: kit.semaphore("x", limit=1, **where),
+    "write": lambda: kit.read_write_lock("x", **where).write,
+    "election": lambda: kit.election("x", **where),
+    "several": lambda: kit.multi_lock(["x", "y"], **where),
+    "quorum": lambda: kit.quorum_lock("x", components=["one", "few", "many"], ttl=60),
+}[argument]
+with made() as held:
+    pid = os.fork()
+    if pid == 0:
+        sys.exit()
+    os.waitpid(pid, 0)
+    print(made().acquire(wait=0), flush=True)
+lock = made()
+held = lock.acquire()
+pid = os.fork()
+if pid == 0:
+    for given in ((), (held,)):
+        try:
+            lock.release(*given)
+        except shardkit.errors.NotHolderError as error:
+            print(error, flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+print(lock.release(held), flush=True)
+"""
+
+
+def test_a_forked_child_holds_nothing_of_its_parents(shard_map: ShardMap) -> None:
+    kinds = ["lock", "semaphore", "write", "election", "several", "quorum"]
+    with processes(FORKS, shard_map, *kinds) as started:
+        for process in started:
+            assert line(process) == "None"
+            assert "not held" in line(process)
+            assert "which forked this one; give it back there" in line(process)
+            assert line(process) == "True"
 
 
 async def test_the_running_task_is_the_owner_of_a_reentrant_lock(akit: AsyncShardKit) -> None:

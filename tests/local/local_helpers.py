@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+import faces
+from faces import alive
 from redis.exceptions import RedisError
 
 
-def alive(pid: int) -> bool:
-    """Whether a process is there and more than a zombie that nobody has waited for."""
-    try:
-        os.kill(pid, 0)
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except ProcessLookupError:
-        return False
-    except FileNotFoundError:  # gone in between, or no Linux
-        return not os.path.exists("/proc/self")
-
-
-def eventually(done: Callable[[], bool], seconds: float = 20) -> bool:
+def eventually(done: Callable[[], bool]) -> bool:
     """Whether something is done in time; what servers refuse meanwhile is not yet done."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+
+    def attempt() -> bool:
         with suppress(RedisError):
-            if done():
-                return True
-        time.sleep(0.01)
-    return False
+            return done()
+        return False
+
+    return faces.eventually(attempt)
 
 
 def all_end(pids: Iterable[int]) -> bool:

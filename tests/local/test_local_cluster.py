@@ -4,7 +4,8 @@ import time
 from pathlib import Path
 
 import pytest
-from local_helpers import alive, eventually
+from faces import alive
+from local_helpers import eventually
 from redis.exceptions import AuthenticationError
 
 from shardkit.errors import LocalServerError

@@ -3,7 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from local_helpers import alive, eventually
+from faces import alive
+from local_helpers import eventually
 from redis.exceptions import AuthenticationError
 
 from shardkit.errors import LocalServerError
@@ -41,7 +42,7 @@ def test_the_sentinels_replace_a_killed_master_which_comes_back_as_a_replica(bin
     assert not any(alive(pid) for pid in pids)
 
 
-def test_what_does_not_start_in_time_is_told_and_stopped() -> None:
+def test_servers_that_start_too_late_are_reported_and_stopped() -> None:
     watched = LocalSentinel(sentinels=1, replicas=0)
     with pytest.raises(LocalServerError, match=r"^main master .* did not answer in time"):
         watched.start(timeout=0)

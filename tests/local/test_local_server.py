@@ -260,7 +260,7 @@ def test_a_free_port_that_was_taken_meanwhile_is_given_up(
             assert value(first, "greeting") is None
 
 
-def test_what_was_not_started_says_so() -> None:
+def test_a_server_that_was_not_started_is_an_error() -> None:
     local = LocalServer(name="unique:0")
     local.stop()
     for use in (lambda: local.port, lambda: local.pid, local.kill, local.pause, local.restart):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import redis
-from local_helpers import alive
+from faces import alive
 
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap

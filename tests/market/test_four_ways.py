@@ -92,7 +92,7 @@ def test_in_every_way_nothing_is_sold_twice_and_no_debts_are_made(way: Any) -> N
     assert min(money for money, _ in found.values()) >= 0
 
 
-def test_who_is_always_too_slow_gives_up_and_counts_it(shard_map: ShardMap) -> None:
+def test_a_buyer_that_is_always_too_slow_gives_up_and_is_counted(shard_map: ShardMap) -> None:
     entry = shard_map.components["one"].entry
     assert entry is not None
     market = MARKETS["WATCH"](int(entry.fields["port"]))

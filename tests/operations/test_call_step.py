@@ -61,6 +61,19 @@ async def test_what_it_raises_is_raised_at_the_yield(run: Run) -> None:
         await run.one(calling(divmod, 1, 0))
 
 
+@pytest.mark.parametrize("ending", [StopIteration, GeneratorExit])
+async def test_what_would_end_steps_is_an_error(run: Run, ending: type[BaseException]) -> None:
+    def end() -> None:
+        raise ending
+
+    with pytest.raises(RuntimeError, match=f"raised {ending.__name__}"):
+        await run.one(calling(end))
+    with pytest.raises(ExceptionGroup, match="1 of 2") as raised:
+        await run.together(calling(end), steps("a", Call(abs, (-3,)), [say("GET", 1)]))
+    assert f"raised {ending.__name__}" in str(raised.value.exceptions[0])
+    assert run.link.record == [[("GET", 1)]]
+
+
 async def test_a_value_of_any_type_is_passed_on_as_it_is(run: Run) -> None:
     for value in (None, [], ValueError("a value"), (1, 2)):
         assert await run.one(calling(lambda value=value: value)) is value

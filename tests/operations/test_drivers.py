@@ -242,6 +242,20 @@ async def test_failures_of_one_are_not_said_of_another(run: Run) -> None:
     assert good == ("good", [(False, [1])])
 
 
+async def test_steps_undo_what_they_did_before_an_error_of_the_link(run: Run) -> None:
+    def undoing() -> Operation[None]:
+        yield [say("GET", 1)]
+        try:
+            yield [say("GET", 2, to="nowhere")]
+        except ConfigError:
+            yield [say("GET", "undone")]
+            raise
+
+    with pytest.raises(ConfigError, match="nowhere"):
+        await run.one(undoing())
+    assert run.record == [[("GET", 1)], [("GET", "undone")]]
+
+
 async def test_what_cannot_be_sent_is_the_error_of_its_operation_alone(run: Run) -> None:
     def careful() -> Operation[Any]:
         try:

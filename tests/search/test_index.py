@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from faces import Face, clocked, keys_of
+from faces import Exchanges, Face, clocked, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import (
@@ -86,7 +86,7 @@ def test_words_that_a_document_has_no_more_are_not_found(face: Face) -> None:
     assert {part.documents for part in face.run(index.info())} == {0}
 
 
-def test_what_each_part_holds_is_told(face: Face) -> None:
+def test_info_reports_the_content_of_each_part(face: Face) -> None:
     index = opened(face, component="one", shards=1)
     face.run(index.index_many([("a", "one two three"), ("b", "two")]))
     assert face.run(index.info()) == [PartInfo(2, 3, 2, 1)]
@@ -237,7 +237,7 @@ def test_a_cached_result_does_not_change_with_the_documents(face: Face) -> None:
         face.run(index.index(wanted[4], "x", {"votes": int(wanted[4]), "lang": "a"}))
 
 
-def test_what_follows_a_page_of_a_cached_result_is_weighted_as_it_was(face: Face) -> None:
+def test_pages_after_a_cached_result_keep_its_weights(face: Face) -> None:
     index = opened(face)
     face.run(index.index_many([(f"{n}", "x y " * (n + 1) + "z " * 9) for n in range(9)]))
     whole = face.run(index.search("x"))
@@ -264,20 +264,13 @@ def test_the_query_runs_again_when_its_cached_result_expired(face: Face, kit: Sh
     assert again.result not in (None, first.result)
 
 
-def test_counts_of_words_are_read_once(face: Face, kit: ShardKit) -> None:
+def test_counts_of_words_are_read_once(face: Face) -> None:
     now = [100.0]
     index = opened(Face(clocked(face.kit, monotonic=lambda: now[0]), face.runner))
     face.run(index.index_many([(str(n), f"x y{n}") for n in range(4)]))
 
     def exchanges(query: str, **options: Any) -> int:
-        steps = index.deferred.search(query, **options)
-        count, step = 0, next(steps)
-        try:
-            while True:
-                count += 1
-                step = steps.send(kit.driver.link.send(step))
-        except StopIteration:
-            return count
+        return len(list(Exchanges(face, index.deferred.search(query, **options))))
 
     assert exchanges("x", sort="votes") == 1
     assert exchanges("x") == 2

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from faces import Face
+from faces import Exchanges, Face
 
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, ParameterMismatchError, ShardKitError
@@ -277,27 +277,15 @@ def test_a_check_in_small_pieces_looks_at_everything(
 
 
 def test_words_that_come_while_the_lexicon_is_read_are_no_damage(face: Face, index: Any) -> None:
-    steps, answer, found, written = index.deferred.check(), None, [], 0
-    while True:
-        try:
-            step = steps.send(answer)
-        except StopIteration:
-            break
-        answer = None
+    damage, written = [], 0
+    for step in Exchanges(face, index.deferred.check()):
         if isinstance(step, Page):
-            found += step
-            continue
-        [command] = step if isinstance(step, list) and len(step) == 1 else [None]
-        if command is not None and getattr(command, "args", ("",))[0] == "SSCAN":
+            damage += step
+        elif isinstance(step, list) and getattr(step[0], "args", ("",))[0] == "SSCAN":
             face.run(index.index(f"new{written}", f"red blue new{written}"))
             written += 1
-        answer = face.run(index._driver.run(one_step(step)))
     assert written
-    assert found == []
-
-
-def one_step(step: Any) -> Any:
-    return (yield step)
+    assert damage == []
 
 
 def test_documents_without_parameters_are_refused_and_rebuild_stores_them(

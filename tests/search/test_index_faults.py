@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from faces import Face, faced
+from faces import Exchanges, Face, faced
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -113,26 +113,14 @@ def test_a_part_that_goes_while_the_words_of_a_prefix_are_read_counts_for_nothin
     monkeypatch.setattr(searcher, "WORDS_PER_CALL", 1)
     index = filled(own, "data")
     there = [n for n in range(40) if index._parts.number(str(n)) == 0]
-    steps, answer, exchanges = index.deferred.search("x y*", limit=100, partial=True), None, 0
-    found = None
-    while found is None:
-        try:
-            step = steps.send(answer)
-        except StopIteration as end:
-            found = end.value
-            continue
-        exchanges += 1
-        if exchanges == 2:  # the words of the query were counted; those of the prefix not yet
-            own_servers.server_of("data", 1).kill()
-        answer = own.run(index._driver.run(one_step(step)))
-    assert exchanges > 2
+    search = Exchanges(own, index.deferred.search("x y*", limit=100, partial=True))
+    assert search.stop_after(1)  # the words of the query were counted; those of the prefix not yet
+    own_servers.server_of("data", 1).kill()
+    assert len(list(search)) > 1
+    found = search.result
     assert (sorted(map(int, ids(found))), found.missing) == (there, (1,))
     alone = own.run(index.search("x y*", limit=100, partial=True))
     assert [(hit.id, hit.value) for hit in found] == [(hit.id, hit.value) for hit in alone]
-
-
-def one_step(step: Any) -> Any:
-    return (yield step)
 
 
 def test_indexing_can_be_repeated_after_a_part_failed(own: Face, own_servers: LocalServers) -> None:

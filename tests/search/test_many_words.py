@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from faces import Face
+from faces import Exchanges, Face
 
 from shardkit import ShardKit
 from shardkit.search import parts, searcher
@@ -49,19 +49,7 @@ def index(face: Face) -> Any:
 
 def begin(kit: ShardKit, steps: Any, exchanges: int) -> bool:
     """Do some exchanges of steps, then stop as a killed client does; return whether it was done."""
-    driver, sent = kit.driver, None
-    try:
-        for _ in range(exchanges):
-            batch = steps.send(sent)
-
-            def one(batch: Any = batch) -> Any:
-                return (yield batch)
-
-            sent = driver.run(one())
-        steps.send(sent)
-    except StopIteration:
-        return True
-    return False
+    return not Exchanges(Face(kit, None), steps).stop_after(exchanges)
 
 
 def seen(index: Any, words: list[str]) -> list[int]:
@@ -156,23 +144,10 @@ def test_two_clients_write_one_document_of_many_words_and_one_of_both_is_found(
     for stop in range(7):
         index, other = opened(kit), opened(kit)
         index.index("long", "old")
-        first = index.deferred.index("long", texts[0])
-        driver, sent = kit.driver, None
-        second_done = False
-        for n in range(1_000):
-            if n == stop:
-                other.index("long", texts[1])
-                second_done = True
-            try:
-                batch = first.send(sent)
-            except StopIteration:
-                break
-
-            def one(batch: Any = batch) -> Any:
-                return (yield batch)
-
-            sent = driver.run(one())
-        assert second_done
+        first = Exchanges(Face(kit, None), index.deferred.index("long", texts[0]))
+        first.stop_after(stop)
+        other.index("long", texts[1])
+        list(first)
         found = seen(other, ["w0", "w23", "old"])
         assert found in ([1, 0, 0], [0, 1, 0]), (stop, found)
         assert other.count() == 1

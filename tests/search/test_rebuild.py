@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from faces import Face, clocked
+from faces import Exchanges, Face, clocked
 
 from shardkit import DamagedDataError, ShardKit
 from shardkit.errors import ShardKitError
@@ -232,7 +232,7 @@ def test_a_rebuild_that_is_interrupted_anywhere_is_begun_again(face: Face, kit: 
     exchanges = interrupted = 0
     while True:
         restore(client, held)
-        if not break_off(face, index, exchanges):
+        if not Exchanges(face, index.deferred.rebuild()).stop_after(exchanges + 1):
             break
         if client.hexists(STATE, "rebuild"):
             interrupted += 1
@@ -251,44 +251,20 @@ def test_a_rebuild_that_is_interrupted_anywhere_is_begun_again(face: Face, kit: 
         exchanges += 1
     assert interrupted > 5
     restore(client, held)
-    break_off(face, index, exchanges - 2)
+    assert Exchanges(face, index.deferred.rebuild()).stop_after(exchanges - 1)
     assert face.run(index.delete()) == 136
     assert list(client.scan_iter("{s:0}:*")) == []
-
-
-def break_off(face: Face, index: Any, exchanges: int) -> bool:
-    """Rebuild, and stop after so many exchanges; return whether it was not done before."""
-    steps = index.deferred.rebuild()
-    answer: Any = None
-    for _ in range(exchanges + 1):
-        try:
-            step = steps.send(answer)
-        except StopIteration:
-            return False
-        answer = face.run(index._driver.run(one_step(step)))
-    return True
-
-
-def continue_(face: Face, index: Any, steps: Any, answer: Any) -> None:
-    while True:
-        answer = face.run(index._driver.run(one_step(steps.send(answer))))
-
-
-def one_step(step: Any) -> Any:
-    return (yield step)
 
 
 def test_of_two_rebuilds_the_one_that_began_first_writes_no_more(face: Face, kit: ShardKit) -> None:
     index, client = opened(face), kit.client("one")
     fill(face, index)
     right = answers(face, index)
-    first = index.deferred.rebuild()
-    answer: Any = None
-    while not client.hexists(STATE, "rebuild"):
-        answer = face.run(index._driver.run(one_step(first.send(answer))))
+    first = Exchanges(face, index.deferred.rebuild())
+    assert any(client.hexists(STATE, "rebuild") for _ in first)
     assert face.run(opened(face).rebuild()) == 136
     with pytest.raises(ShardKitError, match="no rebuild"):
-        continue_(face, index, first, answer)
+        list(first)
     assert answers(face, opened(face)) == right
 
 

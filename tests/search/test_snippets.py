@@ -53,7 +53,7 @@ def test_stems_are_found_in_all_forms() -> None:
     )
 
 
-def test_what_is_written_otherwise_is_marked_as_it_is_written() -> None:
+def test_snippets_keep_the_original_spelling() -> None:
     assert snippet("Ein naïver ﬁne Weg", query("naiver fine"), ANALYZER) == (
         "Ein **naïver** **ﬁne** Weg"
     )
@@ -66,7 +66,7 @@ def test_pairs_of_characters_are_marked_together() -> None:
     assert found == f"…{'あ' * 8}**東京都**{'い' * 9}…"
 
 
-def test_what_overlaps_is_marked_together() -> None:
+def test_overlapping_matches_are_marked_together() -> None:
     assert snippet("私は東京都に住む", query("東京 京都"), ANALYZER) == "私は**東京都**に住む"
     text = "red green blue red"
     asked = query('"red green" "green blue" red')

@@ -48,7 +48,7 @@ def test_an_index_is_opened_by_its_stored_parameters(
     assert opened.search("words").total == 1
 
 
-def test_what_is_no_index_or_has_another_analyzer_is_refused() -> None:
+def test_parameters_of_no_index_or_of_another_analyzer_are_refused() -> None:
     schema = Analyzer().fingerprint
     good = {
         "kind": "search",

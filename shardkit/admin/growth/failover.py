@@ -46,8 +46,10 @@ from shardkit.admin.growth.servers import (
     ServerRole,
     Takeover,
     ask_for_replicas,
+    config_databases,
     connected_to,
     errors_behind,
+    follow_as,
     hand_over,
     is_refused,
     persist_roles,
@@ -160,14 +162,18 @@ def fail_over(
             replica = stack.enter_context(connected_to(target, like, where))
             stack.callback(ask_for_replicas, replica, config, target)
         elif role is not None:
+            numbers = [int(name[2:]) for name in master.info("keyspace")]
+            if problems := config_databases(source, like, where, numbers):
+                raise GrowthError(problems[0], "have it on a server of its own: nothing changed")
             seen = [each for each, _ in role.replicas]
             candidates = [wanted] if wanted is not None else known or seen
             offsets = _roles(candidates, like, where)
-            target = _best(offsets, None)
+            target = _best(_following(offsets, source, same, role.history), None)
             replica = stack.enter_context(connected_to(target, like, where))
             wait_for_copy(master, replica, _COPY)
             stack.callback(ask_for_replicas, replica, config, target)
             take_writes_alone(replica, config, target)
+            follow_as(master, like, where)
             leased.check()
             held = hand_over(master, replica, target, hold)
             persist_roles(master, replica)
@@ -177,9 +183,11 @@ def fail_over(
             if force:
                 offsets = _roles(everyone, like, where)
             else:
-                offsets = _require_crash(f"{shards[0]} ({source})", why, everyone, like, where)
+                offsets = _require_crash(shards[0], source, why, everyone, like, where, same)
             if wanted is not None:
                 offsets = {each: role for each, role in offsets.items() if each == wanted}
+            if not force:
+                offsets = _following(offsets, source, same)
             target = _best(offsets, None if force else MOST_DOWN)
             behind = max(each.offset for each in offsets.values()) - offsets[target].offset
             replica = stack.enter_context(connected_to(target, like, where))
@@ -212,7 +220,13 @@ def fail_over(
 
 
 def _require_crash(
-    name: str, why: Exception, replicas: list[ServerAddress], like: Entry, where: str
+    shard: str,
+    source: ServerAddress,
+    why: Exception,
+    replicas: list[ServerAddress],
+    like: Entry,
+    where: str,
+    same: Same,
 ) -> dict[ServerAddress, ServerRole]:
     """Return the replicas' roles if their master has crashed.
 
@@ -224,7 +238,11 @@ def _require_crash(
     while True:
         roles = _roles(replicas, like, where)
         links = {server: role.raw.get("master_link_status") for server, role in roles.items()}
-        linked = [server for server, link in links.items() if link == "up"]
+        linked = [
+            server
+            for server, link in links.items()
+            if link == "up" and same(roles[server].master, source)
+        ]
         unsure = [server for server in replicas if links.get(server) != "down"]
         if not any(isinstance(each, OSError) for each in errors_behind(why)):
             evidence = "it replied"
@@ -236,12 +254,37 @@ def _require_crash(
             return roles
         if not refused or time.monotonic() > end:
             raise GrowthError(
-                f"{name}: the master may be alive: {evidence}, but INFO failed ({why}). A failover "
-                "now loses all writes that the replica has not got and all that clients still send "
-                "to the old master",
+                f"{shard} ({source}): the master may be alive: {evidence}, but INFO failed "
+                f"({why}). A failover now loses all writes that the replica has not got and all "
+                "that clients still send to the old master",
                 "make INFO work, or, if these writes may be lost: --force",
             )
         time.sleep(STEP)
+
+
+def _following(
+    roles: Mapping[ServerAddress, ServerRole],
+    source: ServerAddress,
+    same: Same,
+    history: str = "",
+) -> dict[ServerAddress, ServerRole]:
+    """Return the roles without those of other masters' replicas.
+
+    Raises:
+        GrowthError: there are only such replicas.
+    """
+    found = {
+        server: role
+        for server, role in roles.items()
+        if role.is_master or role.history == history or same(role.master, source)
+    }
+    if roles and not found:
+        server, role = next(iter(roles.items()))
+        raise GrowthError(
+            f"{server} replicates {role.master}, not {source}; nothing has changed",
+            "see: shardkit replicas tree; if this is a name of the dead master: --force",
+        )
+    return found
 
 
 def master_of(components: Mapping[str, Component], name: str) -> tuple[ServerAddress, Entry, str]:

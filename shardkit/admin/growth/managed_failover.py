@@ -26,8 +26,8 @@ from shardkit.admin.growth.servers import STEP, TIMEOUT, GrowthError, Takeover
 from shardkit.admin.sentinels import sentinels_of, servers_of_service
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
-from shardkit.errors import InvalidArgumentError
-from shardkit.network.server_queries import client_of
+from shardkit.errors import ConfigError, InvalidArgumentError
+from shardkit.network.server_queries import ServerErrors, client_of
 
 _SECONDS = 30.0  # for Sentinels to agree, or nodes to vote
 _AGAIN = 2.0  # seconds
@@ -50,7 +50,7 @@ def managed_by(components: Mapping[str, Component], name: str) -> tuple[str, Ent
             if str(shard) == name or (shard.number is None and component.name == name):
                 return "", entry, entry_key(*shard)
             if entry.is_cluster and ":" in name:
-                with suppress(RedisError, OSError, InvalidArgumentError):
+                with suppress(GrowthError, ConfigError, InvalidArgumentError):
                     nodes = _nodes(entry, entry_key(*shard))
                     if any(node.address == ServerAddress.parse(name) for node in nodes):
                         return name, entry, entry_key(*shard)
@@ -231,12 +231,19 @@ class _Node:
 
 
 def _nodes(entry: Entry, where: str, at: ServerAddress | None = None) -> list[_Node]:
-    """Ask a cluster, or one node of it, for its nodes."""
+    """Ask a cluster, or one node of it, for its nodes.
+
+    Raises:
+        GrowthError: it cannot be asked.
+    """
     fields = entry.resolved(where)
     if at is not None:
         fields = {**fields, "cluster": False, "host": at.host, "port": at.port}
-    with client_of(fields, TIMEOUT) as client:
-        said: Any = client.execute_command("CLUSTER NODES")
+    try:
+        with client_of(fields, TIMEOUT) as client:
+            said: Any = client.execute_command("CLUSTER NODES")
+    except ServerErrors as error:
+        raise GrowthError(f"{where}: no node can be asked: {error}", "start them") from None
     found = []
     for name, each in said.items():
         flags = frozenset(each["flags"].split(","))
@@ -259,7 +266,7 @@ def _agree(entry: Entry, where: str, nodes: list[_Node], source: _Node, target: 
     """Whether all nodes that answer report the new roles."""
     changed = {target.id: "", source.id: target.id} if source.alive else {target.id: ""}
     for each in nodes:
-        with suppress(RedisError, OSError):
+        with suppress(GrowthError):
             masters = {node.id: node.master for node in _nodes(entry, where, each.address)}
             if any(masters.get(id_) != master for id_, master in changed.items()):
                 return False

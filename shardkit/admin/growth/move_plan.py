@@ -14,11 +14,10 @@ from shardkit.admin.growth.failover import master_of, replicas_of
 from shardkit.admin.growth.journal import KEYS, REPLICATION
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.relocation import Same, ServerAddress, entries_on
-from shardkit.admin.growth.servers import connected_to, too_small, unfit
+from shardkit.admin.growth.servers import config_databases, connected_to, too_small, unfit
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of
-from shardkit.config.stored import EPOCH_KEY
 from shardkit.errors import InvalidArgumentError, counted
 from shardkit.network.connections.greeting import FENCE_KEY
 from shardkit.operations.commands import Shard
@@ -103,6 +102,7 @@ def _plan_server(
         there = _info(replica, target, problems)
         if there:
             problems += unfit(info, there, master, replica, source, target)
+    problems += config_databases(source, like, where, _counts(info))
     others = replicas_of(components.values(), source, servers.same)
     steps = (
         f"{target}: REPLICAOF {source.host} {source.port}, and wait until it is filled",
@@ -166,9 +166,7 @@ def _plan_shards(
                 with database_client(target, like, where, number) as client:
                     if strays(client, 1):
                         problems.append(f"{target} has keys in database {number}")
-            with database_client(source, like, where, number) as client:
-                if client.exists(EPOCH_KEY):
-                    problems.append(f"database {number} of {source} is the config server's")
+    problems += config_databases(source, like, where, databases)
     listed = ", ".join(str(number) for number in databases)
     replicas = ", ".join(map(str, replicas_of(components.values(), source, same)))
     steps = (

@@ -32,6 +32,7 @@ from shardkit.admin.growth.servers import (
     GrowthError,
     ask_for_replicas,
     connected_to,
+    follow_as,
     hand_over,
     persist_roles,
     replicate,
@@ -92,6 +93,7 @@ class ServerMover(Mover):
         self._reached("begun")
         self._progress(f"copying {self._source} to {self._target}")
         self._attach(new)
+        follow_as(old, self._like, self._where)
         wait_for_copy(old, new, self._copy)
         self._reached("attached")
 

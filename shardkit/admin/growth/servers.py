@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +15,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shardkit.admin.growth.relocation import ServerAddress, at_server
 from shardkit.config.entry import Entry
+from shardkit.config.stored import EPOCH_KEY
 from shardkit.errors import ShardKitError
 from shardkit.network.server_queries import client_of
 
@@ -106,6 +107,21 @@ def _alone(like: Entry, server: ServerAddress, where: str) -> dict[str, Any]:
     return fields
 
 
+def config_databases(
+    server: ServerAddress, like: Entry, where: str, numbers: Iterable[int]
+) -> list[str]:
+    """Return which databases hold entries: their server must remain a master at its address."""
+    found = []
+    for number in numbers:
+        with (
+            suppress(RedisError, OSError),
+            connected_to(server, like, where, database=number) as client,
+        ):
+            if client.exists(EPOCH_KEY, where):
+                found.append(f"database {number} of {server} is the config server's")
+    return found
+
+
 def role_of(client: Any) -> ServerRole:
     """Ask a server for its role."""
     said: dict[str, Any] = client.info("replication")
@@ -155,11 +171,16 @@ def _addresses(host: str) -> set[str]:
 
 def replicate(client: Any, master: ServerAddress, like: Entry, where: str = "entry") -> None:
     """Make a server a replica of a master, with the user and password of an entry."""
+    follow_as(client, like, where)
+    client.execute_command("REPLICAOF", master.host, master.port)
+
+
+def follow_as(client: Any, like: Entry, where: str) -> None:
+    """Have a server log in to its masters as an entry does, also to the one it hands over to."""
     fields = like.resolved(where)
     if fields.get("password"):
         client.config_set("masterauth", fields["password"])
         client.config_set("masteruser", fields.get("username") or "")
-    client.execute_command("REPLICAOF", master.host, master.port)
 
 
 def persist_roles(*servers: Any) -> None:

@@ -321,10 +321,10 @@ class ShardMover(Mover):
                 return
             now = time.monotonic()
             for each in here:
-                if "b" in each["flags"] and now > began + _UNBLOCK:
-                    client.client_unblock(int(each["id"]))  # as if it had timed out
-                elif self._kill and now > began + 0.4 * self._hold:
+                if self._kill and now > began + 0.4 * self._hold:
                     client.client_kill_filter(_id=each["id"])
+                elif "b" in each["flags"] and now > began + _UNBLOCK:
+                    client.client_unblock(int(each["id"]))  # as if it had timed out
             if now > end:
                 names = sorted({each["name"] or f"a client at {each['addr']}" for each in here})
                 raise GrowthError(

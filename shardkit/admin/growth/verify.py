@@ -17,19 +17,23 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from redis.exceptions import RedisError
 
+from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.relocation import ServerAddress, address_of
 from shardkit.admin.growth.servers import connected_to
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
+from shardkit.network.server_queries import STEPS, query_all
 
 KEY = "sync:wait"
 TIMEOUT = 5.0
 _OLD = 900  # seconds
 _STEP = 0.005
+_ANSWER = 2.0  # seconds
 _EVERY_SECOND = 1.0  # the interval in which an append-only file is synced
 
 
@@ -64,11 +68,20 @@ def verify_replica(master: Any, replica: Any, timeout: float = TIMEOUT) -> Verif
         timeout: seconds.
 
     Raises:
-        redis.RedisError: the master or the replica does not answer, or refuses.
+        redis.RedisError: the master or the replica does not answer within two seconds more,
+            whatever the timeouts of the clients, or refuses.
 
     Cost: a few exchanges with both, one more with the replica every 5 ms, and a second if the
     replica has an append-only file.
     """
+    check = partial(_verify, master, replica, timeout)
+    [answer] = query_all({0: check}, (timeout + _ANSWER) / STEPS).values()
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _verify(master: Any, replica: Any, timeout: float) -> VerifiedReplica:
     began = time.monotonic()
     end = began + timeout
     token = secrets.token_hex(16)
@@ -77,7 +90,9 @@ def verify_replica(master: Any, replica: Any, timeout: float = TIMEOUT) -> Verif
     now = master.time()[0]
     master.zadd(KEY, {token: now})
     try:
-        linked = _until(end, lambda: replica.info("replication").get("master_link_status") == "up")
+        linked = replica.info("replication")["role"] != "master" and _until(
+            end, lambda: replica.info("replication").get("master_link_status") == "up"
+        )
         written = linked and _until(end, lambda: replica.zscore(KEY, token) is not None)
         if written and not replica.info("persistence")["aof_enabled"]:
             synced = None
@@ -115,15 +130,19 @@ def verify_replicas(
         timeout: seconds.
 
     Returns:
-        By master and replica, how far a write got, or the error.
+        By master and replica, each pair once whatever its names, how far a write got, or the error.
     """
+    components = list(components)
+    same = KnownServers(components).same
     pairs: dict[tuple[ServerAddress, ServerAddress], tuple[Entry, str]] = {}
     for component in components:
         for shard, entry in component.entries():
             master = None if entry.is_cluster else address_of(entry)
             for replica in map(address_of, entry.replicas):
-                if master is not None and replica is not None:
-                    pairs.setdefault((master, replica), (entry, entry_key(*shard)))
+                if master is None or replica is None:
+                    continue
+                if not any(same(master, one) and same(replica, other) for one, other in pairs):
+                    pairs[master, replica] = entry, entry_key(*shard)
 
     def verify(
         pair: tuple[ServerAddress, ServerAddress], entry: Entry, where: str

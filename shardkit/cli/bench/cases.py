@@ -24,26 +24,22 @@ One = Callable[[Any, Any], object]
 
 @dataclass(frozen=True)
 class CaseLayout:
-    """One way to store the entries of a case.
-
-    Attributes:
-        make: returns the handle for the other functions, given the number of entries: redis-py's
-            client, or a structure.
-        whole: reads or aggregates everything, if the case has such an operation.
-        probe: a command that looks up fields of its one large key: see `BenchServer.bytes_added`.
-        share: one in ``share`` of the case's entries is loaded, if all would take too long.
-        prepare: called with a sample of the entries before loading; counts as loading.
-    """
+    """One way to store the entries of a case."""
 
     name: str
+    # Returns the handle for the other functions, given the number of entries: redis-py's client, or
+    # a structure.
     make: Callable[[BenchServer, int], Any]
     load: Load
     get: One | None = None
     put: One | None = None
+    # Reads or aggregates everything, if the case has such an operation.
     whole: Callable[[Any], object] | None = None
+    # A command that looks up fields of its one large key: see `BenchServer.bytes_added`.
     probe: tuple[str, str] | None = None
     settings: Mapping[str, int] = field(default_factory=dict)
-    share: int = 1
+    share: int = 1  # one in ``share`` of the case's entries is loaded, if all would take too long
+    # Called with a sample of the entries before loading; counts as loading.
     prepare: Load | None = None
 
 

@@ -23,7 +23,7 @@ from shardkit.cli.bench.plots import check_plot
 from shardkit.cli.bench.servers import ServerSource
 from shardkit.cli.bench.throughput import measuring as throughput
 from shardkit.cli.bench.throughput.works import WORKS
-from shardkit.cli.options import debug_option, examples
+from shardkit.cli.options import debug_option, examples, number_option
 from shardkit.cli.output import FAINT, Output, Table
 from shardkit.cli.progress import progress
 
@@ -82,20 +82,6 @@ def _names(kind: str, names: Iterable[str]) -> Callable[[F], F]:
     return click.argument("names", nargs=-1, metavar=f"[{kind}]...", type=click.Choice(list(names)))
 
 
-def _number(
-    name: str,
-    default: int | None,
-    help: str,  # noqa: A002 - click's word
-    metavar: str | None = "N",
-    most: int | None = None,
-) -> Callable[[F], F]:
-    """Give a command an option of a number from 1."""
-    kind, is_shown = click.IntRange(min=1, max=most), default is not None
-    return click.option(
-        name, type=kind, default=default, show_default=is_shown, metavar=metavar, help=help
-    )
-
-
 def _numbers(name: str, default: Iterable[int], help: str) -> Callable[[F], F]:  # noqa: A002
     """Give a command an option of several numbers."""
 
@@ -124,11 +110,7 @@ def _path(binary: str | None) -> str | None:
 class _Report:
     """The figures of one command: tables as they come; in the end the JSON and the plot.
 
-    Args:
-        document: where JSON is written: a file; ``-`` for stdout, instead of the tables.
-
-    Raises:
-        ShardKitError: a plot is wanted, and cannot be drawn.
+    JSON is written to the file ``document``, or if it is ``-`` to stdout instead of the tables.
     """
 
     def __init__(self, document: str | None, plot: Path | None) -> None:
@@ -168,7 +150,7 @@ class _Report:
     "\b\nCases:\n" + "\n".join(f"  {name:<10} {case.title}" for name, case in CASES.items()),
 )
 @_names("CASE", CASES)
-@_number(
+@number_option(
     "--entries", None, "How many entries; by default each case's own number, a million for most."
 )
 @_server_options
@@ -210,7 +192,7 @@ def memory(
 )
 @_names("KIND", part_sizes.KINDS)
 @_numbers("--sizes", part_sizes.SIZES, "How many entries a part has.")
-@_number("--entries", part_sizes.ENTRIES, "How many entries there are.")
+@number_option("--entries", part_sizes.ENTRIES, "How many entries there are.")
 @_server_options
 def sizes_command(
     names: Sequence[str],
@@ -248,8 +230,8 @@ def sizes_command(
 )
 @_names("KIND", packed_lengths.KINDS)
 @_numbers("--lengths", LENGTHS, "How many entries the key has.")
-@_number("--passes", PASSES, "How many pipelines to send, for at most five seconds.", metavar=None)
-@_number("--per-pass", PER_PASS, "How many operations a pipeline has.", metavar=None)
+@number_option("--passes", PASSES, "How many pipelines to send, for at most five seconds.")
+@number_option("--per-pass", PER_PASS, "How many operations a pipeline has.")
 @_server_options
 def lengths_command(
     names: Sequence[str],
@@ -304,8 +286,8 @@ def lengths_command(
 )
 @_names("WORK", WORKS)
 @_numbers("--sizes", throughput.SIZES, "How many commands a batch has; 1 is a single call.")
-@_number("--shards", throughput.SERVERS, "How many shards, over four servers.", most=1024)
-@_number("--repeats", throughput.REPEATS, "How many rounds, of which the median is shown.")
+@number_option("--shards", throughput.SERVERS, "How many shards, over four servers.", most=1024)
+@number_option("--repeats", throughput.REPEATS, "How many rounds, of which the median is shown.")
 @_binary_option
 @_report_options
 def throughput_command(

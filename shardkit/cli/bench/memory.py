@@ -31,15 +31,10 @@ Progress = Callable[[str, str, int, int], object]
 
 @dataclass(frozen=True)
 class CallTime:
-    """The duration of one kind of call, in microseconds.
+    """The duration of one kind of call, in microseconds."""
 
-    Attributes:
-        caller: the caller's time, the median of several rounds.
-        server: the server's time, in the best round.
-    """
-
-    caller: float
-    server: float
+    caller: float  # the caller's time, the median of several rounds
+    server: float  # the server's time, in the best round
 
     @property
     def per_second(self) -> float:
@@ -49,20 +44,16 @@ class CallTime:
 
 @dataclass(frozen=True)
 class LayoutResult:
-    """The figures of a layout.
-
-    Attributes:
-        get, put: the time to read and to write one entry; None if the case has no such call.
-        whole_seconds: how long reading or aggregating everything takes.
-    """
+    """The figures of a layout."""
 
     layout: str
     entries: int
     bytes: int
     load_seconds: float
+    # The time to read and to write one entry; None if the case has no such call.
     get: CallTime | None = None
     put: CallTime | None = None
-    whole_seconds: float | None = None
+    whole_seconds: float | None = None  # how long reading or aggregating everything takes
 
     @property
     def bytes_each(self) -> float:
@@ -145,18 +136,7 @@ def run(
     entries: int | None = None,
     progress: Progress = lambda case, layout, done, total: None,
 ) -> CaseResult:
-    """Measure the layouts of a case.
-
-    Args:
-        case: the case.
-        servers: provides its servers.
-        entries: how many entries; None for the case's own number.
-        progress: called as entries are loaded.
-
-    Raises:
-        NotEmptyError: the user's own server holds data.
-        ShardKitError: a server cannot be used.
-    """
+    """Measure the layouts of a case, with its own number of entries by default."""
     count = case.entries if entries is None else entries
     found: list[LayoutResult] = []
     with ExitStack() as stack:

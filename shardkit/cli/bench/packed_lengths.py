@@ -34,18 +34,15 @@ Commands = Sequence[Sequence[Any]]
 
 @dataclass(frozen=True)
 class PackedKind:
-    """An operation on one compact key.
-
-    Attributes:
-        settings: the limits that keep the key compact, under all names that servers use.
-        fill: returns the command that adds entries ``start`` to ``stop - 1``.
-        work: returns the commands of one operation on a key of the given length.
-    """
+    """An operation on one compact key."""
 
     name: str
     title: str
+    # The limits that keep the key compact, under all names that servers use.
     settings: Mapping[str, int]
+    # Returns the command that adds entries ``start`` to ``stop - 1``.
     fill: Callable[[int, int], Sequence[Any]]
+    # Returns the commands of one operation on a key of the given length.
     work: Callable[[int], Commands]
 
 
@@ -97,16 +94,12 @@ KINDS: Final[Mapping[str, PackedKind]] = {
 
 @dataclass(frozen=True)
 class Speed:
-    """The speed at one length.
-
-    Attributes:
-        passes: how many passes were sent in time.
-    """
+    """The speed at one length."""
 
     length: int
     per_second: float
     encoding: str
-    passes: int
+    passes: int  # how many passes were sent in time
 
 
 def run(

@@ -24,19 +24,14 @@ _BATCH: Final = 100
 
 @dataclass(frozen=True)
 class PartKind:
-    """A type that is stored in parts.
-
-    Attributes:
-        load: returns the command that fills a part with some entries.
-        read: returns the command that reads one entry.
-        write: returns the command that writes one existing entry.
-    """
+    """A type that is stored in parts."""
 
     name: str
     settings: Mapping[str, int]
+    # Returns the command that fills a part with some entries.
     load: Callable[[str, Sequence[Any]], list[Any]]
-    read: Callable[[str, Any], list[Any]]
-    write: Callable[[str, Any], list[Any]]
+    read: Callable[[str, Any], list[Any]]  # returns the command that reads one entry
+    write: Callable[[str, Any], list[Any]]  # returns the command that writes one existing entry
     entries: Callable[[int], Iterator[Any]]
 
 
@@ -77,15 +72,11 @@ KINDS: Final[Mapping[str, PartKind]] = {
 
 @dataclass(frozen=True)
 class Point:
-    """The figures of parts of one size.
-
-    Attributes:
-        read, write: the server's microseconds to read and to write one entry, in the best round.
-    """
+    """The figures of parts of one size."""
 
     size: int
     bytes_each: float
-    read: float
+    read: float  # the server's microseconds to read and to write one entry, in the best round
     write: float
 
 
@@ -105,15 +96,7 @@ def run(
     entries: int = ENTRIES,
     progress: Callable[[str, int, int], object] = lambda what, done, total: None,
 ) -> Curve:
-    """Measure parts of several sizes, each on an empty server.
-
-    Args:
-        kind: what is stored in parts.
-        servers: provides the servers.
-        sizes: how many entries a part has.
-        entries: how many there are in total.
-        progress: called with what is measured, how many sizes are done, and how many there are.
-    """
+    """Measure parts of several sizes, each on an empty server."""
     points = []
     software = ""
     raised = {name: max(value, *sizes) for name, value in kind.settings.items()}

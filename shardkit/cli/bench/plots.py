@@ -34,17 +34,9 @@ def bars(
     unit: str,
     limits: Mapping[str, float] | None = None,
 ) -> None:
-    """Draw a bar for each value.
+    """Draw a bar for each value, by label and series; each series has a colour.
 
-    Args:
-        path: the file.
-        title: the plot's title.
-        values: for each label, the values of one or several series; each series has a colour.
-        unit: the unit of the values.
-        limits: for each label, a value to mark.
-
-    Raises:
-        ShardKitError: matplotlib is not installed.
+    ``limits`` has for each label a value to mark.
     """
     pyplot = _pyplot(path.stem)
     series = list(dict.fromkeys(name for each in values.values() for name in each))
@@ -79,17 +71,9 @@ def curves(
     *,
     logarithmic: bool = False,
 ) -> None:
-    """Draw curves, in one panel or several side by side.
+    """Draw the points of curves by their labels, for each panel by its y axis' label.
 
-    Args:
-        path: the file.
-        title: the plot's title.
-        panels: the points of each curve by its label, for each panel by its y axis' label.
-        across: the label of the x axis, which is logarithmic.
-        logarithmic: whether the y axis is too.
-
-    Raises:
-        ShardKitError: matplotlib is not installed.
+    The x axis, labelled ``across``, is logarithmic; the y axis is if ``logarithmic``.
     """
     pyplot = _pyplot(path.stem)
     width = 5.5 if len(panels) == 1 else 4.2 * len(panels)

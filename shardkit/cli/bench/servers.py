@@ -49,17 +49,15 @@ class NotEmptyError(ShardKitError):
 class BenchServer:
     """A server that holds only the data being measured.
 
-    Attributes:
-        client: a client with a timeout of a minute.
-        kit: a kit whose component ``bench`` is the server; opened on first use.
-        software: its software and allocator: ``valkey 9.1.2, jemalloc-5.3.0``.
+    With ``exact``, memory is read until it no longer changes.
 
     Raises:
         NotEmptyError: it is not empty.
         ShardKitError: it cannot be used for measuring.
     """
 
-    def __init__(self, fields: Mapping[str, Any]) -> None:
+    def __init__(self, fields: Mapping[str, Any], exact: bool = True) -> None:
+        self._exact = exact
         self._fields = {"socket_timeout": 60, **fields}
         self._text = json.dumps({"components": {COMPONENT: {"entry": self._fields}}})
         self._kit: ShardKit | None = None
@@ -75,19 +73,20 @@ class BenchServer:
                 f"the server holds data ({what})", "name an empty one, or use embedded servers"
             )
         name = "valkey" if "valkey_version" in info else "redis"
+        # Its software and allocator: ``valkey 9.1.2, jemalloc-5.3.0``.
         self.software = f"{name} {info[f'{name}_version']}, {info['mem_allocator']}"
         self._empty = self.used()
 
     @property
     def kit(self) -> ShardKit:
-        """The kit."""
+        """A kit whose component ``bench`` is the server; opened on first use."""
         if self._kit is None:
             self._kit = shardkit.connect(ShardMap.parse(self._text))
         return self._kit
 
     @property
     def client(self) -> redis.Redis:
-        """The kit's client."""
+        """The kit's client, with a timeout of a minute."""
         client = self.kit.client(COMPONENT)
         assert isinstance(client, redis.Redis)
         return client
@@ -105,7 +104,7 @@ class BenchServer:
         with shardkit.connect(ShardMap.parse(self._text)) as kit:
             client = kit.client(COMPONENT)
             before, same = -1, 0
-            while same < 3:
+            while True:
                 info: Any = client.info()
                 if info["connected_clients"] > 1 and time.monotonic() > deadline:
                     raise ShardKitError(
@@ -115,19 +114,19 @@ class BenchServer:
                 alone = info["connected_clients"] == 1
                 same = same + 1 if alone and info["used_memory"] == before else 0
                 before = info["used_memory"]
+                if alone and (same == 3 or not self._exact):
+                    return int(before)
                 time.sleep(_STEP)
-        return before
 
     def bytes_added(self, probe: tuple[str, str] | None = None) -> int:
         """Return how many bytes were added since the server was empty.
 
-        Args:
-            probe: a command that looks up fields, and the key of a large table: ("HMGET", key).
+        ``probe`` is a command that looks up fields, and the key of a large table: ("HMGET", key).
         """
-        self._finish_rehashing(probe)
+        self.finish_rehashing(probe)
         return self.used() - self._empty
 
-    def _finish_rehashing(self, probe: tuple[str, str] | None) -> None:
+    def finish_rehashing(self, probe: tuple[str, str] | None) -> None:
         """Look up keys, and fields of a large key, until all entries of their tables have moved."""
         client: Any = self.client
         nothing = ["?"] * _LOOK_UPS
@@ -177,11 +176,13 @@ class ServerSource:
     Args:
         binary: the server binary; None finds the embedded one.
         url: the user's own server, which must be empty, to use instead.
+        exact: see `BenchServer`.
     """
 
-    def __init__(self, binary: str | None = None, url: str | None = None) -> None:
-        self._binary = binary
-        self._url = url
+    def __init__(
+        self, binary: str | None = None, url: str | None = None, exact: bool = True
+    ) -> None:
+        self._binary, self._url, self._exact = binary, url, exact
 
     @contextmanager
     def empty_server(self) -> Iterator[BenchServer]:
@@ -193,13 +194,13 @@ class ServerSource:
         """
         if self._url is None:
             with LocalServer(binary=self._binary, config=_QUIET) as local:
-                server = BenchServer(dict(local.entry.fields))
+                server = BenchServer(dict(local.entry.fields), self._exact)
                 try:
                     yield server
                 finally:
                     server.close()
             return
-        server = BenchServer({"url": self._url})
+        server = BenchServer({"url": self._url}, self._exact)
         try:
             yield server
         finally:

@@ -46,24 +46,23 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 )
 @common_options
 def backup_command(
-    directory: Path, names: Sequence[str], where: str | None, no_pause: bool, as_json: bool
+    directory: Path, names: Sequence[str], where: str | None, no_pause: bool, output: Output
 ) -> None:
     """Take snapshots of the servers of all components, or of the named ones, into DIR.
 
     Writes are held on all of them while each forks, some ten milliseconds, so that the snapshots
     are of one moment. DIR holds the data and the passwords of the map; only you can read it.
     """
-    output = Output(as_json)
     with opened(where) as topology:
-        found, broken = components(topology, names)
+        chosen, broken = components(topology, names)
     for name, error in broken.items():
         raise ConfigError(f"component {name!r} cannot be backed up: {error}", "name the others")
     with ExitStack() as stack:
         server = topology.config_server
         config = None if server is None else stack.enter_context(connected(server))
         stack.enter_context(output.busy("fetching snapshots"))
-        manifest = backup(found.values(), directory, config=config, pause=not no_pause)
-    if as_json:
+        manifest = backup(chosen.values(), directory, config=config, pause=not no_pause)
+    if output.as_json:
         output.document({"directory": str(directory), **asdict(manifest)})
         return
     total = sum(each.size for each in manifest.servers)
@@ -106,25 +105,22 @@ def restore_command(
     local: bool,
     to_origin: bool,
     only_verify: bool,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Copy the keys of the backup in DIR into the servers of MAP, and count them there.
 
     MAP needs the same components, with as many shards and the same placements; their databases must
     be empty, and are not those that the backup came from unless you say so.
     """
-    output = Output(as_json)
     if sum([local, only_verify, shard_map is not None]) != 1:
         raise click.UsageError("say one of MAP, --local and --verify")
     if only_verify:
         manifest = verify(directory)
-        if as_json:
-            output.document({"directory": str(directory), **asdict(manifest)})
-        else:
-            output.line(
-                f"{directory} is as it was written: {counted(len(manifest.servers), 'server')}",
-                GOOD,
-            )
+        output.answer(
+            {"directory": str(directory), **asdict(manifest)},
+            f"{directory} is as it was written: {counted(len(manifest.servers), 'server')}",
+            GOOD,
+        )
         return
     leased: list[int] = []
     with output.busy("copying keys") as busy:
@@ -147,7 +143,7 @@ def restore_command(
     if objects_to is not None:
         with connected(config_server(objects_to)) as config:
             objects = restore_objects(directory, config)
-    if as_json:
+    if output.as_json:
         output.document(
             {
                 "directory": str(directory),

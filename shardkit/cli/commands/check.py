@@ -51,7 +51,7 @@ def check_command(
     structures: bool,
     strict: bool,
     timeout: float,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Check all servers, or those of the specified components.
 
@@ -61,23 +61,22 @@ def check_command(
     whether the config server went back in time. With --structures all data is read. Changes
     nothing. Exits with 1 if anything is wrong.
     """
-    output = Output(as_json)
     with opened(where) as topology:
-        found, broken = components(topology, names, sharding)
+        chosen, broken = components(topology, names, sharding)
         if topology.config_server is None:
-            report = check(found.values(), timeout)
+            report = check(chosen.values(), timeout)
         else:
             with connected(topology.config_server) as config:
-                report = check(found.values(), timeout, config=config)
+                report = check(chosen.values(), timeout, config=config)
         structures_read = 0
         if structures:
             with progress("structures") as report_progress:
-                damaged, structures_read = check_structures(topology.kit, found, report_progress)
+                damaged, structures_read = check_structures(topology.kit, chosen, report_progress)
             report.findings += damaged
     findings = [CheckFinding(name, error.message, error.remedy) for name, error in broken.items()]
     report.findings[:0] = findings
     failed = not report.ok or (strict and bool(report.findings))
-    if as_json:
+    if output.as_json:
         output.document(
             {
                 "ok": not failed,

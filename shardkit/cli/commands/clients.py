@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import click
 
 from shardkit.admin.client_list import ClientProcess, connected_clients
@@ -13,6 +11,7 @@ from shardkit.cli.options import (
     components,
     config_option,
     examples,
+    number_option,
     opened,
 )
 from shardkit.cli.output import DOUBTFUL, FAINT, Output, number, wordy
@@ -30,30 +29,29 @@ from shardkit.cli.text import counted, reason
 )
 @config_option
 @click.option("--using", metavar="COMPONENT", help="Only those that use this component.")
-@click.option(
+@number_option(
     "--older-than",
-    type=click.IntRange(min=1),
-    metavar="EPOCH",
-    help="Only those that use entries of an earlier push, or whose epoch is unknown.",
+    None,
+    "Only those that use entries of an earlier push, or whose epoch is unknown.",
+    unit="EPOCH",
 )
 @common_options
-def clients(where: str | None, using: str | None, older_than: int | None, as_json: bool) -> int:
+def clients(where: str | None, using: str | None, older_than: int | None, output: Output) -> int:
     """Show the processes that are connected to the servers: their user, components and age.
 
     By the names of connections, which shardkit gives them; other programs are shown by address.
     Exits with 1 if a server cannot be asked.
     """
-    output = Output(as_json)
     with opened(where) as topology:
-        found, _ = components(topology, [using] if using else [], ShardOptions())
-    processes, failed = connected_clients(found.values(), topology.config_server)
+        chosen, _ = components(topology, [using] if using else [], ShardOptions())
+    processes, failed = connected_clients(chosen.values(), topology.config_server)
     shown = [
         process
         for process in processes
         if (using is None or using in process.components)
         and (older_than is None or (process.epoch or 0) < older_than)
     ]
-    if as_json:
+    if output.as_json:
         output.document(
             {
                 "clients": json_rows(_FIELDS, shown),
@@ -61,20 +59,14 @@ def clients(where: str | None, using: str | None, older_than: int | None, as_jso
             }
         )
         return int(bool(failed))
-    _show(output, shown, failed)
-    return int(bool(failed))
-
-
-def _show(
-    output: Output, processes: Sequence[ClientProcess], failed: Mapping[str, Exception]
-) -> None:
-    if processes:
-        output.table(table_of(_FIELDS, processes).without_empty())
+    if shown:
+        output.table(table_of(_FIELDS, shown).without_empty())
     output.line()
-    connections = sum(process.connections for process in processes)
-    output.line(f"{counted(len(processes), 'client')}, {counted(connections, 'connection')}", FAINT)
+    connections = sum(process.connections for process in shown)
+    output.line(f"{counted(len(shown), 'client')}, {counted(connections, 'connection')}", FAINT)
     for server, error in failed.items():
         output.line(f"{server} was not asked: {reason(error)}", DOUBTFUL)
+    return int(bool(failed))
 
 
 _FIELDS: tuple[Field[ClientProcess], ...] = (

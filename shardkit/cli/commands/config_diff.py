@@ -149,8 +149,8 @@ def _entry_rows(fields: Sequence[FieldChange]) -> Iterator[list[Cell]]:
 
 def _shard(key: str) -> Shard:
     name = key.removeprefix(entry_key(""))
-    found = re.fullmatch(r"(.+):(\d+)", name)
-    return Shard(found[1], int(found[2])) if found else Shard(name)
+    match = re.fullmatch(r"(.+):(\d+)", name)
+    return Shard(match[1], int(match[2])) if match else Shard(name)
 
 
 # ---- for programs
@@ -206,7 +206,7 @@ def diff_command(
     size: int,
     prune: bool,
     exit_code: bool,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Show what a push of MAP would change, and how many keys would move.
 
@@ -215,7 +215,6 @@ def diff_command(
     If a component's shard count or placement changes, a sample of its keys is placed by the old and
     the new rule. If its servers are empty or cannot be reached, the sample is synthetic.
     """
-    output = Output(as_json)
     if until is None:
         wanted = ShardMap.load(shard_map)
         server = config_server(where, wanted)
@@ -228,7 +227,7 @@ def diff_command(
         server = config_server(where)
         with connected(server) as client:
             difference = between(client, int(since), until, size)
-    if as_json:
+    if output.as_json:
         output.document(document(server.address, difference, difference.changes))
     else:
         show(output, server.address, difference)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import redis
@@ -16,22 +17,60 @@ from shardkit.admin.push import newest_witness
 from shardkit.admin.push import push as push_witnessed
 from shardkit.cli.commands.config_diff import document, show
 from shardkit.cli.options import (
+    F,
     common_options,
     config_option,
     config_server,
     connected,
     examples,
     message_option,
+    number_option,
     sample_option,
     target_option,
 )
 from shardkit.cli.output import DOUBTFUL, FAINT, GOOD, Output
 from shardkit.config import store
-from shardkit.config.diff import ComponentChange
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, PushRefusedError
 
 _MOST_FINDINGS = 5  # that an error lists
+
+
+@dataclass(frozen=True)
+class _PushOptions:
+    """The options of a push; see the command's help."""
+
+    dry_run: bool
+    forced: Sequence[str]
+    no_check: bool
+    message: str
+    size: int
+    prune: bool = True
+    above: int | None = None
+    restored: bool = False
+
+
+def _push_options(function: F) -> F:
+    """Give a command the options of every push."""
+    for option in (
+        sample_option,
+        message_option,
+        click.option(
+            "--no-check",
+            is_flag=True,
+            help="Do not connect to the servers of changed entries.",
+        ),
+        click.option(
+            "--force",
+            "forced",
+            multiple=True,
+            metavar="COMPONENT",
+            help="Push this component in spite of what speaks against it. May be repeated.",
+        ),
+        click.option("--dry-run", is_flag=True, help="Only show what would change."),
+    ):
+        function = option(function)
+    return function
 
 
 @click.command(
@@ -45,44 +84,23 @@ _MOST_FINDINGS = 5  # that an error lists
 )
 @click.argument("shard_map", metavar="MAP", type=click.Path(path_type=Path))
 @target_option
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option(
-    "--force",
-    "forced",
-    multiple=True,
-    metavar="COMPONENT",
-    help="Push this component in spite of what speaks against it. May be repeated.",
-)
-@click.option("--no-check", is_flag=True, help="Do not connect to the servers of changed entries.")
+@_push_options
 @click.option("--prune", is_flag=True, help="Remove components that MAP does not describe.")
-@click.option(
+@number_option(
     "--above",
-    type=click.IntRange(min=0),
-    metavar="EPOCH",
-    help="After the config server was restored from an old snapshot: give every component of MAP a "
+    None,
+    "After the config server was restored from an old snapshot: give every component of MAP a "
     "higher epoch than this, which clients have seen and log.",
+    least=0,
+    unit="EPOCH",
 )
 @click.option(
     "--restored",
     is_flag=True,
     help="The same, above the highest epoch that the servers of the components have witnessed.",
 )
-@message_option
-@sample_option
 @common_options
-def push(
-    shard_map: Path,
-    where: str | None,
-    dry_run: bool,
-    forced: Sequence[str],
-    no_check: bool,
-    prune: bool,
-    above: int | None,
-    restored: bool,
-    message: str,
-    size: int,
-    as_json: bool,
-) -> None:
+def push(shard_map: Path, where: str | None, output: Output, **options: Any) -> None:
     """Write MAP to its config server, atomically.
 
     Refused if keys would then be looked up on other shards than those that hold them: if a
@@ -91,36 +109,15 @@ def push(
     database that does not exist or does not hold the data of the present one, or a user who lacks
     rights.
     """
-    output = Output(as_json)
     wanted = ShardMap.load(shard_map)
     for problem in wanted.warnings:
         output.warning(str(problem))
     server = config_server(where, wanted)
     with connected(server) as client:
-        _push(
-            _PushOptions(dry_run, forced, no_check, prune, above, restored, size, message),
-            output,
-            client,
-            server.address,
-            wanted,
-        )
+        _push(_PushOptions(**options), output, client, server.address, wanted)
         epoch = store.read_epoch(client)
-    if wanted.epoch not in (None, epoch) and not as_json and not dry_run:
+    if wanted.epoch not in (None, epoch) and not output.as_json and not options["dry_run"]:
         output.line(f"write epoch: {epoch} into {shard_map} now", DOUBTFUL)
-
-
-@dataclass(frozen=True)
-class _PushOptions:
-    """The options of a push; see the command's help."""
-
-    dry_run: bool
-    forced: Sequence[str]
-    no_check: bool
-    prune: bool
-    above: int | None
-    restored: bool
-    size: int
-    message: str
 
 
 def _push(
@@ -183,7 +180,9 @@ def _push(
     elif difference.is_empty and above is None:
         output.line("there was nothing to push", FAINT)
     else:
-        output.line(f"pushed: {_summary(changes)}", GOOD)
+        kinds = Counter(change.kind for change in changes if change.kind != "unchanged")
+        summary = ", ".join(f"{number:,} {kind}" for kind, number in sorted(kinds.items()))
+        output.line(f"pushed: {summary}", GOOD)
 
 
 def _heed(
@@ -205,11 +204,6 @@ def _heed(
         )
 
 
-def _summary(changes: Sequence[ComponentChange]) -> str:
-    kinds = Counter[str](change.kind for change in changes if change.kind != "unchanged")
-    return ", ".join(f"{number:,} {kind}" for kind, number in sorted(kinds.items()))
-
-
 @click.command(
     short_help="Push what an earlier push left.",
     epilog=examples(
@@ -219,40 +213,19 @@ def _summary(changes: Sequence[ComponentChange]) -> str:
 )
 @click.argument("epoch", type=click.IntRange(min=0))
 @config_option
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option(
-    "--force",
-    "forced",
-    multiple=True,
-    metavar="COMPONENT",
-    help="Push this component in spite of what speaks against it. May be repeated.",
-)
-@click.option("--no-check", is_flag=True, help="Do not connect to the servers of changed entries.")
-@message_option
-@sample_option
+@_push_options
 @common_options
-def rollback(
-    epoch: int,
-    where: str | None,
-    dry_run: bool,
-    forced: Sequence[str],
-    no_check: bool,
-    message: str,
-    size: int,
-    as_json: bool,
-) -> None:
+def rollback(epoch: int, where: str | None, output: Output, message: str, **options: Any) -> None:
     """Push the components as they were after the push of EPOCH.
 
     This is a push of its own, with the next epoch, and is checked like any other: components that
     came later are removed, and nothing is pushed that would strand data.
     """
     server = config_server(where)
-    options = _PushOptions(
-        dry_run, forced, no_check, True, None, False, size, message or f"back to epoch {epoch}"
-    )
+    push_options = _PushOptions(message=message or f"back to epoch {epoch}", **options)
     with connected(server) as client:
         then = store.components_at(client, epoch)
         if not then:
             raise ConfigError(f"epoch {epoch} had no component", "name a later epoch")
         wanted = ShardMap(then, source=f"epoch {epoch}")
-        _push(options, Output(as_json), client, server.address, wanted)
+        _push(push_options, output, client, server.address, wanted)

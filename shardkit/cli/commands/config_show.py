@@ -21,6 +21,7 @@ from shardkit.cli.options import (
     examples,
     file_option,
     note_by_hand,
+    number_option,
     opened,
     shards_options,
 )
@@ -49,23 +50,20 @@ from shardkit.operations.commands import Shard
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
 @shards_options
-@click.option(
-    "--at", type=click.IntRange(min=0), metavar="EPOCH", help="As they were after a push."
-)
+@number_option("--at", None, "As they were after a push.", least=0, unit="EPOCH")
 @common_options
 def show_command(
-    names: Sequence[str], where: str | None, sharding: ShardOptions, at: int | None, as_json: bool
+    names: Sequence[str], where: str | None, sharding: ShardOptions, at: int | None, output: Output
 ) -> int:
     """Show all components, or every entry of the named ones.
 
     Connects only to the config server. Exits with 1 if a component cannot be used.
     """
-    output = Output(as_json)
     if at is not None and sharding.shards is not None:
         raise click.UsageError("--shards is for entries as they are now: leave --at out")
     if at is None:
         with opened(where) as topology:
-            found, broken = components(topology, names, sharding)
+            chosen, broken = components(topology, names, sharding)
             source = topology.name
     else:
         server = config_server(where)
@@ -74,23 +72,23 @@ def show_command(
             then = store.components_at(client, at)
         for name in set(names) - then.keys():
             raise ConfigError(f"component {name!r} was not there at epoch {at}", "name another")
-        found = {name: then[name] for name in names or sorted(then)}
-    if as_json:
+        chosen = {name: then[name] for name in names or sorted(then)}
+    if output.as_json:
         output.document(
             {
                 "source": source,
                 "components": {
-                    name: json_row(_COMPONENT_FIELDS, each) for name, each in found.items()
+                    name: json_row(_COMPONENT_FIELDS, each) for name, each in chosen.items()
                 },
                 "broken": {name: str(error) for name, error in broken.items()},
             }
         )
         return int(bool(broken))
     if names:
-        entries = [pair for component in found.values() for pair in component.entries()]
+        entries = [pair for component in chosen.values() for pair in component.entries()]
         output.table(table_of(_ENTRY_FIELDS, entries).without_empty())
     else:
-        output.table(table_of(_COMPONENT_FIELDS, found.values()).without_empty())
+        output.table(table_of(_COMPONENT_FIELDS, chosen.values()).without_empty())
     for name, error in broken.items():
         output.line(f"{name} cannot be used: {error}", BAD)
     return int(bool(broken))
@@ -153,31 +151,30 @@ def _settings(entry: Entry) -> str:
 @file_option
 @click.option("--show-secrets", is_flag=True, help="Passwords in the clear.")
 @common_options
-def pull(where: str | None, written: Path | None, show_secrets: bool, as_json: bool) -> None:
+def pull(where: str | None, written: Path | None, show_secrets: bool, output: Output) -> None:
     """Show the contents of the config server as a shard map.
 
     Passwords are masked, and ${NAME} references stay as they are. A file is meant to be pushed
     again, so it is not written with masked passwords: use --show-secrets.
     """
-    output = Output(as_json)
     server = config_server(where)
     with connected(server) as client:
-        found = store.pull(client, server)
-    for name, component in found.components.items():
+        pulled = store.pull(client, server)
+    for name, component in pulled.components.items():
         if component.by_hand is not None:
             note_by_hand(name, len(component.shards), "; otherwise change `placement:` in the map")
-    masked = _masked(found)
-    secrets = masked.to_yaml() != found.to_yaml()
+    masked = _masked(pulled)
+    secrets = masked.to_yaml() != pulled.to_yaml()
     if written is not None and secrets and not show_secrets:
         raise ConfigError(
             f"{written} was not written: there are passwords in the entries, and masked ones would "
             "be pushed as passwords",
             "use --show-secrets, or keep passwords as ${NAME} in the map and push it",
         )
-    chosen = found if show_secrets else masked
+    chosen = pulled if show_secrets else masked
     if written is not None:
         write_private(str(written), chosen.to_yaml())
-    if as_json:
+    if output.as_json:
         output.document(
             {
                 "config_server": server.address,
@@ -190,7 +187,7 @@ def pull(where: str | None, written: Path | None, show_secrets: bool, as_json: b
             }
         )
     elif written is not None:
-        output.line(f"wrote {written}: {contents_of(found)}", GOOD)
+        output.line(f"wrote {written}: {contents_of(pulled)}", GOOD)
     else:
         output.text(chosen.to_yaml())
         if secrets and not show_secrets:
@@ -231,16 +228,17 @@ def _masked(shard_map: ShardMap) -> ShardMap:
 )
 @config_option
 @common_options
-def history(where: str | None, as_json: bool) -> None:
+def history(where: str | None, output: Output) -> None:
     """Show the last 100 pushes: when, who, from which map, what changed and why."""
-    output = Output(as_json)
     server = config_server(where)
     with connected(server) as client:
-        found = store.read_history(client)
-    if as_json:
-        output.document({"config_server": server.address, "pushes": json_rows(_PUSH_FIELDS, found)})
-    elif found:
-        output.table(table_of(_PUSH_FIELDS, found).without_empty())
+        records = store.read_history(client)
+    if output.as_json:
+        output.document(
+            {"config_server": server.address, "pushes": json_rows(_PUSH_FIELDS, records)}
+        )
+    elif records:
+        output.table(table_of(_PUSH_FIELDS, records).without_empty())
     else:
         output.line("there is no history: nothing was pushed yet", FAINT)
 

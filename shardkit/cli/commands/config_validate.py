@@ -29,7 +29,7 @@ _WIDE = 140  # columns; in a narrower terminal the table has three
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
 @click.option("--connect", is_flag=True, help="Also connect to the servers, as a push does.")
 @common_options
-def validate(maps: Sequence[Path], strict: bool, connect: bool, as_json: bool) -> int:
+def validate(maps: Sequence[Path], strict: bool, connect: bool, output: Output) -> int:
     """Show everything that is wrong with shard maps.
 
     Connects to nothing, unless --connect. So it does not see what only servers report: a
@@ -37,14 +37,13 @@ def validate(maps: Sequence[Path], strict: bool, connect: bool, as_json: bool) -
     and MULTI wrote, as of a Redis 7.0 with an append-only file whose default user has no rights.
     Exits with 1 if a map cannot be used.
     """
-    output = Output(as_json)
     examined = [(path, *examine(path)) for path in maps]
     if connect:
         for path, shard_map, found in examined:
             found += [] if shard_map is None else problems_of_servers(path, shard_map)
     findings = [finding for _, _, found in examined for finding in found]
     failed = any(strict or not finding.warning for finding in findings)
-    if as_json:
+    if output.as_json:
         output.document(
             {
                 "valid": all(shard_map is not None for _, shard_map, _ in examined),

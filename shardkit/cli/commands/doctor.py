@@ -18,6 +18,7 @@ from shardkit.cli.options import (
     components,
     config_option,
     examples,
+    number_option,
     opened,
     shards_options,
 )
@@ -55,14 +56,7 @@ from shardkit.structures import Damage
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
 @shards_options
-@click.option(
-    "--sample",
-    type=click.IntRange(min=1),
-    default=SAMPLE,
-    show_default=True,
-    metavar="KEYS",
-    help="How many keys of each database to inspect.",
-)
+@number_option("--sample", SAMPLE, "How many keys of each database to inspect.", unit="KEYS")
 @click.option("--all", "everything", is_flag=True, help="Inspect every key.")
 @click.option("--fix", is_flag=True, help="Raise the limits of the servers (CONFIG SET).")
 @click.option(
@@ -104,7 +98,7 @@ def doctor(
     structures: Sequence[str],
     repair: bool,
     yes: bool,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Check that data is stored compactly, and show which limits prevent it.
 
@@ -121,16 +115,15 @@ def doctor(
     if checks:
         if fix or rewrite or repack or everything:
             raise click.UsageError("--check goes with --structure, --repair and --yes only")
-        if repair and as_json and not yes:
+        if repair and output.as_json and not yes:
             raise click.UsageError("--repair asks before it repairs; with --json give --yes too")
-        return _check(names, where, accepted, structures, repair, yes, Output(as_json))
+        return _check(names, where, accepted, structures, repair, yes, output)
     if structures or repair or yes:
         raise click.UsageError("--structure, --repair and --yes go with --check")
     if rewrite and not fix:
         raise click.UsageError("--rewrite saves what --fix sets: use them together")
-    output = Output(as_json)
     with opened(where) as topology:
-        found, broken = components(
+        chosen, broken = components(
             topology, names, None if repack and sharding.shards is None else sharding
         )
         limit = None if everything or repack else sample
@@ -138,7 +131,7 @@ def doctor(
         def examine(*, repack: bool = False) -> Diagnosis:
             with progress("databases") as report_progress:
                 return diagnose(
-                    scan(topology.kit, found, limit, repack=repack, progress=report_progress)
+                    scan(topology.kit, chosen, limit, repack=repack, progress=report_progress)
                 )
 
         before = after = examine(repack=repack and not fix)
@@ -149,7 +142,7 @@ def doctor(
             rewritten = rewrite_configs(before.scan.servers.values()) if rewrite else {}
             if applied or repack:
                 after = examine(repack=repack)
-    if as_json:
+    if output.as_json:
         output.document(_document(after, broken, applied, rewritten))
     else:
         _show(output, after, before, broken, applied, rewritten, fix=fix)
@@ -171,12 +164,12 @@ def _check(
 ) -> int:
     """Check structures; with ``repair`` rebuild them, and check them again."""
     with opened(where) as topology:
-        found, broken = components(topology, names, accepted)
+        chosen, broken = components(topology, names, accepted)
 
         def examine(only: Sequence[str]) -> tuple[list[CheckedStructure], ScanResult]:
             with progress("structures") as report_progress:
-                seen = scan(topology.kit, found, 1, progress=report_progress)
-                return check_all(topology.kit, found, seen, only, report_progress), seen
+                seen = scan(topology.kit, chosen, 1, progress=report_progress)
+                return check_all(topology.kit, chosen, seen, only, report_progress), seen
 
         checked, seen = examine(structures)
         before = [(each, damage) for each in checked for damage in each.damages]
@@ -209,12 +202,8 @@ def _check(
                 ],
                 "damages": json_rows(_DAMAGE_FIELDS, after),
                 "repaired": repaired,
-                "parameters": {
-                    f"{owner}/{key.decode(errors='backslashreplace')}": why
-                    for (owner, key), why in seen.broken.items()
-                },
-                "failures": {shard: _reason(error) for shard, error in seen.failures.items()},
-                "broken": {name: str(error) for name, error in broken.items()},
+                "parameters": _broken_parameters(seen),
+                **_unusable(seen, broken),
             }
         )
         return int(not ok)
@@ -222,12 +211,9 @@ def _check(
         output.line(f"{name}: {outcome}", GOOD if outcome == "rebuilt" else BAD)
     if repaired:
         _show_damage(output, checked, after)
-    for (owner, key), why in seen.broken.items():
-        output.line(f"{owner}/{key.decode(errors='backslashreplace')} {why}", BAD)
-    for shard, error in seen.failures.items():
-        output.line(f"{shard} cannot be scanned: {_reason(error)}", BAD)
-    for name, problem in broken.items():
-        output.line(f"{name} cannot be used: {problem}", BAD)
+    for parameters, why in _broken_parameters(seen).items():
+        output.line(f"{parameters} {why}", BAD)
+    _show_unusable(output, seen, broken)
     return int(not ok)
 
 
@@ -297,10 +283,7 @@ def _show(
             output.line()
     for line in _remarks(now, before, applied, rewritten, fix=fix):
         output.line(*line)
-    for shard, error in seen.failures.items():
-        output.line(f"{shard} cannot be scanned: {_reason(error)}", BAD)
-    for name, problem in broken.items():
-        output.line(f"{name} cannot be used: {problem}", BAD)
+    _show_unusable(output, seen, broken)
     output.line(*_summary(now))
 
 
@@ -518,6 +501,30 @@ def _document(
             for address, error in rewritten.items()
         },
         "repacked": seen.repacked,
+        **_unusable(seen, broken),
+    }
+
+
+# ---- for both
+
+
+def _broken_parameters(seen: ScanResult) -> dict[str, str]:
+    return {
+        f"{owner}/{key.decode(errors='backslashreplace')}": why
+        for (owner, key), why in seen.broken.items()
+    }
+
+
+def _unusable(seen: ScanResult, broken: dict[str, ConfigError]) -> dict[str, dict[str, str]]:
+    return {
         "failures": {shard: _reason(error) for shard, error in seen.failures.items()},
         "broken": {name: str(error) for name, error in broken.items()},
     }
+
+
+def _show_unusable(output: Output, seen: ScanResult, broken: dict[str, ConfigError]) -> None:
+    unusable = _unusable(seen, broken)
+    for shard, why in unusable["failures"].items():
+        output.line(f"{shard} cannot be scanned: {why}", BAD)
+    for name, why in unusable["broken"].items():
+        output.line(f"{name} cannot be used: {why}", BAD)

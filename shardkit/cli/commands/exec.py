@@ -54,31 +54,30 @@ def exec_(
     target: str,
     user: str | None,
     timeout: float,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Run COMMAND on all servers, on each shard of a component, or on one shard.
 
     All are asked at the same time. Nothing is sent twice, and nothing is undone: what COMMAND does
     is up to you. Exits with 1 if any server refuses it or cannot be reached.
     """
-    output = Output(as_json)
     login = login_as(user)
     name, _, digits = target.rpartition(":")
     shard = int(digits) if name and digits.isdecimal() else None
     with opened(where) as topology:
         wanted = [] if target == "all" else [target if shard is None else name]
-        found, _ = components(topology, wanted)
-    if shard is not None and shard >= max(1, len(found[name].shards)):
+        chosen, _ = components(topology, wanted)
+    if shard is not None and shard >= max(1, len(chosen[name].shards)):
         raise ConfigError(f"component {name!r} has no shard {shard}", "count shards from 0")
     answers = execute(
-        found.values(),
+        chosen.values(),
         command,
         each="server" if target == "all" else "shard",
         shard=shard,
         timeout=timeout,
         **login,
     )
-    if as_json:
+    if output.as_json:
         output.document(
             {
                 str(at): {"error": reason(answer)}

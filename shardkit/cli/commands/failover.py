@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
-from shardkit.admin.growth import Fence, apply_fences, fail_over, pending_fences
+from shardkit.admin.growth import apply_fences, fail_over, pending_fences
 from shardkit.admin.growth.failover import HOLD
-from shardkit.cli.options import common_options, config_option, config_server, connected, examples
+from shardkit.cli.options import (
+    common_options,
+    config_option,
+    config_server,
+    connected,
+    examples,
+    number_option,
+)
 from shardkit.cli.output import DOUBTFUL, GOOD, Output
 
 
@@ -30,19 +39,13 @@ from shardkit.cli.output import DOUBTFUL, GOOD, Output
     is_flag=True,
     help="Even if the master may be alive, or the replica lost its link: writes are lost.",
 )
-@click.option(
-    "--hold",
-    type=click.FloatRange(min=0.01),
-    default=HOLD,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long writers may wait at a time.",
-)
-@click.option(
+@number_option("--hold", HOLD, "How long writers may wait at a time.", least=0.01, unit="SECONDS")
+@number_option(
     "--guard",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    help="How long to wait for old masters to come back; they are fenced.",
+    None,
+    "How long to wait for old masters to come back; they are fenced.",
+    least=0.0,
+    unit="SECONDS",
 )
 @config_option
 @common_options
@@ -53,7 +56,7 @@ def failover(
     hold: float,
     guard: float | None,
     where: str | None,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Replace a master by its replica, for all shards of the server of SHARD.
 
@@ -66,7 +69,6 @@ def failover(
     """
     if name is None and guard is None:
         raise click.UsageError("specify a shard or a server, or --guard")
-    output = Output(as_json)
     done, fences = None, []
     with connected(config_server(where)) as config:
         if name is not None:
@@ -76,23 +78,19 @@ def failover(
         if guard is not None:
             with output.busy("waiting for old masters"):
                 fences = apply_fences(config, guard)
-    if as_json:
+    if output.as_json:
         output.document(
             {
-                "takeover": None
-                if done is None
-                else {
-                    "shards": list(done.shards),
-                    "source": str(done.source),
-                    "target": str(done.target),
-                    "planned": done.planned,
-                    "held": done.held,
-                    "behind": done.behind,
-                    "followers": list(done.followers),
-                    "failed": dict(done.failed),
-                    "epoch": done.epoch,
-                },
-                "fences": [_as_json(fence) for fence in fences],
+                "takeover": done
+                and {**asdict(done), "source": str(done.source), "target": str(done.target)},
+                "fences": [
+                    {
+                        "source": str(fence.source),
+                        "target": str(fence.target),
+                        "applied": fence.applied,
+                    }
+                    for fence in fences
+                ],
             }
         )
         return
@@ -118,11 +116,3 @@ def failover(
                 f"{fence.source} will be fenced when it is back: shardkit failover --guard SECONDS",
                 DOUBTFUL,
             )
-
-
-def _as_json(fence: Fence) -> dict[str, object]:
-    return {
-        "source": str(fence.source),
-        "target": str(fence.target),
-        "applied": fence.applied,
-    }

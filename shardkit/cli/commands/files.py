@@ -10,12 +10,19 @@ from typing import Any
 
 import click
 
-from shardkit.cli.options import common_options, examples, opened, structure_options
+from shardkit.cli.options import (
+    StructureOptions,
+    common_options,
+    examples,
+    number_option,
+    structure_options,
+)
 from shardkit.cli.output import Column, Output, number, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, table_of, write_rows
 from shardkit.cli.text import counted
 from shardkit.errors import ChannelError, UnreadableFileError
+from shardkit.kit.kit import ShardKit
 from shardkit.messaging import ChannelStatus, PublishedFile
 from shardkit.messaging.files import BYTE_LIMIT, CHUNK_SIZE, LEASE, FileStatus
 
@@ -52,37 +59,23 @@ def files() -> None:
 @click.option(
     "--reader", "readers", multiple=True, metavar="NAME", help="Create the channel with it."
 )
-@click.option(
-    "--byte-limit",
-    type=click.IntRange(1),
-    default=BYTE_LIMIT,
-    show_default=True,
-    help="The most bytes that a new channel holds.",
-)
-@click.option(
-    "--chunk-size",
-    type=click.IntRange(1),
-    default=CHUNK_SIZE,
-    show_default=True,
-    help="The bytes of a chunk of a new channel.",
-)
+@number_option("--byte-limit", BYTE_LIMIT, "The most bytes that a new channel holds.")
+@number_option("--chunk-size", CHUNK_SIZE, "The bytes of a chunk of a new channel.")
 @click.option("--as", "given", metavar="NAME", help="The name of the only file.")
 @click.option("--close", "closes", is_flag=True, help="Close the channel when all are published.")
-@click.option(
+@number_option(
     "--lease",
-    type=click.FloatRange(1),
-    default=LEASE,
-    show_default=True,
-    help="Seconds after which others may continue a file whose publisher was killed.",
+    LEASE,
+    "Seconds after which others may continue a file whose publisher was killed.",
+    least=1.0,
+    unit="SECONDS",
 )
-@click.option("--timeout", type=click.FloatRange(0), help="The most seconds to wait for space.")
+@number_option("--timeout", None, "The most seconds to wait for space.", least=0.0, unit="SECONDS")
 @common_options
 def publish(
     channel: str,
     paths: Sequence[str],
-    where: str | None,
-    component: str,
-    name: str,
+    at: StructureOptions,
     readers: Sequence[str],
     byte_limit: int,
     chunk_size: int,
@@ -90,23 +83,22 @@ def publish(
     closes: bool,
     lease: float,
     timeout: float | None,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Publish files to CHANNEL: each PATH, the files of each directory, - for standard input.
 
     Files that were published before are left alone.
     """
-    found = [each for path in paths for each in _files_of(path)]
-    if given is not None and len(found) != 1:
-        raise click.UsageError(f"--as names one file, not {len(found)}")
-    if "-" in found and given is None:
+    sources = [each for path in paths for each in _files_of(path)]
+    if given is not None and len(sources) != 1:
+        raise click.UsageError(f"--as names one file, not {len(sources)}")
+    if "-" in sources and given is None:
         raise click.UsageError("standard input needs a name: --as NAME")
-    output, published = Output(as_json), []
-    with opened(where) as topology, progress("bytes") as show:
-        channels = topology.kit.files(name, component=component)
+    published = []
+    with at.opened(ShardKit.files) as channels, progress("bytes") as show:
         if readers:
             channels.create(channel, list(readers), byte_limit=byte_limit, chunk_size=chunk_size)
-        for path in found:
+        for path in sources:
             source: Any = sys.stdin.buffer if path == "-" else path
             size = None if path == "-" else Path(path).stat().st_size
             shown = given or Path(path).name
@@ -139,39 +131,38 @@ def publish(
     type=click.Path(path_type=Path, file_okay=False),
     help="Write each file into this directory instead.",
 )
-@click.option(
+@number_option(
     "--lease",
-    type=click.FloatRange(1),
-    default=LEASE,
-    show_default=True,
-    help="The seconds after which others may take a file that is not read on.",
+    LEASE,
+    "The seconds after which others may take a file that is not read on.",
+    least=1.0,
+    unit="SECONDS",
 )
-@click.option(
+@number_option(
     "--timeout",
-    type=click.FloatRange(0),
-    help="The most seconds to wait for a file; by default until the channel is closed.",
+    None,
+    "The most seconds to wait for a file; by default until the channel is closed.",
+    least=0.0,
+    unit="SECONDS",
 )
 @common_options
 def read(
     channel: str,
     reader: str,
-    where: str | None,
-    component: str,
-    name: str,
+    at: StructureOptions,
     raw: bool,
     into: Path | None,
     lease: float,
     timeout: float | None,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Read the files of CHANNEL as READER, until it is closed and all are read.
 
     A file counts as read when all of it is written. --json writes an object for each file to
     standard error. Exits with 1 if a file could not be read: it is tried again, up to five times.
     """
-    output, failed = Output(), 0
-    with opened(where) as topology, progress("bytes") as show:
-        channels = topology.kit.files(name, component=component)
+    failed = 0
+    with at.opened(ShardKit.files) as channels, progress("bytes") as show:
         for file in channels.take_all(channel, reader, lease=lease, timeout=timeout):
             target: Any = sys.stdout.buffer if into is None else _target(into, file.name)
             written = 0
@@ -187,7 +178,7 @@ def read(
                 channels.fail(file, error.message)
             else:
                 channels.done(file)
-                if as_json:
+                if output.as_json:
                     read = {"name": file.name, "number": file.number, "bytes": written}
                     click.echo(json.dumps(read, ensure_ascii=False), err=True)
             finally:
@@ -203,27 +194,26 @@ def read(
 @click.argument("channel")
 @_structure_options
 @common_options
-def status(channel: str, where: str | None, component: str, name: str, as_json: bool) -> int:
+def status(channel: str, at: StructureOptions, output: Output) -> int:
     """Show the files of CHANNEL that not all readers have finished.
 
     Exits with 1 if files were given up.
     """
-    output = Output(as_json)
-    with opened(where) as topology:
-        found = topology.kit.files(name, component=component).status(channel)
-    if as_json:
-        output.document(_document(found))
+    with at.opened(ShardKit.files) as channels:
+        now = channels.status(channel)
+    if output.as_json:
+        output.document(_document(now))
     else:
-        state = "closed" if found.closed else "open"
+        state = "closed" if now.closed else "open"
         output.line(
-            f"{state}, {found.held:,} of {found.byte_limit:,} bytes held, "
-            f"{counted(len(found.files), 'file')} in use"
+            f"{state}, {now.held:,} of {now.byte_limit:,} bytes held, "
+            f"{counted(len(now.files), 'file')} in use"
         )
-        if found.files:
-            output.table(table_of(_file_fields(found.readers), found.files))
-        for (reader, file_name), reason in found.failed.items():
+        if now.files:
+            output.table(table_of(_file_fields(now.readers), now.files))
+        for (reader, file_name), reason in now.failed.items():
             output.warning(f"{reader} has given up {file_name}: {reason}")
-    return 1 if found.failed else 0
+    return 1 if now.failed else 0
 
 
 def _files_of(path: str) -> list[str]:

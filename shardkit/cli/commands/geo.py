@@ -13,7 +13,13 @@ from typing import Any
 
 import click
 
-from shardkit.cli.options import common_options, examples, opened, structure_options
+from shardkit.cli.options import (
+    StructureOptions,
+    common_options,
+    examples,
+    number_option,
+    structure_options,
+)
 from shardkit.cli.output import Column, Output, wordy
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.cli.rows import Field, write_rows
@@ -22,6 +28,7 @@ from shardkit.geo.ip_to_city import GRACE, LEAST_GRACE, Imported
 from shardkit.geo.models import City, Item
 from shardkit.geo.readers import csv_cities, csv_ranges, geolite2, geolite_legacy, jsonl, mmdb
 from shardkit.geo.text_lines import LONGEST_LINE, CsvColumn
+from shardkit.kit.kit import ShardKit
 
 FORMATS = ("geolite2", "geolite-legacy", "mmdb", "jsonl", "csv")
 _LINES_A_TELL = 10_000
@@ -80,24 +87,21 @@ def _column_option(name: str, help: str) -> Callable[[Any], Any]:  # noqa: A002 
 @_column_option("country", "csv: the country's name.")
 @click.option("--delimiter", default=",", show_default=True, help="csv: the separator of columns.")
 @click.option("--encoding", default="utf-8", show_default=True, help="csv: the files' encoding.")
-@click.option(
+@number_option(
     "--grace",
-    type=click.IntRange(min=LEAST_GRACE),
-    default=GRACE,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long the old data stays for lookups in progress.",
+    GRACE,
+    "How long the old data stays for lookups in progress.",
+    least=LEAST_GRACE,
+    unit="SECONDS",
 )
 @common_options
 def import_(
     files: Sequence[Path],
-    where: str | None,
-    component: str,
-    name: str,
+    at: StructureOptions,
     layout: str | None,
     cities: Path | None,
     grace: int,
-    as_json: bool,
+    output: Output,
     **options: Any,
 ) -> None:
     """Replace all data by the contents of files, or none if anything fails.
@@ -105,14 +109,12 @@ def import_(
     Look-ups find the old data until the import is complete, and then the new data. Invalid lines
     are skipped and counted. Files whose names end in .gz are unpacked.
     """
-    output = Output(as_json)
     layout = layout or _format_of(files[0], cities)
-    with opened(where) as topology, progress("KB") as report_progress:
+    with at.opened(ShardKit.ip_to_city) as ip, progress("KB") as report_progress:
         reading = _FileProgress([*files, *([cities] if cities else [])], report_progress)
         items = _reader(layout, files, cities, reading, options)
-        ip = topology.kit.ip_to_city(name, component=component)
         done = ip.import_from(items, grace=grace, progress=reading.written)
-    if as_json:
+    if output.as_json:
         skipped = [skipped._asdict() for skipped in done.first_skipped]
         output.document({**done._asdict(), "first_skipped": skipped})
     else:
@@ -246,16 +248,13 @@ def _show(output: Output, done: Imported) -> None:
 @click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
 @_structure_options
 @common_options
-def find(
-    addresses: Sequence[str], where: str | None, component: str, name: str, as_json: bool
-) -> None:
+def find(addresses: Sequence[str], at: StructureOptions, output: Output) -> None:
     """Show the cities of addresses; with - they are read from stdin, one per line."""
-    output = Output(as_json)
     if tuple(addresses) == ("-",):
         addresses = [line.strip() for line in sys.stdin if line.strip()]
-    with opened(where) as topology:
-        found = topology.kit.ip_to_city(name, component=component).find_many(addresses)
-    pairs = list(zip(addresses, found, strict=True))
+    with at.opened(ShardKit.ip_to_city) as ip:
+        cities = ip.find_many(addresses)
+    pairs = list(zip(addresses, cities, strict=True))
     write_rows(output, _CITY_FIELDS, pairs)
 
 
@@ -278,12 +277,11 @@ def _id(city: City | None) -> str | None:
 )
 @_structure_options
 @common_options
-def info(where: str | None, component: str, name: str, as_json: bool) -> int:
+def info(at: StructureOptions, output: Output) -> int:
     """Show which data is in use. Exits with 1 if there is none."""
-    output = Output(as_json)
-    with opened(where) as topology:
-        used = topology.kit.ip_to_city(name, component=component).info()
-    if as_json:
+    with at.opened(ShardKit.ip_to_city) as ip:
+        used = ip.info()
+    if output.as_json:
         output.document(None if used is None else used._asdict())
     elif used is None:
         output.line("nothing was imported yet")

@@ -14,6 +14,7 @@ from shardkit.cli.options import (
     components,
     config_option,
     examples,
+    number_option,
     opened,
 )
 from shardkit.cli.output import FAINT, Column, Output, number, wordy
@@ -31,15 +32,7 @@ from shardkit.cli.text import counted, printable, size
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
-@click.option(
-    "--biggest",
-    "count",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="How many to show.",
-)
+@number_option("--biggest", 20, "How many to show.", parameter="count")
 @click.option(
     "--by",
     type=click.Choice(["memory", "elements"]),
@@ -55,16 +48,15 @@ def keys(
     count: int,
     by: Literal["memory", "elements"],
     match: str | None,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Show the biggest keys of all components, or of the named ones, over all their shards.
 
     Every key is inspected, 500 in an exchange. Memory is the server's estimate, which samples some
     elements of each key.
     """
-    output = Output(as_json)
     with opened(where) as topology:
-        found, _ = components(topology, names, ShardOptions())
+        chosen, _ = components(topology, names, ShardOptions())
     seen = 0
     with output.busy("inspecting keys") as busy:
 
@@ -74,8 +66,8 @@ def keys(
             if busy is not None:
                 busy.update(f"inspecting keys: {inspected:,}")
 
-        biggest = biggest_keys(list(found.values()), count, by=by, match=match, progress=progress)
-    if as_json:
+        biggest = biggest_keys(list(chosen.values()), count, by=by, match=match, progress=progress)
+    if output.as_json:
         output.document({"keys": json_rows(_FIELDS, biggest), "inspected": seen})
         return
     output.table(table_of(_FIELDS, biggest))

@@ -13,6 +13,7 @@ from shardkit.cli.options import (
     common_options,
     config_option,
     examples,
+    number_option,
     opened,
     shards_options,
 )
@@ -54,17 +55,13 @@ from shardkit.structures.set.sharded_set import DEFAULT_PART_SIZE
     metavar="NAME",
     help="The keys are members of this sharded set, whose parameters are in NAME:meta.",
 )
-@click.option(
-    "--total",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="For a set that does not exist yet: about how many members it will have.",
+@number_option(
+    "--total", None, "For a set that does not exist yet: about how many members it will have."
 )
-@click.option(
+@number_option(
     "--part-size",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help=f"Likewise: how many members a part may have.  [default: {DEFAULT_PART_SIZE}]",
+    None,
+    f"Likewise: how many members a part may have.  [default: {DEFAULT_PART_SIZE}]",
 )
 @click.option(
     "--members",
@@ -82,7 +79,7 @@ def locate(
     total: int | None,
     part_size: int | None,
     members: str | None,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Show where keys of a component live, and why: which shard, on which server.
 
@@ -91,7 +88,6 @@ def locate(
     it checks whether there is such a structure. A key is a key on a shard, or the value that a
     decorator or router routes by.
     """
-    output = Output(as_json)
     if not keys and not pairs:
         raise click.UsageError("name a key, or a --pair")
     if structure is None and (total or part_size or members):
@@ -102,14 +98,14 @@ def locate(
         component = read_component(topology, name, sharding)
         if structure is None:
             placed = [os.fsencode(key) for key in keys] + [pair_key(*pair) for pair in pairs]
-            found = locate_keys(topology.kit, component, placed)
+            rows = locate_keys(topology.kit, component, placed)
         else:
             asked = {"total": total, "part_size": part_size, "members": members}
             in_set = open_set(topology.kit, component, structure, asked)
-            found = locate_members(topology.kit, component, in_set, keys)
+            rows = locate_members(topology.kit, component, in_set, keys)
     fields = _key_fields(component) if structure is None else _member_fields(component)
-    write_rows(output, fields, found)
-    return int(any(each.failed for each in found))
+    write_rows(output, fields, rows)
+    return int(any(each.failed for each in rows))
 
 
 def _key_fields(component: Component) -> tuple[Field[LocatedKey], ...]:

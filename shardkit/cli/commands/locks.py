@@ -14,11 +14,12 @@ from shardkit.cli.options import (
     components,
     config_option,
     examples,
+    number_option,
     opened,
 )
 from shardkit.cli.output import Output, number, wordy
 from shardkit.cli.rows import Field, rounded, write_rows
-from shardkit.cli.text import reason
+from shardkit.cli.text import counted, reason
 from shardkit.config.component import Component
 from shardkit.coordination import Holder
 from shardkit.network.server_queries import ServerErrors
@@ -74,18 +75,17 @@ def locks() -> None:
 @click.argument("names", metavar="[COMPONENT]...", nargs=-1)
 @config_option
 @common_options
-def show(names: Sequence[str], where: str | None, as_json: bool) -> int:
+def show(names: Sequence[str], where: str | None, output: Output) -> int:
     """Show who holds locks, semaphores and elections of components, and who waits.
 
     Without components, of all. Goes over all keys of the servers with SCAN. Exits with 1 if one
     could not be asked.
     """
-    output = Output(as_json)
     failed = False
     rows: list[_LockRow] = []
     with opened(where) as topology:
-        found, broken = components(topology, names)
-        for component in found.values():
+        chosen, broken = components(topology, names)
+        for component in chosen.values():
             try:
                 rows += _rows(topology, component)
             except ServerErrors as error:
@@ -107,7 +107,7 @@ def show(names: Sequence[str], where: str | None, as_json: bool) -> int:
 @click.argument("name")
 @click.option("--reason", "why", required=True, help="The reason that its holder gets.")
 @click.option("--kind", type=click.Choice(KINDS), default="lock", show_default=True)
-@click.option("--token", type=click.IntRange(min=1), help="Only the hold with this token.")
+@number_option("--token", None, "Only the hold with this token.")
 @config_option
 @common_options
 def break_(
@@ -117,7 +117,7 @@ def break_(
     kind: str,
     token: int | None,
     where: str | None,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """End the holds of a lock, and give it to the first who waits.
 
@@ -127,11 +127,10 @@ def break_(
     """
     with opened(where) as topology:
         ended = topology.kit.lock(name, component=component, kind=kind).break_holds(why, token)
-    output = Output(as_json)
-    if as_json:
-        output.document({"component": component, "name": name, "kind": kind, "ended": ended})
-    else:
-        output.line(f"{ended} hold{'s' * (ended != 1)} of {kind} {name!r} ended")
+    output.answer(
+        {"component": component, "name": name, "kind": kind, "ended": ended},
+        f"{counted(ended, 'hold')} of {kind} {name!r} ended",
+    )
     return int(not ended)
 
 

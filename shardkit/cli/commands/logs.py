@@ -6,8 +6,15 @@ import json
 
 import click
 
-from shardkit.cli.options import common_options, examples, opened, structure_options
+from shardkit.cli.options import (
+    StructureOptions,
+    common_options,
+    examples,
+    number_option,
+    structure_options,
+)
 from shardkit.cli.output import Output
+from shardkit.kit.kit import ShardKit
 from shardkit.metrics.logs import LIMIT, MOST_LIMIT, SEVERITIES
 
 
@@ -30,34 +37,30 @@ from shardkit.metrics.logs import LIMIT, MOST_LIMIT, SEVERITIES
     show_default=True,
     help="The least severity.",
 )
-@click.option(
-    "-n",
+@number_option(
     "--limit",
-    type=click.IntRange(0, MOST_LIMIT),
-    default=LIMIT,
-    show_default=True,
-    help="How many of the last messages of each severity.",
+    LIMIT,
+    "How many of the last messages of each severity.",
+    short="-n",
+    least=0,
+    most=MOST_LIMIT,
 )
 @common_options
 def logs(
     log: str,
-    where: str | None,
-    component: str,
-    name: str,
+    at: StructureOptions,
     follow: bool,
     severity: str,
     limit: int,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Show the recent messages of LOG, oldest first.
 
     --json writes an object for each message, one in a line.
     """
-    output = Output(as_json)
-    with opened(where) as topology:
-        found = topology.kit.logs(name, component=component)
-        for entry in found.follow(log, severity, limit=limit, stopped=lambda: not follow):
-            if as_json:
+    with at.opened(ShardKit.logs) as messages:
+        for entry in messages.follow(log, severity, limit=limit, stopped=lambda: not follow):
+            if output.as_json:
                 when = entry.time.isoformat() if entry.time else None
                 said = {"time": when, "severity": entry.severity, "message": entry.message}
                 click.echo(json.dumps(said, ensure_ascii=False))

@@ -22,7 +22,14 @@ from shardkit.admin.growth import (
 from shardkit.admin.growth.failover import HOLD
 from shardkit.admin.growth.journal import KEYS
 from shardkit.admin.growth.mover import COPY
-from shardkit.cli.options import common_options, config_option, config_server, connected, examples
+from shardkit.cli.options import (
+    common_options,
+    config_option,
+    config_server,
+    connected,
+    examples,
+    number_option,
+)
 from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output, Table, number
 from shardkit.cli.text import counted
 
@@ -33,34 +40,22 @@ _kill = click.option(
     is_flag=True,
     help="For shards: close connections that do not leave within two fifths of the hold.",
 )
-_share = click.option(
+_share = number_option(
     "--share",
-    type=click.FloatRange(min=0.01, max=1),
-    metavar="PART",
-    default=1.0,
-    show_default=True,
-    help="Share of the time to work: 0.2 for a fifth, with pauses for the rest.",
+    1.0,
+    "Share of the time to work: 0.2 for a fifth, with pauses for the rest.",
+    least=0.01,
+    most=1,
+    unit="PART",
 )
 
 
 def _limits(command: Callable[..., object]) -> Callable[..., object]:
     """Add the options that limit how long a move takes."""
-    hold = click.option(
-        "--hold",
-        type=click.FloatRange(min=0.01),
-        metavar="SECONDS",
-        default=HOLD,
-        show_default=True,
-        help="How long writers may wait at a time.",
+    hold = number_option(
+        "--hold", HOLD, "How long writers may wait at a time.", least=0.01, unit="SECONDS"
     )
-    copy = click.option(
-        "--copy",
-        type=click.FloatRange(min=1),
-        metavar="SECONDS",
-        default=COPY,
-        show_default=True,
-        help="How long the copy may take.",
-    )
+    copy = number_option("--copy", COPY, "How long the copy may take.", least=1.0, unit="SECONDS")
     return hold(copy(_share(command)))
 
 
@@ -119,13 +114,13 @@ def _start(
     to: str,
     dry_run: bool,
     where: str | None,
-    as_json: bool,
+    output: Output,
     **options: Any,
 ) -> int:
     if not dry_run:
-        return _run(start_move, where, as_json, what, to, **options)
+        return _run(start_move, where, output, what, to, **options)
     with connected(config_server(where)) as config:
-        return _show_plan(Output(as_json), plan_move(config, what, to, hold=options["hold"]))
+        return _show_plan(output, plan_move(config, what, to, hold=options["hold"]))
 
 
 @move.command()
@@ -134,18 +129,18 @@ def _start(
 @_kill
 @config_option
 @common_options
-def resume(name: str, where: str | None, as_json: bool, **options: Any) -> int:
+def resume(name: str, where: str | None, output: Output, **options: Any) -> int:
     """Continue the move of SERVER or SHARD from any phase, on any machine."""
-    return _run(resume_move, where, as_json, name, **options)
+    return _run(resume_move, where, output, name, **options)
 
 
 @move.command()
 @click.argument("name", metavar="SERVER|SHARD")
 @config_option
 @common_options
-def abort(name: str, where: str | None, as_json: bool) -> int:
+def abort(name: str, where: str | None, output: Output) -> int:
     """Undo the move of SERVER or SHARD before it is decided; the new server is emptied."""
-    return _run(lambda config, name, progress: abort_move(config, name), where, as_json, name)
+    return _run(lambda config, name, progress: abort_move(config, name), where, output, name)
 
 
 @move.command()
@@ -154,9 +149,9 @@ def abort(name: str, where: str | None, as_json: bool) -> int:
 @_kill
 @config_option
 @common_options
-def reverse(name: str, where: str | None, as_json: bool, **options: Any) -> int:
+def reverse(name: str, where: str | None, output: Output, **options: Any) -> int:
     """Move everything back to SERVER, as long as it follows the new server; or move SHARD back."""
-    return _run(reverse_move, where, as_json, name, **options)
+    return _run(reverse_move, where, output, name, **options)
 
 
 @move.command()
@@ -164,23 +159,22 @@ def reverse(name: str, where: str | None, as_json: bool, **options: Any) -> int:
 @_share
 @config_option
 @common_options
-def verify(name: str, where: str | None, as_json: bool, share: float) -> int:
+def verify(name: str, where: str | None, output: Output, share: float) -> int:
     """Compare both servers of the move of SERVER again: every key, value and expiry.
 
     After the move of a SHARD, search its old database, which is empty, for keys written since.
     """
-    return _run(verify_move, where, as_json, name, share=share)
+    return _run(verify_move, where, output, name, share=share)
 
 
 @move.command()
 @config_option
 @common_options
-def status(where: str | None, as_json: bool) -> None:
+def status(where: str | None, output: Output) -> None:
     """Show all moves and their phases."""
-    output = Output(as_json)
     with connected(config_server(where)) as config:
         all_moves = moves(config)
-    if as_json:
+    if output.as_json:
         output.document([asdict(each) for each in all_moves])
         return
     if not all_moves:
@@ -213,10 +207,9 @@ def _show_plan(output: Output, plan: MovePlan) -> int:
 
 
 def _run(
-    work: Callable[..., Move], where: str | None, as_json: bool, *args: object, **options: Any
+    work: Callable[..., Move], where: str | None, output: Output, *args: object, **options: Any
 ) -> int:
     """Have a function of moves work, and show what came of it."""
-    output = Output(as_json)
     with connected(config_server(where)) as config, output.busy("moving") as busy:
 
         def tell(what: str) -> None:

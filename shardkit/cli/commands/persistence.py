@@ -21,18 +21,18 @@ from shardkit.admin.persistence import (
     save_snapshot,
 )
 from shardkit.admin.servers import entries_of, query_servers
-from shardkit.cli.options import common_options, components, config_option, examples, opened
+from shardkit.cli.options import (
+    common_options,
+    components,
+    config_option,
+    examples,
+    number_option,
+    opened,
+)
 from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output
 from shardkit.cli.text import reason
 
-_wait = click.option(
-    "--wait",
-    type=click.FloatRange(min=0.1),
-    default=WAIT,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long it may take.",
-)
+_wait = number_option("--wait", WAIT, "How long it may take.", least=0.1, unit="SECONDS")
 
 
 @click.group(
@@ -52,9 +52,8 @@ def persistence() -> None:
 @click.argument("names", metavar="[COMPONENT]...", nargs=-1)
 @config_option
 @common_options
-def show(names: Sequence[str], where: str | None, as_json: bool) -> int:
+def show(names: Sequence[str], where: str | None, output: Output) -> int:
     """Show how each server keeps its data, and what may lose data."""
-    output = Output(as_json)
 
     def lines(state: PersistenceState) -> None:
         points = ", ".join(
@@ -73,9 +72,8 @@ def show(names: Sequence[str], where: str | None, as_json: bool) -> int:
 @click.argument("names", metavar="[COMPONENT]...", nargs=-1)
 @config_option
 @common_options
-def apply_(profile: str, names: Sequence[str], where: str | None, as_json: bool) -> int:
+def apply_(profile: str, names: Sequence[str], where: str | None, output: Output) -> int:
     """Apply PROFILE to servers, without a restart, and show what changed."""
-    output = Output(as_json)
 
     def lines(changed: dict[str, tuple[str, str]]) -> None:
         for name, (before, now) in changed.items():
@@ -91,9 +89,9 @@ def apply_(profile: str, names: Sequence[str], where: str | None, as_json: bool)
 @_wait
 @config_option
 @common_options
-def snapshot(names: Sequence[str], wait: float, where: str | None, as_json: bool) -> int:
+def snapshot(names: Sequence[str], wait: float, where: str | None, output: Output) -> int:
     """Have servers make a snapshot, and wait until each has succeeded or failed."""
-    return _timed(Output(as_json), names, where, lambda client: save_snapshot(client, wait), wait)
+    return _timed(output, names, where, lambda client: save_snapshot(client, wait), wait)
 
 
 @persistence.command()
@@ -101,41 +99,20 @@ def snapshot(names: Sequence[str], wait: float, where: str | None, as_json: bool
 @_wait
 @config_option
 @common_options
-def rewrite(names: Sequence[str], wait: float, where: str | None, as_json: bool) -> int:
+def rewrite(names: Sequence[str], wait: float, where: str | None, output: Output) -> int:
     """Have servers rewrite their AOF, and wait until each has succeeded or failed."""
-    return _timed(Output(as_json), names, where, lambda client: rewrite_aof(client, wait), wait)
+    return _timed(output, names, where, lambda client: rewrite_aof(client, wait), wait)
 
 
 @persistence.command()
 @click.argument("names", metavar="[COMPONENT]...", nargs=-1)
-@click.option(
-    "--seconds",
-    type=click.FloatRange(0.1, 60),
-    default=1.0,
-    show_default=True,
-    help="How long to watch the servers.",
+@number_option(
+    "--seconds", 1.0, "How long to watch the servers.", least=0.1, most=60, unit="SECONDS"
 )
 @click.option("--profile", type=click.Choice(list(PROFILES)), help="Estimate for this profile.")
-@click.option(
-    "--commands",
-    type=click.FloatRange(min=0),
-    metavar="N",
-    help="Write commands a second, instead of a measurement.",
-)
-@click.option(
-    "--bytes",
-    "size",
-    type=click.FloatRange(min=0),
-    metavar="N",
-    help="Size of a command, with --commands.",
-)
-@click.option(
-    "--data",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="BYTES",
-    help="Size of the data in bytes, with --commands.",
-)
+@number_option("--commands", None, "Write commands a second, instead of a measurement.", least=0.0)
+@number_option("--bytes", None, "Size of a command, with --commands.", parameter="size", least=0.0)
+@number_option("--data", 0, "Size of the data in bytes, with --commands.", least=0, unit="BYTES")
 @config_option
 @common_options
 def estimate(
@@ -146,13 +123,12 @@ def estimate(
     size: float | None,
     data: int,
     where: str | None,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Estimate what servers write to their disks: AOF, rewrites and snapshots.
 
     They are measured, or estimated from --commands and --bytes for a future server.
     """
-    output = Output(as_json)
 
     def lines(rate: DiskRate) -> None:
         output.line(f"  {rate.commands:,.0f} writes a second of {rate.size:,.0f} bytes")
@@ -209,9 +185,9 @@ def _on_all(
 ) -> int:
     """Run a query on all servers; return the exit code."""
     with opened(where) as topology:
-        found, _ = components(topology, names)
+        chosen, _ = components(topology, names)
     with output.busy("asking the servers"):
-        answers = query_servers(entries_of(found.values()), query, timeout)
+        answers = query_servers(entries_of(chosen.values()), query, timeout)
     failed = [server for server, answer in answers.items() if isinstance(answer, Exception)]
     if output.as_json:
         output.document(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
-from shardkit.admin.growth.plan import GrowthPlan, GrowthStep, plan_growth
-from shardkit.cli.options import common_options, examples
+from shardkit.admin.growth.plan import GrowthStep, plan_growth
+from shardkit.cli.options import common_options, examples, number_option
 from shardkit.cli.output import DOUBTFUL, GOOD, Output, number
 from shardkit.cli.rows import Field, column_only, table_of
 
@@ -44,40 +45,11 @@ from shardkit.cli.rows import Field, column_only, table_of
 @click.option(
     "--periods", type=click.IntRange(0, 100), required=True, metavar="N", help="Number of periods."
 )
-@click.option(
-    "--data", type=click.FloatRange(min=0), default=0.0, metavar="BYTES", help="Bytes of data now."
-)
-@click.option(
-    "--commands",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    metavar="N",
-    help="Write commands per second now.",
-)
-@click.option(
-    "--bytes",
-    "size",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    metavar="N",
-    help="Bytes of each write.",
-)
-@click.option(
-    "--processes",
-    type=click.IntRange(min=0),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Number of processes that use it.",
-)
-@click.option(
-    "--connections",
-    type=click.IntRange(min=0),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Connections of each process to a shard.",
-)
+@number_option("--data", 0, "Bytes of data now.", least=0.0, unit="BYTES")
+@number_option("--commands", 0, "Write commands per second now.", least=0.0)
+@number_option("--bytes", 0, "Bytes of each write.", parameter="size", least=0.0)
+@number_option("--processes", 1, "Number of processes that use it.", least=0)
+@number_option("--connections", 1, "Connections of each process to a shard.", least=0)
 @click.option("--separate", is_flag=True, help="Each shard is a server of its own.")
 @click.option(
     "--out",
@@ -87,69 +59,40 @@ from shardkit.cli.rows import Field, column_only, table_of
 )
 @common_options
 def plan(
-    component: str,
-    servers: tuple[str, ...],
-    new: tuple[str, ...],
-    growth: float,
-    periods: int,
-    data: float,
-    commands: float,
-    size: float,
-    processes: int,
-    connections: int,
-    separate: bool,
-    out: Path | None,
-    as_json: bool,
+    component: str, servers: tuple[str, ...], out: Path | None, output: Output, **options: Any
 ) -> int:
     """Plan the shards of COMPONENT for a load that grows by a factor in each period.
 
     Connects to no server. Shows for each period the number of servers, what each needs, which
     shards move, and how long that takes.
     """
-    output = Output(as_json)
-    found = plan_growth(
-        component,
-        servers,
-        growth=growth,
-        periods=periods,
-        new=new,
-        data=data,
-        commands=commands,
-        size=size,
-        processes=processes,
-        connections=connections,
-        separate=separate,
-    )
+    growth = plan_growth(component, servers, **options)
     if out is not None:
         try:
             with out.open("x", encoding="utf-8") as file:
-                file.write(found.to_yaml())
+                file.write(growth.to_yaml())
         except OSError as error:
             raise click.UsageError(f"{out} cannot be written: {error.strerror}") from None
-    if as_json:
+    if output.as_json:
         output.document(
             {
-                **asdict(found),
+                **asdict(growth),
                 "steps": [
-                    {**asdict(step), "commands": found.commands(step)} for step in found.steps
+                    {**asdict(step), "commands": growth.commands(step)} for step in growth.steps
                 ],
             }
         )
         return 0
-    _show(output, found)
+    output.line(f"{growth.component}: {growth.count:,} shards; `databases {growth.databases}`")
+    for warning in growth.warnings:
+        output.line(warning, DOUBTFUL)
+    output.table(table_of(_FIELDS, growth.steps))
+    for step in growth.steps:
+        for command in growth.commands(step):
+            output.line(f"{step.period}. {command}")
     if out is not None:
         output.line(f"written to {out}: shardkit config push {out}", GOOD)
     return 0
-
-
-def _show(output: Output, found: GrowthPlan) -> None:
-    output.line(f"{found.component}: {found.count:,} shards; `databases {found.databases}`")
-    for warning in found.warnings:
-        output.line(warning, DOUBTFUL)
-    output.table(table_of(_FIELDS, found.steps))
-    for step in found.steps:
-        for command in found.commands(step):
-            output.line(f"{step.period}. {command}")
 
 
 def _rounded(title: str, value: Callable[[GrowthStep], float], form: str) -> Field[GrowthStep]:

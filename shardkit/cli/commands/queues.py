@@ -10,13 +10,20 @@ from typing import Any
 import click
 
 from shardkit.admin.queue_status import QueueStatus, queue_names, queue_status
-from shardkit.cli.options import OpenTopology, common_options, examples, opened, structure_options
+from shardkit.cli.options import (
+    StructureOptions,
+    common_options,
+    examples,
+    number_option,
+    opened,
+    structure_options,
+)
 from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Styled, number, wordy
 from shardkit.cli.rows import Field, json_rows, rounded, table_of
 from shardkit.cli.text import counted
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.operation import Blocking
-from shardkit.queues import DeadTask, TaskQueues
+from shardkit.kit.kit import ShardKit
+from shardkit.queues import DeadTask
 
 _queue_options = structure_options("queues", "queues")
 
@@ -32,10 +39,6 @@ def queues() -> None:
     """Show task queues, and revive, cancel or purge their tasks."""
 
 
-def _opened(topology: OpenTopology, component: str, name: str) -> TaskQueues[Blocking]:
-    return topology.kit.queues(name, component=component)
-
-
 @queues.command(
     short_help="Show how queues are doing.",
     epilog=examples(
@@ -46,29 +49,23 @@ def _opened(topology: OpenTopology, component: str, name: str) -> TaskQueues[Blo
 )
 @click.argument("names", metavar="[QUEUE]...", nargs=-1)
 @_queue_options
-@click.option(
-    "--watch",
-    type=click.FloatRange(min=0),
-    default=0,
-    metavar="SECONDS",
-    help="Watch them for this time, and show how they grow.",
+@number_option(
+    "--watch", 0, "Watch them for this time, and show how they grow.", least=0.0, unit="SECONDS"
 )
 @common_options
-def show(
-    names: Sequence[str], where: str | None, component: str, name: str, watch: float, as_json: bool
-) -> None:
+def show(names: Sequence[str], at: StructureOptions, watch: float, output: Output) -> None:
     """Show how many tasks queues have, how old the oldest is, and how many come and go.
 
     Without names, all queues that hold a task, or did in the last quarter of an hour. Rates are of
     the last five minutes: how many tasks a second were queued and finished, and how many attempts
     failed. A queue with overdue tasks has no worker.
     """
-    output = Output(as_json)
-    with opened(where) as topology:
-        chosen = list(names) or queue_names(topology.kit, component, name)
+    with opened(at.where) as topology:
+        chosen = list(names) or queue_names(topology.kit, at.component, at.name)
         with output.busy("looking at the queues"):
-            rows = queue_status(_opened(topology, component, name), chosen, watch=watch)
-    if as_json:
+            queues = topology.kit.queues(at.name, component=at.component)
+            rows = queue_status(queues, chosen, watch=watch)
+    if output.as_json:
         output.document(json_rows(_FIELDS, rows))
     elif rows:
         output.table(table_of(_FIELDS, rows).without_empty())
@@ -102,24 +99,14 @@ _FIELDS: tuple[Field[QueueStatus], ...] = (
 )
 @click.argument("queue")
 @_queue_options
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="At most this many, the oldest first.",
-)
+@number_option("--limit", 20, "At most this many, the oldest first.")
 @common_options
-def dead(
-    queue: str, where: str | None, component: str, name: str, limit: int, as_json: bool
-) -> None:
+def dead(queue: str, at: StructureOptions, limit: int, output: Output) -> None:
     """Show the dead tasks of QUEUE: what they were to do, when and why they died."""
-    output = Output(as_json)
-    with opened(where) as topology:
-        found = _opened(topology, component, name)
+    with at.opened(ShardKit.queues) as found:
         rows = list(islice(found.dead(queue), limit))
         total = found.counts(queue).dead
-    if as_json:
+    if output.as_json:
         output.document({"dead": total, "tasks": json_rows(_DEAD_FIELDS, rows)})
         return
     if rows:
@@ -171,26 +158,20 @@ def revive(
     queue: str,
     ids: Sequence[str],
     every: bool,
-    where: str | None,
-    component: str,
-    name: str,
-    as_json: bool,
+    at: StructureOptions,
+    output: Output,
 ) -> int:
     """Make dead tasks of QUEUE wait again, with all their attempts.
 
     Exits with 1 if one of them is not dead.
     """
-    output = Output(as_json)
     if bool(ids) == every:
         raise click.UsageError("name the tasks, or use --all")
-    with opened(where) as topology:
-        found = _opened(topology, component, name)
+    with at.opened(ShardKit.queues) as found:
         if every:
             revived = found.revive_all(queue)
-            if as_json:
-                output.document({"queue": queue, "revived": revived, "missing": []})
-            else:
-                output.line(f"{counted(revived, 'task')} revived", GOOD)
+            document = {"queue": queue, "revived": revived, "missing": []}
+            output.answer(document, f"{counted(revived, 'task')} revived", GOOD)
             return 0
         done = {id_: found.revive(queue, id_) for id_ in ids}
     return _write_each(output, done, "revived", "is not dead", {"queue": queue})
@@ -204,18 +185,15 @@ def revive(
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @_queue_options
 @common_options
-def cancel(
-    queue: str, ids: Sequence[str], where: str | None, component: str, name: str, as_json: bool
-) -> int:
+def cancel(queue: str, ids: Sequence[str], at: StructureOptions, output: Output) -> int:
     """Remove tasks of QUEUE that wait or are delayed; leased ones are not removed.
 
     Exits with 1 if one of them neither waits nor is delayed.
     """
-    with opened(where) as topology:
-        found = _opened(topology, component, name)
+    with at.opened(ShardKit.queues) as found:
         done = {id_: found.cancel(queue, id_) for id_ in ids}
     missing = "neither waits nor is delayed"
-    return _write_each(Output(as_json), done, "cancelled", missing, {"queue": queue})
+    return _write_each(output, done, "cancelled", missing, {"queue": queue})
 
 
 @queues.command(
@@ -226,13 +204,9 @@ def cancel(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_queue_options
 @common_options
-def purge(
-    queue: str, yes: bool, where: str | None, component: str, name: str, as_json: bool
-) -> None:
+def purge(queue: str, yes: bool, at: StructureOptions, output: Output) -> None:
     """Remove everything in QUEUE, also what is leased and dead, for good."""
-    output = Output(as_json)
-    with opened(where) as topology:
-        found = _opened(topology, component, name)
+    with at.opened(ShardKit.queues) as found:
         before = found.counts(queue)
         if not sum(before):
             raise InvalidArgumentError(f"queue {queue!r} is empty", "see shardkit queues show")
@@ -240,7 +214,5 @@ def purge(
             asked = f"Remove {counted(sum(before), 'task')} of {queue!r} for good?"
             click.confirm(asked, abort=True, err=True)
         removed = found.purge(queue)
-    if as_json:
-        output.document({"queue": queue, **removed._asdict()})
-    else:
-        output.line(f"{counted(sum(removed), 'task')} removed", GOOD)
+    document = {"queue": queue, **removed._asdict()}
+    output.answer(document, f"{counted(sum(removed), 'task')} removed", GOOD)

@@ -26,6 +26,7 @@ from shardkit.cli.options import (
     config_server,
     connected,
     examples,
+    number_option,
     opened,
     timeout_option,
 )
@@ -50,39 +51,29 @@ def replicas() -> None:
     epilog=examples("shardkit replicas tree", "shardkit replicas tree timelines --json"),
 )
 @click.argument("names", metavar="[COMPONENT]...", nargs=-1)
-@click.option(
+@number_option(
     "--wait",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    help="How long to wait until every level is in sync; otherwise the exit code is 1.",
+    None,
+    "How long to wait until every level is in sync; otherwise the exit code is 1.",
+    least=0.0,
+    unit="SECONDS",
 )
 @config_option
 @common_options
-def tree(names: Sequence[str], wait: float | None, where: str | None, as_json: bool) -> int:
+def tree(names: Sequence[str], wait: float | None, where: str | None, output: Output) -> int:
     """Show masters and all levels of replicas; the exit code is 1 if one is unhealthy."""
-    output = Output(as_json)
     with opened(where) as topology:
-        found, _ = components(topology, names)
+        chosen, _ = components(topology, names)
     with output.busy("asking the servers"):
         end = time.monotonic() + (wait or 0)
-        nodes = replica_tree(found.values())
+        nodes = replica_tree(chosen.values())
         while wait and not _in_sync(nodes) and time.monotonic() < end:
             time.sleep(0.05)
-            nodes = replica_tree(found.values())
+            nodes = replica_tree(chosen.values())
     good = _in_sync(nodes) if wait is not None else all(node.ok for node in nodes)
     code = 0 if good else 1
-    if as_json:
-        output.document(
-            [
-                {
-                    "server": str(node.server),
-                    "depth": node.depth,
-                    "state": node.state,
-                    "behind": node.behind,
-                }
-                for node in nodes
-            ]
-        )
+    if output.as_json:
+        output.document([{**asdict(node), "server": str(node.server)} for node in nodes])
         return code
     table = Table.of("server", "state", number("bytes behind"))
     for node in nodes:
@@ -111,25 +102,17 @@ def _in_sync(nodes: Sequence[ReplicaNode]) -> bool:
     help="The server to follow: a shard, a master, or a replica, HOST:PORT.",
 )
 @click.option("--zone", metavar="ZONE", help="The replica's zone, for reads of the same zone.")
-@click.option(
-    "--wait",
-    type=click.FloatRange(min=0.1),
-    default=COPY,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long the copy may take.",
-)
+@number_option("--wait", COPY, "How long the copy may take.", least=0.1, unit="SECONDS")
 @config_option
 @common_options
 def attach(
-    server: str, to: str, zone: str | None, wait: float, where: str | None, as_json: bool
+    server: str, to: str, zone: str | None, wait: float, where: str | None, output: Output
 ) -> None:
     """Make the empty SERVER a replica; when it is filled, entries name it.
 
     A replica of a replica relieves the master. Entries do not name it, as clients read only from
     replicas of the master itself.
     """
-    output = Output(as_json)
     with connected(config_server(where)) as config, output.busy("filling it"):
         done = attach_replica(config, server, to, zone=zone, copy=wait)
     named = f"entries name it since epoch {done.epoch}" if done.named else "no entry names it"
@@ -144,29 +127,19 @@ def attach(
 @click.option("--force", is_flag=True, help="Even if its master refuses writes without it.")
 @config_option
 @common_options
-def detach(server: str, force: bool, where: str | None, as_json: bool) -> None:
+def detach(server: str, force: bool, where: str | None, output: Output) -> None:
     """Detach the replica SERVER, once no entry names it and clients have left it.
 
     It keeps its data. A server that is down is only removed from the entries.
     """
-    output = Output(as_json)
     with connected(config_server(where)) as config, output.busy("waiting for clients to leave"):
         done = detach_replica(config, server, force=force)
     _say(output, done, f"{done.replica} no longer follows {done.master}; no entry names it")
 
 
 def _say(output: Output, done: AttachedReplica, text: str) -> None:
-    if output.as_json:
-        output.document(
-            {
-                "replica": str(done.replica),
-                "master": str(done.master),
-                "named": done.named,
-                "epoch": done.epoch,
-            }
-        )
-    else:
-        output.line(text, GOOD)
+    document = {**asdict(done), "replica": str(done.replica), "master": str(done.master)}
+    output.answer(document, text, GOOD)
 
 
 @click.command(
@@ -179,20 +152,19 @@ def _say(output: Output, done: AttachedReplica, text: str) -> None:
 @config_option
 @common_options
 def verify_replica_command(
-    names: Sequence[str], timeout: float, where: str | None, as_json: bool
+    names: Sequence[str], timeout: float, where: str | None, output: Output
 ) -> int:
     """Write to each master, and check whether the write reaches its replicas and their disks.
 
     The exit code is 1 unless every replica that entries name received it in time. The write, a
     member of sync:wait, is removed.
     """
-    output = Output(as_json)
     with opened(where) as topology:
-        found, _ = components(topology, names)
+        chosen, _ = components(topology, names)
     with output.busy("waiting for the replicas"):
-        verdicts = verify_replicas(found.values(), timeout)
+        verdicts = verify_replicas(chosen.values(), timeout)
     code = 0 if all(isinstance(v, VerifiedReplica) and v.ok for v in verdicts.values()) else 1
-    if as_json:
+    if output.as_json:
         output.document(
             [
                 {"master": str(master), "replica": str(replica), **_verdict(verdict)}

@@ -12,6 +12,7 @@ from shardkit.cli.options import (
     connected,
     examples,
     message_option,
+    number_option,
 )
 from shardkit.cli.output import DOUBTFUL, FAINT, GOOD, Output
 from shardkit.cli.text import reason
@@ -34,18 +35,17 @@ from shardkit.config.store import read_epoch
     is_flag=True,
     help="Delete its keys, once it is removed and unused for a while.",
 )
-@click.option(
+@number_option(
     "--quiet",
-    type=click.FloatRange(min=0),
-    default=QUIET,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long it must be removed and unused before its keys are deleted.",
+    QUIET,
+    "How long it must be removed and unused before its keys are deleted.",
+    least=0.0,
+    unit="SECONDS",
 )
 @message_option
 @common_options
 def retire(
-    name: str, where: str | None, delete_data_: bool, quiet: float, message: str, as_json: bool
+    name: str, where: str | None, delete_data_: bool, quiet: float, message: str, output: Output
 ) -> int:
     """Remove COMPONENT by a push, and show its last users. A later call deletes its data.
 
@@ -53,16 +53,15 @@ def retire(
     only removed, with exit code 1. Its data is deleted for good by a later call, if no client has
     used it since and no other component has its databases.
     """
-    output = Output(as_json)
     server = config_server(where)
     with connected(server) as client:
-        found = last_known(client, name)
-        deletes = delete_data_ and found.removed
-        if not found.removed:
-            remove(client, found, message)
+        known = last_known(client, name)
+        deletes = delete_data_ and known.removed
+        if not known.removed:
+            remove(client, known, message)
         epoch = read_epoch(client)
-        found = last_known(client, name)
-    users, failed = still_used(found.component, quiet)
+        known = last_known(client, name)
+    users, failed = still_used(known.component, quiet)
     deleted = None
     if deletes:
         with output.busy("deleting keys") as busy:
@@ -71,9 +70,9 @@ def retire(
                 if busy is not None:
                     busy.update(f"deleting keys: {keys:,}")
 
-            deleted = delete_data(found, quiet=quiet, progress=progress)
+            deleted = delete_data(known, quiet=quiet, progress=progress)
     code = 1 if delete_data_ and deleted is None else 0
-    if as_json:
+    if output.as_json:
         output.document(
             {
                 "component": name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -18,6 +19,7 @@ from shardkit.cli.options import (
     login_as,
     login_option,
     message_option,
+    number_option,
     timeout_option,
 )
 from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Table, wordy
@@ -61,13 +63,8 @@ _SOURCES = {
     is_flag=True,
     help="Do not wait for programs that do not name their connections.",
 )
-@click.option(
-    "--wait",
-    type=click.FloatRange(min=0),
-    default=WAIT,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for processes to change over.",
+@number_option(
+    "--wait", WAIT, "How long to wait for processes to change over.", least=0.0, unit="SECONDS"
 )
 @login_option
 @timeout_option(1.0)
@@ -80,13 +77,10 @@ def rotate_command(
     dry_run: bool,
     resume: bool,
     abort: bool,
-    distributed: bool,
-    ignore_others: bool,
-    wait: float,
     user: str | None,
     timeout: float,
-    message: str,
-    as_json: bool,
+    output: Output,
+    **options: Any,
 ) -> int:
     """Rotate the password of USER on all servers that entries log in to as this user.
 
@@ -94,7 +88,6 @@ def rotate_command(
     one any more, it is removed. Stops with exit code 1, both being taken, if somebody must look:
     then continue with --resume. The password is never shown.
     """
-    output = Output(as_json)
     if resume and abort:
         raise click.UsageError("--resume and --abort contradict each other")
     server = config_server(where)
@@ -117,18 +110,15 @@ def rotate_command(
                     _new_password(password_file, required=not (resume or dry_run)),
                     resume=resume,
                     dry_run=dry_run,
-                    distributed=distributed,
-                    ignore_others=ignore_others,
-                    wait=wait,
-                    message=message,
                     timeout=timeout,
                     login=login,
                     progress=progress,
+                    **options,
                 )
     for text in rotation.warnings:
         output.warning(text)
     stopped = not (abort or dry_run or rotation.done)
-    if as_json:
+    if output.as_json:
         output.document({**asdict(rotation), "done": rotation.done})
     else:
         _show(output, rotation, abort, dry_run)
@@ -138,10 +128,10 @@ def rotate_command(
 def _new_password(path: Path | None, *, required: bool) -> str | None:
     if path is not None:
         return path.read_text(encoding="utf-8").removesuffix("\n")
-    found = os.environ.get(NEW_PASSWORD)
-    if found is None and required:
-        found = str(click.prompt("New password", hide_input=True, err=True))
-    return found
+    password = os.environ.get(NEW_PASSWORD)
+    if password is None and required:
+        password = str(click.prompt("New password", hide_input=True, err=True))
+    return password
 
 
 def _show(output: Output, rotation: PasswordRotation, aborted: bool, dry_run: bool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import click
 from shardkit.cli.commands.search_index import created, existing, index_options, query_errors
 from shardkit.cli.commands.search_query import export, query
 from shardkit.cli.commands.search_repair import drop, rebuild, verify
-from shardkit.cli.options import common_options, examples, opened
+from shardkit.cli.options import StructureOptions, common_options, examples, number_option
 from shardkit.cli.output import Output, number
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
@@ -62,13 +63,13 @@ for command in (verify, rebuild, drop):
 def _attributes(
     ctx: click.Context, param: click.Parameter, values: Sequence[str]
 ) -> dict[str, str]:
-    found = {}
+    kinds = {}
     for value in values:
         name, colon, kind = value.rpartition(":")
         if not colon or kind not in ("number", "date", "text"):
             raise click.BadParameter(f"{value!r} is not NAME:number, NAME:date or NAME:text")
-        found[name] = kind
-    return found
+        kinds[name] = kind
+    return kinds
 
 
 @search.command(
@@ -90,10 +91,11 @@ def _attributes(
     callback=_attributes,
     help="A field of JSON lines to sort and filter by: number, date or text.",
 )
-@click.option(
+@number_option(
     "--shards",
-    type=click.IntRange(1, 16_384),
-    help="How many parts a new index has. By default as many as the component has shards, or 4.",
+    None,
+    "How many parts a new index has. By default as many as the component has shards, or 4.",
+    most=16_384,
 )
 @click.option("--stemming", metavar="LANGUAGE", help="Index stems: english, german, …")
 @click.option(
@@ -106,9 +108,7 @@ def _attributes(
 @common_options
 def index(
     files: Sequence[Path],
-    where: str | None,
-    component: str,
-    name: str,
+    at: StructureOptions,
     installed: bool,
     attributes: dict[str, str],
     shards: int | None,
@@ -116,7 +116,7 @@ def index(
     stop_words: str | None,
     no_text: bool,
     no_phrases: bool,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Index files, and the files of folders.
 
@@ -128,28 +128,25 @@ def index(
     documents have a title and a text, and the attributes kind, updated and size. An index keeps the
     options that it was created with. Exits with 1 if a file or folder named here cannot be indexed.
     """
-    output = Output(as_json)
     if not files and not installed:
         raise click.UsageError("nothing to index: name files or folders, or use --installed")
-    with opened(where) as topology, progress("") as report_progress:
-        found = created(
-            topology,
-            component,
-            name,
-            shards=shards,
-            attributes=attributes,
-            stemming=stemming,
-            stop_words=stop_words,
-            keep_text=not no_text,
-            phrases=False if no_phrases else None,
-        )
+    kind = partial(
+        created,
+        shards=shards,
+        attributes=attributes,
+        stemming=stemming,
+        stop_words=stop_words,
+        keep_text=not no_text,
+        phrases=False if no_phrases else None,
+    )
+    with at.opened(kind) as found, progress("") as report_progress:
         reading = _DocumentReader(found.schema, report_progress)
         try:
             found.index_many(reading.documents(files, installed))
         except KeyboardInterrupt:
             output.note("the documents so far are indexed; index again to continue")
             raise
-    if as_json:
+    if output.as_json:
         output.document(
             {
                 "indexed": reading.indexed,
@@ -159,7 +156,7 @@ def index(
             }
         )
         return int(reading.failed)
-    output.line(f"{counted(reading.indexed, 'document')} indexed in {name!r}")
+    output.line(f"{counted(reading.indexed, 'document')} indexed in {at.name!r}")
     if reading.empty:
         output.note(f"{counted(reading.empty, 'file')} without text")
     if reading.skipped:
@@ -256,21 +253,17 @@ class _DocumentReader:
 @common_options
 def remove(
     ids: Sequence[str],
-    where: str | None,
-    component: str,
-    name: str,
+    at: StructureOptions,
     matching: str | None,
     everything: bool,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Remove documents; with - their ids are read from stdin, one per line."""
-    output = Output(as_json)
     if (bool(ids), matching is not None, everything).count(True) != 1:
         raise click.UsageError("name ids, or a query with --matching, or use --all")
     if tuple(ids) == ("-",):
         ids = [line for line in sys.stdin.read().splitlines() if line]
-    with opened(where) as topology:
-        found = existing(topology, component, name)
+    with at.opened(existing) as found:
         if everything:
             removed = found.delete()
         elif matching is None:
@@ -278,10 +271,7 @@ def remove(
         else:
             with query_errors():
                 removed = found.remove_many([hit.id for hit in found.all(matching)])
-    if as_json:
-        output.document({"removed": removed})
-    else:
-        output.line(f"{counted(removed, 'document')} removed")
+    output.answer({"removed": removed}, f"{counted(removed, 'document')} removed")
 
 
 @search.command(
@@ -290,15 +280,13 @@ def remove(
 )
 @index_options
 @common_options
-def info(where: str | None, component: str, name: str, as_json: bool) -> None:
+def info(at: StructureOptions, output: Output) -> None:
     """Show the contents of an index, and the options that it was created with."""
-    output = Output(as_json)
-    with opened(where) as topology:
-        found = existing(topology, component, name)
+    with at.opened(existing) as found:
         parts = found.info()
     schema = found.schema
     documents = sum(part.documents for part in parts)
-    if as_json:
+    if output.as_json:
         about: dict[str, Any] = {
             "documents": documents,
             "fields": dict(schema.fields),

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from shardkit.cli.options import OpenTopology, structure_options
+from shardkit.cli.options import structure_options
 from shardkit.cli.text import printable
 from shardkit.errors import InvalidArgumentError, QuerySyntaxError
+from shardkit.kit.kit import ShardKit
 from shardkit.operations.operation import Blocking
 from shardkit.search.index import SearchIndex
 from shardkit.search.stored_schema import parameters_of, stored_parameters
@@ -23,27 +24,27 @@ _SHARDS = 4  # for a component that is not sharded
 index_options = structure_options("search", "search")
 
 
-def existing(topology: OpenTopology, component: str, name: str) -> SearchIndex[Blocking]:
+def existing(kit: ShardKit, name: str, component: str) -> SearchIndex[Blocking]:
     """Open an index.
 
     Raises:
         InvalidArgumentError: there is none.
         ParameterMismatchError: it cannot be opened without the code that created it.
     """
-    _, stored = _stored(topology, component, name)
+    _, stored = _stored(kit, name, component)
     if stored is None:
         raise InvalidArgumentError(
             f"component {component!r} has no index {name!r}",
             "index something first: shardkit search index",
         )
     shards, parameters = parameters_of(name, stored)
-    return topology.kit.search(name, component=component, shards=shards, **parameters)
+    return kit.search(name, component=component, shards=shards, **parameters)
 
 
 def created(
-    topology: OpenTopology,
-    component: str,
+    kit: ShardKit,
     name: str,
+    component: str,
     *,
     shards: int | None,
     attributes: Mapping[str, str],
@@ -57,7 +58,7 @@ def created(
     Options given here override stored ones, so that contradicting ones are refused at the first
     write.
     """
-    there, stored = _stored(topology, component, name)
+    there, stored = _stored(kit, name, component)
     given: dict[str, Any]
     if stored is None:
         given = {"fields": FIELDS, "attributes": ATTRIBUTES}
@@ -71,15 +72,15 @@ def created(
     given["attributes"] = {**given["attributes"], **attributes}
     if phrases is not None:
         given["phrases"] = phrases
-    return topology.kit.search(
+    return kit.search(
         name, component=component, shards=shards or there, keep_text=keep_text, **given
     )
 
 
-def _stored(topology: OpenTopology, component: str, name: str) -> tuple[int, dict[str, str] | None]:
+def _stored(kit: ShardKit, name: str, component: str) -> tuple[int, dict[str, str] | None]:
     """Return the number of parts for a new index, and the stored parameters of an existing one."""
-    shards = len(topology.kit.component(component).shards) or _SHARDS
-    [stored] = topology.kit.together(stored_parameters(component, name, shards))
+    shards = len(kit.component(component).shards) or _SHARDS
+    [stored] = kit.together(stored_parameters(component, name, shards))
     return shards, stored
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TextIO
 import click
 
 from shardkit.cli.commands.search_index import existing, index_options, query_errors
-from shardkit.cli.options import common_options, examples, opened
+from shardkit.cli.options import StructureOptions, common_options, examples, number_option
 from shardkit.cli.output import FAINT, Cell, Output, number, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
@@ -65,17 +65,8 @@ def _sort(ctx: click.Context, param: click.Parameter, value: str) -> str | dict[
     callback=_sort,
     help="relevance; an attribute, -ATTRIBUTE for descending; or weights, NAME=WEIGHT,…",
 )
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(0, 10_000),
-    default=10,
-    show_default=True,
-    help="How many to show.",
-)
-@click.option(
-    "--offset", type=click.IntRange(0), default=0, show_default=True, help="How many to skip."
-)
+@number_option("--limit", 10, "How many to show.", short="-n", least=0, most=10_000)
+@number_option("--offset", 0, "How many to skip.", least=0)
 @click.option("--cursor", help="The page that follows the one that showed this cursor.")
 @click.option(
     "--facet", "facets", metavar="NAME", multiple=True, help="Count an attribute's values."
@@ -84,16 +75,14 @@ def _sort(ctx: click.Context, param: click.Parameter, value: str) -> str | dict[
 @common_options
 def query(
     words: str,
-    where: str | None,
-    component: str,
-    name: str,
+    at: StructureOptions,
     sort: str | dict[str, float],
     limit: int,
     offset: int,
     cursor: str | None,
     facets: Sequence[str],
     partial: bool,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Find documents.
 
@@ -102,9 +91,7 @@ def query(
     title; size:>1000, updated:2024-01-01..2024-06-30 and kind:=markdown compare attributes. *
     alone matches everything.
     """
-    output = Output(as_json)
-    with opened(where) as topology, query_errors():
-        found = existing(topology, component, name)
+    with query_errors(), at.opened(existing) as found:
         began = time.perf_counter()
         results = found.search(
             words,
@@ -119,10 +106,15 @@ def query(
         seconds = time.perf_counter() - began
         previews = _previews(found, words, results)
     fields = _hit_fields(found, results, previews, sort, offset if cursor is None else None)
-    if as_json:
+    if output.as_json:
         output.document(_document(results, fields, seconds))
         return
-    _show(output, results, fields)
+    if len(results):
+        output.table(table_of(fields, results).without_empty())
+        output.line()
+    for facet, values in results.facets.items():
+        output.table(table_of(_facet_fields(facet), values))
+        output.line()
     output.line(f"{_counts(results, offset, cursor)}, in {seconds * 1000:.0f} ms")
     if results.cursor:
         output.line(f"the next page: --cursor {results.cursor}", FAINT)
@@ -215,16 +207,6 @@ def _facet_fields(name: str) -> tuple[Field[tuple[Any, int]], ...]:
     )
 
 
-def _show(output: Output, results: Results, fields: Sequence[Field[Hit]]) -> None:
-    hits = table_of(fields, results)
-    if hits.rows:
-        output.table(hits.without_empty())
-        output.line()
-    for name, values in results.facets.items():
-        output.table(table_of(_facet_fields(name), values))
-        output.line()
-
-
 def _value(hit: Hit, by: str, kind: str | None) -> Cell:
     if kind and by not in hit.attributes:
         return None  # sorted as zero
@@ -270,22 +252,18 @@ def _counts(results: Results, offset: int, cursor: str | None) -> str:
 @common_options
 def export(
     words: str,
-    where: str | None,
-    component: str,
-    name: str,
+    at: StructureOptions,
     file: Path | None,
     target: str | None,
     only_mappings: bool,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Write all documents, or those that QUERY finds, in the bulk format of OpenSearch.
 
     This is two lines of JSON per document, which Elasticsearch accepts too. A file is replaced when
     it is complete.
     """
-    output = Output(as_json)
-    with opened(where) as topology, query_errors():
-        found = existing(topology, component, name)
+    with query_errors(), at.opened(existing) as found:
         if only_mappings:
             with _target(file) as out:
                 out.write(json.dumps(mappings(found.schema), indent=2) + "\n")
@@ -294,11 +272,11 @@ def export(
         with _target(file) as out, progress("documents") as report_progress:
             total = found.search(words, limit=0).total
             for document in _documents(found, words):
-                out.write(bulk_lines(document, target or name))
+                out.write(bulk_lines(document, target or at.name))
                 written += 1
                 if written % _AT_ONCE == 0:
                     report_progress("writing", written, max(total, written))
-    if file is not None and as_json:
+    if file is not None and output.as_json:
         output.document({"written": written, "file": str(file)})
     elif file is not None:
         output.note(f"{counted(written, 'document')} written to {file}")

@@ -7,7 +7,7 @@ from functools import partial
 import click
 
 from shardkit.cli.commands.search_index import existing, index_options
-from shardkit.cli.options import common_options, examples, opened
+from shardkit.cli.options import StructureOptions, common_options, examples
 from shardkit.cli.output import BAD, GOOD, Output, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, json_rows, table_of
@@ -28,17 +28,15 @@ _DAMAGE_FIELDS: tuple[Field[Damage], ...] = (
 )
 @index_options
 @common_options
-def verify(where: str | None, component: str, name: str, as_json: bool) -> int:
+def verify(at: StructureOptions, output: Output) -> int:
     """Read everything in an index, and show what is damaged: postings, words, documents, counts.
 
     Changes nothing; scripts take some milliseconds each. Exits with 1 if anything is damaged.
     """
-    output = Output(as_json)
-    with opened(where) as topology, output.busy("reading the index"):
-        found = existing(topology, component, name)
+    with at.opened(existing) as found, output.busy("reading the index"):
         damaged = list(found.check())
         documents = found.count()
-    if as_json:
+    if output.as_json:
         output.document({"documents": documents, "damaged": json_rows(_DAMAGE_FIELDS, damaged)})
     elif damaged:
         output.table(table_of(_DAMAGE_FIELDS, damaged))
@@ -56,22 +54,18 @@ def verify(where: str | None, component: str, name: str, as_json: bool) -> int:
 @index_options
 @click.option("--lossy", is_flag=True, help="Delete documents that cannot be read.")
 @common_options
-def rebuild(where: str | None, component: str, name: str, lossy: bool, as_json: bool) -> int:
+def rebuild(at: StructureOptions, lossy: bool, output: Output) -> int:
     """Rebuild words, postings, columns and counts from the stored documents.
 
     Meanwhile searches find only what is indexed so far, and nobody else can write to the index. If
     this is interrupted, run it again. Refused, with nothing changed, if documents are lost or
     cannot be read, unless --lossy. Exits with 1 if anything is damaged afterwards.
     """
-    output = Output(as_json)
-    with opened(where) as topology, progress("documents") as report_progress:
-        found = existing(topology, component, name)
+    with at.opened(existing) as found, progress("documents") as report_progress:
         done = found.rebuild(lossy=lossy, progress=partial(report_progress, "indexing"))
         left = len(list(found.check()))
-    if as_json:
-        output.document({"documents": done, "damaged": left})
-    else:
-        output.line(f"{counted(done, 'document')} indexed again in {name!r}", GOOD)
+    text = f"{counted(done, 'document')} indexed again in {at.name!r}"
+    output.answer({"documents": done, "damaged": left}, text, GOOD)
     return int(bool(left))
 
 
@@ -82,17 +76,13 @@ def rebuild(where: str | None, component: str, name: str, lossy: bool, as_json: 
 @index_options
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @common_options
-def drop(where: str | None, component: str, name: str, yes: bool, as_json: bool) -> None:
+def drop(at: StructureOptions, yes: bool, output: Output) -> None:
     """Delete an index with all its documents and parameters, in slices, for good."""
-    output = Output(as_json)
-    with opened(where) as topology:
-        found = existing(topology, component, name)
+    with at.opened(existing) as found:
         documents = found.count()
         if not yes:
-            asked = f"Delete index {name!r} with {counted(documents, 'document')} for good?"
+            asked = f"Delete index {at.name!r} with {counted(documents, 'document')} for good?"
             click.confirm(asked, abort=True, err=True)
         removed = found.delete()
-    if as_json:
-        output.document({"removed": removed})
-    else:
-        output.line(f"index {name!r} deleted: {counted(removed, 'document')}", GOOD)
+    text = f"index {at.name!r} deleted: {counted(removed, 'document')}"
+    output.answer({"removed": removed}, text, GOOD)

@@ -19,6 +19,7 @@ from shardkit.cli.options import (
     config_option,
     connected,
     examples,
+    number_option,
     opened,
     shards_options,
     timeout_option,
@@ -79,12 +80,7 @@ _WIDE = 110  # columns from which on there is room for details
     help="Print one line, for probes; exit with 0, 1 (a warning) or 2 (critical).",
 )
 @timeout_option(TIMEOUT)
-@click.option(
-    "--watch",
-    type=click.FloatRange(min=0.1),
-    metavar="SECONDS",
-    help="Repeat at this interval until Ctrl-C.",
-)
+@number_option("--watch", None, "Repeat at this interval until Ctrl-C.", least=0.1, unit="SECONDS")
 @common_options
 def status(
     names: Sequence[str],
@@ -94,7 +90,7 @@ def status(
     check: bool,
     timeout: float,
     watch: float | None,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Show every shard, its server, and the server's health.
 
@@ -105,7 +101,6 @@ def status(
     anything is wrong; warnings do not count. With --check it exits with 2 if a shard cannot be
     used, and with 1 for everything else that is wrong.
     """
-    output = Output(as_json)
     if check:
         return _check(output, _survey(where, names, sharding, timeout))
     if watch is None:
@@ -118,7 +113,7 @@ def status(
                 code = int(not fleet.ok)
                 if live is not None:
                     output.redraw(live, _table(output, fleet.rows, servers), *_summary(fleet))
-                elif as_json:
+                elif output.as_json:
                     output.document(_document(output, fleet), indent=None)
                 else:
                     _show(output, servers, fleet)
@@ -153,10 +148,10 @@ def _survey(
     where: str | None, names: Sequence[str], sharding: ShardOptions, timeout: float
 ) -> _Fleet:
     with opened(where) as topology:
-        found, broken = components(topology, names, sharding)
+        chosen, broken = components(topology, names, sharding)
         server = topology.config_server
         config = ConfigFacts() if server is None else _config_facts(server)
-    rows = survey(targets_of(found.values(), None if names else server), timeout)
+    rows = survey(targets_of(chosen.values(), None if names else server), timeout)
     judgement = judge(rows, config, QUICK)
     return _Fleet(judgement.entries, judgement.findings, broken)
 

@@ -66,14 +66,13 @@ def up(
     free_ports: bool,
     pushes: bool,
     written: Path | None,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Start the servers that a shard map describes, on this machine, until Ctrl-C.
 
     They listen on 127.0.0.1 without TLS, whatever hosts the map names, and end with this program in
     any case.
     """
-    output = Output(as_json)
     described = ShardMap.load(shard_map)
     start_progress = _StartProgress()
     servers = LocalServers(
@@ -194,16 +193,16 @@ def _watch(output: Output, servers: LocalServers) -> int:
 def _show(
     output: Output, servers: LocalServers, pushed: bool, written: Path | None, config: str | None
 ) -> None:
-    found = _shards(servers)
+    shards = _shards(servers)
     fields: tuple[Field[LocalServer], ...] = (
         Field("name", lambda server: server.name, Column("server")),
         Field("address", lambda server: server.address, Column("address")),
         Field("port", lambda server: server.port),
         Field(
             "shards",
-            lambda server: list(map(str, found[server])),
+            lambda server: list(map(str, shards[server])),
             wordy("shards"),
-            lambda server: shard_list(found[server]),
+            lambda server: shard_list(shards[server]),
         ),
         Field("pid", lambda server: server.pid, number("pid"), lambda server: str(server.pid)),
     )
@@ -228,11 +227,11 @@ def _show(
 
 def _shards(servers: LocalServers) -> dict[LocalServer, list[Shard]]:
     """Return the shards of each server."""
-    found: dict[LocalServer, list[Shard]] = {server: [] for server in servers.servers}
+    by_server: dict[LocalServer, list[Shard]] = {server: [] for server in servers.servers}
     for component in servers.shard_map.components.values():
         for shard, _ in component.entries():
-            found[servers.server_of(*shard)].append(shard)
-    return found
+            by_server[servers.server_of(*shard)].append(shard)
+    return by_server
 
 
 def _config_value(

@@ -52,35 +52,34 @@ def upgrade_(
     structures: Sequence[str],
     dry_run: bool,
     yes: bool,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Bring structures into the newest form of this release, once no earlier one runs.
 
     Processes of earlier releases refuse what was upgraded. Without components, of all. Exits with
     1 if a dry run found something, or the answer is no.
     """
-    output = Output(as_json)
     with opened(where) as topology:
         chosen, broken = components(topology, names)
         for error in broken.values():
             raise error
-        found = [
+        upgrades = [
             each
             for component in chosen.values()
             for each in topology.kit.upgrade(component.name, structures, dry_run=True)
         ]
-        if found and not dry_run:
-            many = counted(len(found), "structure")
+        if upgrades and not dry_run:
+            many = counted(len(upgrades), "structure")
             question = f"earlier releases will refuse {many}: continue?"
             if not yes and not click.confirm(question, err=True):
                 return 1
-            found = [
+            upgrades = [
                 each
                 for component in chosen.values()
                 for each in topology.kit.upgrade(component.name, structures)
             ]
-    if found or as_json:
-        write_rows(output, _FIELDS, found)
+    if upgrades or output.as_json:
+        write_rows(output, _FIELDS, upgrades)
     else:
         output.line("everything is in the newest form", GOOD)
-    return int(dry_run and bool(found))
+    return int(dry_run and bool(upgrades))

@@ -13,6 +13,7 @@ from shardkit.cli.options import (
     config_option,
     examples,
     file_option,
+    number_option,
     opened,
     shards_options,
 )
@@ -31,9 +32,7 @@ from shardkit.operations.commands import Shard
     ),
 )
 @click.argument("name", metavar="COMPONENT")
-@click.option(
-    "--shard", "number", type=click.IntRange(min=0), metavar="N", help="The entry of a shard."
-)
+@number_option("--shard", None, "The entry of a shard.", parameter="number", least=0)
 @config_option
 @shards_options
 @file_option
@@ -46,20 +45,19 @@ def url(
     sharding: ShardOptions,
     written: Path | None,
     show_secrets: bool,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Write an entry as a URL, for programs that take nothing else.
 
     The URL is a secret: it holds the password, and ${NAME} is replaced. A terminal is shown *** in
     its place.
     """
-    output = Output(as_json)
     with opened(where) as topology:
         if number is None:  # does not depend on the shards
-            found = topology.kit.component(name)
+            described = topology.kit.component(name)
         else:
-            found = component(topology, name, sharding)
-        entry = found.entry_of(Shard(name, number))
+            described = component(topology, name, sharding)
+        entry = described.entry_of(Shard(name, number))
     text = entry.url(entry_key(name, number))
     if written is not None:
         write_private(str(written), f"{text}\n")
@@ -67,7 +65,7 @@ def url(
         return
     if output.interactive and not show_secrets:
         text = mask_url(text)
-    if as_json:
+    if output.as_json:
         output.document({"url": text})
     else:
         output.text(f"{text}\n")

@@ -21,6 +21,7 @@ from shardkit.cli.options import (
     common_options,
     config_option,
     examples,
+    number_option,
     opened,
     timed,
     topology_of,
@@ -46,11 +47,8 @@ from shardkit.queues.worker_base import MOST_CONCURRENCY, WorkerSummary
 @click.option(
     "-q", "--queue", "queues", multiple=True, help="Serve this queue; in order of priority."
 )
-@click.option(
-    "-n",
-    "--concurrency",
-    type=click.IntRange(1, MOST_CONCURRENCY),
-    help="How many tasks to run at a time.",
+@number_option(
+    "--concurrency", None, "How many tasks to run at a time.", short="-n", most=MOST_CONCURRENCY
 )
 @click.option("--burst", is_flag=True, help="Exit when no task is waiting.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every task.")
@@ -64,7 +62,7 @@ def worker(
     concurrency: int | None,
     burst: bool,
     verbose: bool,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Run a worker of task queues until it is stopped.
 
@@ -76,7 +74,6 @@ def worker(
     and returns them to the queue. Exit codes: 0 stopped, or --burst is done; 1 failed; 130 tasks
     were returned unfinished.
     """
-    output = Output(as_json)
     session.timed = True
     found = _load(spec)
     ran: Worker | AsyncWorker
@@ -109,10 +106,7 @@ def worker(
                 with _explained(spec):
                     made = found(topology.kit)
                 ran = _run(prepare(made), burst, status)
-    if as_json:
-        output.document(ran.summary.as_dict())
-    else:
-        output.line(_said(ran.summary))
+    output.answer(ran.summary.as_dict(), _said(ran.summary))
     return INTERRUPTED if ran.aborted else 0
 
 
@@ -152,19 +146,19 @@ def _load(spec: str) -> Any:
         sys.path.insert(0, "")
     try:
         with _explained(module):
-            found = import_module(module)
+            target = import_module(module)
     except ImportError as error:
         raise ShardKitError(
             f"{module} cannot be imported: {error}", "run it where the module is found"
         ) from error
     try:
         for part in name.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except AttributeError:
         raise ShardKitError(
             f"{module} has no {name}", "name a Worker, or a function that returns one"
         ) from None
-    return found
+    return target
 
 
 @contextmanager

@@ -57,15 +57,12 @@ _MONTHS = {name: n for n, name in enumerate(_NAMES.split(), start=1)}
 
 @dataclass(slots=True)
 class LogBatch:
-    """Parsed lines of a log.
-
-    Attributes:
-        visits: the visitors of well-formed lines, one per line, by date in UTC.
-        malformed: all other lines, each with its position in the batch.
-    """
+    """Parsed lines of a log."""
 
     lines: int = 0
+    # The visitors of well-formed lines, one per line, by date in UTC.
     visits: dict[date, list[Visitor]] = field(default_factory=dict)
+    # All other lines, each with its position in the batch.
     malformed: list[tuple[int, bytes]] = field(default_factory=list)
 
 
@@ -103,16 +100,12 @@ class AccessLogParser:
         try:
             return self._dates[minute, zone]
         except KeyError:
-            found = self._dates[minute, zone] = utc_date(minute, zone)
-            return found
+            day = self._dates[minute, zone] = utc_date(minute, zone)
+            return day
 
 
 def utc_date(minute: bytes, zone: bytes) -> date | None:
-    """Return the date in UTC of a log's time.
-
-    Returns:
-        The date; None if the time is invalid or before 1970.
-    """
+    """Return the date in UTC of a log's time; None if it is invalid or before 1970."""
     month = _MONTHS.get(minute[3:6], 0)
     hours, minutes = int(zone[1:3]), int(zone[3:])
     if hours > 23 or minutes > 59:
@@ -127,26 +120,17 @@ def utc_date(minute: bytes, zone: bytes) -> date | None:
 
 
 class AccessLog:
-    """A log that is open for reading. A context manager.
-
-    Attributes:
-        size: the size of the file in bytes; None for a pipe.
-        damage: why the log could not be read to its end; empty if it could.
-    """
+    """A log that is open for reading. A context manager."""
 
     def __init__(self, stream: BinaryIO, name: str) -> None:
         self.name = name
-        self.size = _size(stream)
-        self.damage = ""
+        self.size = _size(stream)  # the size of the file in bytes; None for a pipe
+        self.damage = ""  # why the log could not be read to its end; empty if it could
         self._file: Any = stream if isinstance(stream, io.BufferedReader) else _buffered(stream)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Open a file.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """Open a file."""
         return cls(open(path, "rb", buffering=_BUFFER), os.fspath(path))
 
     @property

@@ -36,7 +36,7 @@ from shardkit.cli.demo.memory_use import measure_memory
 from shardkit.cli.demo.replay import BATCH_SIZE, ReplayResult, replay
 from shardkit.cli.demo.report import DemoReport, VisitorExample, document, show
 from shardkit.cli.demo.servers import started
-from shardkit.cli.options import INTERRUPTED, common_options, examples, opened
+from shardkit.cli.options import INTERRUPTED, common_options, examples, number_option, opened
 from shardkit.cli.output import FAINT, GOOD, Output, Table, number, wordy
 from shardkit.cli.text import counted
 from shardkit.config.shard_map import ShardMap
@@ -72,21 +72,16 @@ from shardkit.local import LocalServers
     "--fresh", is_flag=True, help="First remove the keys of earlier runs from those servers."
 )
 @click.option("--keep", is_flag=True, help="Keep the embedded servers running until Ctrl-C.")
-@click.option(
-    "--batch-size",
-    type=click.IntRange(1, 1_000_000),
-    default=BATCH_SIZE,
-    show_default=True,
-    metavar="LINES",
-    help="How many lines to count at a time.",
+@number_option(
+    "--batch-size", BATCH_SIZE, "How many lines to count at a time.", most=1_000_000, unit="LINES"
 )
-@click.option(
+@number_option(
     "--first-day",
-    type=click.IntRange(0, 1_000_000_000),
-    default=FIRST_DAY,
-    show_default=True,
-    metavar="VISITORS",
-    help="How many visitors to plan for on a day if there was none before.",
+    FIRST_DAY,
+    "How many visitors to plan for on a day if there was none before.",
+    least=0,
+    most=1_000_000_000,
+    unit="VISITORS",
 )
 @common_options
 @click.pass_context
@@ -98,7 +93,7 @@ def demo(
     keep: bool,
     batch_size: int,
     first_day: int,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Count the hits and unique visitors per day of a web access log, over 16 shards.
 
@@ -110,7 +105,6 @@ def demo(
         return 0
     if keep and where:
         raise click.UsageError("--keep needs embedded servers, and cannot be used with --config")
-    output = Output(as_json)
     with _log(path) as log, _servers(output, where) as servers:
         counting = VisitCounter(servers.kit, first_day)
         if fresh:
@@ -118,7 +112,7 @@ def demo(
         with _progress(log) as progress:
             replayed = replay(log, counting, batch_size, progress)
         report = _report(output, log, counting, replayed)
-        if as_json:
+        if output.as_json:
             output.document(document(report))
         else:
             show(output, report)
@@ -134,52 +128,45 @@ def demo(
     epilog=examples("shardkit demo logs /var/log/access", "shardkit demo logs DIR --kill 5 --json"),
 )
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False))
-@click.option(
-    "--workers",
-    type=click.IntRange(1, 64),
-    default=3,
-    show_default=True,
-    help="How many processes count.",
-)
-@click.option(
+@number_option("--workers", 3, "How many processes count.", most=64)
+@number_option(
     "--kill",
-    "kills",
-    type=click.IntRange(0, 1000),
-    default=0,
-    show_default=True,
-    help="How many of them to kill while they count; each is restarted.",
+    0,
+    "How many of them to kill while they count; each is restarted.",
+    parameter="kills",
+    least=0,
+    most=1000,
 )
 @common_options
-def logs(folder: str, workers: int, kills: int, as_json: bool) -> int:
+def logs(folder: str, workers: int, kills: int, output: Output) -> int:
     """Count the web access logs of DIR by day, country, region and city.
 
     Starts five servers on free ports, publishes the files in chunks over their shards, and has
     processes count them, each file once, no matter which one is killed. Then counts the same files
     in one process. Exits with 1 if the counts differ. The places of addresses are made up.
     """
-    output = Output(as_json)
     with (
         started(output, LocalServers(servers_map(), ports="free")) as url,
         shardkit.connect(url) as kit,
         output.busy("counting"),
     ):
-        found = count_logs(kit, url, Path(folder), workers, kills)
-    same = found.days == found.expected
-    if as_json:
+        result = count_logs(kit, url, Path(folder), workers, kills)
+    same = result.days == result.expected
+    if output.as_json:
         countries = {
             day: {member: n for (kind, member), n in of.items() if kind == "country"}
-            for day, of in found.days.items()
+            for day, of in result.days.items()
         }
-        counts = {"files": found.files, "lines": found.lines, "kills": found.kills, "same": same}
-        top = {kind: dict(top_places(found.days, kind)) for kind in KINDS}
-        output.document({**counts, "seconds": found.seconds, "top": top, "countries": countries})
+        counts = {"files": result.files, "lines": result.lines, "kills": result.kills, "same": same}
+        top = {kind: dict(top_places(result.days, kind)) for kind in KINDS}
+        output.document({**counts, "seconds": result.seconds, "top": top, "countries": countries})
         return 0 if same else 1
     output.line(
-        f"{counted(found.files, 'file')}, {counted(found.lines, 'line')}, {found.seconds:.1f} s "
-        f"with {workers} processes at a time, {found.kills} killed"
+        f"{counted(result.files, 'file')}, {counted(result.lines, 'line')}, {result.seconds:.1f} s "
+        f"with {workers} processes at a time, {result.kills} killed"
     )
     table = Table.of(wordy("country"), number("lines"))
-    for country, lines in top_places(found.days, "country"):
+    for country, lines in top_places(result.days, "country"):
         table.row(country, f"{lines:,}")
     output.table(table)
     output.line("one process counts the same" if same else "ONE PROCESS COUNTS OTHERWISE")

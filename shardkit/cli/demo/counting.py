@@ -38,17 +38,13 @@ _VISITORS_KNOWN = 32_768
 
 @dataclass(frozen=True, slots=True)
 class DayFigures:
-    """The counts of a day.
-
-    Attributes:
-        parts: how many parts were planned for them.
-    """
+    """The counts of a day."""
 
     day: date
     visitors: int
     hits: int
     planned: int
-    parts: int
+    parts: int  # how many parts were planned for them
 
 
 @lru_cache(_VISITORS_KNOWN)
@@ -58,11 +54,9 @@ def session_of(visitor: Visitor) -> str:
 
 
 class VisitCounter:
-    """Counts batches of log lines.
+    """Counts batches of log lines, on the components ``hits`` and ``unique`` of a kit.
 
-    Args:
-        kit: has the components ``hits`` and ``unique``, preferably sharded.
-        first_day: how many visitors to plan for on a day if there was none before.
+    ``first_day`` is how many visitors to plan for on a day if there was none before.
     """
 
     def __init__(self, kit: ShardKit, first_day: int = FIRST_DAY) -> None:

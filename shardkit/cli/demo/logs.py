@@ -52,20 +52,15 @@ components:
 
 
 class LogCounts(NamedTuple):
-    """The result of a run.
-
-    Attributes:
-        lines: how many lines have a day and a city.
-        days: for each day the totals by kind and member, as the workers stored them.
-        expected: the same, as one process counts it.
-    """
+    """The result of a run."""
 
     files: int
-    lines: int
+    lines: int  # how many lines have a day and a city
     kills: int
     seconds: float
+    # For each day the totals by kind and member, as the workers stored them.
     days: dict[str, dict[tuple[str, str], int]]
-    expected: dict[str, dict[tuple[str, str], int]]
+    expected: dict[str, dict[tuple[str, str], int]]  # the same, as one process counts it
 
 
 def servers_map() -> ShardMap:
@@ -96,9 +91,7 @@ def tally_of(cities: LocalCities) -> RecordTally[Any]:
 def work(url: str, pause: float = 0.0) -> None:
     """Count files until all are counted: what a worker process does.
 
-    Args:
-        url: the config server.
-        pause: the seconds to wait after each 1,000 lines, so that a test can kill in time.
+    It pauses after each 1,000 lines, so that a test can kill in time.
     """
     with shardkit.connect(url) as kit:
         files, totals = kit.files(component="files", attempts=1000), kit.totals(component="totals")
@@ -117,12 +110,7 @@ def work(url: str, pause: float = 0.0) -> None:
 def count_logs(kit: ShardKit, url: str, folder: Path, workers: int, kills: int) -> LogCounts:
     """Publish the logs of a directory, have worker processes count them, and kill some of these.
 
-    Args:
-        kit: a kit on the servers.
-        url: the config server, for the workers.
-        folder: the directory.
-        workers: how many processes work at a time.
-        kills: how many of them are killed at random times and restarted.
+    The killed ones are restarted: there are always as many ``workers``.
     """
     kit.ip_to_city(component="geo").import_from(ranges())
     files = kit.files(component="files")

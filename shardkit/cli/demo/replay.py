@@ -21,16 +21,13 @@ EXAMPLES: Final = 5
 
 @dataclass(slots=True)
 class ReplayResult:
-    """The result of reading a log.
-
-    Attributes:
-        examples: the first malformed lines, by line number.
-        visitor: a date and a visitor of that day; None if there is none.
-    """
+    """The result of reading a log."""
 
     lines: int = 0
     malformed: int = 0
+    # The first malformed lines, by line number.
     examples: dict[int, bytes] = field(default_factory=dict)
+    # A date and a visitor of that day; None if there is none.
     visitor: tuple[date, Visitor] | None = None
     seconds: float = 0.0
     interrupted: bool = False
@@ -59,17 +56,7 @@ def replay(
     batch_size: int = BATCH_SIZE,
     progress: Progress | None = None,
 ) -> ReplayResult:
-    """Count all lines of a log, until it ends or Ctrl-C is pressed.
-
-    Args:
-        log: the log.
-        counting: counts the lines.
-        batch_size: how many lines to count at a time.
-        progress: called after each batch.
-
-    Raises:
-        ShardErrors: shards failed.
-    """
+    """Count all lines of a log, until it ends or Ctrl-C is pressed."""
     replayed = ReplayResult()
     parser = AccessLogParser()
     began = time.perf_counter()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,7 +12,19 @@ from shardkit.cli.demo.counting import DayFigures
 from shardkit.cli.demo.load import ShardLoad
 from shardkit.cli.demo.memory_use import VisitorMemory
 from shardkit.cli.demo.replay import ReplayResult
-from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Styled, Table, number, wordy
+from shardkit.cli.output import (
+    BAD,
+    DOUBTFUL,
+    FAINT,
+    GOOD,
+    Column,
+    Output,
+    Styled,
+    Table,
+    number,
+    wordy,
+)
+from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.cli.text import counted, printable
 from shardkit.config.component import Component
 from shardkit.structures.unique.days import VisitorPlace
@@ -26,14 +38,10 @@ _UNEVEN: Final = 1.5  # times the mean
 
 @dataclass(frozen=True)
 class VisitorExample:
-    """Where one visitor's id is stored.
-
-    Attributes:
-        figures: those of the day of the visit.
-    """
+    """Where one visitor's id is stored."""
 
     visitor: Visitor
-    figures: DayFigures
+    figures: DayFigures  # those of the day of the visit
     place: VisitorPlace
     there: bool
     address: str
@@ -41,24 +49,17 @@ class VisitorExample:
 
 @dataclass(frozen=True)
 class DemoReport:
-    """The results of the job.
-
-    Attributes:
-        damage: why the log could not be read to its end; empty if it could.
-        part_size: the most ids that a part is planned for.
-        days: the figures of each day, as stored.
-        memory: the memory of the visitors; None if it was not measured.
-        example: where a visitor's id is stored; None if there are no visitors.
-    """
+    """The results of the job."""
 
     log: str
-    damage: str
+    damage: str  # why the log could not be read to its end; empty if it could
     replayed: ReplayResult
     component: Component
-    part_size: int
-    days: Sequence[DayFigures]
+    part_size: int  # the most ids that a part is planned for
+    days: Sequence[DayFigures]  # the figures of each day, as stored
     loads: Sequence[ShardLoad] = field(default=())
-    memory: VisitorMemory | None = None
+    memory: VisitorMemory | None = None  # the memory of the visitors; None if it was not measured
+    # Where a visitor's id is stored; None if there are no visitors.
     example: VisitorExample | None = None
 
 
@@ -96,7 +97,11 @@ def show(output: Output, report: DemoReport) -> None:
             )
     if report.memory is not None:
         _table(output, _memory(report.memory, report.part_size))
-        output.line(_measured(report.memory, len(report.days)), FAINT)
+        memory = report.memory
+        many = len(report.days)
+        which = "all days" if memory.days == many else f"the {memory.days} busiest days"
+        visitors = counted(memory.visitors, "visitor")
+        output.line(f"used_memory of new servers, {memory.server}; {visitors} of {which}", FAINT)
     if report.example is not None:
         _table(output, _place(output, report.component, report.example))
 
@@ -135,14 +140,11 @@ def _cut(text: str, room: int) -> str:
 
 def _days(output: Output, report: DemoReport) -> Table:
     days = report.days
-    grid = _with_bars(
-        output, "day", number("hits"), number("planned"), number("parts"), number("visitors")
-    )
     most = max(day.visitors for day in days)
     cut = len(days) > _ROWS
-    for day in [*days[: _ROWS // 2], *days[-_ROWS // 2 :]] if cut else days:
-        cells = day.day.isoformat(), day.hits, day.planned, day.parts, day.visitors
-        grid.row(*cells, *_bar(output, day.visitors, most))
+    bar = _bar_fields(output, lambda day: day.visitors, most)
+    shown = [*days[: _ROWS // 2], *days[-_ROWS // 2 :]] if cut else days
+    grid = table_of((*_DAY_FIELDS, *bar), shown)
     if cut:
         left_out = Styled(f"… {len(days) - _ROWS:,} more", FAINT)
         grid.rows.insert(_ROWS // 2, [left_out, *[""] * (len(grid.columns) - 1)])
@@ -151,15 +153,12 @@ def _days(output: Output, report: DemoReport) -> Table:
 
 def _shards(output: Output, report: DemoReport) -> Table:
     loads = report.loads
-    grid = _with_bars(output, "shard", "server", number("keys"), number("bytes"), number("ids"))
-    most = max(load.ids for load in loads)
-    for load in loads[:_ROWS]:
-        cells = str(load.shard), load.address, load.keys, load.size, load.ids
-        grid.row(*cells, *_bar(output, load.ids, most))
+    bar = _bar_fields(output, lambda load: load.ids, max(load.ids for load in loads))
+    grid = table_of((*_SHARD_FIELDS, *bar), loads[:_ROWS])
     rest = loads[_ROWS:]
     if rest:
         sums = (sum(getattr(load, name) for load in rest) for name in ("keys", "size", "ids"))
-        grid.row(Styled(f"{len(rest):,} more", FAINT), "", *sums, *_bar(output, 0, most))
+        grid.row(Styled(f"{len(rest):,} more", FAINT), "", *sums, *[" "] * len(bar))
     return grid
 
 
@@ -172,12 +171,6 @@ def _memory(memory: VisitorMemory, part_size: int) -> Table:
     ):
         grid.row(name, size, f"{size / memory.visitors:.1f}", f"{size / memory.parts:.1f}")
     return grid
-
-
-def _measured(memory: VisitorMemory, days: int) -> str:
-    which = "all days" if memory.days == days else f"the {memory.days} busiest days"
-    visitors = counted(memory.visitors, "visitor")
-    return f"used_memory of new servers, {memory.server}; {visitors} of {which}"
 
 
 def _place(output: Output, component: Component, example: VisitorExample) -> Table:
@@ -194,16 +187,30 @@ def _place(output: Output, component: Component, example: VisitorExample) -> Tab
     return grid
 
 
-def _with_bars(output: Output, *columns: Any) -> Table:
-    return Table.of(*columns, *([""] if output.interactive else []))
+def _bar_fields(output: Output, value: Callable[[Any], int], most: int) -> list[Field[Any]]:
+    """Return the field of a bar; nothing if the output is not a terminal."""
+
+    def bar(row: Any) -> Styled:
+        whole, eighths = divmod(round(8 * _BAR * value(row) / max(1, most)), 8)
+        return Styled(("█" * whole + _EIGHTHS[eighths]).rstrip() or " ", GOOD)
+
+    return [column_only("", bar)] if output.interactive else []
 
 
-def _bar(output: Output, value: int, most: int) -> list[Styled]:
-    """Return the cell of a bar; nothing if the output is not a terminal."""
-    if not output.interactive:
-        return []
-    whole, eighths = divmod(round(8 * _BAR * value / max(1, most)), 8)
-    return [Styled(("█" * whole + _EIGHTHS[eighths]).rstrip() or " ", GOOD)]
+_DAY_FIELDS: tuple[Field[DayFigures], ...] = (
+    Field("day", lambda day: day.day.isoformat(), Column("day")),
+    Field("hits", lambda day: day.hits, number("hits")),
+    Field("planned", lambda day: day.planned, number("planned")),
+    Field("parts", lambda day: day.parts, number("parts")),
+    Field("visitors", lambda day: day.visitors, number("visitors")),
+)
+_SHARD_FIELDS: tuple[Field[ShardLoad], ...] = (
+    Field("shard", lambda load: str(load.shard), Column("shard")),
+    Field("address", lambda load: load.address, Column("server")),
+    Field("keys", lambda load: load.keys, number("keys")),
+    Field("bytes", lambda load: load.size, number("bytes")),
+    Field("ids", lambda load: load.ids, number("ids")),
+)
 
 
 # ---- for programs
@@ -225,26 +232,8 @@ def document(report: DemoReport) -> dict[str, Any]:
         "lines_per_second": round(replayed.speed),
         "interrupted": replayed.interrupted,
         "damage": report.damage or None,
-        "days": [
-            {
-                "day": day.day.isoformat(),
-                "hits": day.hits,
-                "visitors": day.visitors,
-                "planned": day.planned,
-                "parts": day.parts,
-            }
-            for day in report.days
-        ],
-        "shards": [
-            {
-                "shard": str(load.shard),
-                "address": load.address,
-                "ids": load.ids,
-                "keys": load.keys,
-                "bytes": load.size,
-            }
-            for load in report.loads
-        ],
+        "days": json_rows(_DAY_FIELDS, report.days),
+        "shards": json_rows(_SHARD_FIELDS, report.loads),
         "memory": None
         if memory is None
         else {

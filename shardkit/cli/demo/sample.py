@@ -79,9 +79,9 @@ _MALFORMED = {
 def lines() -> list[str]:
     """Return the log's lines, without line breaks."""
     dice = random.Random(_SEED)
-    found = [*_looks(dice), *_robots(dice)]
-    found.sort()  # by the end of the request, when they are written
-    written = [line for _, line in found]
+    visits = [*_looks(dice), *_robots(dice)]
+    visits.sort()  # by the end of the request, when they are written
+    written = [line for _, line in visits]
     for number, line in _MALFORMED.items():
         written.insert(number - 1, line)
     return written

@@ -8,7 +8,7 @@
 -- ARGV[6]  the channel on which to wake it; - if it polls
 -- ARGV[7]  for how many microseconds its place in the queue is kept; 0 not to wait
 -- ARGV[8]  its earlier place in the queue; 0 for none
--- ARGV[9]  1 if it may already hold it, and acquires it again
+-- ARGV[9]  which acquisition of a reentrant holder this is; 0 if its id has only this one
 -- ARGV[10] for how many microseconds waiters may overtake one another
 -- Reply    {the token or 0, now, the end of its hold, or of the next hold, or of the first waiter's
 --          place, its place}; {-1, the stored limit} if that is another
@@ -26,7 +26,8 @@ end
 local limit, latest = tonumber(ARGV[4]), counted(KEYS[1], 'token', state[2])
 local patience = tonumber(ARGV[10])
 local e = {mode = mode, ttl = ttl, deadline = now, since = 0, count = 0,
-  token = patience > 0 and now + patience or 0, channel = ARGV[6], label = ARGV[5]}
+  token = patience > 0 and now + patience or 0, channel = ARGV[6], label = ARGV[5], acquired = ''}
+note(e, ARGV[9])
 
 -- The common case: no holders, no waiters.
 if redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4]) == 0 then
@@ -43,7 +44,7 @@ local known = entry(id)
 local held = known and redis.call('ZSCORE', KEYS[2], id)
 if held then
   held = math.min(tonumber(held), now + DAY)  -- later only if the clock was set back
-  if ARGV[9] == '1' then
+  if note(known, ARGV[9]) then
     known.count, known.ttl = known.count + 1, ttl
     held = math.max(held, now + ttl)
     redis.call('ZADD', KEYS[2], digits(held), id)
@@ -56,6 +57,8 @@ end
 local place = known and redis.call('ZSCORE', KEYS[4], id)
 if place then
   e.deadline, e.token, e.count = now + tonumber(ARGV[7]), known.token, known.count
+  e.acquired = known.acquired
+  note(e, ARGV[9])
   store(id, e)
 end
 local free = room(limit)

@@ -1,5 +1,6 @@
 -- Included by the scripts of locks, semaphores and read-write locks: holders and waiters.
--- KEYS[1]  the state, a HASH: limit (0 for none), token (the latest), arrivals, released, broken
+-- KEYS[1]  the state, a HASH: limit (0 for none), token (the latest), arrivals, released, broken,
+--          request
 -- KEYS[2]  the holders, a ZSET by the end of the hold
 -- KEYS[3]  details of holders and waiters, a HASH by id; see `entry`
 -- KEYS[4]  the waiters, a ZSET by order of arrival
@@ -26,24 +27,45 @@ local function counted(key, field, text)
 end
 
 -- An entry is text: format, mode, ttl, the end of its place in the queue, the start of the hold,
--- token, number of acquisitions, channel (- for none), label; further words are ignored. A waiter
--- has, in place of the token, the time until which others may overtake it, and in place of the
--- number, 1 if it was told to ask.
+-- token, number of acquisitions, channel (- for none), label, and of a reentrant holder which
+-- acquisitions these are, each with a comma; further words are ignored. A waiter has, in place of
+-- the token, the time until which others may overtake it, and in place of the number, 1 if it was
+-- told to ask.
 local function entry(id)
   local text = redis.call('HGET', KEYS[3], id)
   if not text then return nil end
-  local mode, ttl, deadline, since, token, count, channel, label =
-    string.match(text, '^1 ([xs]) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+)')
+  local mode, ttl, deadline, since, token, count, channel, label, acquired =
+    string.match(text, '^1 ([xs]) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) ?(%S*)')
   if not mode or #token > 16 or #ttl > 16 or #deadline > 16 or #since > 16 or #count > 9 then
     damaged(KEYS[3], text, 'an entry of format 1')
   end
   return {mode = mode, ttl = tonumber(ttl), deadline = tonumber(deadline), since = tonumber(since),
-    token = tonumber(token), count = tonumber(count), channel = channel, label = label}
+    token = tonumber(token), count = tonumber(count), channel = channel, label = label,
+    acquired = acquired}
 end
 
 local function store(id, e)
-  redis.call('HSET', KEYS[3], id, string.format('1 %s %.0f %.0f %.0f %.0f %.0f %s %s',
-    e.mode, e.ttl, e.deadline, e.since, e.token, e.count, e.channel, e.label))
+  redis.call('HSET', KEYS[3], id, string.format('1 %s %.0f %.0f %.0f %.0f %.0f %s %s%s',
+    e.mode, e.ttl, e.deadline, e.since, e.token, e.count, e.channel, e.label,
+    e.acquired ~= '' and ' ' .. e.acquired or ''))
+end
+
+-- Note an acquisition in an entry; return whether it is new. Others than reentrant ones are 0.
+local function note(e, acquisition)
+  if acquisition == '0' or string.find(e.acquired, acquisition, 1, true) then return false end
+  e.acquired = e.acquired .. acquisition .. ','
+  return true
+end
+
+-- Remove an acquisition from an entry; return whether it was there.
+local function remove(e, acquisition)
+  local before = e.acquired
+  e.acquired = string.gsub(before, acquisition .. ',', '')
+  return e.acquired ~= before
+end
+
+local function acquisitions(e)
+  return select(2, string.gsub(e.acquired, ',', ','))
 end
 
 -- Read the limit and the latest token.
@@ -112,7 +134,7 @@ end
 
 -- Store a hold. A token of the last day shows that the state does not expire soon.
 local function grant(id, e, now, latest)
-  e.since, e.token, e.count = now, next_token(latest, now), 1
+  e.since, e.token, e.count = now, next_token(latest, now), math.max(1, acquisitions(e))
   redis.call('HSET', KEYS[1], 'token', digits(e.token))
   redis.call('ZADD', KEYS[2], digits(now + e.ttl), id)
   store(id, e)

@@ -2,9 +2,13 @@
 -- KEYS     the state, holders, details and waiters, see base.lua
 -- ARGV[1]  the token of the hold; 0 for all
 -- ARGV[2]  the reason
+-- ARGV[3]  the number of the request
 -- Reply    the number of holds ended
 --@include coordination/base
+--@include operations/once
 local now, ended = clock(), 0
+local earlier = earlier_reply(KEYS[1], ARGV[3])
+if earlier then return earlier end
 expire(now)
 for _, id in ipairs(redis.call('ZRANGE', KEYS[2], 0, AT_ONCE - 1)) do
   local e = entry(id)
@@ -16,4 +20,4 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[2], 0, AT_ONCE - 1)) do
   end
 end
 grant_waiters(now, '')
-return ended
+return ended > 0 and reply_once(KEYS[1], ARGV[3], ended) or 0

@@ -1,5 +1,6 @@
 -- Included by the scripts of messaging: the time, stored numbers, and how those who wait are woken.
 --@include structures/base/damage
+--@include operations/once
 --@include operations/wake
 local MOST = 9007199254740991
 
@@ -32,7 +33,7 @@ end
 -- The latest id. Ids continue even if the state was lost.
 local function last_id(state, messages)
   local stored = redis.call('HGET', state, 'last')
-  if stored or redis.call('EXISTS', state) == 1 then
+  if stored or redis.call('HEXISTS', state, 'format') == 1 then
     stored = stored_integer(state, 'last', stored, 0, math.floor(MOST / 2))
   end
   local score = redis.call('ZRANGE', messages, -1, -1, 'WITHSCORES')[2]

@@ -1,7 +1,7 @@
 -- Included by the scripts of a chat: its messages, members and state.
 -- KEYS are, in this order: messages, a ZSET of JSON by id; members, a ZSET of users by the id up to
 -- which each has acknowledged; the state, a HASH of format, last (the latest id), history (how many
--- messages are kept although all have acknowledged them), which exists as long as the chat; tokens
+-- messages are kept although all have acknowledged them) and request, which exists as long as the chat; tokens
 -- of joins that were refused, a ZSET by when; who waits, a SET.
 --@include messaging/base
 local MESSAGES, MEMBERS, STATE, REFUSED, WAITERS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

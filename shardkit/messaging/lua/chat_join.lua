@@ -4,15 +4,18 @@
 -- KEYS[3]  the state
 -- KEYS[4]  refused tokens
 -- KEYS[5]  who waits
--- ARGV[1]  and on: the users, each with the token in their list of chats
+-- ARGV[1]  the number of the request
+-- ARGV[2]  and on: the users, each with the token in their list of chats
 -- Reply    {how many are new}; {-1} if there is no such chat, {-2, users} if the tokens of some
 --          were refused
 --@include messaging/chat_base
 if not exists() then return {-1} end
-local refused = refused_of(1)
+local earlier = earlier_reply(STATE, ARGV[1])
+if earlier then return {earlier} end
+local refused = refused_of(2)
 if #refused > 0 then return {-2, refused} end
 local last, joined = digits(last_id(STATE, MESSAGES)), 0
-for n = 1, #ARGV, 2 do
+for n = 2, #ARGV, 2 do
   joined = joined + redis.call('ZADD', MEMBERS, 'NX', last, ARGV[n])
 end
-return {joined}
+return {reply_once(STATE, ARGV[1], joined)}

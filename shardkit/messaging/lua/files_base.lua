@@ -1,7 +1,7 @@
 -- Included by the scripts of a channel of files: its files, and how far each reader has come.
 -- KEYS are, in this order: the state, a HASH of format, readers (JSON), limit, chunk (bytes), held
--- (bytes), last (the latest file's number), closed, and open:<reader> (files not finished); numbers
--- by name, a HASH; files, a HASH of <number>:<field>, see below; positions, a HASH by
+-- (bytes), last (the latest file's number), closed, request, and open:<reader> (files not finished);
+-- numbers by name, a HASH; files, a HASH of <number>:<field>, see below; positions, a HASH by
 -- <number>:<reader>; files to read, a ZSET of <reader>:<number>; leased ones, a ZSET of the same by
 -- when the lease ends in microseconds; claims, a HASH by the same of "<claim> <attempts>"; garbage,
 -- a ZSET of chunks to remove, <number>:<first>:<end>, by their bytes; reasons of failures, a HASH

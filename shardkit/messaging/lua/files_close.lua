@@ -10,10 +10,11 @@
 -- KEYS[9]  reasons of failures
 -- KEYS[10]  readers who wait
 -- KEYS[11]  publishers who wait
+-- ARGV[1]  the number of the request
 -- Reply    1; 0 if it was closed, -1 if there is no such channel
 --@include messaging/files_base
 if not exists() then return -1 end
-local was = count_of(STATE, 'closed')
+if count_of(STATE, 'closed') == 1 then return earlier_reply(STATE, ARGV[1]) or 0 end
 redis.call('HSET', STATE, 'closed', '1')
 wake(WAITERS, 1000)
-return 1 - was
+return reply_once(STATE, ARGV[1], 1)

@@ -1,7 +1,7 @@
 -- Included by the scripts of a mailbox: its messages, and those of them that are leased.
 -- KEYS are, in this order: messages, a ZSET of JSON by id; leased ones, a ZSET of ids by when the
 -- lease ends in microseconds; the state, a HASH of format, last (the latest id), next (the latest
--- id that was fetched), bytes, dropped; who waits, a SET.
+-- id that was fetched), bytes, dropped, request; who waits, a SET.
 --@include messaging/base
 local MESSAGES, LEASED, STATE, WAITERS = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 check_format(STATE)

@@ -3,11 +3,14 @@
 -- KEYS[2]  the leased ones
 -- KEYS[3]  the state
 -- KEYS[4]  who waits
--- ARGV[1]  and on: the id of each, and the message if it was removed, or nothing
+-- ARGV[1]  the number of the request
+-- ARGV[2]  and on: the id of each, and the message if it was removed, or nothing
 -- Reply    how many were given back
 --@include messaging/mailbox_base
-local released = 0
-for n = 1, #ARGV, 2 do
+local released = earlier_reply(STATE, ARGV[1])
+if released then return released end
+released = 0
+for n = 2, #ARGV, 2 do
   local id, message = ARGV[n], ARGV[n + 1]
   local restored = message ~= '' and redis.call('ZADD', MESSAGES, id, message) == 1
   if restored then redis.call('HINCRBY', STATE, 'bytes', #message) end
@@ -16,5 +19,6 @@ for n = 1, #ARGV, 2 do
     released = released + 1
   end
 end
-if released > 0 then wake(WAITERS, 1) end
-return released
+if released == 0 then return 0 end
+wake(WAITERS, 1)
+return reply_once(STATE, ARGV[1], released)

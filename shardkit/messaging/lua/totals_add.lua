@@ -5,7 +5,8 @@
 -- ARGV[2]  which page this is, from 0
 -- ARGV[3]  how many there are
 -- ARGV[4]  the digest of them all
--- ARGV[5]  and on: in turn which kind from 1, how much, and of what
+-- ARGV[5]  the number of the request
+-- ARGV[6]  and on: in turn which kind from 1, how much, and of what
 -- Reply    {the added pages, 1 if this one was new, else 0}; {-1, 0} if others were started
 --@include messaging/base
 local DONE = KEYS[1]
@@ -19,10 +20,10 @@ if said then
   added = tonumber(count)
   if added > tonumber(ARGV[3]) then damaged(DONE, ARGV[1] .. '=' .. said, 'pages added') end
 end
-if added ~= tonumber(ARGV[2]) then return {added, 0} end
-for n = 5, #ARGV, 3 do
+if added ~= tonumber(ARGV[2]) then return {added, earlier_reply(DONE, ARGV[5]) or 0} end
+for n = 6, #ARGV, 3 do
   redis.call('ZINCRBY', KEYS[1 + tonumber(ARGV[n])], ARGV[n + 1], ARGV[n + 2])
 end
 redis.call('HSET', DONE, 'format', '1', ARGV[1],
   digits(added + 1) .. ' ' .. ARGV[3] .. ' ' .. ARGV[4])
-return {added + 1, 1}
+return {added + 1, reply_once(DONE, ARGV[5], 1)}

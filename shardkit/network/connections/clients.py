@@ -218,19 +218,23 @@ class Clients:
             self._closed = True
             built = list(self._blocking.built)  # some are in the tables alone
             self._blocking.tables = {}
-            loops = list(self._by_loop)
-            for held in self._by_loop.values():
-                for each in held.built:
+            self._abandon_closed_loops()
+            loops = [(loop, held, list(held.built)) for loop, held in self._by_loop.items()]
+            for _, held, closables in loops:
+                held.tables = {}
+                for each in closables:
                     each.closed = True
+            # Only the loop refers to its pools from now on: one that was dropped goes with them.
+            self._by_loop.clear()
+            self._last_loop = _nothing, None
         for each in built:
             _close(each)
-        for loop in loops:
-            with suppress(RuntimeError):  # it is closed
-                if asyncio._get_running_loop() is loop:
-                    self._close_in(loop)
-                else:
-                    loop.call_soon_threadsafe(self._close_in, loop)
-        self._abandon_closed_loops()
+        for loop, held, closables in loops:
+            if asyncio._get_running_loop() is loop:
+                _close_in_loop(held, closables)
+            else:
+                with suppress(RuntimeError):  # it is closed
+                    loop.call_soon_threadsafe(_close_in_loop, held, closables)
 
     async def aclose(self) -> None:
         """Close the running loop's clients."""
@@ -301,7 +305,7 @@ class Clients:
             if loop is None:
                 _close(_closable(client))
             else:
-                _close_now(held)
+                _close_now(list(held.built))
             self._require_open()
         if not is_current and loop is None:
             _drain([client])
@@ -406,16 +410,6 @@ class Clients:
         with suppress(StopIteration):
             held.cleanup.asend(None).send(None)  # run to its yield, where no loop is needed
         return held
-
-    def _close_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Close the clients of the running loop now; it may never turn again."""
-        with self._lock:
-            held = self._by_loop.pop(loop, None)
-            self._last_loop = _nothing, None
-        if held is not None:
-            _close_now(held)
-            with suppress(StopIteration):
-                held.cleanup.aclose().send(None)  # nothing is held, so it does not wait
 
     def _changed_in(self, held: _Held, component: Component) -> None:
         with self._lock:
@@ -606,11 +600,18 @@ def _close(closable: Any) -> None:
         closable.close_for_good()
 
 
-def _close_now(held: _Held) -> None:
+def _close_now(closables: list[Any]) -> None:
     """Close an event loop's clients, in the loop."""
-    for closable in list(held.built):
+    for closable in closables:
         closable.closed = closable.draining = True
         close_now(closable)
+
+
+def _close_in_loop(held: _Held, closables: list[Any]) -> None:
+    """Close pools of the running loop now; it may never turn again."""
+    _close_now(closables)
+    with suppress(StopIteration):
+        held.cleanup.aclose().send(None)  # nothing is held, so it does not wait
 
 
 def _abandon(left: Iterable[_Held]) -> None:

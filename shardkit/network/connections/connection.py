@@ -30,6 +30,7 @@ from redis.asyncio import sentinel as aiosentinel
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     InvalidResponse,
+    MasterDownError,
     ReadOnlyError,
     ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
@@ -52,8 +53,10 @@ from shardkit.network.connections.redis_private import (
     set_timeout,
     socket_of,
     transport_of,
+    undecodable,
     wants_reconnect,
 )
+from shardkit.network.connections.sentinels import AsyncToMaster, ToMaster
 from shardkit.operations.commands import Pause
 from shardkit.operations.deadlines import Deadline, DeadlineExceeded, current, within
 from shardkit.operations.forks import process
@@ -102,6 +105,9 @@ class ReplyLimits:
     policy = NO_POLICY
     connecting = False
     for_block = False  # whether it is used for a blocking command
+    # Whether the server refuses to serve: its name may lead elsewhere by now. The pool closes its
+    # idle connections then.
+    unusable = False
     exchange_timeout: float | None = EXCHANGE_TIMEOUT  # seconds for all replies
     max_reply_bytes: int = MAX_REPLY_BYTES  # of all replies
     extend_blocking_timeout = True  # for blocking commands, by the time that they may block
@@ -156,6 +162,11 @@ class ReplyLimits:
             )
 
 
+def refuses_to_serve(error: Exception) -> bool:
+    """Whether a server says that it cannot serve: READONLY, LOADING, MASTERDOWN, NOAUTH."""
+    return isinstance(error, ReadOnlyError | MasterDownError | ConnectionError)
+
+
 class Closable(ReplyLimits):
     """A connection that another thread can close, and that stays closed with its kit.
 
@@ -197,7 +208,7 @@ class Closable(ReplyLimits):
             if handlers and self.is_connected:  # type: ignore[attr-defined]
                 self._tell_closed()
             super().disconnect(*args, **kwargs)  # type: ignore[misc]
-            self.due, self._watches = 0, False
+            self.due, self._watches, self.unusable = 0, False, False
 
     def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
         """Connect, unless the kit is closed; retry as the entry's ``retry`` says."""
@@ -315,6 +326,7 @@ class Closable(ReplyLimits):
             raise
         except ResponseError as error:
             self.due = max(0, self.due - 1)
+            self.unusable = self.unusable or refuses_to_serve(error)
             pool = self.follower()
             if pool is not None and lost_its_role(error):
                 pool.leave(self, error)
@@ -381,6 +393,7 @@ class AsyncClosable(ReplyLimits):
         transport = transport_of(self)
         if transport is not None and transport.get_write_buffer_size():
             transport.abort()
+        self.unusable = False
         await super().disconnect(*args, **kwargs)  # type: ignore[misc]
 
     async def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
@@ -483,6 +496,7 @@ class AsyncClosable(ReplyLimits):
             self.note_failure(error)
             raise
         except ResponseError as error:
+            self.unusable = self.unusable or refuses_to_serve(error)
             pool = self.follower()
             if pool is not None and lost_its_role(error):
                 await pool.leave(self, error)
@@ -643,7 +657,7 @@ class _FastReplies(_BlockingTimeouts):
         if sock is None:
             raise ConnectionError(_CLOSED)
         reply_parser = self._parser_on(sock)
-        reply_parser.refused = False
+        reply_parser.refused = reply_parser.unusable = False
         deadline = current.get()
         started, usual = (0.0, None) if deadline is None else (time.monotonic(), sock.gettimeout())
         try:
@@ -658,6 +672,7 @@ class _FastReplies(_BlockingTimeouts):
                 self.disconnect()  # more replies than requests
             elif self.health_check_interval:
                 postpone_health_check(self, time.monotonic())
+        self.unusable = self.unusable or reply_parser.unusable
         return reply_parser.refused
 
     def round_trip(
@@ -678,7 +693,7 @@ class _FastReplies(_BlockingTimeouts):
         reply_parser = self._reply_parser
         if reply_parser is None or self._parsed_socket is not sock:
             reply_parser = self._parser_on(sock)
-        reply_parser.refused = False
+        reply_parser.refused = reply_parser.unusable = False
         started = 0.0
         try:
             if deadline is not None:
@@ -709,6 +724,8 @@ class _FastReplies(_BlockingTimeouts):
             sock.settimeout(self.socket_timeout)
         if reply_parser.reader.has_data():
             self.disconnect()  # more replies than requests
+        elif reply_parser.unusable:
+            self.unusable = True
         return replies, reply_parser.refused
 
     def _parser_on(self, sock: Any) -> ReplyParser:
@@ -887,7 +904,7 @@ class ReplyParser:
             return self.reader.gets()
         except UnicodeDecodeError as error:
             self.refused = True
-            return ResponseError(f"the reply cannot be decoded: {error}")
+            return undecodable(error)
 
     def _error(self, text: str) -> Exception:
         text = text.partition(", with args beginning with")[0]  # what was sent is not shown
@@ -896,8 +913,7 @@ class ReplyParser:
         except (ValueError, LookupError):  # a script's own error that is named MOVED
             error = ResponseError(text)
         self.refused = True
-        if isinstance(error, ReadOnlyError | ConnectionError):
-            self.unusable = True
+        self.unusable = self.unusable or refuses_to_serve(error)
         return error
 
     def read(
@@ -1095,19 +1111,52 @@ class UnixConnection(_FastReplies, redis.UnixDomainSocketConnection):
     """redis-py's Unix socket connection."""
 
 
-class SentinelConnection(_BlockingTimeouts, sentinel.SentinelManagedConnection):
+class SentinelConnection(ToMaster, _FastReplies, sentinel.SentinelManagedConnection):
     """redis-py's Sentinel-managed connection."""
 
 
-class SentinelTlsConnection(_BlockingTimeouts, sentinel.SentinelManagedSSLConnection):
+class SentinelTlsConnection(ToMaster, _FastReplies, sentinel.SentinelManagedSSLConnection):
     """redis-py's Sentinel-managed TLS connection."""
 
+    _is_plain_tcp = False
 
-class AsyncTcpConnection(_AsyncBlockingTimeouts, aioredis.Connection):
+
+class _ToAnyAddress:
+    """Tries a host's other addresses when the first is silent, as blocking connections do."""
+
+    host: str
+    port: int
+    _address: Any = None  # the host and port to try
+
+    async def _connect(self) -> None:
+        try:
+            await super()._connect()  # type: ignore[misc]
+        except BuiltinTimeoutError:
+            loop = asyncio.get_running_loop()
+            found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            for *_, address in found[1:]:
+                self._address = address[:2]
+                with suppress(OSError):
+                    await super()._connect()  # type: ignore[misc]
+                    return
+            raise
+        finally:
+            self._address = None
+
+    def _connection_arguments(self) -> dict[str, Any]:
+        arguments: dict[str, Any] = super()._connection_arguments()  # type: ignore[misc]
+        if self._address is not None:
+            arguments["host"], arguments["port"] = self._address
+            if "ssl" in arguments:
+                arguments["server_hostname"] = self.host
+        return arguments
+
+
+class AsyncTcpConnection(_ToAnyAddress, _AsyncBlockingTimeouts, aioredis.Connection):
     """The awaiting TCP connection."""
 
 
-class AsyncTlsConnection(_AsyncBlockingTimeouts, aioredis.SSLConnection):
+class AsyncTlsConnection(_ToAnyAddress, _AsyncBlockingTimeouts, aioredis.SSLConnection):
     """The awaiting TLS connection."""
 
 
@@ -1115,9 +1164,13 @@ class AsyncUnixConnection(_AsyncBlockingTimeouts, aioredis.UnixDomainSocketConne
     """The awaiting Unix socket connection."""
 
 
-class AsyncSentinelConnection(_AsyncBlockingTimeouts, aiosentinel.SentinelManagedConnection):
+class AsyncSentinelConnection(
+    AsyncToMaster, _ToAnyAddress, _AsyncBlockingTimeouts, aiosentinel.SentinelManagedConnection
+):
     """The awaiting Sentinel-managed connection."""
 
 
-class AsyncSentinelTlsConnection(_AsyncBlockingTimeouts, aiosentinel.SentinelManagedSSLConnection):
+class AsyncSentinelTlsConnection(
+    AsyncToMaster, _ToAnyAddress, _AsyncBlockingTimeouts, aiosentinel.SentinelManagedSSLConnection
+):
     """The awaiting Sentinel-managed TLS connection."""

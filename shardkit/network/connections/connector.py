@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 
 import redis
 import redis.asyncio as aioredis
-from redis import sentinel
-from redis.asyncio import sentinel as aiosentinel
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.cluster import LoadBalancingStrategy
 from redis.driver_info import DriverInfo
-from redis.exceptions import RedisClusterException
+from redis.exceptions import (
+    ConnectionError,  # noqa: A004 - redis-py's own
+    RedisClusterException,
+    TimeoutError,  # noqa: A004 - redis-py's own
+)
 from redis.retry import Retry
 
 from shardkit.config.entry import DEFAULT_PORT
@@ -37,7 +39,13 @@ from shardkit.network.connections.connection import (
 )
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy
 from shardkit.network.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
-from shardkit.network.connections.redis_private import learn_slots, set_connection_class
+from shardkit.network.connections.redis_private import (
+    ask_entry_again,
+    learn_commands_of_any,
+    learn_slots,
+    set_connection_class,
+)
+from shardkit.network.connections.sentinels import AsyncSentinelManager, SentinelManager
 
 SOCKET_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 5.0
@@ -82,6 +90,16 @@ class ClusterClient(redis.RedisCluster):
         except Exception:  # closing a kit makes redis-py raise several kinds
             require_open(self)
             raise
+
+    def command(self, **kwargs: Any) -> Any:
+        """List the commands of a node that answers; redis-py asks one only, when it is opened."""
+        failure: Exception | None = None
+        for node in self.get_nodes():  # type: ignore[no-untyped-call]
+            try:
+                return super().command(**{"target_nodes": node, **kwargs})
+            except (ConnectionError, TimeoutError) as error:
+                failure = error
+        raise failure or RedisClusterException("the cluster has no nodes")
 
 
 class AsyncClusterClient(aioredis.RedisCluster):
@@ -170,9 +188,10 @@ class Connector:
         """Return an awaiting client; connects when it is first used."""
         common = _common(fields, AsyncRetry)
         if fields.get("cluster"):
+            host, port = _address(fields)
             cluster = AsyncClusterClient(
-                host=fields.get("host", "localhost"),
-                port=fields.get("port", DEFAULT_PORT),
+                host=host,
+                port=port,
                 ssl=bool(fields.get("ssl")),
                 **{n: v for n, v in common.items() if n not in ("db", *_LIMITS)},
                 **_network(fields),
@@ -195,6 +214,8 @@ class Connector:
             set_connection_class(cluster, AsyncNodeConnection)
             cluster.connection_class = AsyncNodeConnection
             cluster.policy = policy
+            ask_entry_again(cluster, host, port)
+            learn_commands_of_any(cluster)
             return cluster
         pool = _pool(fields, common, _AWAITING)
         pool.as_redis_py = not fields.get("multiplex", True)
@@ -217,11 +238,11 @@ class _Classes(NamedTuple):
 
 
 _BLOCKING = _Classes(
-    *(Retry, redis.Redis, sentinel.Sentinel, Pool, SentinelPool),
+    *(Retry, redis.Redis, SentinelManager, Pool, SentinelPool),
     *(TcpConnection, TlsConnection, UnixConnection, SentinelConnection, SentinelTlsConnection),
 )
 _AWAITING = _Classes(
-    *(AsyncRetry, aioredis.Redis, aiosentinel.Sentinel, AsyncPool, AsyncSentinelPool),
+    *(AsyncRetry, aioredis.Redis, AsyncSentinelManager, AsyncPool, AsyncSentinelPool),
     *(AsyncTcpConnection, AsyncTlsConnection, AsyncUnixConnection),
     *(AsyncSentinelConnection, AsyncSentinelTlsConnection),
 )
@@ -241,7 +262,7 @@ def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) 
             **_network(fields),
             **{name: asked[name] for name in ("username", "password") if name in asked},
         }
-        manager = classes.sentinel([])
+        manager = classes.sentinel()
         for host, port in asked["sentinels"]:
             to_sentinel = classes.pool(host=host, port=port, **to_sentinels)
             to_sentinel.credentials = fields.get("sentinel_credentials")
@@ -254,10 +275,11 @@ def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) 
         path = fields["unix_socket_path"]
         pool = classes.pool(connection_class=classes.unix, path=path, **common)
     else:
+        host, port = _address(fields)
         pool = classes.pool(
             connection_class=classes.tls if tls else classes.tcp,
-            host=fields.get("host", "localhost"),
-            port=fields.get("port", DEFAULT_PORT),
+            host=host,
+            port=port,
             **common,
             **_network(fields),
         )
@@ -272,7 +294,7 @@ def _cluster(
     connection: type[Any],
     pool: type[Any],
 ) -> redis.RedisCluster:
-    host, port = fields.get("host", "localhost"), fields.get("port", DEFAULT_PORT)
+    host, port = _address(fields)
     options = _without(common, "db") | _network(fields)
     policy: CallPolicy = fields.get("policy", NO_POLICY)
     retry, own = options["retry"], _without(_without(options, "retry"), "max_connections")
@@ -308,7 +330,12 @@ def _cluster(
         **_replicas_of(fields),
     )
     client.policy = policy
+    ask_entry_again(client, host, port)
     return client
+
+
+def _address(fields: Mapping[str, Any]) -> tuple[str, int]:
+    return fields.get("host", "localhost"), fields.get("port", DEFAULT_PORT)
 
 
 def _replicas_of(fields: Mapping[str, Any]) -> dict[str, Any]:

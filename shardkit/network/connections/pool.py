@@ -303,8 +303,11 @@ class _ReusingPool(_Common):
 
     def release(self, connection: Any) -> None:
         """Accept a connection back, once; ignore one of another pool."""
-        if getattr(connection, "due", 0) and connection in self._in_use:
-            connection.disconnect()  # its user was interrupted
+        unusable = getattr(connection, "unusable", False)
+        if (unusable or getattr(connection, "due", 0)) and connection in self._in_use:
+            connection.disconnect()  # its user was interrupted, or its server refuses to serve
+            if unusable:
+                self.drop_idle()
         with self._guard:
             try:
                 self._in_use.remove(connection)
@@ -515,6 +518,10 @@ class _AsyncReusingPool(_Common):
         Not in a task, as the event loop may end before it runs.
         """
         self.draining = True
+        self.drop_idle()
+
+    def drop_idle(self) -> None:
+        """Close idle connections."""
         while idle_of(self):
             close_connection_now(idle_of(self).pop())
 
@@ -536,6 +543,9 @@ class _AsyncReusingPool(_Common):
             return False
         if watchers:
             self._tell_use(connection)
+        if getattr(connection, "unusable", False):
+            self.drop_idle()
+            close_connection_now(connection)
         idle = idle_of(self)
         connection.idle_since = now = time.monotonic()
         idle.append(connection)

@@ -4,9 +4,9 @@ Each private part has one name here and is used nowhere else. When a new redis-p
 contract test, tests/network/connections/test_redis_private.py, fails and names it; adapt it here.
 
 Two kinds of names cannot be wrapped: mixins override `Connection._connect` (in
-`shardkit.testing.fakes.connections`, for fakeredis), and pipelines declare `_is_async_client` and
-`_event_dispatcher`, which the types of redis-py's command methods need. The contract test covers
-these, too.
+`shardkit.testing.fakes.connections`, for fakeredis), `_connect_retry` (in `sentinels`) and
+`_connection_arguments`, and pipelines declare `_is_async_client` and `_event_dispatcher`, which the
+types of redis-py's command methods need. The contract test covers these, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping, MutableSet, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableSet, Sequence
+from contextlib import contextmanager
 from operator import attrgetter, methodcaller
 from ssl import SSLWantReadError, SSLWantWriteError
 from threading import RLock
@@ -32,6 +33,8 @@ from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     NoScriptError,
     ReadOnlyError,
+    RedisClusterException,
+    ResponseError,
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.utils import SENTINEL as NOT_GIVEN
@@ -77,10 +80,6 @@ class _Limited:
         super().on_connect(connection, **kwargs)  # type: ignore[misc]
         self._connection = weakref.ref(connection)
 
-    def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        self._size = 0
-        return super().read_response(*args, **kwargs)  # type: ignore[misc]
-
     def _check(self) -> None:
         """Refuse to read more of a reply that takes too long or is too large."""
         connection = self._connection() if self._size else None
@@ -96,8 +95,21 @@ class _Limited:
         self._reader.feed(data)  # type: ignore[attr-defined]
 
 
+def undecodable(error: UnicodeDecodeError) -> ResponseError:
+    """Return the error of a reply that cannot be decoded; later ones can be read."""
+    return ResponseError(f"the reply cannot be decoded: {error}")
+
+
 class LimitedParser(_Limited, _HiredisParser):
     """redis-py's parser, within the limits of a reply and the caller's deadline."""
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        """Read a reply; return an error instead of one that cannot be decoded."""
+        self._size = 0
+        try:
+            return super().read_response(*args, **kwargs)
+        except UnicodeDecodeError as error:
+            return undecodable(error)
 
     def read_from_socket(self, timeout: Any = NOT_GIVEN, raise_on_timeout: bool = True) -> bool:
         """Read what there is, or wait for it; see redis-py's."""
@@ -130,6 +142,14 @@ class LimitedParser(_Limited, _HiredisParser):
 class AsyncLimitedParser(_Limited, _AsyncHiredisParser):
     """redis-py's awaiting parser, within the limits of a reply."""
 
+    async def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        """Read a reply; return an error instead of one that cannot be decoded."""
+        self._size = 0
+        try:
+            return await super().read_response(*args, **kwargs)
+        except UnicodeDecodeError as error:
+            return undecodable(error)
+
     async def read_from_socket(self) -> bool:
         """Read what there is, or wait for it; see redis-py's."""
         self._check()
@@ -158,6 +178,10 @@ def is_script_missing(error: object) -> bool:
     return isinstance(error, NoScriptError) and str(error).startswith("No matching script")
 
 
+PREVIOUS_MASTER = "The previous master is now a slave"
+"""redis-py's error for a master that Sentinels replaced."""
+
+
 def is_unready(error: object) -> bool:
     """Whether a server refused because it loads, is a replica, or was left: nothing was executed.
 
@@ -171,7 +195,15 @@ def is_unready(error: object) -> bool:
         return text.endswith("is loading the dataset in memory")
     if isinstance(error, DatabaseMovedError):
         return error.elsewhere
-    return isinstance(error, ConnectionError) and text == "The previous master is now a slave"
+    return isinstance(error, ConnectionError) and text == PREVIOUS_MASTER
+
+
+def is_unblocked(error: object) -> bool:
+    """Whether a server ended a blocking command because it is a replica now.
+
+    A pop or read was not executed. After WAIT, another server counts none of the same writes.
+    """
+    return str(error).startswith("UNBLOCKED force unblock")
 
 
 def lost_its_role(error: Exception) -> bool:
@@ -278,6 +310,68 @@ def learn_slots(client: Any) -> Any:
     return client.nodes_manager.initialize()
 
 
+def ask_entry_again(client: Any, host: str, port: int) -> None:
+    """Have a cluster's client ask its entry's own address when no node that it knows answers.
+
+    All of them may have got new addresses, and the entry's host leads to one of them.
+    """
+    manager = client.nodes_manager
+    kind: Any = type(manager)
+    awaits = isinstance(client, AsyncRedisCluster)
+
+    @contextmanager
+    def asking_entry(error: Exception) -> Iterator[None]:
+        if not str(error).startswith("Redis Cluster cannot be connected"):
+            raise error
+        if awaits:
+            node: Any = AsyncClusterNode(host, port, PRIMARY, **manager.connection_kwargs)
+        else:
+            node = ClusterNode(host, port, PRIMARY)  # type: ignore[no-untyped-call]
+        known, manager.startup_nodes = manager.startup_nodes, {node.name: node}
+        try:
+            yield
+        except BaseException:
+            manager.startup_nodes = known  # they may come back
+            for connection in getattr(node, "_connections", ()):
+                close_connection_now(connection)
+            raise
+
+    def initialize(self: Any, **options: Any) -> None:
+        try:
+            kind.initialize(self, **options)
+        except RedisClusterException as error:
+            with asking_entry(error):
+                kind.initialize(self, **options)
+
+    async def ainitialize(self: Any, **options: Any) -> None:
+        try:
+            await kind.initialize(self, **options)
+        except RedisClusterException as error:
+            with asking_entry(error):
+                await kind.initialize(self, **options)
+
+    # Not as an attribute of the object, which has __slots__.
+    added = {"__slots__": (), "initialize": ainitialize if awaits else initialize}
+    manager.__class__ = type(kind.__name__, (kind,), added)
+
+
+def learn_commands_of_any(cluster: AsyncRedisCluster) -> None:
+    """Have an awaiting cluster learn the commands from a node that answers, not only the first."""
+    learn = cluster.commands_parser.initialize
+
+    async def initialize(node: Any = None) -> None:
+        failure: Exception | None = None
+        for each in [node, *cluster.get_nodes()]:
+            try:
+                return await learn(each)
+            except (ConnectionError, RedisTimeoutError) as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+    cluster.commands_parser.initialize = initialize  # type: ignore[method-assign]
+
+
 def set_connection_class(cluster: Any, connection_class: type[Any]) -> None:
     """Have an awaiting cluster's nodes make connections of a class; its constructor has no say."""
     cluster.nodes_manager.connection_kwargs["connection_class"] = connection_class
@@ -374,10 +468,12 @@ __all__ = [
     "EMPTY_RESPONSE",
     "NEVER_DECODE",
     "NOT_GIVEN",
+    "PREVIOUS_MASTER",
     "AsyncLimitedParser",
     "LimitedParser",
     "abandon_connections",
     "address_of",
+    "ask_entry_again",
     "close_cluster",
     "close_connection_now",
     "close_now",
@@ -390,6 +486,7 @@ __all__ = [
     "idle_of",
     "in_use_of",
     "is_script_missing",
+    "learn_commands_of_any",
     "learn_slots",
     "lock_of",
     "node_of",
@@ -404,5 +501,6 @@ __all__ = [
     "socket_of",
     "str_if_bytes",
     "transport_of",
+    "undecodable",
     "wants_reconnect",
 ]

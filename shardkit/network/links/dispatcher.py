@@ -37,6 +37,7 @@ from shardkit.errors import ClosedError, ShardFailure, ShardKitError
 from shardkit.events import CommandsRetried, CommandsSent, emit, handlers, settled
 from shardkit.network.connections.policy import policy_of
 from shardkit.network.connections.redis_private import (
+    is_unblocked,
     is_unready,
     node_of,
     reads_replicas,
@@ -199,7 +200,9 @@ class Dispatcher:
                 emit(CommandsRetried(len(todo), retry))
             if retry or not attempts:
                 try:
-                    attempts = yield from self._attempt(batch, todo, redirected, out)
+                    # A slot on the move refuses joined commands (TRYAGAIN), not single ones.
+                    joins = coalesced(batch) and not retry
+                    attempts = yield from self._attempt(batch, todo, redirected, joins, out)
                 except (ShardKitError, *ATTEMPT_ERRORS) as error:
                     if not retry:  # nothing was sent: the whole batch can be refused
                         raise
@@ -230,6 +233,7 @@ class Dispatcher:
         batch: Batch,
         todo: Sequence[int],
         redirected: dict[int, tuple[str, int]],
+        joins: bool,
         out: Replies,
     ) -> Generator[Need, Any, list[Attempt]]:
         """Send the requests at the positions ``todo`` once, and return the attempts."""
@@ -239,7 +243,7 @@ class Dispatcher:
         clients = yield NeedClients(shards)
         attempts: list[Attempt] = []
         for group, (component, _), client in zip(groups, shards, clients, strict=True):
-            attempts += self._attempts(batch, group, component, client, redirected, out)
+            attempts += self._attempts(batch, group, component, client, redirected, joins, out)
         if handlers:
             for attempt in attempts:
                 attempt.told = attempt.server_request.tell()
@@ -263,6 +267,7 @@ class Dispatcher:
         component: Component,
         client: Any,
         redirected: dict[int, tuple[str, int]],
+        joins: bool,
         out: Replies,
     ) -> list[Attempt]:
         """Return a group's attempts: one, or on a cluster one for each node."""
@@ -276,8 +281,8 @@ class Dispatcher:
             out.failed = True
             return []
         if entry.is_cluster:
-            return self._attempts_on_nodes(batch, group, client, redirected, out)
-        loaded, joins = self.loaded(client), coalesced(batch)
+            return self._attempts_on_nodes(batch, group, client, redirected, joins, out)
+        loaded = self.loaded(client)
         server_request = ServerRequest(
             shard, entry.address, positions, batch, loaded, block=block, joins=joins
         )
@@ -290,6 +295,7 @@ class Dispatcher:
         group: ServerGroup,
         client: Any,
         redirected: dict[int, tuple[str, int]],
+        joins: bool,
         out: Replies,
     ) -> list[Attempt]:
         attempts: dict[str, Attempt] = {}
@@ -304,7 +310,7 @@ class Dispatcher:
                 loaded=self.loaded(client, node.name),
                 asking=asking,
                 block=group.block,
-                joins=coalesced(batch),
+                joins=joins,
                 in_slots=True,
                 rows=rows,
             )
@@ -406,7 +412,8 @@ class Dispatcher:
             if type(request) is Command and not isinstance(reply, Exception):
                 out[position] = reply
                 continue
-            if is_unready(reply) and outcome.waited <= patience_with(attempt.client):
+            unblocked = server_request.block is not None and is_unblocked(reply)
+            if (unblocked or is_unready(reply)) and outcome.waited <= patience_with(attempt.client):
                 outcome.unready.add(server_request.shard.component)
                 again.append(position)
                 continue

@@ -331,6 +331,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         transport, self._transport = self._transport, None
         transport.set_protocol(self._stream_protocol)
         if self._must_close:
+            connection.unusable = self._parser.unusable
             transport.abort()
         else:
             postpone_health_check(connection, self._loop.time())

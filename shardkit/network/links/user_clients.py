@@ -33,7 +33,7 @@ import redis
 import redis.asyncio as aioredis
 from redis.asyncio.client import Pipeline as AsyncPipeline
 from redis.client import Pipeline
-from redis.exceptions import ConnectionError, ReadOnlyError  # noqa: A004 - redis-py's own
+from redis.exceptions import ConnectionError, ResponseError  # noqa: A004 - redis-py's own
 
 from shardkit.errors import RoutingError
 from shardkit.events import CommandsSent, handlers, sent, settled, watched
@@ -42,6 +42,7 @@ from shardkit.network.connections.policy import policy_of
 from shardkit.network.connections.redis_private import (
     EMPTY_RESPONSE,
     NEVER_DECODE,
+    is_unblocked,
     is_unready,
     reply_callbacks,
 )
@@ -87,6 +88,14 @@ def _pauses(client: Any) -> Iterator[float]:
         yield pause
 
 
+def _may_go_on(client: Any, args: Sequence[Any], error: Exception) -> bool:
+    """Whether a command was not executed because the shard's server was replaced or loads."""
+    if client.successor is None or client.connection is not None:
+        return False
+    waits_for_data = _text(args[0]) not in ("WAIT", "WAITAOF")
+    return is_unready(error) or (waits_for_data and is_unblocked(error))
+
+
 def _reader_for(client: Any, args: Sequence[Any]) -> Any:
     """Return the client for a reading command while a move holds the shard; else None."""
     if client.reader is None or client.connection is not None or not reads_only(args):
@@ -120,19 +129,19 @@ class DirectClient(redis.Redis):
             if self.connection is not None:
                 raise
             return self._execute(args, options)
-        except (ReadOnlyError, ConnectionError) as error:
-            if self.successor is None or self.connection is not None or not is_unready(error):
+        except (ResponseError, ConnectionError) as error:
+            if not _may_go_on(self, args, error):
                 raise
             last = error
         for pause in _pauses(self):
             time.sleep(pause)
             try:
-                client = self.successor()
+                client = self.successor()  # type: ignore[misc]
                 if isinstance(client, redis.Redis):
                     return redis.Redis.execute_command(client, *args, **options)  # type: ignore[no-untyped-call]
                 return client.execute_command(*args, **options)
-            except (ReadOnlyError, ConnectionError) as error:
-                if not is_unready(error):
+            except (ResponseError, ConnectionError) as error:
+                if not _may_go_on(self, args, error):
                     raise
                 last = error
         raise last
@@ -240,19 +249,19 @@ class MultiplexedClient(aioredis.Redis):
             if self.connection is not None:
                 raise
             return await self._execute(args, options)
-        except (ReadOnlyError, ConnectionError) as error:
-            if self.successor is None or self.connection is not None or not is_unready(error):
+        except (ResponseError, ConnectionError) as error:
+            if not _may_go_on(self, args, error):
                 raise
             last = error
         for pause in _pauses(self):
             await asyncio.sleep(pause)
             try:
-                client = await self.successor()
+                client = await self.successor()  # type: ignore[misc]
                 if isinstance(client, aioredis.Redis):
                     return await aioredis.Redis.execute_command(client, *args, **options)  # type: ignore[no-untyped-call]
                 return await client.execute_command(*args, **options)
-            except (ReadOnlyError, ConnectionError) as error:
-                if not is_unready(error):
+            except (ResponseError, ConnectionError) as error:
+                if not _may_go_on(self, args, error):
                     raise
                 last = error
         raise last

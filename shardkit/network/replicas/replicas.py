@@ -26,7 +26,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -146,6 +146,7 @@ class Replicas:
         self._turn = count()
         self._thread = 0  # the process that it runs in
         self._end = threading.Event()
+        self._asking: dict[str, Future[None]] = {}  # the latest question to each server
 
     # ---- choosing
 
@@ -286,7 +287,7 @@ class Replicas:
         """Ask a shard's servers now. Blocks."""
         shard = Shard(component.name, number)
         if not component.entry_of(shard).is_cluster:
-            self._ask_all([self._state(component, shard)])
+            self._ask_all([self._state(component, shard)], None)
 
     def close(self) -> None:
         """Stop asking servers."""
@@ -318,6 +319,7 @@ class Replicas:
             if self._thread == os.getpid() or self._end.is_set():
                 return
             self._thread = os.getpid()
+            self._asking = {}  # those of a parent never end
         thread = threading.Thread(
             target=_watch,
             args=(weakref.ref(self), self._end),
@@ -337,39 +339,57 @@ class Replicas:
         if not states:
             self._thread = 0
             return False
-        self._ask_all(states)
+        self._ask_all(states, INTERVAL)
         for state in states:
-            if state.wanted:
+            if state.wanted and not self._hangs(state.master):
                 self._switch(state)
         return True
 
-    def _ask_all(self, states: list[_ShardState]) -> None:
-        """Ask the masters, then the replicas; each server once, however many shards it has."""
-        for state in states:
-            self._discover(state)
-        masters = {_server(each.master.entry): (each, None) for each in states}
-        replicas = {
-            _server(each.entry): (state, each.entry) for state in states for each in state.replicas
-        }
-        of_replicas: dict[str, _Answer] = {}
-        with suppress(_NoThreads), ThreadPoolExecutor(AT_A_TIME, "shardkit-replicas") as pool:
+    def _ask_all(self, states: list[_ShardState], patience: float | None) -> None:
+        """Ask the masters, then the replicas; each server once, however many shards it has.
 
-            def ask(servers: Mapping[str, tuple[_ShardState, Entry | None]]) -> dict[str, _Answer]:
-                try:
-                    answers = pool.map(lambda each: self._ask(*each), servers.values())
-                except RuntimeError as error:
-                    raise _NoThreads from error
-                return dict(zip(servers, answers, strict=True))
+        Each answer counts when it comes. Nobody waits for one for longer than ``patience`` seconds.
+        """
+        self._ask_each([(state, state.master) for state in states], patience)
+        replicas = [(state, replica) for state in states for replica in state.replicas]
+        self._ask_each(replicas, patience)
 
-            of_masters = ask(masters)
-            for state in states:
-                _update_master(state, of_masters[_server(state.master.entry)])
-            of_replicas = ask(replicas)
-        for state in states:
-            for replica in state.replicas:
-                answer = of_replicas.get(_server(replica.entry))
-                if answer is not None:
-                    _update_replica(state, replica, answer)
+    def _ask_each(
+        self, asked: list[tuple[_ShardState, ReplicaState]], patience: float | None
+    ) -> None:
+        servers: dict[str, list[tuple[_ShardState, ReplicaState]]] = {}
+        for state, server in asked:
+            servers.setdefault(_server(server.entry), []).append((state, server))
+        pool, begun = ThreadPoolExecutor(AT_A_TIME, "shardkit-replicas"), []
+        with suppress(RuntimeError):  # no more threads can be started: perhaps the process ends
+            for name, own in servers.items():
+                if self._hangs(own[0][1]):
+                    if patience is not None:
+                        continue
+                    wait([self._asking[name]])
+                self._asking[name] = future = pool.submit(self._ask_server, own)
+                begun.append(future)
+        wait(begun, patience)
+        pool.shutdown(wait=False)
+
+    def _hangs(self, server: ReplicaState) -> bool:
+        """Whether a server has not answered the latest question yet."""
+        asked = self._asking.get(_server(server.entry))
+        return asked is not None and not asked.done()
+
+    def _ask_server(self, asked: list[tuple[_ShardState, ReplicaState]]) -> None:
+        """Ask a server, and note the answer for its shards."""
+        for state, server in asked:
+            if server is state.master:
+                self._discover(state)
+        state, server = asked[0]
+        answer = self._ask(state, None if server is state.master else server.entry)
+        with self._lock:
+            for state, server in asked:
+                if server is state.master:
+                    _update_master(state, answer)
+                else:
+                    _update_replica(state, server, answer)
 
     def _ask(self, state: _ShardState, replica: Entry | None) -> _Answer:
         """Return a server's INFO replication, or the error."""
@@ -428,10 +448,6 @@ class Replicas:
                         del state.wanted[name]
         finally:
             state.held = False
-
-
-class _NoThreads(Exception):
-    """No more threads can be started: perhaps the process ends."""
 
 
 class _Answer(NamedTuple):

@@ -4,11 +4,12 @@ A component's first caller reads it. After that a thread of the topology's own r
 both faces, so no caller and no event loop waits. The thread starts when a call finds a component
 stale, and ends when nothing is left to read.
 
-With open connections (`Topology.watch`), another thread receives changes from the config server
-(see `feed.py`) and reads the changed components immediately, even if there are no calls. So an idle
-kit closes connections to an address that no entry names any more, and moves those that wait there.
-While changes are received, nothing else is read again; otherwise stale components are read about
-once a second.
+With open connections, or components loaded for awaiting routers (`Topology.watch`), another thread
+receives changes from the config server (see `feed.py`) and reads the changed components
+immediately, even if there are no calls. So an idle kit closes connections to an address that no
+entry names any more, and moves those that wait there. While changes are received, nothing else is
+read again; otherwise stale components are read about once a second. Without that thread, and in a
+process that was stopped, a component may have been stale for long: then its next caller reads it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from redis.exceptions import RedisError
 
 from shardkit.config.component import Component
 from shardkit.config.problem import did_you_mean
+from shardkit.config.stored import EPOCH_KEY
 from shardkit.errors import (
     ClosedError,
     ConfigError,
@@ -75,6 +77,7 @@ class CacheEntry:
     loop: asyncio.AbstractEventLoop | None = None  # of the reader, if that is a task
     since: float = 0.0  # when the reader started
     read_at: float = 0.0  # when it was last read, or an attempt failed
+    epoch: int = 0  # of all entries, when it was last read
     waiting: list[Callable[[], object]] = field(default_factory=list)  # wake waiting tasks
 
 
@@ -109,6 +112,8 @@ class Topology:
         self._watch_lock = ForkSafeLock()  # held by the watching thread while it reads
         self._end_of_watch: threading.Event | None = None
         self._feed: ChangeFeed | None = None  # while it receives changes
+        self._unread: set[str] = set()  # changed components that the watching thread has to read
+        self._pushed = False  # whether the feed told of a push that is not announced yet
         renewed_in_children(self)
 
     def component(self, name: str) -> Component:
@@ -136,14 +141,16 @@ class Topology:
     def fresh(self, name: str) -> Component | None:
         """Return a component as it is known; None if the caller must read it. No I/O.
 
-        A stale one is read again in the background.
+        A stale one is read again in the background; not one that nobody has read for long.
         """
         cached = self._cache.get(name)
         component = cached.component if cached is not None else None
         if cached is None or component is None:
             return None
-        if self._clock() >= cached.fresh_until:
-            if self.source.local or not cached.fresh_until or cached.refused:
+        now = self._clock()
+        if now >= cached.fresh_until:
+            is_old = not cached.fresh_until or now >= cached.fresh_until + self._interval
+            if self.source.local or is_old or cached.refused:
                 return None
             self._refresh(name, cached)
         return component
@@ -228,6 +235,7 @@ class Topology:
         finally:
             for name, cached in own.items():
                 self._release(cached, locks[name])
+        self.watch()  # as routers look components up without waiting
         for name in names:
             if name not in outcomes:  # another task was reading it
                 try:
@@ -442,8 +450,9 @@ class Topology:
             self._feed = feed
             if self._closed:
                 feed.close()
+            self._unread, self._pushed = set(self._known()), False
             try:
-                self._read_fed(feed, None)
+                self._read_unread()
             except BaseException:
                 self._feed = None
                 feed.release()
@@ -459,34 +468,45 @@ class Topology:
                 cached.fresh_until = now + self._interval
 
     def follow(self, feed: ChangeFeed, changed: set[str] | None, epoch: int | None) -> None:
-        """Read the changed components; all of them if the epoch is an unexpected one."""
-        if changed or changed is None:
-            self._read_fed(feed, changed)
-        elif epoch is not None and epoch != self.source.epoch:
-            self._read_fed(feed, None)
-        else:
-            self._all_fresh()
+        """Read the changed components, and those that could not be read when they had changed.
 
-    def _read_fed(self, feed: ChangeFeed, changed: set[str] | None) -> None:
-        known = {name for name, cached in list(self._cache.items()) if cached.component is not None}
-        left = sorted(known if changed is None else known & changed)
+        Read all if the epoch is an unexpected one. Once nothing is left to read, announce it.
+        """
+        self._away_until = 0.0  # it has just answered
+        latest = self.source.epoch
+        if changed:
+            self._pushed |= EPOCH_KEY in changed
+        elif (
+            changed is None
+            or epoch is None
+            or not (epoch == latest or (epoch > latest and self._pushed))
+        ):
+            changed = set(self._known())
+        self._unread |= changed & self._known().keys()
+        self._read_unread()
+        if epoch is not None and not changed and not self._unread:
+            self._pushed = False
+            self.source.announce(feed, epoch)
+
+    def _read_unread(self) -> None:
+        """Read the changed components, unless the source is away; the others are fresh."""
         with self._watch_lock:
-            while left and not self._closed:  # others may be reading the previous state
-                left = self._read_again(left)
-                if left:
+            while self._unread and not self._closed and self._clock() >= self._away_until:
+                self._unread = set(self._read_again(sorted(self._unread)))
+                if self._unread:  # others may be reading the previous state
                     time.sleep(_CLAIMED)
-        self._all_fresh()
-        self.source.note_epoch(feed)
-
-    def _all_fresh(self) -> None:
         now = self._clock()
-        for cached in list(self._cache.values()):
-            if cached.component is not None and cached.fresh_until and now >= self._away_until:
+        for name, cached in self._known().items():
+            if cached.fresh_until and name not in self._unread:
                 cached.read_at, cached.fresh_until = now, now + FED
 
+    def _known(self) -> dict[str, CacheEntry]:
+        cache = list(self._cache.items())
+        return {name: cached for name, cached in cache if cached.component is not None}
+
     def _read_again(self, names: Sequence[str]) -> list[str]:
-        """Read components again; return those that another thread or task is reading."""
-        claimed: list[str] = []
+        """Read components again; return those that cannot be read, or that others are reading."""
+        unread: list[str] = []
         own: dict[str, CacheEntry] = {}
         locks: dict[str, threading.Lock] = {}
         try:
@@ -497,18 +517,20 @@ class Topology:
                 if (lock := self._claim(cached)) is not None:
                     own[name], locks[name] = cached, lock
                 else:
-                    claimed.append(name)
+                    unread.append(name)
             if self._clock() < self._away_until:
                 for cached in own.values():
                     cached.fresh_until = self._away_until
-                return []
+                return [*unread, *own]
             for name, outcome in run_steps(self._read_together(own), self.source.fetch).items():
+                if not isinstance(outcome, Component | ConfigError):
+                    unread.append(name)
                 with suppress(RetiredError):  # its next use raises it
                     self._settle(name, own[name], outcome)
         finally:
             for name, cached in own.items():
                 self._release(cached, locks[name])
-        return claimed
+        return unread
 
     # ---- reading
 
@@ -562,6 +584,8 @@ class Topology:
             while waiting and count + len(waiting[0][2]) <= MOST_KEYS:
                 taken.append(waiting.popleft())
                 count += len(taken[-1][2])
+            epochs = [cached.epoch for cached in self._known().values()]
+            self.source.in_use = max(self.source.in_use, min(epochs, default=0))
             try:
                 values = yield [key for _, _, keys in taken for key in keys]
             except Exception as error:
@@ -574,6 +598,8 @@ class Topology:
 
     def _settle(self, name: str, cached: CacheEntry, outcome: Component | Exception) -> Component:
         previous = cached.component
+        if isinstance(outcome, Component | ConfigError):
+            cached.epoch = self.source.read_epochs.get(name, 0)
         if isinstance(outcome, Component):
             outcome = self._counted(outcome)
             broke = outcome.problem if previous and previous.shards else None
@@ -708,7 +734,8 @@ class Topology:
     def after_fork(self) -> None:
         """Forget threads and readers in a forked child."""
         self._lock, self._due, self._thread = threading.Lock(), set(), None
-        self._end_of_watch = self._feed = None
+        self._end_of_watch = None
+        self.end_feed()
         for cached in self._cache.values():
             cached.lock, cached.loop, cached.waiting = threading.Lock(), None, []
 

@@ -4,7 +4,7 @@
 
     HELLO 3, CLIENT TRACKING ON BCAST PREFIX config:redis: …    once
     ◄── invalidate [config:redis:unique:7, config:shards:unique, config:epoch]   within milliseconds
-    MGET config:epoch                    every two seconds: is it there, and what it was?
+    MGET config:epoch                    every two seconds, and after changes: which is the latest?
 
 So a process reads nothing while nothing changes, no matter how many components and shards it uses,
 and uses each change immediately. If this is impossible (before Redis 6, or without the right to run
@@ -14,7 +14,6 @@ CLIENT TRACKING), the server is read once a second.
 from __future__ import annotations
 
 import re
-import select
 import socket
 import time
 from contextlib import suppress
@@ -42,6 +41,8 @@ class ChangeFeed:
         RedisError, OSError: the server is away, or cannot do this.
     """
 
+    announced = 0  # the epoch in the connection's name
+
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
@@ -53,7 +54,6 @@ class ChangeFeed:
             connection.send_command(*command)
             connection.read_response()
             self._socket: socket.socket = socket_of(connection)
-            self._socket.settimeout(_ANSWER)
         except BaseException:
             connection.disconnect()
             raise
@@ -73,13 +73,13 @@ class ChangeFeed:
             if now >= self._beat:
                 if self._asked:
                     raise ConnectionError("the config server does not answer")
-                self._connection.send_command("MGET", EPOCH_KEY, check_health=False)
+                self._send("MGET", EPOCH_KEY)
                 self._asked, self._beat = True, now + BEAT
-            ready, _, _ = select.select([self._socket], [], [], self._beat - now)
-            pending = getattr(self._socket, "pending", None)  # of TLS
-            if not ready and (pending is None or not pending()):
+            self._socket.settimeout(self._beat - now)
+            try:
+                data = self._socket.recv(_RECEIVE)
+            except TimeoutError:
                 continue
-            data = self._socket.recv(_RECEIVE)
             if not data:
                 raise ConnectionError("the config server closed the connection")
             self._asked = False
@@ -93,11 +93,17 @@ class ChangeFeed:
                         changed |= {_component(key) for key in keys}
                 elif said != b"OK":  # to a new name
                     epoch = 0 if isinstance(said, Exception) else epoch_number(said[0])
+        if changed or changed is None:
+            self._beat = 0.0
         return changed, epoch
 
     def rename(self, name: str) -> None:
         """Give the connection another name."""
-        self._connection.send_command("CLIENT", "SETNAME", name, check_health=False)
+        self._send("CLIENT", "SETNAME", name)
+
+    def _send(self, *command: str) -> None:
+        self._socket.settimeout(_ANSWER)
+        self._connection.send_command(*command, check_health=False)
 
     def close(self) -> None:
         """Shut the connection down, so that `wait` fails."""

@@ -17,9 +17,10 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
 from shardkit.config.component import Component, check_name, entry_key, shards_key
@@ -58,6 +59,11 @@ class Source(Protocol):
     local: bool  # read without an exchange with a server
     changes: bool  # whether its content may change
     epoch: int  # the highest ``config:epoch`` read
+    in_use: int  # the latest of which all entries are in use
+
+    @property
+    def read_epochs(self) -> Mapping[str, int]:
+        """The ``config:epoch`` with which each component was last read."""
 
     def read(self, name: str, known: Component | None) -> Reading:
         """Read one component: yield keys, be sent their values, return the component."""
@@ -78,8 +84,8 @@ class Source(Protocol):
             RedisError, OSError: the server cannot be reached, or cannot do this.
         """
 
-    def note_epoch(self, feed: ChangeFeed) -> None:
-        """Put the epoch in use into the names of connections."""
+    def announce(self, feed: ChangeFeed, epoch: int) -> None:
+        """Put an epoch whose entries are all in use into the names of connections."""
 
     def names(self) -> list[str]:
         """List the components that there are."""
@@ -107,7 +113,8 @@ class ConfigServer:
         self.client = client
         self.aclient = aclient
         self._last: dict[str, tuple[Stored, Component]] = {}
-        self.epoch = 0  # the highest config:epoch read
+        self.epoch = self.in_use = 0
+        self.read_epochs: dict[str, int] = {}
         self._named = 0  # the epoch in the name of the connection
         self.witnessed = 0  # the highest that a data server has witnessed, if it is later
 
@@ -149,6 +156,7 @@ class ConfigServer:
                 keys = steps.send(values)
             except StopIteration as done:
                 stored: Stored = done.value
+                self.read_epochs[name] = epoch
                 break
         return stored
 
@@ -166,7 +174,7 @@ class ConfigServer:
 
     def described(self, shard: Shard) -> str:
         """Return the name of connections to the config server, with the epoch in use."""
-        return f"config-server/{self.epoch}"
+        return f"config-server/{self.in_use}"
 
     def fetch(self, keys: list[str]) -> Values:
         """MGET."""
@@ -198,21 +206,21 @@ class ConfigServer:
         )
         return ChangeFeed(connection)
 
-    def note_epoch(self, feed: ChangeFeed) -> None:
-        """Put the epoch in use into the names of both connections."""
-        if not self._is_named:
+    def announce(self, feed: ChangeFeed, epoch: int) -> None:
+        """Put an epoch whose entries are all in use into the names of both connections."""
+        self.epoch = max(self.epoch, epoch)
+        self.in_use = max(self.in_use, epoch)
+        if epoch > feed.announced and not self._is_named:
+            feed.announced = epoch
             feed.rename(connection_name(self.described(Shard("config-server"))))
-        values = self.fetch([EPOCH_KEY])
-        newest = max(self.epoch, epoch_number(values[0]))
-        if newest != self.epoch:
-            self.epoch = newest
-            self.note_epoch(feed)
+            if self._named != epoch:
+                self.fetch([EPOCH_KEY])
 
     def _new_name(self) -> str | None:
         """Return the connection's new name, with the epoch in use; None if it has not changed."""
-        if self._named == self.epoch or self._is_named:
+        if self._named == self.in_use or self._is_named:
             return None
-        self._named = self.epoch
+        self._named = self.in_use
         return connection_name(self.described(Shard("config-server")))
 
     def names(self) -> list[str]:
@@ -257,7 +265,8 @@ class MapFile:
 
     local = True
     changes = True
-    epoch = 0
+    epoch = in_use = 0
+    read_epochs: Mapping[str, int] = MappingProxyType({})
     _digest = b""  # of the file's content
 
     def __init__(self, path: str | Path) -> None:
@@ -348,8 +357,8 @@ class MapFile:
     def feed(self) -> None:
         """Return None: the file is checked instead."""
 
-    def note_epoch(self, feed: ChangeFeed) -> None:
-        """Do nothing: a map is not pushed."""
+    def announce(self, feed: ChangeFeed, epoch: int) -> None:
+        """Never asked."""
 
     def names(self) -> list[str]:
         """List the components of the map."""

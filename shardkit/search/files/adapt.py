@@ -65,15 +65,15 @@ def _date(value: Any) -> date:
     text = str(value).strip()
     if len(text) == 10:
         return date.fromisoformat(text)
-    found = datetime.fromisoformat(text)
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
 
 
 def _text(value: Any) -> str | list[str]:
-    return [_word(one) for one in value] if isinstance(value, list) else _word(value)
+    return [_one_text(item) for item in value] if isinstance(value, list) else _one_text(value)
 
 
-def _word(value: Any) -> str:
+def _one_text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int | float):

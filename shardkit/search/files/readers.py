@@ -25,7 +25,7 @@ from typing import Any
 
 from shardkit.errors import InvalidArgumentError
 
-MAX_FILE_BYTES = 10 * 1024 * 1024  # of a file or line that is one document
+MAX_FILE_BYTES = 10 * 1024 * 1024  # of a file, or of a line of JSON lines
 KINDS = {
     ".txt": "text",
     ".text": "text",
@@ -39,7 +39,7 @@ KINDS = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
 }
-_MARKS = (  # the longer ones first: that of UTF-32 begins with that of UTF-16
+_MARKS = (  # longer marks first: the mark of UTF-32 begins with the mark of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
@@ -101,9 +101,9 @@ def files_below(paths: Iterable[Path]) -> Iterator[Path | SkippedFile]:
 def documents_of(path: Path) -> Iterator[FileDocument | SkippedFile]:
     """Yield the documents in a file.
 
-    A file of an unknown kind is read as plain text. It is UTF-8, or says by its first bytes that it
-    is UTF-16 or UTF-32; bytes that are not become replacement characters. A file that cannot be
-    read, or is no text, is yielded as `SkippedFile`.
+    A file of an unknown kind is read as plain text. The encoding is UTF-8, unless a byte order mark
+    says UTF-16 or UTF-32; invalid bytes become replacement characters. A file that cannot be read,
+    or contains no text, is yielded as `SkippedFile`.
     """
     kind, name = KINDS.get(path.suffix.lower(), "text"), _name_of(path)
     try:
@@ -121,7 +121,7 @@ def documents_of(path: Path) -> Iterator[FileDocument | SkippedFile]:
     except OSError as error:
         yield SkippedFile(name, error.strerror or str(error))
         return
-    if content.count("\0") > len(content) // 10:  # UTF-16 that does not say so, or no text at all
+    if content.count("\0") > len(content) // 10:  # UTF-16 without a mark, or no text at all
         yield SkippedFile(name, "is not text: it is full of zero bytes")
         return
     try:
@@ -147,25 +147,25 @@ def decoded(content: bytes) -> str:
 
 def installed_packages() -> list[Distribution]:
     """Return the packages installed in this Python, ordered by name, each once."""
-    found: dict[str, Distribution] = {}
-    for distribution in distributions():
-        if distribution.name:
-            found.setdefault(distribution.name.lower(), distribution)
-    return [found[name] for name in sorted(found)]
+    by_name: dict[str, Distribution] = {}
+    for package in distributions():
+        if package.name:
+            by_name.setdefault(package.name.lower(), package)
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def installed_documents(packages: Iterable[Distribution] | None = None) -> Iterator[FileDocument]:
     """Yield packages' descriptions and their modules' docstrings.
 
-    Each package is a document, and so is each of its modules with docstrings. What cannot be read
-    is skipped.
+    Each package is a document, and so is each module with docstrings. Unreadable modules are
+    skipped.
 
     Args:
         packages: the packages; by default all that are installed.
     """
     for package in installed_packages() if packages is None else packages:
-        found = package.metadata.json
-        summary, description = found.get("summary"), found.get("description")
+        metadata = package.metadata.json
+        summary, description = metadata.get("summary"), metadata.get("description")
         text = str(description or summary or "")
         if text.strip():
             title = f"{package.name}: {summary or package.name}"
@@ -189,7 +189,7 @@ def _modules(package: Distribution) -> Iterator[FileDocument]:
 
 
 def _date(package: Distribution) -> dict[str, float]:
-    """Return when a package was installed, if one of its files tells."""
+    """Return when a package was installed, if its metadata file has a time."""
     for file in package.files or ():
         if file.name in ("METADATA", "PKG-INFO"):
             try:
@@ -205,11 +205,11 @@ def _name_of(path: Path) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return a text without lone surrogates, which JSON can spell."""
+    """Return a text without lone surrogates, which JSON may contain but UTF-8 may not."""
     return text.encode(errors="replace").decode()
 
 
-# ---- for each kind: from the content to a title and a text
+# ---- for each kind: a function that returns the title and text of a file's content
 
 
 def _plain(content: str) -> tuple[str, str]:
@@ -306,10 +306,8 @@ def _docstrings(statements: Sequence[ast.AST]) -> Iterator[str]:
 
 _READERS = {"text": _plain, "markdown": _markdown, "html": _html, "python": _python}
 _LANGUAGES = {"text": "text", "markdown": "Markdown", "html": "HTML", "python": "Python"}
-# What the parsers raise for invalid content; html.parser, for example, raises AssertionError.
+# Parsers raise these for invalid content; html.parser, for example, raises AssertionError.
 _UNREADABLE = (SyntaxError, ValueError, AssertionError, NotImplementedError, RecursionError)
-
-
 _NOT_UTF8 = tuple(mark for mark, encoding in _MARKS if encoding != "utf-8")
 
 

@@ -49,12 +49,12 @@ def analyze(node: Node, analyzer: Analyzer) -> Node:
             100 levels.
     """
     check_depth(node)
-    found = _analyze(node, analyzer)
-    return Nothing() if found is None or isinstance(found, Not) else _based(found)
+    analyzed = _analyze(node, analyzer)
+    return Nothing() if analyzed is None or isinstance(analyzed, Not) else _based(analyzed)
 
 
 def _analyze(node: Node, analyzer: Analyzer) -> Node | None:
-    """Return a node analyze, a filter perhaps; None if it no longer constrains anything."""
+    """Return a node with index terms; None if it no longer constrains anything."""
     match node:
         case Word(text, name):
             return _words((text,), name, analyzer)
@@ -69,9 +69,11 @@ def _analyze(node: Node, analyzer: Analyzer) -> Node | None:
         case AnyOf(parts):
             return _any_of(parts, analyzer)
         case Not(part):
-            found = _analyze(part, analyzer)
-            # To exclude what never matches excludes nothing.
-            return None if found is None or isinstance(found, Not | Nothing) else Not(found)
+            excluded = _analyze(part, analyzer)
+            # Excluding what never matches excludes nothing.
+            return (
+                None if excluded is None or isinstance(excluded, Not | Nothing) else Not(excluded)
+            )
         case _:
             return node
 
@@ -123,11 +125,11 @@ def _all_of(parts: Iterable[Node], analyzer: Analyzer) -> Node | None:
     empty = True
     for part in _flat(AllOf, parts):
         empty = False
-        found = _analyze(part, analyzer)
-        if isinstance(found, Nothing) or found == Not(Everything()):
+        node = _analyze(part, analyzer)
+        if isinstance(node, Nothing) or node == Not(Everything()):
             return Nothing()
-        if found is not None:
-            analyzed.update(found.parts if isinstance(found, AllOf) else (found,))
+        if node is not None:
+            analyzed.update(node.parts if isinstance(node, AllOf) else (node,))
     if empty or (analyzed and all(isinstance(part, Not) for part in analyzed)):
         return Nothing()
     if len(analyzed) > 1:
@@ -143,11 +145,11 @@ def _any_of(parts: Iterable[Node], analyzer: Analyzer) -> Node | None:
     analyzed: set[Node] = set()
     nothing = True
     for part in _flat(AnyOf, parts):
-        found = Nothing() if isinstance(part, Not) else _analyze(part, analyzer)
-        if found is None:
-            nothing = False  # a stop word constrains nothing, but is no mistake either
-        elif not isinstance(found, Nothing):
-            analyzed.update(found.parts if isinstance(found, AnyOf) else (found,))
+        node = Nothing() if isinstance(part, Not) else _analyze(part, analyzer)
+        if node is None:
+            nothing = False  # a stop word does not constrain the query, but is allowed
+        elif not isinstance(node, Nothing):
+            analyzed.update(node.parts if isinstance(node, AnyOf) else (node,))
     based = {_based(part) for part in analyzed}
     if len(based) > 1:
         return AnyOf(_in_order(based))

@@ -128,13 +128,13 @@ class _Parser:
         return QuerySyntaxError(f"{where}: {message}", remedy, self.text, position)
 
     def _next(self) -> str:
-        """Return the next character; "" at the end."""
+        """Return the next character, or "" at the end."""
         return self.text[self.at : self.at + 1]
 
     def _skip_space(self) -> None:
-        found = _SPACE.match(self.text, self.at)
-        assert found
-        self.at = found.end()
+        space = _SPACE.match(self.text, self.at)
+        assert space
+        self.at = space.end()
 
     def _query(self, depth: int) -> Node:
         parts: list[Node] = []
@@ -239,17 +239,17 @@ class _Parser:
         return Phrase(words, field) if len(words) > 1 else Word(words[0], field)
 
     def _bare(self) -> str:
-        found = _BARE.match(self.text, self.at)
-        assert found
-        self.at = found.end()
-        return found[0]
+        word = _BARE.match(self.text, self.at)
+        assert word
+        self.at = word.end()
+        return word[0]
 
     def _quoted(self) -> str:
-        found = _QUOTED.match(self.text, self.at)
-        if not found:
+        quoted = _QUOTED.match(self.text, self.at)
+        if not quoted:
             raise self._error("the quote is never closed", 'put " where it ends; \\" is one within')
-        self.at = found.end()
-        return _ESCAPED.sub(r"\1", found[1])
+        self.at = quoted.end()
+        return _ESCAPED.sub(r"\1", quoted[1])
 
     def _end_of_term(self) -> None:
         """Check that nothing follows a term directly."""
@@ -317,8 +317,8 @@ class _Parser:
             try:
                 if not match[1]:
                     return date.fromisoformat(text)
-                found = datetime.fromisoformat(text)
-                return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+                moment = datetime.fromisoformat(text)
+                return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
             except (ValueError, OverflowError):
                 pass
         raise self._error(

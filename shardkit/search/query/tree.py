@@ -114,14 +114,14 @@ for _node in get_args(Node):
 
 def all_of(parts: Iterable[Node]) -> Node:
     """Return a node that matches every part: a single part itself, `Nothing` without parts."""
-    found = tuple(parts)
-    return found[0] if len(found) == 1 else AllOf(found) if found else Nothing()
+    nodes = tuple(parts)
+    return nodes[0] if len(nodes) == 1 else AllOf(nodes) if nodes else Nothing()
 
 
 def any_of(parts: Iterable[Node]) -> Node:
     """Return a node that matches any part."""
-    found = tuple(parts)
-    return found[0] if len(found) == 1 else AnyOf(found) if found else Nothing()
+    nodes = tuple(parts)
+    return nodes[0] if len(nodes) == 1 else AnyOf(nodes) if nodes else Nothing()
 
 
 def wanted(node: Node) -> Iterator[Word | Prefix | Phrase]:

@@ -8,9 +8,8 @@
          search             naiv           stemmed, if wanted (`shardkit.search.text.stemming`)
          0                  1              their positions, by which phrases are found
 
-An index and its queries have to agree on all of this, so an index stores its analyzer's
-`fingerprint` and cannot be opened with another. `shardkit.search.query.analysis` does the same for
-a query's tree.
+An index and its queries must use the same analyzer. An index stores its analyzer's `fingerprint`
+and cannot be opened with another. `shardkit.search.query.analysis` analyzes queries.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Analyzer:
         given: object = self.stop_words
         if isinstance(given, str):
             raise InvalidArgumentError(f"stop_words={shown(given)}", "give a set of words")
-        spelled: set[str] = set()
+        normalised: set[str] = set()
         for word in self.stop_words:
             words = self.tokenizer.words(word)
             if len(words) > 1:
@@ -63,14 +62,14 @@ class Analyzer:
                     f"the stop word {shown(word)} is the words {', '.join(words)}",
                     "give single words",
                 )
-            spelled.update(words)
-        object.__setattr__(self, "stop_words", frozenset(spelled))
+            normalised.update(words)
+        object.__setattr__(self, "stop_words", frozenset(normalised))
         if self.stemmer is not None:
             stemmer_of(self.stemmer)
 
     @property
     def fingerprint(self) -> str:
-        """The parameters as a short text that is the same in every process."""
+        """The parameters as a short text, the same in every process."""
         words = "\n".join(sorted(self.stop_words)).encode()
         digest = hashlib.blake2b(words, digest_size=6).hexdigest()
         return f"{_FORMAT} {self.tokenizer.name} {digest} {self.stemmer or '-'}"
@@ -78,22 +77,22 @@ class Analyzer:
     def terms(self, text: str) -> list[str]:
         """Return the index terms of a text, in order."""
         stop = self.stop_words
-        found: Iterator[str] = (w for w in self.tokenizer.words(text) if w not in stop)
+        terms: Iterator[str] = (word for word in self.tokenizer.words(text) if word not in stop)
         if self.stemmer is not None:
-            found = map(stemmer_of(self.stemmer), found)
-        return [term[:MAX_TERM_LENGTH] for term in found]
+            terms = map(stemmer_of(self.stemmer), terms)
+        return [term[:MAX_TERM_LENGTH] for term in terms]
 
     def spans(self, text: str) -> Iterator[Token]:
-        """Iterate over the index terms of a text, with their places in it."""
+        """Iterate over the index terms of a text with their positions."""
         stem = str if self.stemmer is None else stemmer_of(self.stemmer)
         for term, start, end in self.tokenizer.spans(text):
             if term not in self.stop_words:
                 yield Token(stem(term)[:MAX_TERM_LENGTH], start, end)
 
     def beginnings(self, text: str) -> list[Token]:
-        """Return the words of a text whose last one may be incomplete, not stemmed.
+        """Return the words of a text, not stemmed; the last one may be incomplete.
 
-        They are never stop words: many words begin with ``the*``.
+        Stop words are kept: many words begin with ``the*``.
         """
         return [
             token._replace(term=token.term[:MAX_TERM_LENGTH])

@@ -19,9 +19,9 @@ characters; a single character is a word. Pairs need no dictionary, find every w
 characters, and as a phrase (which a query turns them into) only these characters in a row. Korean
 has spaces, but its words carry particles.
 
-Tokens have their places in the text, so that snippets can show it as it was written. Words are
-normalised one by one (NFKC and case folding, Unicode annex 15 and chapter 3.13), not the text as a
-whole, which would shift the places.
+Tokens keep their position in the text, so that snippets can show the original spelling. Each word
+is normalised separately (NFKC and case folding, Unicode annex 15 and chapter 3.13): normalising the
+whole text would shift the positions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from typing import Final, NamedTuple, Protocol
 
 
 class Token(NamedTuple):
-    """A word and its place: ``text[start:end]`` is how it was written."""
+    """A word and its position in a text: ``text[start:end]`` is how it was written."""
 
     term: str
     start: int
@@ -46,16 +46,16 @@ class Token(NamedTuple):
 class Tokenizer(Protocol):
     """Splits text into words. A value; thread-safe.
 
-    Words never contain white space, so that a text can be tokenized in pieces, cut at spaces.
+    Words never contain white space, so a text can be cut at spaces and tokenized in pieces.
     """
 
     @property
     def name(self) -> str:
-        """Its name with its parameters: equal names mean equal words."""
+        """The name with all parameters. Tokenizers of the same name return the same words."""
         raise NotImplementedError
 
     def spans(self, text: str) -> Iterator[Token]:
-        """Iterate over the words with their places, ordered by where they begin."""
+        """Iterate over the words with their positions, ordered by start."""
         raise NotImplementedError
 
     def words(self, text: str) -> list[str]:
@@ -63,7 +63,7 @@ class Tokenizer(Protocol):
         raise NotImplementedError
 
     def beginnings(self, text: str) -> Iterator[Token]:
-        """Iterate over the words, the last of which may be incomplete, as in ``inter*``."""
+        """Iterate over the words; the last one may be incomplete, as in ``inter*``."""
         raise NotImplementedError
 
 
@@ -80,20 +80,20 @@ class English:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name with all parameters."""
         return "english"
 
     def spans(self, text: str) -> Iterator[Token]:
-        """Iterate over the words with their places."""
+        """Iterate over the words with their positions."""
         return (token for token in self.beginnings(text) if len(token.term) > 1)
 
     def words(self, text: str) -> list[str]:
         """Return the words in order."""
-        found = (run.rstrip("'") for run in _ENGLISH.findall(text))
-        return [run.lower() for run in found if len(run) > 1]
+        runs = (run.rstrip("'") for run in _ENGLISH.findall(text))
+        return [run.lower() for run in runs if len(run) > 1]
 
     def beginnings(self, text: str) -> Iterator[Token]:
-        """Iterate over the words, also those of one letter."""
+        """Iterate over the words, including those of one letter."""
         for match in _ENGLISH.finditer(text):
             run = match[0].rstrip("'")
             yield Token(run.lower(), match.start(), match.start() + len(run))
@@ -137,7 +137,7 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
     # Characters that may combine are normalised together: a Hangul syllable's jamo, marks.
     jamo = "\u1100-\u11ff\u3131-\u318e\uffa1-\uffdc"
     character = f".[{jamo}\uff9e\uff9f{combining}{_IGNORED}]*"
-    # Most words are ASCII, and found five times as fast if that is tried first.
+    # Most words are ASCII. Trying them first finds them five times as fast.
     short = "[A-Za-z0-9]+(?![A-Za-z0-9'\u0080-\U0010ffff])"
     return re.compile(f"{short}|({run})|{word}"), re.compile(run), re.compile(character, re.DOTALL)
 
@@ -160,11 +160,11 @@ class Unicode:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name with all parameters."""
         return "unicode" if self.fold_accents else "unicode-accents"
 
     def spans(self, text: str) -> Iterator[Token]:
-        """Iterate over the words with their places. Words of a run without spaces overlap."""
+        """Iterate over the words with their positions. Words of a run without spaces overlap."""
         if text.isascii():
             for match in _ASCII.finditer(text):
                 yield Token(match[0].lower(), *match.span())
@@ -173,30 +173,30 @@ class Unicode:
             if match[1] is not None:
                 yield from _pairs(match[1], match.start())
             else:
-                for word in self._spelled(match[0]):
+                for word in self._normal(match[0]):
                     yield Token(word, *match.span())
 
     def words(self, text: str) -> list[str]:
         """Return the words in order."""
         if text.isascii():
             return _ASCII.findall(text.lower())
-        found: list[str] = []
+        words: list[str] = []
         for line in text.split("\n"):  # most lines may still be ASCII
             if line.isascii():
-                found += _ASCII.findall(line.lower())
+                words += _ASCII.findall(line.lower())
                 continue
             for match in _patterns()[0].finditer(line):
                 if match[1] is not None:
-                    found += [token.term for token in _pairs(match[1], 0)]
+                    words += [token.term for token in _pairs(match[1], 0)]
                 else:
-                    found += self._spelled(match[0])
-        return found
+                    words += self._normal(match[0])
+        return words
 
     def beginnings(self, text: str) -> Iterator[Token]:
-        """Iterate over the words: any prefix of a word is a word."""
+        """Iterate over the words; any prefix of a word is a word too."""
         return self.spans(text)
 
-    def _spelled(self, word: str) -> tuple[str, ...]:
+    def _normal(self, word: str) -> tuple[str, ...]:
         """Return a word normalised; several words if a character stands for several."""
         return (word.lower(),) if word.isascii() else _normalised(word, self.fold_accents)
 
@@ -212,13 +212,13 @@ def _normalised(word: str, fold_accents: bool) -> tuple[str, ...]:
         if fold_accents:
             word = _ACCENTS.sub("", unicodedata.normalize("NFKD", word)).translate(_STROKES)
         word = unicodedata.normalize("NFKC", word)
-    found: list[str] = []
+    words: list[str] = []
     for match in _patterns()[0].finditer(word):
         if match[1] is not None:
-            found += (token.term for token in _pairs(match[1], 0))
+            words += (token.term for token in _pairs(match[1], 0))
         else:
-            found.append(match[0])
-    return tuple(found)
+            words.append(match[0])
+    return tuple(words)
 
 
 def _pairs(run: str, start: int) -> Iterator[Token]:

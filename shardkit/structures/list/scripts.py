@@ -23,12 +23,11 @@ in ``lua/steps.lua``.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from shardkit.errors import ParameterMismatchError
-from shardkit.operations.cancellation import UndoableBatch
-from shardkit.operations.commands import Argument, Command, Replies, Transaction, script_call
+from shardkit.operations.commands import Argument, Command, Transaction, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.damage import stored_integer
@@ -70,15 +69,13 @@ class ListScripts:
         *args: Argument,
         create: bool = False,
         idempotent: bool = False,
-        undo: Callable[[Replies], Operation[Any]] | None = None,
     ) -> Operation[Any]:
-        """Run a script; ``undo`` undoes it if the calling task is cancelled.
+        """Run a script.
 
         Raises:
             ParameterMismatchError: the list exists with other parameters.
         """
-        command = self.command(name, *args, idempotent=idempotent)
-        batch = [command] if undo is None else UndoableBatch([command], undo)
+        batch = [self.command(name, *args, idempotent=idempotent)]
         attempts = ATTEMPTS
         while attempts:
             yield from open_all([self.meta], create=create)

@@ -47,8 +47,8 @@ from typing import Any, ClassVar, Generic
 
 from shardkit.errors import CrossShardError, InvalidArgumentError, counted
 from shardkit.operations.arguments import shown
-from shardkit.operations.cancellation import undo_on_cancel
-from shardkit.operations.commands import Argument, Command, Locate, Replies, Reply, script_call
+from shardkit.operations.cancellation import completed
+from shardkit.operations.commands import Argument, Command, Locate, Reply, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
@@ -127,7 +127,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         check_integer(prefix, "part_size", part_size, 1, MOST_PART_SIZE)
         self._values: Values[M] = Values(values, prefix, self._find)
         parameters = {"part_size": part_size, "values": values.__name__}
-        super().__init__(undo_on_cancel(driver), component, prefix, parameters)
+        super().__init__(driver, component, prefix, parameters)
         self.part_size = part_size
         self._scripts = ListScripts(component, prefix, part_size, self.meta)
         self.meta.data_keys = lambda: [
@@ -588,15 +588,13 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def _pop_values(
         self, command: str, count: int, *, waits: bool = False
     ) -> Operation[list[bytes]]:
-        def undo(replies: Replies) -> Operation[None]:
-            [values] = replies
-            if isinstance(values, list) and values:
-                values.reverse()
-                yield from self._scripts.run("push", command.replace("POP", "PUSH"), *values)
+        def undo(values: list[bytes]) -> Operation[None]:
+            if values:
+                push = command.replace("POP", "PUSH")
+                yield from self._scripts.run("push", push, *reversed(values))
 
-        values: list[bytes] = yield from self._scripts.run(
-            "pop", command, count, int(waits), undo=undo
-        )
+        pop = self._scripts.run("pop", command, count, int(waits))
+        values: list[bytes] = yield from completed(pop, undo)
         return values
 
     def _move(

@@ -34,10 +34,12 @@ Members are always hashed, numbers too, because the integers of a set are rarely
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Sized
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeAlias
 
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
 from shardkit.operations.arguments import shown
+from shardkit.operations.cancellation import completed
 from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import (
     Deferred,
@@ -250,6 +252,11 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         """
         wanted = 1 if count is None else count
         check_integer(self.name, "count", wanted, 0, MOST_RANDOM)
+        put_back = partial(ShardedSet.sadd_many.steps, self)
+        popped = yield from completed(self._popped(wanted), put_back)
+        return popped if count is not None else next(iter(popped), None)
+
+    def _popped(self, wanted: int) -> Operation[set[M]]:
         popped: set[M] = set()
         while len(popped) < wanted:
             drawn = yield from self._random(wanted - len(popped))
@@ -261,7 +268,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
                 adds=False,
             )
             popped.update(self._members.decode(member) for _, some in replies for member in some)
-        return popped if count is not None else next(iter(popped), None)
+        return popped
 
     @operation
     def srandmember(self, number: int | None = None) -> Operation[Any]:

@@ -36,11 +36,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from math import ceil
 from typing import Any, ClassVar, Generic
 
 from shardkit.errors import InvalidArgumentError, counted
 from shardkit.operations.arguments import shown
+from shardkit.operations.cancellation import completed
 from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import (
     Deferred,
@@ -693,6 +695,10 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         return _score(score)
 
     def _pop(self, count: int | None, *, desc: bool) -> Operation[list[tuple[M, float]]]:
+        put_back = partial(ShardedSortedSet.zadd_many.steps, self, nx=True)
+        return (yield from completed(self._popped(count, desc=desc), put_back))
+
+    def _popped(self, count: int | None, *, desc: bool) -> Operation[list[tuple[M, float]]]:
         wanted = 1 if count is None else count
         check_integer(self.name, "count", wanted, 0, MEMBERS_AT_ONCE)
         yield from self._open()

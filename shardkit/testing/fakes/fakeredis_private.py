@@ -237,13 +237,9 @@ class _KeySpace(Database):
 
 
 class Data(fakeredis.FakeServer):
-    """The data of a server.
+    """The data of a server."""
 
-    Attributes:
-        changed: whether a command has changed it since this was set to False.
-    """
-
-    changed = False
+    changed = False  # whether a command has changed it since this was set to False
 
     def __init__(self, time: Callable[[], float]) -> None:
         # fakeredis would look at every command to make the users.

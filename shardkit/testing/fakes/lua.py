@@ -94,14 +94,10 @@ end
 
 
 class _Lua:
-    """The runtime, and the scripts that it has compiled.
-
-    Attributes:
-        lock: held by the thread whose script runs.
-    """
+    """The runtime, and the scripts that it has compiled."""
 
     def __init__(self) -> None:
-        self.lock = RLock()
+        self.lock = RLock()  # held by the thread whose script runs
         self.socket: Any = None
         self.runtime: Any = lua51.LuaRuntime(encoding=None, unpack_returned_tuples=True)
         self.compiled: dict[bytes, Any] = {}

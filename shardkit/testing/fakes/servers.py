@@ -93,15 +93,11 @@ _CROSS_SLOT: Final = "CROSSSLOT Keys in request don't hash to the same slot"
 
 @dataclass(eq=False)
 class _Fault:
-    """A fault that affects the next ``times`` commands, or the next ones that have these ``names``.
+    """A fault that affects the next ``times`` commands, or the next ones of these ``names``."""
 
-    Attributes:
-        error: makes the error that the client gets instead of an answer.
-        cuts: whether the connection breaks after the command, so that no later one arrives.
-    """
-
-    error: Callable[[], Exception]
+    error: Callable[[], Exception]  # makes the error that the client gets instead of an answer
     executes: bool = False
+    # Whether the connection breaks after the command, so that no later one arrives.
     cuts: bool = False
     times: float = 1
     names: frozenset[str] = frozenset()

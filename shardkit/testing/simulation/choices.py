@@ -21,29 +21,22 @@ T = TypeVar("T")
 
 
 class Choices:
-    """The choices of one run.
+    """The choices of one run: ``recorded`` ones by position, 0 elsewhere; else drawn from a seed.
 
-    Args:
-        seed: what is drawn from, and what all other randomness of the run comes from.
-        recorded: the choices to make, by position; 0 elsewhere. None to draw them.
-
-    Attributes:
-        taken: the choices that are not 0, by position.
+    All other randomness of the run comes from the seed too.
     """
 
     def __init__(self, seed: int, recorded: dict[int, int] | None = None) -> None:
         self.seed = seed
-        self.taken: dict[int, int] = {}
+        self.taken: dict[int, int] = {}  # the choices that are not 0, by position
         self.count = 0
         self._recorded = recorded
         self.random = random.Random(seed)
 
     def draw(self, options: int, chance: float | None = None) -> int:
-        """Choose one of ``options`` options.
+        """Choose one of ``options`` options; 0 is the ordinary one.
 
-        Args:
-            options: how many there are; the first, 0, is the ordinary one.
-            chance: how probable it is that it is not the ordinary one; None for all alike.
+        ``chance`` is the probability of the others together; None to choose all alike.
         """
         position = self.count
         self.count += 1
@@ -118,12 +111,9 @@ def shrink(
     still_fails: Callable[[dict[int, int]], dict[int, int] | None],
     most_runs: int = 300,
 ) -> dict[int, int]:
-    """Return fewer and smaller choices with which a run still fails.
+    """Return fewer and smaller choices with which a run still fails, after at most some runs.
 
-    Args:
-        taken: the choices that failed.
-        still_fails: runs with choices, and returns those that were made if that fails too.
-        most_runs: how many runs it may take.
+    ``still_fails`` runs with choices, and returns those that were made if that fails too.
     """
     runs = 0
 

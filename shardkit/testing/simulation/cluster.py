@@ -32,22 +32,15 @@ _RUN: Final = re.compile(rb"(.)\1*", re.DOTALL)
 
 
 class SimulatedNode:
-    """The part of a server that makes it a node of a cluster.
-
-    Args:
-        nodes: all nodes of the cluster, in the order of their slots; it adds itself.
-
-    Attributes:
-        owners: which node owns each slot, as far as this one knows.
-        migrating: to which nodes slots are being moved.
-    """
+    """The part of a server that makes it a node of a cluster; it adds itself to its nodes."""
 
     def __init__(self, server: SimulatedServer, nodes: list[SimulatedNode]) -> None:
         self.server = server
         self.number = len(nodes)
         self.id = b"%040x" % (self.number + 1)
+        # Which node owns each slot, as far as this one knows.
         self.owners = bytearray(_even_slots())
-        self.migrating: dict[int, SimulatedNode] = {}
+        self.migrating: dict[int, SimulatedNode] = {}  # to which nodes slots are being moved
         self.importing: dict[int, SimulatedNode] = {}
         self._nodes = nodes
         nodes.append(self)

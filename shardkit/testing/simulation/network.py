@@ -31,15 +31,7 @@ if TYPE_CHECKING:
 class Wire:
     """One connection between a client and a server.
 
-    Args:
-        receive: is given what arrives at the client; None when the server closed the connection.
-
-    Attributes:
-        requests: what was sent, and not yet executed.
-        not_before: when the next of it can be delivered.
-        held: what has not reached the client, as nothing does; None while everything does.
-        inherited: whether it is that of a forked child's parent.
-        usable: whether what arrived last was executed to its end; not while a command blocks.
+    ``receive`` is given what arrives at the client; None when the server closed the connection.
     """
 
     def __init__(
@@ -51,10 +43,13 @@ class Wire:
     ) -> None:
         self.process = process
         self.server = server
-        self.requests: deque[list[bytes]] = deque()
-        self.not_before = 0.0
+        self.requests: deque[list[bytes]] = deque()  # what was sent, and not yet executed
+        self.not_before = 0.0  # when the next of it can be delivered
+        # Whether what arrived last was executed to its end; not while a command blocks.
         self.usable = True
-        self.muted = self.inherited = False
+        self.muted = False
+        self.inherited = False  # whether it is that of a forked child's parent
+        # What has not reached the client, as nothing does; None while everything does.
         self.held: list[bytes | None] | None = None
         self.client_open = self.server_open = True
         self._receive: Callable[[bytes | None], None] | None = receive
@@ -144,12 +139,7 @@ def script_names() -> dict[bytes, str]:
 
 
 def describe(args: list[bytes], names: dict[bytes, str]) -> str:
-    """Return a command as a line of a timeline has it.
-
-    Args:
-        args: the command.
-        names: the names of scripts, by their SHA-1 and text.
-    """
+    """Return a command as a line of a timeline has it, with scripts by their names."""
     name = args[0].decode(errors="replace").upper()
     shown: list[Any] = args[1:]
     if name in ("EVAL", "EVALSHA") and len(args) > 2:

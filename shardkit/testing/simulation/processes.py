@@ -13,7 +13,6 @@ code has a stack of its own (a greenlet), from which it hands over to the schedu
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import heapq
 import sys
 import weakref
@@ -37,35 +36,23 @@ class Killed(BaseException):
 
 
 class SimulatedProcess:
-    """A client's process.
+    """A client's process."""
 
-    Args:
-        number: the how manyth client it is, from 0; -1 for an observer.
-
-    Attributes:
-        frozen_until: nothing of it runs before this time.
-        dead: it was killed, or the simulation is over.
-        loop: its event loop, if it has one.
-        immediate: whether its requests are executed at once, without the scheduler.
-        cut_off: until when it cannot reach servers, by address.
-        deaf_to: until when nothing from servers reaches it, by address.
-        current: the one that runs, if it is not an observer.
-    """
-
-    current: ClassVar[SimulatedProcess | None] = None
+    current: ClassVar[SimulatedProcess | None] = None  # the one that runs, if it is not an observer
 
     def __init__(self, name: str, now: Callable[[], float], number: int = -1) -> None:
         self.name = name
-        self.number = number
+        self.number = number  # of the client, from 0; -1 for an observer
         self.now = now
         self.clock = Clock(now)
-        self.frozen_until = 0.0
-        self.dead = False
+        self.frozen_until = 0.0  # nothing of it runs before this time
+        self.dead = False  # it was killed, or the simulation is over
         self.fibers: list[Fiber] = []
         self._vanished: list[Fiber] = []  # the threads of its parent
-        self.loop: SimulatedLoop | None = None
-        self.immediate = False
-        self.cut_off: dict[str, float] = {}
+        self.loop: SimulatedLoop | None = None  # its event loop, if it has one
+        self.immediate = False  # whether its requests are executed at once, without the scheduler
+        self.cut_off: dict[str, float] = {}  # until when it cannot reach servers, by address
+        # Until when nothing from servers reaches it, by address.
         self.deaf_to: dict[str, float] = {}
         self.failure: BaseException | None = None
 
@@ -132,19 +119,15 @@ class SimulatedProcess:
 
 
 class Fiber:
-    """Blocking code that waits where it reads or sleeps.
-
-    Attributes:
-        wake_at: when it runs again in any case.
-        unwinding: whether its process is dead, and it knows.
-    """
+    """Blocking code that waits where it reads or sleeps."""
 
     current: ClassVar[Fiber | None] = None
 
     def __init__(self, process: SimulatedProcess, function: Callable[[], object]) -> None:
         self.process = process
-        self.wake_at = 0.0
-        self.done = self.unwinding = False
+        self.wake_at = 0.0  # when it runs again in any case
+        self.done = False
+        self.unwinding = False  # whether its process is dead and its code is being ended
         self._function = function
         self._ready: Callable[[], bool] | None = None
         self._stack: Any = None
@@ -214,12 +197,7 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
     # ---- for the scheduler
 
     def hold_up(self, seconds: float, *, stopped: bool) -> None:
-        """Run nothing for ``seconds`` seconds; threads of the process continue.
-
-        Args:
-            seconds: how long.
-            stopped: whether it is stopped; else a callback blocks it.
-        """
+        """Stop for ``seconds`` seconds, or be blocked by a callback; other threads continue."""
         self.held_up_until, self.stopped = self.process.now() + seconds, stopped
 
     def _is_held_up(self) -> bool:
@@ -310,42 +288,20 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
         """Return the monotonic time of the process."""
         return self.process.clock.monotonic()
 
-    def call_soon(
-        self,
-        callback: Callable[..., object],
-        *args: Any,
-        context: contextvars.Context | None = None,
-    ) -> asyncio.Handle:
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
         """Run a callback next."""
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
-    def call_soon_threadsafe(
-        self,
-        callback: Callable[..., object],
-        *args: Any,
-        context: contextvars.Context | None = None,
-    ) -> asyncio.Handle:
-        """Run a callback next."""
-        return self.call_soon(callback, *args, context=context)
+    call_soon_threadsafe = call_soon
 
-    def call_later(
-        self,
-        delay: float,
-        callback: Callable[..., object],
-        *args: Any,
-        context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
-        """Run a callback after a delay in seconds."""
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+    def call_later(self, delay: float, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        """Run a callback with arguments after a delay in seconds."""
+        return self.call_at(self.time() + delay, *args, context=context)
 
     def call_at(
-        self,
-        when: float,
-        callback: Callable[..., object],
-        *args: Any,
-        context: contextvars.Context | None = None,
+        self, when: float, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         """Run a callback at a time."""
         handle = asyncio.TimerHandle(when, callback, args, self, context)
@@ -361,11 +317,7 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
         return asyncio.Future(loop=self)
 
     def create_task(
-        self,
-        coro: Any,
-        *,
-        name: str | None = None,
-        context: contextvars.Context | None = None,
+        self, coro: Any, *, name: str | None = None, context: Any = None
     ) -> asyncio.Task[Any]:
         """Run a coroutine."""
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)

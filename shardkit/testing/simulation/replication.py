@@ -37,22 +37,15 @@ def replicate(world: World, *addresses: str) -> list[Replication]:
 
 
 class Replication:
-    """The part of a server that makes it a master or a replica.
-
-    Args:
-        others: all servers that know each other, by their addresses.
-
-    Attributes:
-        master: the server that it follows; None if it is a master itself.
-        linked: whether it has a copy, and receives the writes of its master.
-    """
+    """The part of a server that makes it a master or a replica of one of the others."""
 
     def __init__(
         self, world: World, server: SimulatedServer, others: dict[str, Replication]
     ) -> None:
         self.server = server
+        # The server that it follows; None if it is a master itself.
         self.master: Replication | None = None
-        self.linked = False
+        self.linked = False  # whether it has a copy, and receives the writes of its master
         self.settings = {_LEAST: b"0", b"databases": b"16"}
         self._world = world
         self._others = others
@@ -87,11 +80,7 @@ class Replication:
     def execute(
         self, socket: ServerSocket, args: list[bytes], name: bytes, writes: bool
     ) -> bool | None:
-        """Execute the commands of replication, and hold or refuse writes.
-
-        Returns:
-            None if the server should execute it as usual; otherwise whether it is answered.
-        """
+        """Execute a command of replication, or hold or refuse a write; see `Replicating`."""
         if name == b"WAIT":
             return self._wait(socket, int(args[1]), int(args[2]) / 1000)
         answer = self._answer(args, name)

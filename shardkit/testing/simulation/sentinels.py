@@ -33,14 +33,7 @@ _IS_TOLD: Final = (0.1, 1.0, 10.0)
 
 
 class SimulatedSentinels:
-    """The Sentinels of a service, and the failovers that they carry out.
-
-    Args:
-        servers: those that they watch over, the master first.
-
-    Attributes:
-        agreed_at: when all Sentinels and servers know of it.
-    """
+    """The Sentinels of some servers, the master first, and the failovers that they carry out."""
 
     def __init__(
         self, world: World, addresses: tuple[str, ...], servers: list[Replication]
@@ -48,7 +41,7 @@ class SimulatedSentinels:
         self._world = world
         self._servers = servers
         self.master = servers[0]
-        self.agreed_at = 0.0
+        self.agreed_at = 0.0  # when all Sentinels and servers know of it
         self._epoch = 0
         for each in self._servers[1:]:
             each.fill(self.master)
@@ -113,7 +106,8 @@ class _Sentinel:
             return None
         what = args[1].upper() if len(args) > 1 else b""
         if what == b"MASTERS":
-            return [self._said_of(self._master, SERVICE, "master")]
+            said = self._said_of(self._master, SERVICE, "master")
+            return [[*said, "config-epoch", str(self._epoch)]]
         if args[2:3] != [SERVICE.encode()]:
             return SimpleError("ERR No such master with that name")
         if what == b"GET-MASTER-ADDR-BY-NAME":

@@ -34,19 +34,14 @@ HANDSHAKE: Final = frozenset({b"CLIENT", b"HELLO", b"SELECT", b"AUTH", b"READONL
 
 
 class ServerSocket(RunsScripts, DirectEnd):
-    """The server's end of a connection.
+    """The server's end of a connection."""
 
-    Attributes:
-        asking: whether a cluster's client has announced that it was redirected here.
-        queued_keys: those of its transaction, on a cluster.
-    """
-
-    asking = False
+    asking = False  # whether a cluster's client has announced that it was redirected here
 
     def __init__(self, data: Data, db: int, receive: Callable[[bytes], None]) -> None:
         super().__init__(data, db)
         self.receive = receive
-        self.queued_keys: list[bytes] = []
+        self.queued_keys: list[bytes] = []  # those of its transaction, on a cluster
 
     def answer(self, reply: Any) -> None:
         """Give out a reply or a message."""
@@ -70,26 +65,17 @@ class Replicating(Protocol):
 
 
 class SimulatedServer:
-    """A server, its log and its state.
+    """A server and its state; with ``log`` also its log, for crashes and failovers."""
 
-    Args:
-        log: whether to keep a log, for crashes and failovers.
-
-    Attributes:
-        refuses: the error that it answers instead of executing commands, if any.
-        reads: whether it still executes commands that only read.
-        role: what answers first, if it is the node of a cluster.
-        replication: what it does as a master or a replica, if it is one.
-    """
-
-    role: Role | None = None
-    replication: Replicating | None = None
+    role: Role | None = None  # what answers first, if it is the node of a cluster
+    replication: Replicating | None = None  # what it does as a master or a replica, if it is one
 
     def __init__(self, address: str, now: Callable[[], float], log: bool) -> None:
         self.address = address
         self.clock = Clock(now)
         self.up = True
-        self.refuses, self.reads = b"", True
+        self.refuses = b""  # the error that it answers instead of executing commands, if any
+        self.reads = True  # whether it still executes commands that only read
         self.data = Data(self.clock.time)
         self.sockets: dict[ServerSocket, float] = {}
         self._now = now
@@ -240,11 +226,7 @@ class SimulatedServer:
                 socket.answer(None if shape is None else shape(None))
 
     def lose(self, since: float, at_time: Callable[[float], None]) -> int:
-        """Lose what was executed since a time: hold what the log up to it makes.
-
-        Returns:
-            How many commands were lost.
-        """
+        """Lose the commands executed since a time; return how many there were."""
         assert self._log is not None
         kept = [entry for entry in self._log if entry[0] < since]
         lost = len(self._log) - len(kept)

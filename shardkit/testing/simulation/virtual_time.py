@@ -19,20 +19,12 @@ START = 1_700_000_000.0
 
 
 class Clock:
-    """The clock of a client or a server.
-
-    Args:
-        now: tells the time of the simulation, in seconds.
-
-    Attributes:
-        offset: how far its time of day is ahead, in seconds.
-        rate: how fast it runs; 1 is right.
-    """
+    """The clock of a client or a server, which follows the simulation's time in seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self.offset = 0.0
-        self.rate = 1.0
+        self.offset = 0.0  # how far its time of day is ahead, in seconds
+        self.rate = 1.0  # how fast it runs; 1 is right
         self._gained = 0.0  # by other rates before this one
 
     def monotonic(self) -> float:

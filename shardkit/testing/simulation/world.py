@@ -58,14 +58,10 @@ class Event(NamedTuple):
 
 @dataclass
 class RunLimits:
-    """The limits of a run that would never end.
-
-    Attributes:
-        faults: how many faults there may be; once they stop, everything must end.
-    """
+    """The limits of a run that would never end."""
 
     steps: int = 5000
-    faults: int = 3
+    faults: int = 3  # how many faults there may be; once they stop, everything must end
 
 
 class EndlessRun(AssertionError):
@@ -73,14 +69,9 @@ class EndlessRun(AssertionError):
 
 
 class World:
-    """Everything of one run.
+    """Everything of one run; see `Protocol` for faults, changes and appendfsync.
 
-    Args:
-        faults: the names of those that may happen.
-        appendfsync: what servers lose in a crash: "always" nothing, "everysec" up to the last
-            second, "no" everything.
-        changes: called for the fault "entry", by its choice.
-        prefers: gives the weights of steps by their names; None to choose all alike.
+    ``prefers`` returns the weights of steps by their names; None to choose all alike.
     """
 
     def __init__(
@@ -225,11 +216,9 @@ class World:
         return self.processes[self._last]
 
     def run(self, is_over: Callable[[], bool], after_step: Callable[[bool], None]) -> None:
-        """Run until it is over and all that was sent has arrived.
+        """Run until all clients have ended (``is_over``), and all that was sent has arrived.
 
-        Args:
-            is_over: whether all clients have ended.
-            after_step: called after each step, with whether what servers hold has changed.
+        ``after_step`` is called after each step, with whether what servers hold has changed.
 
         Raises:
             EndlessRun: it would not end.

@@ -16,6 +16,7 @@ from growth_helpers import (
     Killed,
     ask_for_a_replica,
     check_nothing_lost,
+    follow,
     killed,
     on_redis_too,
     writing,
@@ -90,6 +91,32 @@ def test_after_a_crash_the_best_replica_takes_over_and_the_old_master_is_fenced(
         assert pending_fences(fleet.config) == []
         with a.client() as client, pytest.raises(Exception, match="read only replica"):
             client.set("stray", 1)
+
+
+@pytest.mark.parametrize("least", [False, True])
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_a_crash_under_load_loses_no_durable_write_and_repeats_none(
+    fleet: Fleet, replicas: int, least: bool
+) -> None:
+    a, b, _ = fleet.replicated(1)
+    if least:
+        ask_for_a_replica(a, b)
+    with writing(fleet, replicas) as writers:
+        a.kill()
+        fail_over(fleet.config, "users:0")
+        a.restart()
+        time.sleep(0.5)  # it is a second master, until it is fenced
+        [fence] = apply_fences(fleet.config, wait=30)
+        assert fence.applied
+        before, end = sum(writers.acknowledged.values()), time.monotonic() + 30
+        while sum(writers.acknowledged.values()) < before + 20:
+            assert time.monotonic() < end, writers.errors[-3:]
+            time.sleep(0.05)
+    if replicas:
+        check_nothing_lost(fleet, writers)
+    for key, count in writers.acknowledged.items():
+        if key != "ids":
+            assert fleet.value(key) <= count + writers.uncertain.get(key, 0)
 
 
 def test_after_a_crash_a_replica_takes_over_though_another_one_is_dead_too(fleet: Fleet) -> None:
@@ -309,6 +336,17 @@ def test_what_cannot_be_failed_over_is_refused(fleet: Fleet) -> None:
     push(fleet.config, ShardMap.parse("components: {far: {entry: {url: 'redis://${HOST}/1'}}}"))
     with pytest.raises(ConfigError, match=r"config:redis:far does not name its server .*; write"):
         fail_over(fleet.config, "far")
+    gone = f"components: {{gone: {{entry: {{cluster: true, port: {free_port()}}}}}}}"
+    push(fleet.config, ShardMap.parse(gone), force=True)
+    with pytest.raises(GrowthError, match=r"config:redis:gone: no node can be asked: .*; start"):
+        fail_over(fleet.config, "gone")
+    follow(fleet.servers[2], fleet.servers[1])
+    others = f"{fleet.name(2)} replicates {fleet.name(1)}, not {fleet.name(0)}; nothing has"
+    with pytest.raises(GrowthError, match=others):
+        fail_over(fleet.config, "users:0", fleet.name(2))
+    fleet.servers[0].kill()
+    with pytest.raises(GrowthError, match=others):
+        fail_over(fleet.config, fleet.name(0), fleet.name(2))
 
 
 def test_a_replica_that_has_lost_its_old_data_does_not_take_over() -> None:

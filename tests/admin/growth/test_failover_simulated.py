@@ -212,7 +212,7 @@ LOST = "NotLinearizable"
 
 # What is left out, what that leads to, and in which schedules, so that none has to be looked for.
 MUTATIONS: list[tuple[str, type[Replaced], Any, str, Any, str, int]] = [
-    ("writers are held", MovedServer, server_move, "hand_over", without_a_hold, LOST, 530),
+    ("writers are held", MovedServer, server_move, "hand_over", without_a_hold, LOST, 273),
     ("the source is a replica", MovedServer, server_move, "hand_over", without_a_fence, LOST, 10),
     ("entries follow roles", MovedServer, server_move, "take_writes_alone", push_first, LOST, 97),
     ("writers are held", FailedOver, failover, "hand_over", without_a_hold, LOST, 5),

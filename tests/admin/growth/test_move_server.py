@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +18,7 @@ from typing import Any
 
 import pytest
 import redis
+from click.testing import CliRunner
 from growth_helpers import (
     LEAST,
     Fleet,
@@ -33,11 +36,14 @@ from growth_helpers import (
 )
 
 import shardkit
+from shardkit import ShardMap
+from shardkit.admin import push
 from shardkit.admin.growth import (
     Move,
     abort_move,
     certificate,
     compare,
+    fail_over,
     journal,
     moves,
     plan_move,
@@ -50,6 +56,7 @@ from shardkit.admin.growth import (
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import GrowthError, hand_over, too_small, wait_for_copy
 from shardkit.admin.growth.slices import Slices, at_work
+from shardkit.cli.app import app
 from shardkit.config.store import read_epoch
 from shardkit.errors import ConfigError, NewerFormatError
 from shardkit.local import LocalServer
@@ -230,6 +237,118 @@ def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(
     assert resume_move(fleet.config, fleet.name(0)).phase == "done"
     with pytest.raises(GrowthError, match="nothing to abort"):
         abort_move(fleet.config, fleet.name(0))
+
+
+def move(fleet: Fleet) -> None:
+    start_move(fleet.config, fleet.name(0), fleet.name(1))
+
+
+def hand_over_planned(fleet: Fleet) -> None:
+    follow(fleet.servers[1], fleet.servers[0])
+    fail_over(fleet.config, "users:0", fleet.name(1))
+
+
+@pytest.mark.parametrize("replace", [move, hand_over_planned])
+def test_blocked_calls_go_on_at_the_new_server(
+    fleet: Fleet, replace: Callable[[Fleet], None]
+) -> None:
+    fleet.push(0)
+
+    async def pop(name: str) -> Any:
+        async with await shardkit.aconnect(fleet.url) as akit:
+            if name == "list":
+                return await akit.list("awaited", component="users", values=bytes).blpop(timeout=20)
+            return await akit.key_sharded("users")[name].blpop([name], timeout=20)
+
+    with shardkit.connect(fleet.url) as kit, ThreadPoolExecutor(7) as threads:
+        router, items = kit.key_sharded("users"), kit.list("todo", component="users", values=bytes)
+        tasks = kit.queues("tasks", component="users")
+        waiting = [
+            threads.submit(call)
+            for call in (
+                lambda: router["pop"].blpop(["pop"], timeout=20)[1],
+                lambda: router["zset"].bzpopmin(["zset"], timeout=20)[1],
+                lambda: router["stream"].xread({"stream": "$"}, block=20_000)[0][1][0][1][b"f"],
+                lambda: items.blpop(timeout=20),
+                lambda: tasks.take("q", timeout=20).name.encode(),  # type: ignore[union-attr]
+                lambda: asyncio.run(pop("apop"))[1],
+                lambda: asyncio.run(pop("list")),
+            )
+        ]
+        with fleet.servers[0].client() as client:
+            while client.info("clients")["blocked_clients"] < len(waiting):
+                time.sleep(0.01)
+        replace(fleet)
+        router["pop"].rpush("pop", "v")
+        router["zset"].zadd("zset", {"v": 1})
+        router["apop"].rpush("apop", "v")
+        items.rpush(b"v")
+        kit.list("awaited", component="users", values=bytes).rpush(b"v")
+        tasks.enqueue("q", "v")
+        router["stream"].xadd("stream", {"f": "v"})
+        assert [call.result(30) for call in waiting] == [b"v"] * len(waiting)
+
+
+@pytest.mark.parametrize("shards", [False, True])
+def test_pushes_of_the_old_map_during_a_move_lose_nothing(
+    fleet: Fleet, shards: bool, tmp_path: Path
+) -> None:
+    fleet.push(0)
+    path, end, codes = tmp_path / "map.yaml", threading.Event(), []
+
+    def push_again() -> None:
+        while not end.wait(0.05):
+            entry = {"host": "127.0.0.1", "port": fleet.servers[0].port, "max_connections": 50}
+            entry["max_connections"] += len(codes) % 2  # so that each push changes something
+            entries = {"users": {"shards": [{**entry, "db": 1}, {**entry, "db": 2}]}}
+            path.write_text(json.dumps({"components": entries}))
+            command = ["config", "push", str(path), "--config", fleet.url]
+            codes.append(CliRunner().invoke(app, command).exit_code)
+
+    with writing(fleet) as writers, ThreadPoolExecutor() as threads:
+        pushing = threads.submit(push_again)
+        while not codes:
+            time.sleep(0.01)
+        what = ["users:0", "users:1"] if shards else fleet.name(0)
+        start_move(fleet.config, what, fleet.name(1))
+        time.sleep(1)  # pushes go on after it
+        end.set()
+        pushing.result()
+    assert (codes[0], codes[-1]) == (0, 1), "the old map is refused once the data is elsewhere"
+    assert fleet.masters() == [fleet.name(1)] * 2
+    assert writers.errors == []
+    check_nothing_lost(fleet, writers)
+
+
+def test_servers_with_passwords_hand_over(fleet: Fleet) -> None:
+    for server in fleet.servers[:2]:
+        with server.client() as client:
+            client.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all")
+            client.execute_command("ACL", "SETUSER", "default", "-psync")
+    entry = {"host": "127.0.0.1", "port": fleet.servers[0].port, "username": "app"}
+    shards = [{**entry, "password": "pw", "db": number} for number in (1, 2)]
+    push(fleet.config, ShardMap.parse(json.dumps({"components": {"users": {"shards": shards}}})))
+    assert start_move(fleet.config, fleet.name(0), fleet.name(1)).phase == "done"
+    with fleet.servers[1].client() as client:
+        client.config_set("masterauth", "")
+        assert fail_over(fleet.config, "users:0", fleet.name(0)).planned
+        while client.info("replication")["master_link_status"] != "up":
+            time.sleep(0.01)
+
+
+def test_the_config_servers_server_stays_the_master(fleet: Fleet) -> None:
+    fleet.replicated(1)
+    with fleet.servers[0].client(db=3) as config:
+        for key in ("config:shards:users", "config:redis:users:0", "config:redis:users:1"):
+            config.set(key, fleet.config.get(key))  # by hand: no push, no epoch
+        said = f"database 3 of {fleet.name(0)} is the config server's"
+        assert said in plan_move(config, fleet.name(0), fleet.name(2)).problems
+        with pytest.raises(GrowthError, match=f"{said}.*; nothing was changed"):
+            start_move(config, fleet.name(0), fleet.name(2))
+        with pytest.raises(GrowthError, match=f"{said}; have it on a server of its own"):
+            fail_over(config, "users:0")
+        assert config.info("replication")["role"] == "master"
+        assert moves(config) == []
 
 
 def test_a_dry_run_says_what_would_be_done_and_what_stands_in_the_way(fleet: Fleet) -> None:

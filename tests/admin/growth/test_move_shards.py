@@ -8,7 +8,8 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -480,7 +481,15 @@ def test_a_connection_that_stays_stops_a_move_and_is_named_unless_it_is_closed(
     with fleet.servers[0].client(db=2) as old:
         assert old.get("config:fence") is None
         assert old.config_get("notify-keyspace-events") == {"notify-keyspace-events": ""}
-    move = start_move(fleet.config, ["users:1"], fleet.name(1), hold=1, kill=True)
+
+    def work() -> None:  # another library's worker, which blocks again once it is woken
+        with fleet.servers[0].client(db=2) as worker, suppress(redis.ConnectionError):
+            while True:
+                worker.blpop(["jobs"], timeout=3)
+
+    with ThreadPoolExecutor() as threads:
+        threads.submit(work)
+        move = start_move(fleet.config, ["users:1"], fleet.name(1), hold=1, kill=True)
     assert move.phase == "done"
     assert still_there(fleet)
     verify = ["move", "verify", "users:1", "--config", fleet.url]

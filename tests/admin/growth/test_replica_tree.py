@@ -138,16 +138,19 @@ def test_only_a_replica_that_its_master_confirms_is_detached(fleet: Fleet) -> No
 
 
 def test_a_write_is_verified_on_replicas_and_their_disks(fleet: Fleet) -> None:
-    a, b, _ = fleet.servers
+    a, b, c = fleet.servers
     follow(b, a)
     fleet.push(0, (1, 2))
+    alias = {"host": "localhost", "port": a.port, "replicas": [{"port": b.port}]}
+    push(fleet.config, ShardMap.parse(json.dumps({"components": {"users_too": {"entry": alias}}})))
     components = read_components(fleet.config).values()
     found = verify_replicas(components, timeout=0.3)
     verdicts = {str(replica): verdict for (_, replica), verdict in found.items()}
     assert verdicts[fleet.name(1)].ok
     assert verdicts[fleet.name(1)].synced is None, "it has no append-only file"
     assert not verdicts[fleet.name(2)].linked
-    with b.client() as replica, a.client() as master:
+    with b.client() as replica, a.client() as master, c.client() as other:
+        assert not verify_replica(master, other, timeout=3600).linked, "it is a master"
         replica.config_set("appendonly", "yes")
         found = verify_replica(master, replica)
         assert (found.ok, found.synced) == (True, True)
@@ -156,6 +159,12 @@ def test_a_write_is_verified_on_replicas_and_their_disks(fleet: Fleet) -> None:
         replica.replicaof("127.0.0.1", str(fleet.servers[2].port))
         assert not verify_replica(master, replica, timeout=0.1).ok
         assert not master.exists("sync:wait"), "also what others left is removed"
+        b.pause()
+        try:
+            with pytest.raises(redis.TimeoutError, match="no answer in time"):
+                verify_replica(master, replica, timeout=0.1)
+        finally:
+            b.resume()
     done = CliRunner().invoke(app, ["verify-replica", "--timeout", "0.1", "--config", fleet.url])
     assert done.exit_code == 1
     assert "no link to the master" in done.output

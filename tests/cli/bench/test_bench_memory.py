@@ -197,7 +197,7 @@ def test_a_server_that_others_use_is_not_measured(
     assert "the server has other clients, whose memory would be measured too" in result.stderr
 
 
-def test_what_a_failed_case_made_is_removed(own: LocalServer) -> None:
+def test_a_failed_case_removes_its_keys(own: LocalServer) -> None:
     servers = ServerSource(url=f"redis://{own.address}")
     layout = CASES["ids"].layouts[3]
 
@@ -224,7 +224,7 @@ def test_limits_are_set_as_far_as_a_server_knows_them(own: LocalServer) -> None:
         BenchServer(dict(own.entry.fields))
 
 
-def test_what_cannot_be_is_refused_before_anything_is_measured(
+def test_invalid_options_are_refused_before_anything_is_measured(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = cli("memory", "--server", "embedded", "--url", "redis://127.0.0.1:1")

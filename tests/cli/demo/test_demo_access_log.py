@@ -74,7 +74,7 @@ def test_a_log_of_many_minutes_keeps_few_of_them_in_mind(monkeypatch: pytest.Mon
         (COMBINED[:-3] + b"\r", b"Mozilla/5.0 (X1"),
     ],
 )
-def test_what_real_logs_contain_is_understood(line: bytes, agent: bytes) -> None:
+def test_lines_of_real_logs_are_parsed(line: bytes, agent: bytes) -> None:
     assert parsed(line) == {DAY: [(b"192.0.2.7", agent)]}
 
 
@@ -105,7 +105,7 @@ def test_a_line_without_a_line_break_at_the_end_of_the_log_counts() -> None:
         b" " + COMBINED,
     ],
 )
-def test_what_is_no_line_of_a_log_is_malformed(line: bytes) -> None:
+def test_a_line_of_no_known_format_is_malformed(line: bytes) -> None:
     late = line.replace(b"-0000", b"-2359").replace(b"10:00", b"23:59")
     batch = AccessLogParser().parse([COMBINED, late])
     assert batch.malformed == [(1, late)]

@@ -121,7 +121,7 @@ async def test_the_rest_of_the_followers_is_reached_by_a_worker(
         assert read == [["Hello"]] * 40
 
 
-async def test_what_cannot_be_is_answered_with_what_is_wrong(web: AsyncClient) -> None:
+async def test_invalid_requests_are_answered_with_the_reason(web: AsyncClient) -> None:
     ada = await user(web, "ada")
     assert (await web.post("/users", json={"login": "ADA", "name": "x"})).status_code == 409
     assert (await web.put(f"/users/{ada}/following/{ada}")).status_code == 422

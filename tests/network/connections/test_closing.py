@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 from collections.abc import Iterator
@@ -272,3 +273,19 @@ async def test_awaiting_calls_under_way_end_when_their_kit_is_closed(own: LocalS
     with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
         await words.hget("f")
     assert await eventually(lambda: clients_of(server) == 0)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # asyncio's, of such loops
+def test_loops_that_were_dropped_leave_nothing_after_their_kit_is_closed(own: LocalServers) -> None:
+    kit = asyncio.run(shardkit.aconnect(own.shard_map))
+    before = len(os.listdir("/proc/self/fd"))
+
+    async def use() -> None:
+        await (await kit.client("c")).ping()
+        await kit.hash("h", component="c").hget("f")
+
+    for _ in range(3):
+        asyncio.new_event_loop().run_until_complete(use())
+    asyncio.run(kit.aclose())
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before

@@ -211,6 +211,9 @@ def test_connecting_goes_through_one_method() -> None:
     with contract("_connect", "which method of a connection opens the socket?"):
         assert callable(redis.Connection._connect)
         assert callable(aioredis.Connection._connect)
+        assert callable(aioredis.Connection._connection_arguments)
+        assert callable(redis.sentinel.SentinelManagedConnection._connect_retry)
+        assert callable(aioredis.sentinel.SentinelManagedConnection._connect_retry)
 
 
 async def test_a_clusters_client_shows_its_slots_and_nodes() -> None:

@@ -6,11 +6,14 @@ import asyncio
 import inspect
 import os
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
+
+import pytest
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
@@ -120,3 +123,17 @@ def two(bad: int, good: int, **fields: Any) -> ShardMap:
     shards = [{"port": bad, **fields}, {"port": good, **fields}]
     components = {"data": {"shards": shards}, "one": {"entry": {"port": bad, **fields}}}
     return ShardMap.parse(str({"components": components}), source="test")
+
+
+def resolving(name: str, port: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Have a host name lead to this machine, and to the returned ports in turn."""
+    ports, getaddrinfo = [port], socket.getaddrinfo
+
+    def resolve(host: Any, port: Any, *args: Any, **options: Any) -> Any:
+        if host not in (name, name.encode()):
+            return getaddrinfo(host, port, *args, **options)
+        found = [getaddrinfo("127.0.0.1", each, *args, **options) for each in ports]
+        return [info for infos in found for info in infos]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    return ports

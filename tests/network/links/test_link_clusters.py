@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import pytest_asyncio
 import redis
-from link_helpers import FACES, Face, command, count_of, eventually, opened
+from link_helpers import FACES, Face, command, count_of, eventually, opened, resolving
 from sockets import connections
 
 import shardkit
@@ -283,6 +283,40 @@ async def test_a_node_that_is_away_keeps_no_connection_of_its_client(block: floa
                 assert "connections" not in str(lost.error)
 
 
+@pytest.mark.parametrize("face", FACES)
+async def test_cluster_whose_nodes_all_changed_their_address_is_found_by_its_name(
+    face: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LocalCluster() as after, LocalCluster() as before:
+        ports = resolving("cluster.internal", before.nodes[0].port, monkeypatch)
+        fields = {"host": "cluster.internal", "cluster": True, "socket_timeout": 1}
+        async with opened(face, mapped(fields)) as slots:
+            assert await slots.client_call("data", "set", "k", 1) is True
+            assert await slots.send(command("data", "k", "GET")) == [b"1"]
+            before.stop()
+            ports[:] = [after.nodes[0].port]
+            with pytest.raises(redis.ConnectionError, match="Connect"):
+                await slots.client_call("data", "set", "k", 2)
+            assert await slots.client_call("data", "set", "k", 2) is True
+            assert await slots.send(command("data", "k", "GET")) == [b"2"]
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_new_kit_uses_the_masters_that_are_up(face: str) -> None:
+    config = {"cluster-node-timeout": 1000, "cluster-require-full-coverage": "no"}
+    with LocalCluster(masters=3, config=config) as own:
+        dead, alive, _ = own.nodes
+        with own.client() as client:
+            key = next(k for k in KEYS if client.get_node_from_key(k).port == alive.port)
+        dead.kill()
+        with alive.client() as client:
+            assert await eventually(lambda: "fail" in str(client.cluster("nodes")))
+        fields = {"host": "127.0.0.1", "port": alive.port, "cluster": True}
+        async with opened(face, mapped(fields)) as slots:
+            assert await slots.client_call("data", "set", key, 1) is True
+            assert await slots.send(command("data", key, "GET")) == [b"1"]
+
+
 # ---- Sentinel
 
 
@@ -293,14 +327,14 @@ async def watched() -> AsyncIterator[LocalSentinel]:
 
 
 @asynccontextmanager
-async def both_faces(watched: LocalSentinel) -> AsyncIterator[list[Face]]:
-    shard_map = mapped({**watched.entry.fields, "socket_timeout": 1})
+async def both_faces(fields: Mapping[str, Any]) -> AsyncIterator[list[Face]]:
+    shard_map = mapped({**fields, "socket_timeout": 1})
     async with opened("blocking", shard_map) as one, opened("awaiting", shard_map) as other:
         yield [one, other]
 
 
 async def test_a_service_is_used_and_its_fail_over_followed(watched: LocalSentinel) -> None:
-    async with both_faces(watched) as faces:
+    async with both_faces(watched.entry.fields) as faces:
         for n, face in enumerate(faces):
             words = face.kit.set("words", component="data", total=100)
             visitors = face.kit.unique_visitors(component="data")
@@ -328,7 +362,7 @@ async def test_a_service_is_used_and_its_fail_over_followed(watched: LocalSentin
 
 async def test_a_master_that_was_demoted_is_left(watched: LocalSentinel) -> None:
     """Its READONLY answer means that there is another master now."""
-    async with both_faces(watched) as faces:
+    async with both_faces(watched.entry.fields) as faces:
         for face in faces:
             batch = [command("data", "k", "SET", n) for n in range(3)]
             assert await face.send(*batch) == [b"OK"] * 3
@@ -336,12 +370,32 @@ async def test_a_master_that_was_demoted_is_left(watched: LocalSentinel) -> None
         old = watched.master.port
         watched.sentinel().sentinels[0].execute_command("SENTINEL FAILOVER", "main")
         assert await eventually(lambda: promoted(watched, old))
-        for n, face in enumerate(faces):
-            for _ in range(2):  # the first may find the old connection, and that it is read-only
-                [reply] = await face.send(command("data", "k", "SET", n))
-            assert reply == b"OK"
-            assert await face.send(command("data", "k", "GET")) == [str(n).encode()]
+        for face in faces:
+            replies = await face.send(*(command("data", "k", "SET", n) for n in range(3)))
+            assert replies == [b"OK"] * 3  # though the first may be refused: none was executed
+            assert await face.send(command("data", "k", "GET")) == [b"2"]
             assert await face.client_call("data", "set", "k", 2) is True
+
+
+@pytest.mark.parametrize("demoted", [False, True], ids=["cut off", "demoted"])
+async def test_stale_sentinel_is_outvoted(demoted: bool) -> None:
+    with (
+        LocalSentinel("main", sentinels=1, down_after=60) as stale,
+        # Two name the current master; or one, and the other's is a replica by its ROLE.
+        LocalSentinel("main", sentinels=1 if demoted else 2) as current,
+        stale.master.client() as old,
+        current.master.client() as new,
+    ):
+        if demoted:
+            old.replicaof("127.0.0.1", current.master.port)
+        sentinels = [["127.0.0.1", each.port] for each in [*stale.sentinels, *current.sentinels]]
+        described = {"service": "main", "sentinels": sentinels}
+        async with both_faces({"sentinel": described}) as faces:
+            for n, face in enumerate(faces):
+                assert await face.client_call("data", "set", "k", n) is True
+                assert new.get("k") == b"%d" % n
+                assert await face.send(command("data", "k", "SET", n)) == [b"OK"]
+        assert demoted or old.get("k") is None
 
 
 def test_a_loop_that_ends_leaves_no_connection_to_a_master_or_its_sentinels() -> None:

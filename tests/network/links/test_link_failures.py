@@ -6,15 +6,17 @@ import asyncio
 import copy
 import json
 import pickle
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from faces import own_client
-from link_helpers import FACES, Face, command, count_of, opened
+from link_helpers import FACES, Face, command, count_of, opened, resolving
 from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004
 
 import shardkit
@@ -402,3 +404,20 @@ async def test_health_checks_come_before_a_command_and_never_in_between(
         assert replies == [b"v"] * 3_000 + [None]
         assert await face.client_call("one", "blpop", "queue", timeout=0.5) is None
         assert count_of(own[0], "ping") > 0
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_name_with_a_silent_first_address_leads_to_the_second(
+    face: str, own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as silent, ExitStack() as waiting:
+        address = silent.getsockname()
+        for _ in range(2):  # fill its queue: further connections get no answer
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(address)
+        resolving("two.internal", address[1], monkeypatch).append(own_server.port)
+        entry = {"host": "two.internal", "socket_connect_timeout": 1}
+        shard_map = ShardMap.parse(str({"components": {"data": {"entry": entry}}}), source="test")
+        async with opened(face, shard_map) as kit:
+            assert await kit.client_call("data", "ping")

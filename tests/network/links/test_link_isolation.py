@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 from faces import own_client
 from link_helpers import FACES, command, opened, two
 from redis.exceptions import (
@@ -101,8 +102,11 @@ async def test_a_scripts_own_noscript_runs_it_once(face_name: str, own_server: L
 # ---- replies that cannot be used
 
 
-async def test_an_undecodable_reply_fails_alone(face_name: str, own_server: LocalServer) -> None:
-    shard_map = two(own_server.port, own_server.port, decode_responses=True)
+@pytest.mark.parametrize("protocol", [2, 3])
+async def test_an_undecodable_reply_fails_alone(
+    face_name: str, protocol: int, own_server: LocalServer
+) -> None:
+    shard_map = two(own_server.port, own_server.port, decode_responses=True, protocol=protocol)
     with own_server.client() as client:
         client.mset({"bad": b"\xff", "good": "ä"})
         client.rpush("list", b"\xff", "x")
@@ -127,6 +131,8 @@ async def test_an_undecodable_reply_fails_alone(face_name: str, own_server: Loca
                 else:
                     assert isinstance(reply, CommandRefused)
                     assert "cannot be decoded" in str(reply)
+        with pytest.raises(redis.ResponseError, match="the reply cannot be decoded"):
+            await face._value(face.kit.key_sharded("data")["bad"].get("bad"))
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,23 @@ async def check_asked(slots: Face, whole: LocalCluster, target: ClusterNode | No
         move.close()
 
 
+async def test_joined_calls_work_while_half_of_their_keys_have_moved(
+    slots: Face, whole: LocalCluster
+) -> None:
+    move, values = Migration(whole), {key: key.encode() for key in KEYS[:20]}
+    router: Any = slots.kit.key_sharded("data")
+    try:
+        await slots._value(router.mset(values))
+        move.start()
+        move.move(*KEYS[:10])
+        assert await slots._value(router.mget(list(values))) == list(values.values())
+        await slots._value(router.mset(values))
+        move.move(*KEYS[10:20])
+    finally:
+        move.finish()
+        move.close()
+
+
 async def test_a_batch_over_a_moved_slot_runs_once(slots: Face, whole: LocalCluster) -> None:
     move = Migration(whole)
     assert await slots.send(*bumps()) == counted(1)

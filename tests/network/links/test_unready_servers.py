@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 from faces import Face, faced
-from link_helpers import FACES, eventually, opened
+from link_helpers import FACES, eventually, opened, resolving
 from scripted_server import scripted
 
 import shardkit
@@ -105,6 +105,28 @@ def test_operations_go_to_the_successor_too(
     fail_over(replaced)
     face.run(names.hset(mapping={str(n): "x" for n in range(count)}))
     assert face.run(names.hget("0")) == b"x"
+
+
+def test_refusal_closes_idle_connections_so_that_the_name_is_resolved_again(
+    connected: Callable[[ShardMap], Face],
+    replaced: tuple[LocalServer, LocalServer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old, new = replaced
+    ports = resolving("primary.internal", old.port, monkeypatch)
+    server = "{host: primary.internal, socket_timeout: 1}"
+    face = connected(
+        ShardMap.parse(f"components: {{one: {{entry: {server}, shards: [{server}]}}}}")
+    )
+    client, router = client_of(face), face.kit.key_sharded("one")
+    face.run(client.set("k", 0))
+    with old.client() as demoted:
+        demoted.replicaof("127.0.0.1", new.port)
+    ports[:] = [new.port]
+    assert face.run(client.set("k", 1))
+    assert face.run(router.pipeline().set("k", 2).set("k", 3).execute()) == [True, True]
+    with new.client() as found:
+        assert found.get("k") == b"3"
 
 
 def test_a_pipeline_over_shards_goes_to_the_successor_too(

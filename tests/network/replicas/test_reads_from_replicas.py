@@ -389,6 +389,30 @@ def state_of(face: Face) -> tuple[Replicas, Any]:
     return found, found._shards[Shard("one", None)]
 
 
+def test_hung_replica_does_not_disable_those_of_other_shards(
+    kind: str, replicated: Replicated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "OUTDATED", 1.5)
+    entries = [
+        {"port": replicated.master.port, "db": n, "replicas": [{"port": each.port}]}
+        for n, each in enumerate(replicated.replicas)
+    ]
+    shard_map = ShardMap.parse(json.dumps({"components": {"users": {"shards": entries}}}))
+    with faced(kind, shard_map) as face:
+        router = face.kit.key_sharded("users", read_from="replica")
+        keys = {router.shard_of(f"k{n}"): f"k{n}" for n in range(20)}
+        for key in keys.values():
+            assert on(face, router, key, "get", key) is None
+        replicated.replicas[0].pause()
+        try:
+            end = time.monotonic() + 3
+            while time.monotonic() < end:
+                assert on(face, router, keys[1], "get", keys[1]) is None
+                time.sleep(0.1)
+        finally:
+            replicated.replicas[0].resume()
+
+
 def test_while_reads_are_held_none_is_begun(opened: Face) -> None:
     replicas, state = state_of(opened)
     where = state.component, None, ReadFrom("replica")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 import redis
@@ -14,6 +16,7 @@ import redis
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
+from shardkit.errors import MissingEntryError
 from shardkit.local import LocalServer
 from shardkit.network.topology import cache
 from shardkit.network.topology.feed import BEAT, ChangeFeed
@@ -64,10 +67,7 @@ def test_changes_are_used_within_milliseconds(config_server: LocalServer) -> Non
         client.set("config:redis:users:0", json.dumps({**stored, "db": 9}))
         took.append(until(lambda: database_of(kit) == 9))
         assert min(took) < 0.05, took
-        names = {each["name"].partition("@")[0] for each in client.client_list()}
-        assert {f"shardkit:config-server/{client.get('config:epoch').decode()}"} == {
-            name for name in names if name.startswith("shardkit:config-server")
-        }
+        until(lambda: announced(client) == {int(client.get("config:epoch"))})
 
 
 def database_of(kit: shardkit.ShardKit) -> object:
@@ -225,6 +225,57 @@ def test_a_change_that_comes_while_a_caller_reads_is_not_missed(config_server: L
             assert database_of(kit) == 1
         until(lambda: database_of(kit) == 4)
         assert cached.fresh_until > time.monotonic() + cache.INTERVAL
+
+
+def test_change_that_cannot_be_read_stays_due_and_is_not_announced(
+    config_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.network.topology.feed.BEAT", 0.2)
+    with config_server.client() as client, connected(config_server) as kit:
+        push(client, entries(config_server, 3))
+        told(kit)
+        epoch = int(client.get("config:epoch"))
+        until(lambda: announced(client) == {epoch})
+        fetch, failed, well = kit.topology.source.fetch, threading.Event(), threading.Event()
+
+        def fetch_if_well(keys: list[str]) -> list[object]:
+            if "config:shards:users" in keys and not well.is_set():
+                failed.set()
+                raise redis.TimeoutError("busy")
+            return fetch(keys)
+
+        monkeypatch.setattr(kit.topology.source, "fetch", fetch_if_well)
+        push(client, entries(config_server, 3, 4))
+        assert failed.wait(5)
+        with pytest.raises(MissingEntryError, match="config:redis:other"):
+            kit.component("other")  # reads the new epoch
+        time.sleep(0.5)  # two beats
+        assert announced(client) == {epoch}
+        well.set()
+        until(lambda: database_of(kit) == 4)
+        until(lambda: announced(client) == {epoch + 1})
+
+
+def test_more_than_1024_descriptors(
+    config_server: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ExitStack() as stack:
+        for _ in range(1024):
+            stack.enter_context(socket.socket())
+        client = stack.enter_context(config_server.client())
+        kit = stack.enter_context(connected(config_server))
+        push(client, entries(config_server, 3))
+        told(kit)
+        push(client, entries(config_server, 3, 4))
+        until(lambda: database_of(kit) == 4)
+        assert not caplog.messages
+
+
+def announced(client: redis.Redis) -> set[int]:
+    """The epochs that the kit says it uses."""
+    names = [each["name"].partition("@")[0] for each in client.client_list()]
+    prefix = "shardkit:config-server/"
+    return {int(name.removeprefix(prefix)) for name in names if name.startswith(prefix)}
 
 
 def test_watches_end_quietly(config_server: LocalServer, caplog: pytest.LogCaptureFixture) -> None:

@@ -386,7 +386,7 @@ async def test_a_paused_config_server_delays_no_caller(mortal: LocalServer) -> N
         mortal.pause()
         try:
             cached = kit.topology._cache["few"]
-            cached.fresh_until = 0.001  # stale
+            cached.fresh_until = time.monotonic()  # stale
             assert kit.component("few") is known
             assert eventually(cached.lock.locked)
             calls = 0
@@ -411,8 +411,9 @@ async def test_more_components_than_connections_are_read_by_few_exchanges(
     async with await shardkit.aconnect(url(server)) as kit:
         assert len(await kit.components()) == 150
         assert kit.key_sharded("c149")[1]
-    assert mgets(config) <= 11  # 15 components of 64 expected shards at once
-    assert config.info("stats")["total_connections_received"] - before <= 2
+    # 15 components of 64 expected shards at once; and once more when changes are followed.
+    assert mgets(config) <= 22
+    assert config.info("stats")["total_connections_received"] - before <= 3
     assert not caplog.messages
 
 

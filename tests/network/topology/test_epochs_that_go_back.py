@@ -18,6 +18,7 @@ from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.errors import ConfigServerError
 from shardkit.local import LocalServer
+from shardkit.network.topology import Topology
 
 
 @pytest.fixture
@@ -86,9 +87,13 @@ class Reader:
 
 @pytest.fixture(params=["blocking", "awaiting"])
 def reader(
-    request: pytest.FixtureRequest, server: LocalServer, config: redis.Redis
+    request: pytest.FixtureRequest,
+    server: LocalServer,
+    config: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Reader]:
     push(config, four())
+    monkeypatch.setattr(Topology, "watch", lambda topology: None)  # nobody else reads
     found = Reader(request.param, server)
     yield found
     found.close()

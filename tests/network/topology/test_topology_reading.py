@@ -132,7 +132,7 @@ async def test_no_caller_waits_for_reading_again(
     directory.open.clear()
     directory.error = error
     for _ in range(3):
-        clock.now += 2
+        clock.now += 1.5
         for _ in range(300):
             assert topology.component("c") is known
             assert await topology.acomponent("c") is known
@@ -143,6 +143,17 @@ async def test_no_caller_waits_for_reading_again(
     directory.open.set()
     settle(topology)
     assert topology.component("c") is known
+
+
+async def test_first_call_after_a_pause_reads_again(
+    topology: Topology, directory: Directory, clock: Clock
+) -> None:
+    topology.component("c")
+    for epoch, call in ((2, topology.component), (3, topology.acomponent)):
+        directory.components["c"] = component(epoch=epoch)
+        clock.now += 30
+        found = call("c")
+        assert (found if isinstance(found, Component) else await found).epoch == epoch
 
 
 async def test_expired_components_are_reread(topology: Topology, directory: Directory) -> None:
@@ -156,7 +167,7 @@ async def test_expired_components_are_reread(topology: Topology, directory: Dire
 
 def test_a_stopped_loop_is_replaced(topology: Topology, directory: Directory, clock: Clock) -> None:
     asyncio.run(topology.acomponent("c"))
-    clock.now += 2
+    clock.now += 1.5
 
     async def stopped() -> None:
         assert (await topology.acomponent("c")).epoch == 1
@@ -171,7 +182,7 @@ def test_a_stopped_loop_is_replaced(topology: Topology, directory: Directory, cl
 
 def test_unused_leaves_no_thread(topology: Topology, directory: Directory, clock: Clock) -> None:
     look(topology, "c")
-    clock.now += 2
+    clock.now += 1.5
     look(topology, "c")
     assert topology._thread is None
     assert not [each for each in threading.enumerate() if each.name == "shardkit-config"]
@@ -179,7 +190,7 @@ def test_unused_leaves_no_thread(topology: Topology, directory: Directory, clock
 
 def test_hanging_reads_end_with_it(topology: Topology, directory: Directory, clock: Clock) -> None:
     look(topology, "c")
-    clock.now += 2
+    clock.now += 1.5
     directory.open.clear()
     topology.component("c")
     assert eventually(lambda: directory.hanging == 1)
@@ -203,12 +214,12 @@ def test_an_error_that_nobody_foresaw_does_not_end_reading_in_the_background(
 
     with monkeypatch.context() as patched:
         patched.setattr(topology, "_read_again", broken)
-        clock.now += 2
+        clock.now += 1.5
         look(topology, "c")
     assert "the directory cannot be read" in caplog.text
     assert "ZeroDivisionError: a mistake" in caplog.text
     directory.components["c"] = component(epoch=2)
-    clock.now += 2
+    clock.now += 1.5
     assert look(topology, "c").epoch == 2
 
 
@@ -222,10 +233,10 @@ def test_without_a_thread_the_known_entries_stay_and_the_next_second_tries_again
     known = topology.component("c")
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuses)
-        clock.now += 2
+        clock.now += 1.5
         assert topology.component("c") is known
     directory.components["c"] = component(epoch=2)
-    clock.now += 2
+    clock.now += 1.5
     assert look(topology, "c").epoch == 2
 
 
@@ -592,6 +603,7 @@ def test_retired_components_are_not_reread(topology: Topology, directory: Direct
 class Silent(Directory):
     """A config server that tells nobody of changes."""
 
+    changes = True
     error_of_feed: Exception | None = None
 
     def feed(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from typing import ClassVar
 
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
@@ -61,8 +62,9 @@ class Clock:
 class Directory:
     """A config server that is not there: counts how often it is asked, fails and hangs at will."""
 
-    local = False
-    changes = True
+    local = changes = False
+    in_use = 0
+    read_epochs: ClassVar[dict[str, int]] = {}
 
     def __init__(self, *components: Component) -> None:
         self.components = {each.name: each for each in components}

@@ -55,7 +55,7 @@ def test_attributes_are_read_by_their_kinds(name: str, given: Any, found: Any) -
     assert attributes(**{name: given}) == {name: found}
 
 
-def test_what_the_index_has_not_and_what_is_null_is_left_out() -> None:
+def test_unknown_attributes_and_nulls_are_left_out() -> None:
     assert attributes(votes=None, colour="red") == {}
 
 
@@ -75,7 +75,7 @@ def test_what_the_index_has_not_and_what_is_null_is_left_out() -> None:
         ("tags", [["a"]]),
     ],
 )
-def test_what_is_not_of_the_kind_is_refused_by_name(name: str, given: Any) -> None:
+def test_a_value_of_another_kind_is_refused_with_the_attributes_name(name: str, given: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=f"^{name}=.* is not of kind "):
         attributes(**{name: given})
 

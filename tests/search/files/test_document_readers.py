@@ -126,7 +126,7 @@ def test_json_lines_are_a_document_each(tmp_path: Path) -> None:
     ]
 
 
-def test_what_cannot_be_read_is_named_with_the_reason(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported_with_the_reason(tmp_path: Path) -> None:
     large = tmp_path / "large.txt"
     with large.open("wb") as file:
         file.truncate(MAX_FILE_BYTES + 1)
@@ -241,7 +241,7 @@ def test_a_package_has_the_date_of_its_metadata_if_there_is_one(
     assert found.attributes == {"kind": "package", "size": len(found.text)} | dated
 
 
-def test_what_is_installed_without_a_name_is_no_package(
+def test_a_distribution_without_a_name_is_no_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed(tmp_path)

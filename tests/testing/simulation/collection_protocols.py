@@ -142,7 +142,29 @@ class TwoLists(Protocol):
         assert len(everything) == sum(each.llen() for each in self.lists(kit))
 
 
-class Duplicates(Protocol):
+class TaskQueues(Protocol):
+    """A task is in one place at any time."""
+
+    def queues(self, kit: Any) -> Any:
+        return kit.queues(component="data", attempts=3, retry_delay=1.0)
+
+    def places(self, kit: ShardKit) -> tuple[set[str], Counter[str]]:
+        """Return the ids of all tasks, and how often each is in a list of tasks."""
+        conn: Any = kit.client("data", kit.component("data").shard_of("queues:{q}").number)
+        key = "queues:{q}"
+        listed = conn.lrange(key, 0, -1)
+        for part in ("delayed", "taken", "dead"):
+            listed += conn.zrange(f"{key}:{part}", 0, -1)
+        tasks = {id_.decode() for id_ in conn.hkeys(f"{key}:tasks")}
+        return tasks, Counter(id_.decode() for id_ in listed)
+
+    def invariant(self, kit: ShardKit) -> None:
+        tasks, places = self.places(kit)
+        assert set(places) == tasks, (places, tasks)
+        assert all(count == 1 for count in places.values()), places
+
+
+class Duplicates(TaskQueues):
     """Producers queue tasks with the same ids, and cancel them, while a worker does them.
 
     A task is in one place, is not done more often than it was queued, and is not lost.
@@ -159,9 +181,6 @@ class Duplicates(Protocol):
 
     def client_functions(self) -> Sequence[Callable[[Client], Any]]:
         return [self.producer, self.producer, self.worker]
-
-    def queues(self, kit: Any) -> Any:
-        return kit.queues(component="data", attempts=3, retry_delay=1.0)
 
     async def producer(self, client: Client) -> None:
         queues = self.queues(client.kit)
@@ -187,38 +206,37 @@ class Duplicates(Protocol):
             self.unsure.add(task.id)
             self.ended[task.id] += bool(await queues.acknowledge(task))
 
-    def places(self, kit: ShardKit) -> tuple[set[str], Counter[str]]:
-        conn: Any = kit.client("data", kit.component("data").shard_of("queues:{q}").number)
-        key = "queues:{q}"
-        places = Counter(conn.lrange(key, 0, -1))
-        for part in ("delayed", "taken", "dead"):
-            places.update(conn.zrange(f"{key}:{part}", 0, -1))
-        return set(conn.hkeys(f"{key}:tasks")), places
-
-    def invariant(self, kit: ShardKit) -> None:
-        tasks, places = self.places(kit)
-        assert set(places) == tasks, (places, tasks)
-        assert all(count == 1 for count in places.values()), places
-
     def at_end(self, kit: ShardKit) -> None:
-        tasks = {task.decode() for task in self.places(kit)[0]}
+        tasks, _ = self.places(kit)
         lost = self.queued - tasks - self.unsure
         assert not lost, f"{lost} are lost"
         assert self.ended <= self.sent, "a task ended more often than it was queued"
 
 
-class FanOut(Protocol):
-    """Posts and deletions reach followers in many passes while these come and leave.
-
-    Without reconciliation: a post that exists is in the timelines of all who follow, and what was
-    deleted is in none. Who left while a client died may keep one (`FanOut`'s own documentation).
-    """
+class SocialProtocol(Protocol):
+    """A social network of few parts, whose fan-outs take many passes."""
 
     most_steps = 20_000
     most_faults = 2
 
     def network(self, kit: Any) -> Any:
         return kit.social(component="data", parts=2, relation_shards=2, home_limit=20, pass_size=2)
+
+    def repair(self, kit: ShardKit) -> Any:
+        """Complete what clients left; return the network."""
+        network = self.network(kit)
+        for _ in range(3):
+            if network.pending(older_than=0):
+                network.repair(older_than=0)
+        return network
+
+
+class FanOut(SocialProtocol):
+    """Posts and deletions reach followers in many passes while these come and leave.
+
+    Without reconciliation: a post that exists is in the timelines of all who follow, and what was
+    deleted is in none. Who left while a client died may keep one (`FanOut`'s own documentation).
+    """
 
     def setup(self, kit: ShardKit) -> None:
         network = self.network(kit)
@@ -262,10 +280,7 @@ class FanOut(Protocol):
         return {int(member) for member in router[key].zrange(key, 0, -1)}
 
     def at_end(self, kit: ShardKit) -> None:
-        network = self.network(kit)
-        for _ in range(3):
-            if network.pending(older_than=0):
-                network.repair(older_than=0)
+        network = self.repair(kit)
         posted = {status.id for status in network.profile(self.author)}
         following = {uid for uid in self.followers if list(network.following(uid))}
         for uid in self.followers:
@@ -277,24 +292,41 @@ class FanOut(Protocol):
                 assert not held, f"{uid} follows nobody and has {held}"
 
 
-class Rollbacks(Protocol):
-    """Pushes, and pushes of what an earlier epoch had: each epoch has what its push wrote."""
+class ConfigProtocol(Protocol):
+    """Maps are pushed, each of which has all shards on one host."""
 
     config_server = True
-    faults = (*NETWORK, *CLIENTS, "cut_off", "crash")
     appendfsync = "always"
 
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.pusher, self.roller, self.reader]
+    pauses = (0.5, 0.0)
 
     def pusher(self, client: Client) -> None:
+        """Push a map of each host in turn."""
         source: Any = client.kit.topology.source
         for host in ("moved", "data", "third"):
             try:
                 push(source.client(), map_of(host), force=True, message=host)
             except ConfigError as error:
                 client.log(f"push: {type(error).__name__}")
-            time.sleep(client.choose((0.5, 0.0)))
+            time.sleep(client.choose(self.pauses))
+
+    @staticmethod
+    def host_of(component: Any) -> str:
+        hosts = {entry.fields["host"] for entry in component.shards}
+        assert len(hosts) == 1, f"half a version: {hosts}"
+        return str(hosts.pop())
+
+    def allows(self, error: Exception) -> bool:
+        return isinstance(error, ConfigError) or super().allows(error)
+
+
+class Rollbacks(ConfigProtocol):
+    """Pushes, and pushes of what an earlier epoch had: each epoch has what its push wrote."""
+
+    faults = (*NETWORK, *CLIENTS, "cut_off", "crash")
+
+    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
+        return [self.pusher, self.roller, self.reader]
 
     def roller(self, client: Client) -> None:
         source: Any = client.kit.topology.source
@@ -320,12 +352,6 @@ class Rollbacks(Protocol):
             epoch = component.epoch
             time.sleep(client.choose((1.1, 0.1)))
 
-    @staticmethod
-    def host_of(component: Any) -> str:
-        hosts = {entry.fields["host"] for entry in component.shards}
-        assert len(hosts) == 1, f"half a version: {hosts}"
-        return str(hosts.pop())
-
     def at_end(self, kit: ShardKit) -> None:
         source: Any = kit.topology.source
         conn = source.client()
@@ -334,9 +360,6 @@ class Rollbacks(Protocol):
                 host = self.host_of(components_at(conn, record.epoch)["data"])
                 assert host == record.message, (record.epoch, host, record.message)
         self.host_of(pull(conn).components["data"])
-
-    def allows(self, error: Exception) -> bool:
-        return isinstance(error, ConfigError) or super().allows(error)
 
 
 COLLECTIONS: dict[str, type[Protocol]] = {

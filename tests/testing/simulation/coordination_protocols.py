@@ -176,7 +176,7 @@ class QuorumLocks(Locks):
 
     clients = 2
     shard_map = "components: {a: {entry: {host: a}}, b: {entry: {host: b}}, c: {entry: {host: c}}}"
-    faults = (*NETWORK, *CLIENTS, "cut_off", "time", "crash")
+    faults = (*NETWORK, *CLIENTS, "cancel", "cut_off", "time", "crash")
     model = None
 
     def lock(self, kit: Any, wait: float) -> Any:
@@ -204,7 +204,7 @@ class MultiLocks(Locks):
     """Several locks in whatever order they are named: all or none, and nobody waits for ever."""
 
     shards = 2
-    faults = (*NETWORK, *CLIENTS, "time")
+    faults = (*NETWORK, *CLIENTS, "cancel", "time")
     model = None
     names = ("x", "y", "z")
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from shardkit.config import history, store
 from shardkit.config.directory import Directory
+from shardkit.coordination import several
 from shardkit.coordination.events import Barrier, CountdownLatch
 from shardkit.coordination.holdable import Holdable
 from shardkit.coordination.several import MultiLock, QuorumLock
@@ -27,10 +28,9 @@ from shardkit.network.connections.breaker import Breaker
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import Closable, ReplyParser
 from shardkit.network.connections.pool import _AsyncReusingPool, _ReusingPool
-from shardkit.network.links import dispatcher
+from shardkit.network.links import dispatcher, user_clients
 from shardkit.network.links.dispatcher import Dispatcher
 from shardkit.network.links.server_request import ServerRequest
-from shardkit.network.links.user_clients import DirectClient
 from shardkit.network.topology import Topology
 from shardkit.network.topology.sources import ConfigServer, MapFile
 from shardkit.operations import cancellation, drivers
@@ -246,7 +246,7 @@ MUTATIONS: dict[str, Mutation] = {
         "cancelled consumers",
         "what a cancelled pop took is not put back",
         python,
-        (cancellation._UndoingDriver, "_undo", "if not isinstance(undoing, list):", "if False:"),
+        (cancellation, "completed", "yield from undo(", "_ = ("),
     ),
     "visitors-counted-twice": Mutation(
         "visitors",
@@ -444,7 +444,7 @@ MUTATIONS: dict[str, Mutation] = {
         (
             MultiLock,
             "acquire",
-            "yield from self._release(holds)\n        return None",
+            "yield from _give_back(self._locks, holds)\n        return None",
             "return None",
         ),
     ),
@@ -452,7 +452,7 @@ MUTATIONS: dict[str, Mutation] = {
         "multi-locks",
         "the first only is released",
         python,
-        (MultiLock, "_release", "in reversed(holds):", "in holds[:1]:"),
+        (several, "_give_back", "for hold in holds if", "for hold in holds[:1] if"),
     ),
     "latch-counted-again": Mutation(
         "latches",
@@ -604,7 +604,7 @@ MUTATIONS: dict[str, Mutation] = {
         "moving entries",
         "what may have been executed is sent again after the entry was read anew",
         python,
-        (DirectClient, "execute_command", " or not is_unready(error)", ""),
+        (user_clients, "_may_go_on", "return is_unready(error) or", "return True or"),
     ),
     "moving-stays": Mutation(
         "moving entries",
@@ -915,7 +915,7 @@ MUTATIONS: dict[str, Mutation] = {
         "sentinels",
         "a connection whose server says that it is a replica is used again",
         python,
-        (ReplyParser, "_error", "self.unusable = True", "pass"),
+        (ReplyParser, "_error", "self.unusable or refuses_to_serve(error)", "False"),
     ),
     "sentinels-executed-twice": Mutation(
         "sentinels",

@@ -16,14 +16,14 @@ from typing import Any
 from change_protocols import CHANGES
 from client_protocols import CLIENT, map_of, persist
 from cluster_protocols import CLUSTER
-from collection_protocols import COLLECTIONS
+from collection_protocols import COLLECTIONS, ConfigProtocol, SocialProtocol, TaskQueues
 from coordination_protocols import COORDINATION
 from messaging_protocols import MESSAGING
 from metrics_protocols import METRICS
 
 from shardkit import ShardKit
 from shardkit.config.store import pull, push
-from shardkit.errors import ConfigError, ParameterMismatchError
+from shardkit.errors import ParameterMismatchError
 from shardkit.geo.models import City, IpRange
 from shardkit.testing.simulation import CLIENTS, NETWORK, Client, Protocol, Register
 from shardkit.testing.simulation.protocol import is_outage
@@ -247,13 +247,10 @@ class WaitingLists(Protocol):
 
     faults = (*NETWORK, "kill", "freeze", "cancel")
 
-    def __init__(self) -> None:
+    def setup(self, kit: ShardKit) -> None:
         self.sent: list[str] = []
         self.pushed: list[str] = []
         self.popped: list[str] = []
-
-    def setup(self, kit: ShardKit) -> None:
-        self.sent, self.pushed, self.popped = [], [], []
 
     def client_functions(self) -> Sequence[Callable[[Client], Any]]:
         return [self.producer, self.consumer, self.consumer]
@@ -302,15 +299,12 @@ class Visitors(Protocol):
     sessions = tuple(f"550e8400-e29b-41d4-a716-4466554400{n:02}" for n in range(4))
     day = date(2023, 11, 14)
 
-    def __init__(self) -> None:
-        self.new: Counter[str] = Counter()
-        self.tried: set[str] = set()
-
     def counter(self, kit: Any) -> Any:
         return kit.unique_visitors("u", component="data", precision="exact", first_day=300)
 
     def setup(self, kit: ShardKit) -> None:
-        self.new, self.tried = Counter(), set()
+        self.new: Counter[str] = Counter()
+        self.tried: set[str] = set()
         self.observed = self.counter(kit)
 
     async def client(self, client: Client) -> None:
@@ -334,7 +328,7 @@ class Visitors(Protocol):
         assert set(self.new) <= self.tried
 
 
-class Queues(Protocol):
+class Queues(TaskQueues):
     """Task queues: a task is in one place, acknowledged once, and never lost."""
 
     faults = (*NETWORK, *CLIENTS, "cancel", "time", "drift", "crash")
@@ -342,21 +336,14 @@ class Queues(Protocol):
     most_steps = 1500
     ids = ("a", "b", "c")
 
-    def __init__(self) -> None:
+    def setup(self, kit: ShardKit) -> None:
         self.queued: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
         self.unsure: Counter[str] = Counter()  # acknowledged, and not answered
 
-    def setup(self, kit: ShardKit) -> None:
-        self.queued, self.sent = Counter(), Counter()
-        self.done, self.unsure = Counter(), Counter()
-
     def client_functions(self) -> Sequence[Callable[[Client], Any]]:
         return [self.producer, self.worker, self.worker]
-
-    def queues(self, kit: Any) -> Any:
-        return kit.queues(component="data", attempts=3, retry_delay=1.0)
 
     async def producer(self, client: Client) -> None:
         queues = self.queues(client.kit)
@@ -394,23 +381,6 @@ class Queues(Protocol):
             else:
                 await getattr(queues, ending)(task)
 
-    def places(self, kit: ShardKit) -> tuple[set[str], Counter[str]]:
-        conn: Any = kit.client("data", kit.component("data").shard_of("queues:{q}").number)
-        key = "queues:{q}"
-        tasks = {each.decode() for each in conn.hkeys(f"{key}:tasks")}
-        places: Counter[str] = Counter()
-        for id_ in conn.lrange(key, 0, -1):
-            places[id_.decode()] += 1
-        for part in ("delayed", "taken", "dead"):
-            for id_ in conn.zrange(f"{key}:{part}", 0, -1):
-                places[id_.decode()] += 1
-        return tasks, places
-
-    def invariant(self, kit: ShardKit) -> None:
-        tasks, places = self.places(kit)
-        assert set(places) == tasks, (places, tasks)
-        assert all(count == 1 for count in places.values()), places
-
     def at_end(self, kit: ShardKit) -> None:
         tasks, _ = self.places(kit)
         for id_ in self.queued:
@@ -427,13 +397,9 @@ class Pipelines(Protocol):
     faults = (*NETWORK, *CLIENTS, "crash", "read_only", "not_ready")
     appendfsync = "always"
 
-    def __init__(self) -> None:
+    def setup(self, kit: ShardKit) -> None:
         self.answered: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
-
-    def setup(self, kit: ShardKit) -> None:
-        self.answered, self.sent, self.refused = Counter(), Counter(), Counter()
 
     def client_functions(self) -> Sequence[Callable[[Client], Any]]:
         return [self.awaiting, self.blocking]
@@ -570,17 +536,12 @@ class Search(Protocol):
             assert results.total == len(expected)
 
 
-class Social(Protocol):
+class Social(SocialProtocol):
     """A social network under faults: after repair, counters, relations and timelines agree."""
 
     clients = 2
-    most_steps = 20_000
     faults = (*NETWORK, *CLIENTS)
     shards = 2
-    most_faults = 2
-
-    def network(self, kit: Any) -> Any:
-        return kit.social(component="data", parts=2, relation_shards=2, home_limit=20, pass_size=2)
 
     def setup(self, kit: ShardKit) -> None:
         network = self.network(kit)
@@ -603,10 +564,7 @@ class Social(Protocol):
                 await getattr(network, call)(one, other)
 
     def at_end(self, kit: ShardKit) -> None:
-        network = self.network(kit)
-        for _ in range(3):
-            if network.pending(older_than=0):
-                network.repair(older_than=0)
+        network = self.repair(kit)
         assert network.pending(older_than=0) == []
         for uid in self.users:
             result = network.reconcile(uid)
@@ -628,14 +586,13 @@ class Social(Protocol):
                     assert other not in following[uid] | followers[uid]
 
 
-class Configuration(Protocol):
+class Configuration(ConfigProtocol):
     """Entries are pushed and rolled back while clients read: each reads whole versions."""
 
-    config_server = True
+    pauses = (0.5, 3.0)
     shards = 2
     faults = (*NETWORK, *CLIENTS, "entry", "cut_off", "crash", "two_masters", "time")
     most_faults = 4
-    appendfsync = "always"
 
     def client_functions(self) -> Sequence[Callable[[Client], Any]]:
         return [self.blocking, self.awaiting, self.pusher]
@@ -653,8 +610,7 @@ class Configuration(Protocol):
         push(source.client(), map_of("data"))
 
     def check(self, component: Any, last: int) -> int:
-        hosts = {entry.fields["host"] for entry in component.shards}
-        assert len(hosts) == 1, f"half a version: {hosts}"
+        self.host_of(component)
         epoch: int = component.epoch
         assert epoch >= last, f"epoch {epoch} after {last}"
         return epoch
@@ -671,22 +627,10 @@ class Configuration(Protocol):
             epoch = self.check(await client.kit.component("data"), epoch)
             await asyncio.sleep(client.choose((1.1, 0.1)))
 
-    def pusher(self, client: Client) -> None:
-        source: Any = client.kit.topology.source
-        for host in ("moved", "data", "third"):
-            try:
-                push(source.client(), map_of(host), force=True)
-            except ConfigError as error:
-                client.log(f"push: {type(error).__name__}")
-            time.sleep(client.choose((0.5, 3.0)))
-
     def at_end(self, kit: ShardKit) -> None:
         source: Any = kit.topology.source
         stored = pull(source.client()).components["data"]
         self.check(stored, 0)
-
-    def allows(self, error: Exception) -> bool:
-        return isinstance(error, ConfigError) or super().allows(error)
 
 
 PROTOCOLS: dict[str, type[Protocol]] = {

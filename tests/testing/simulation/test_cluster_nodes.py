@@ -165,7 +165,7 @@ def test_nodes_answer_as_real_ones_while_a_slot_moves() -> None:
     assert simulated == real
 
 
-def test_what_is_no_command_is_answered_by_the_node_that_is_asked() -> None:
+def test_unknown_commands_are_answered_by_the_node_that_gets_them() -> None:
     nodes = SimulatedNodes()
     for command in (["NOSUCH", TAG], ["GET"]):
         for node in range(NODES):

@@ -52,11 +52,17 @@ class Incrementing(Protocol):
         self.stored = int(kit.client("data", 0).get("n") or 0)
 
 
+def executed(protocol: Protocol, choices: dict[int, int] | None = None) -> _Run:
+    """Run a protocol once, with these choices."""
+    run = _Run(protocol, Choices(1, choices), traced=True)
+    run.execute()
+    return run
+
+
 def injected(fault: str, appendfsync: str = "always", choices: dict[int, int] | None = None) -> Any:
     """Run with a fault at the second delivery."""
     protocol = Incrementing(fault, appendfsync)
-    run = _Run(protocol, Choices(1, choices or {1: 1}), traced=True)
-    run.execute()
+    run = executed(protocol, choices or {1: 1})
     assert run.world.fault_count == 1, run.world.events
     return protocol, run
 
@@ -99,9 +105,7 @@ def test_every_fault_is_tested() -> None:
 @pytest.mark.parametrize("fault", ["clock", "drift", "entry", "sentinels_fail_over", "time"])
 def test_a_fault_beside_a_delivery_leaves_that_in_its_step(fault: str) -> None:
     _, run = injected(fault)
-    ordinary = _Run(Incrementing(fault), Choices(1, {}))
-    ordinary.execute()
-    assert run.world.steps == ordinary.world.steps
+    assert run.world.steps == executed(Incrementing(fault), {}).world.steps
 
 
 def test_a_crash_loses_what_the_aof_has_not_kept() -> None:
@@ -125,7 +129,7 @@ def test_a_cut_off_client_goes_on_when_the_cut_is_over() -> None:
     assert protocol.stored in (3, 4)
 
 
-def test_who_hears_nothing_is_heard_all_the_same() -> None:
+def test_a_deaf_client_is_still_heard() -> None:
     protocol, _ = injected("deaf")
     assert max(protocol.took) == pytest.approx(1, abs=0.1)
     protocol, _ = injected("deaf", choices={1: 1, 2: 3})  # a minute
@@ -133,7 +137,7 @@ def test_who_hears_nothing_is_heard_all_the_same() -> None:
     assert protocol.stored == protocol.answers[-1] == 4, "what was not answered was executed"
 
 
-def test_who_stays_with_the_old_master_is_told_at_last_and_goes_on_with_the_new_one() -> None:
+def test_a_client_of_the_old_master_moves_to_the_new_one_at_last() -> None:
     class Slow(Incrementing):
         async def client(self, client: Client) -> None:
             conn = await client.kit.client("data", 0)
@@ -142,7 +146,7 @@ def test_who_stays_with_the_old_master_is_told_at_last_and_goes_on_with_the_new_
                 await asyncio.sleep(0.6)
 
     protocol = Slow("two_masters")
-    _Run(protocol, Choices(1, {1: 1})).execute()
+    executed(protocol, {1: 1})
     assert protocol.answers == [1, 2, 3, 2]
     assert protocol.stored == 2
 
@@ -184,7 +188,7 @@ def test_a_stalled_event_loop_leaves_threads_alone(stopped: bool) -> None:
             await looking
 
     protocol = Stalling("stall")
-    _Run(protocol, Choices(1, {1: 1, 3: 1} if stopped else {1: 1})).execute()
+    executed(protocol, {1: 1, 3: 1} if stopped else {1: 1})
     assert max(protocol.took) == pytest.approx(1, abs=0.1)
     assert protocol.running.count(False) == pytest.approx(10 * stopped, abs=stopped)
 
@@ -215,7 +219,7 @@ def test_loops_that_a_client_runs_are_closed_and_their_generators_with_them() ->
         def at_end(self, kit: Any) -> None:
             pass
 
-    _Run(Running("late"), Choices(1)).execute()
+    executed(Running("late"))
 
 
 def test_a_task_that_is_left_over_ends_in_its_loop() -> None:
@@ -234,19 +238,18 @@ def test_a_task_that_is_left_over_ends_in_its_loop() -> None:
             self.left = asyncio.create_task(wait())
             await asyncio.sleep(1)
 
-    _Run(Leaving("late"), Choices(1)).execute()
+    executed(Leaving("late"))
     assert ended == [True]
 
 
-def test_what_is_logged_is_in_the_timeline_and_nowhere_else(
+def test_log_messages_appear_in_the_timeline_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Logging(Incrementing):
         async def client(self, client: Client) -> None:
             logging.getLogger("shardkit.somewhere").warning("look at %s", "this")
 
-    run = _Run(Logging("late"), Choices(1), traced=True)
-    run.execute()
+    run = executed(Logging("late"))
     assert [event.text for event in run.world.events or ()] == ["log: look at this"]
     assert not caplog.records
 
@@ -277,10 +280,10 @@ def test_a_forked_client_has_one_thread_and_no_connection() -> None:
                 held.send_command("INCR", "n")
             client._process.failure = None  # that was wanted
 
-    _Run(Forking("late"), Choices(1)).execute()
+    executed(Forking("late"))
 
 
-def test_what_crashes_replays_scripts_transactions_expiry_and_random_members() -> None:
+def test_a_crashed_server_replays_scripts_transactions_expiry_and_random_members() -> None:
     class Everything(Incrementing):
         async def client(self, client: Client) -> None:
             conn = await client.kit.client("data", 0)
@@ -298,8 +301,7 @@ def test_what_crashes_replays_scripts_transactions_expiry_and_random_members() -
             self.left = await conn.exists("short"), await conn.exists("long")
 
     protocol = Everything("crash")
-    run = _Run(protocol, Choices(1, {8: 1}))
-    run.execute()
+    run = executed(protocol, {8: 1})
     assert run.world.fault_count == 1
     assert protocol.before == protocol.after
     assert len(protocol.after) == 30
@@ -324,8 +326,7 @@ def test_a_clock_that_drifts_runs_on_from_where_it_is() -> None:
         ("client", 0.9, {1: 1, 2: 1, 3: 2}),
     ):
         protocol = Telling("drift")
-        run = _Run(protocol, Choices(1, choices))
-        run.execute()
+        run = executed(protocol, choices)
         assert run.world.fault_count == 1
         (true, _, _), (later, own, there), (last, own_last, there_last) = protocol.answers
         assert later - true == pytest.approx(100, abs=0.01)
@@ -347,7 +348,7 @@ def test_clocks_of_clients_and_servers_are_their_own() -> None:
 
     for choices, jump in (({1: 1}, -60), ({1: 1, 2: 1, 3: 1}, -60), ({1: 1, 3: 1}, 60)):
         protocol = Telling("clock")
-        _Run(protocol, Choices(1, choices)).execute()
+        executed(protocol, choices)
         first, second = protocol.answers
         assert abs(first) <= 1
         assert abs(abs(second) - abs(jump)) <= 1
@@ -383,7 +384,7 @@ def test_a_durable_block_survives_a_failover_and_rests_between_looks_at_a_replic
     simulate(Durable(), 40)  # without pauses it would not end within the most steps
 
 
-def test_what_was_about_to_arrive_does_not_where_its_server_is_replaced_at_that_moment() -> None:
+def test_requests_to_a_server_that_is_replaced_at_that_moment_are_lost() -> None:
     replay(Sentinels(), "125:7=2,22=1,26=1,32=1,37=8,40=1,41=3,44=2,51=1,54=1,107=9")
 
 
@@ -399,8 +400,7 @@ class Changing(Incrementing):
 
 def test_a_change_of_entries_is_in_the_timeline_by_its_name() -> None:
     protocol = Changing("entry")
-    run = _Run(protocol, Choices(1, {1: 1}), traced=True)
-    run.execute()
+    run = executed(protocol, {1: 1})
     assert "⚡ rename" in [event.text for event in run.world.events or ()]
     assert protocol.answers == [1, 101, 102]
 
@@ -418,8 +418,7 @@ def test_a_client_without_an_event_loop_is_neither_stalled_nor_cancelled(fault: 
             self.answers = [conn.incr("n") for _ in range(3)]
 
     protocol = Blocking(fault)
-    run = _Run(protocol, Choices(1, {1: 1}), traced=True)
-    run.execute()
+    run = executed(protocol, {1: 1})
     assert run.world.fault_count == 1
     assert protocol.answers == [1, 2, 3]
     assert not any("⚡" in event.text for event in run.world.events or ())
@@ -434,14 +433,13 @@ def test_a_client_that_has_ended_is_not_cancelled() -> None:
             await asyncio.sleep(0)  # it is sent
 
     protocol = Leaving("cancel")
-    run = _Run(protocol, Choices(1, {1: 1}), traced=True)
-    run.execute()
+    run = executed(protocol, {1: 1})
     assert run.world.fault_count == 1
     assert not any("⚡" in event.text for event in run.world.events or ())
     assert protocol.stored == 2
 
 
-def test_what_is_cancelled_or_forgotten_in_a_loop_ends_as_in_asyncio() -> None:
+def test_cancelled_and_dropped_tasks_end_as_in_asyncio() -> None:
     done = []
 
     async def numbers() -> Any:
@@ -462,7 +460,7 @@ def test_what_is_cancelled_or_forgotten_in_a_loop_ends_as_in_asyncio() -> None:
             assert slow.cancelled()
             done.append("client")
 
-    _Run(Forgetting("late"), Choices(1)).execute()
+    executed(Forgetting("late"))
     assert done == ["generator", "client"]
 
 
@@ -483,7 +481,7 @@ def test_a_connection_is_readable_when_an_answer_is_there_or_comes_in_time() -> 
             self.answers.append("done")
 
     protocol = Reading("late")
-    _Run(protocol, Choices(1, {})).execute()
+    executed(protocol, {})
     assert protocol.answers == ["done"]
 
 
@@ -492,7 +490,6 @@ def test_an_entry_that_says_so_is_tried_again_by_its_client() -> None:
         shard_map = "components: {data: {shards: [{host: data, port: 1, retries: 1}]}}"
 
     protocol = Retrying("lose_command")
-    run = _Run(protocol, Choices(1, {1: 1}))
-    run.execute()
+    run = executed(protocol, {1: 1})
     assert run.world.fault_count == 1
     assert protocol.answers == [1, 2, 3]

@@ -17,7 +17,7 @@ SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "5"))
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_what_must_hold_of_a_protocol_holds_under_every_schedule(name: str) -> None:
+def test_protocols_hold_under_every_schedule(name: str) -> None:
     protocol = PROTOCOLS[name]()
     report = simulate(protocol, SCHEDULES)
     assert report.schedules == SCHEDULES

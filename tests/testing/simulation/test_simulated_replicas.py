@@ -20,6 +20,11 @@ from shardkit.testing.simulation.servers import SimulatedServer
 from shardkit.testing.simulation.world import STEP, World
 
 
+@pytest.fixture
+def world() -> World:
+    return World(Choices(1, {}))
+
+
 def replicas_in(world: World, count: int) -> list[Replication]:
     """A master, and servers that have all that it has."""
     servers = replicate(world, *(f"10.0.0.{n}:6379" for n in range(count)))
@@ -46,8 +51,7 @@ def pass_time(world: World, seconds: float) -> None:
     world._fire_timers()
 
 
-def test_a_replica_that_is_down_gets_nothing_until_it_is_up_again() -> None:
-    world = World(Choices(1, {}))
+def test_a_replica_that_is_down_gets_nothing_until_it_is_up_again(world: World) -> None:
     master, replica = replicas_in(world, 2)
     write(master, b"1")
     replica.crash(10)
@@ -59,8 +63,7 @@ def test_a_replica_that_is_down_gets_nothing_until_it_is_up_again() -> None:
     assert replica.is_told()
 
 
-def test_a_replica_is_told_again_when_its_master_is_up_again() -> None:
-    world = World(Choices(1, {}))
+def test_a_replica_is_told_again_when_its_master_is_up_again(world: World) -> None:
     master, replica = replicas_in(world, 2)
     write(master, b"1")
     master.crash(10)
@@ -72,8 +75,7 @@ def test_a_replica_is_told_again_when_its_master_is_up_again() -> None:
     assert replica.is_told()
 
 
-def test_sentinels_choose_no_replica_that_is_down() -> None:
-    world = World(Choices(1, {}))
+def test_sentinels_choose_no_replica_that_is_down(world: World) -> None:
     master, down, up = servers = replicas_in(world, 3)
     sentinels = SimulatedSentinels(world, ("10.0.1.0:26379",), servers)
     down.server.up = False
@@ -82,8 +84,9 @@ def test_sentinels_choose_no_replica_that_is_down() -> None:
     assert (up.master, master.master) == (None, None), "the old one is told later"
 
 
-def test_who_connects_waits_while_cut_off_and_is_refused_by_a_server_that_is_down() -> None:
-    world = World(Choices(1, {}))
+def test_connecting_waits_while_cut_off_and_fails_if_the_server_is_down(
+    world: World,
+) -> None:
     server = world.server("10.0.0.1:6379")
     process: Any = SimpleNamespace(immediate=False, cut_off={server.address: 7.0}, deaf_to={})
     assert world.connect_delay(process, server.address) == 7.0 - world.seconds
@@ -105,8 +108,9 @@ def asked(server: SimulatedServer, *args: str | int) -> Any:
     return reader.gets()
 
 
-def test_a_failover_is_handed_to_a_replica_only_and_given_up_when_its_time_is_over() -> None:
-    world = World(Choices(1, {}))
+def test_a_failover_needs_a_replica_and_ends_when_its_time_is_over(
+    world: World,
+) -> None:
     master, replica, other = replicas_in(world, 3)
     to = ("FAILOVER", "TO", "10.0.0.1", 6379, "TIMEOUT", 5000)
     assert "not a replica" in str(asked(other.server, *to))
@@ -120,8 +124,7 @@ def test_a_failover_is_handed_to_a_replica_only_and_given_up_when_its_time_is_ov
     assert asked(master.server, "SET", "k", "2") == b"OK"
 
 
-def test_sentinels_say_who_is_who_of_their_service_alone() -> None:
-    world = World(Choices(1, {}))
+def test_sentinels_say_who_is_who_of_their_service_alone(world: World) -> None:
     servers = replicas_in(world, 2)
     SimulatedSentinels(world, ("10.0.1.0:26379",), servers)
     ask = partial(asked, world.server("10.0.1.0:26379"))
@@ -150,8 +153,7 @@ def test_replies_are_packed_as_servers_do(value: Any, read: Any) -> None:
     assert reader.gets() == read
 
 
-def test_who_follows_a_replica_is_told_after_it() -> None:
-    world = World(Choices(1, {}))
+def test_a_replica_of_a_replica_gets_writes_after_it(world: World) -> None:
     master, replica, last = replicate(world, *(f"10.0.0.{n}:6379" for n in range(3)))
     replica.fill(master)
     last.fill(replica)
@@ -163,8 +165,7 @@ def test_who_follows_a_replica_is_told_after_it() -> None:
     assert held(last) == b"1"
 
 
-def test_a_held_writer_that_has_gone_writes_nothing_afterwards() -> None:
-    world = World(Choices(1, {}))
+def test_a_held_writer_that_has_gone_writes_nothing_afterwards(world: World) -> None:
     master, replica = replicas_in(world, 2)
     write(master, b"0")
     assert asked(master.server, "FAILOVER", "TO", "10.0.0.1", 6379, "TIMEOUT", 5000) == b"OK"
@@ -187,8 +188,7 @@ def test_a_script_that_a_server_does_not_know_is_no_write_of_its_log() -> None:
     assert server.log == [[b"SET", b"k", b"v"]]
 
 
-def test_what_is_sent_to_a_server_that_has_closed_the_connection_goes_nowhere() -> None:
-    world = World(Choices(1, {}))
+def test_requests_to_a_closed_connection_are_dropped(world: World) -> None:
     process = SimulatedProcess("client", world.now)
     received: list[bytes | None] = []
     wire = world.open_wire(process, "10.0.0.1:6379", 0, received.append)
@@ -201,8 +201,7 @@ def test_what_is_sent_to_a_server_that_has_closed_the_connection_goes_nowhere() 
     assert received == [None]
 
 
-def test_what_a_timer_closes_at_the_very_moment_is_not_delivered() -> None:
-    world = World(Choices(1, {}))
+def test_a_request_is_lost_if_a_timer_closes_its_connection_at_that_moment(world: World) -> None:
     process = SimulatedProcess("client", world.now, 0)
     world.processes.append(process)
     received: list[bytes | None] = []
@@ -231,8 +230,7 @@ def test_servers_with_equal_data_have_one_digest_in_whatever_order_it_came() -> 
     assert len({digest(*each) for each in others}) == len(others)
 
 
-def test_only_code_of_a_client_waits_for_answers() -> None:
-    world = World(Choices(1, {}))
+def test_only_code_of_a_client_waits_for_answers(world: World) -> None:
     process = SimulatedProcess("client", world.now)
     sock = SimulatedSocket(process, None)
     with pytest.raises(ConnectionRefusedError, match="the process is dead"):

@@ -126,7 +126,7 @@ def test_a_schedule_takes_no_time_to_wait() -> None:
     assert time.perf_counter() - began < 5
 
 
-def test_what_waits_for_ever_is_found() -> None:
+def test_clients_that_wait_for_ever_are_found() -> None:
     class Popping(Protocol):
         faults = ()
 
@@ -137,7 +137,7 @@ def test_what_waits_for_ever_is_found() -> None:
         simulate(Popping(), 1)
 
 
-def test_what_does_not_end_is_found() -> None:
+def test_a_client_that_never_ends_is_found() -> None:
     class Polling(Protocol):
         faults = ()
         clients = 1
@@ -152,7 +152,7 @@ def test_what_does_not_end_is_found() -> None:
     assert isinstance(found.value.__cause__, EndlessRun)
 
 
-def test_what_runs_without_ever_waiting_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_never_waits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     class Spinning(Protocol):
         faults = ()
         clients = 1
@@ -309,7 +309,7 @@ def test_a_recorded_choice_of_more_options_than_there_are_is_the_last_one() -> N
 
 
 @pytest.mark.parametrize("text", ["", "x", "17:1", "17:a=1", "17:1=b"])
-def test_what_is_no_schedule_is_refused(text: str) -> None:
+def test_an_invalid_schedule_is_refused(text: str) -> None:
     said = f'^{re.escape(repr(text))} is no schedule; give a seed, "17", or what a failure printed$'
     with pytest.raises(InvalidArgumentError, match=said):
         from_text(text)

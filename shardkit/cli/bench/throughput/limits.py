@@ -45,11 +45,7 @@ def _packed(
 
 
 class RawSockets:
-    """A blocking socket and a parser for each shard.
-
-    Args:
-        hashed: returns the hash of a key, whose remainder is the shard.
-    """
+    """A blocking socket and a parser for each shard, the remainder of a key's hash."""
 
     def __init__(
         self, addresses: Iterable[Address], hashed: Callable[[bytes], int] = crc32

@@ -29,17 +29,12 @@ _FILLED_AT_ONCE: Final = 1_000  # values per batch that are written before reads
 
 @dataclass(frozen=True)
 class BatchTimes:
-    """The times of one kind of work, in batches of one size.
-
-    Attributes:
-        limit: the limit's time for a batch, in microseconds.
-        ratios: each contestant's time as a multiple of the limit.
-    """
+    """The times of one kind of work, in batches of one size."""
 
     work: str
     size: int
-    limit: float
-    ratios: Mapping[str, float]
+    limit: float  # the limit's time for a batch, in microseconds
+    ratios: Mapping[str, float]  # each contestant's time as a multiple of the limit
 
     def a_second(self, name: str = LIMIT) -> float:
         """Return how many commands a contestant carries out in a second."""
@@ -90,11 +85,7 @@ class Comparison:
 
 @contextmanager
 def comparison(shards: int = SERVERS, binary: str | None = None) -> Iterator[Comparison]:
-    """Start servers and connect the contestants.
-
-    Raises:
-        LocalServerError: no server can be started.
-    """
+    """Start servers and connect the contestants."""
     entries = [{"port": 7001 + n} for n in range(SERVERS)]
     shard_map = ShardMap.parse(
         json.dumps({"components": {COMPONENT: {"shards": {"count": shards, "over": entries}}}})

@@ -14,12 +14,10 @@ LIMIT = "limit"
 def ratios(
     contestants: Mapping[str, Callable[[], object]], repeats: int = 7, least: float = 0.03
 ) -> dict[str, float]:
-    """Return each contestant's time as a ratio to the limit's, and the limit's in microseconds.
+    """Return each contestant's time as a ratio to that of `LIMIT`, which is in microseconds.
 
-    Args:
-        contestants: what to time, by name; one is called `LIMIT`.
-        repeats: how many rounds, each in a new random order; the median of the rounds is returned.
-        least: the minimum seconds of one turn of the limit, about; short work is repeated.
+    They are medians of rounds, each in a new random order. Short work is repeated, so that a turn
+    of the limit takes about ``least`` seconds.
     """
     for call in contestants.values():
         call()
