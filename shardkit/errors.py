@@ -213,6 +213,8 @@ class DamagedDataError(StructureError):
         component: the key's component.
         shard: the key's shard, as text; filled in by the driver of the operation.
         place: where the key is sent to, if that is not its component.
+        search: returns steps that find the key, of which ``key`` is only the structure's name; the
+            driver of the operation runs them.
     """
 
     def __init__(
@@ -225,8 +227,10 @@ class DamagedDataError(StructureError):
         component: str = "",
         shard: str = "",
         place: Any = None,
+        search: Any = None,
     ) -> None:
         self.place = place or component
+        self.search = search
         self.key = key.decode(errors="backslashreplace") if isinstance(key, bytes) else key
         self.found = found
         self.expected = expected

@@ -172,7 +172,7 @@ def read_ad(stored: bytes, key: str) -> tuple[float, str, tuple[str, ...]]:
         if not isinstance(value, int | float) or kind not in TYPES:
             raise ValueError("no value, or no type")
         return value, kind, tuple(locations)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise DamagedDataError(key, f"{shown(stored)} ({error})", "an ad") from None
 
 

@@ -20,7 +20,7 @@ from functools import partial
 from typing import ClassVar, Final
 
 from shardkit.completion.names import check_text, fold, key_id
-from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import rows_of, shown
 from shardkit.operations.commands import Argument, Command, Transaction, script_call
 from shardkit.operations.lua import script
@@ -159,7 +159,7 @@ class RecentContacts(Structure[Face]):
         contacts: dict[str, None] = {}
         for start in range(0, self.limit, BATCH_SIZE):
             [page] = yield [self._range(key, start, BATCH_SIZE, newest=True)]
-            for contact in _texts(self.name, page):
+            for contact in _texts(self.component, key, page):
                 if fold(contact).startswith(wanted):
                     contacts.setdefault(contact)
                     if len(contacts) == limit:
@@ -175,8 +175,9 @@ class RecentContacts(Structure[Face]):
         Cost: one exchange.
         """
         check_integer(self.name, "limit", limit, 1, BATCH_SIZE)
-        [page] = yield [self._range(self._key(user), 0, limit, newest=False)]
-        contacts = list(_texts(self.name, page))
+        key = self._key(user)
+        [page] = yield [self._range(key, 0, limit, newest=False)]
+        contacts = list(_texts(self.component, key, page))
         return contacts[::-1] if self.order == "list" else contacts
 
     @operation
@@ -200,7 +201,7 @@ class RecentContacts(Structure[Face]):
         args = ("ZRANGE", key, 0, limit - 1, "REV", "WITHSCORES")
         [flat] = yield [self._at(key, *args)]
         scores = (int(score) / 1e6 for score in flat[1::2])
-        return list(zip(_texts(self.name, flat[::2]), scores, strict=True))
+        return list(zip(_texts(self.component, key, flat[::2]), scores, strict=True))
 
     @operation
     def count(self, user: str | int) -> Operation[int]:
@@ -275,9 +276,9 @@ class RecentContacts(Structure[Face]):
         return check_text(self.name, "contact", contact)
 
 
-def _texts(owner: str, contacts: Iterable[bytes]) -> Iterator[str]:
+def _texts(component: str, key: str, contacts: Iterable[bytes]) -> Iterator[str]:
     for contact in contacts:
         try:
             yield contact.decode()
         except UnicodeDecodeError:
-            raise DamagedDataError(owner, f"contact {shown(contact)}", "UTF-8") from None
+            raise damage(component, key, f"contact {shown(contact)}", "UTF-8") from None

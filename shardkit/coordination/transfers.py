@@ -355,7 +355,7 @@ class Transfers(Structure[Face]):
             accounts = json.loads(record.partition(b" ")[2])
             for name in accounts:
                 check_plain_name(self.name, name)
-        except (ValueError, TypeError, InvalidArgumentError):
+        except (ValueError, TypeError, RecursionError, InvalidArgumentError):
             log = f"{self.name}:log:{{{_log_of(id_)}}}"
             text = f"{id_}={shown(record)}"
             raise damage(self.component, log, text, "a record of a transfer") from None
@@ -435,7 +435,7 @@ class Transfers(Structure[Face]):
             try:
                 changes, require, new = json.loads(text)
                 account.in_flight[id_.decode()] = {asset: int(change) for asset, change in changes}
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, RecursionError) as error:
                 note = f"{shown(id_)}={shown(text)}: {error}"
                 raise damage(at, f"{key}:flight", note, "a leg of a transfer") from None
             if (require or new) and id_ not in locks:

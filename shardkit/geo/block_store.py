@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 from shardkit.errors import DamagedDataError, StructureError, counted
 from shardkit.geo.blocks import LEVELS, WHOLE, Block, blocks
 from shardkit.geo.city_table import CityTable
-from shardkit.geo.generations import Generation, Generations, superseded
+from shardkit.geo.generations import IMPORT_AGAIN, Generation, Generations, superseded
 from shardkit.geo.import_ranges import ImportInput
 from shardkit.geo.local_copy import LocalCities, RangeTables
 from shardkit.geo.models import City
@@ -126,31 +126,39 @@ class BlockStore:
         yield from self.table(number).delete()
         yield from self._to_all_blocks(number, "UNLINK", lists=not keep_lists)
 
-    def load(self, generation: Generation) -> Operation[LocalCities | None]:
-        """Load a generation into this process; None if part of it is missing."""
+    def load(self, generation: Generation) -> Operation[LocalCities]:
+        """Load a generation into this process.
+
+        Raises:
+            DamagedDataError: part of it is missing, or cannot be read.
+        """
         tables = RangeTables()
         number, count, turn = generation.number, 0, 0
         while (listed := (yield from self._listed(number, turn))) is not None:
             keys = [self.block_key(number, *block) for block in listed]
             contents = yield Columns(self._component, "GET", keys, coalesced=True)
-            for (level, bucket, _), content in zip(listed, contents, strict=True):
-                if content is None:
-                    return None
+            for (level, bucket, _), key, content in zip(listed, keys, contents, strict=True):
                 try:
+                    if content is None:
+                        raise LookupError("nothing")
                     tables.add(level, bucket, content)
                 except (StructureError, LookupError, ValueError) as error:
-                    key = self.block_key(number, level, bucket)
-                    raise damage(self._component, key, str(error), "a block of ranges") from None
+                    raise damage(
+                        self._component, key, str(error), "a block of ranges", IMPORT_AGAIN
+                    ) from None
             count += len(listed)
             turn += 1
         if count != generation.blocks:
-            return None
+            key, wanted = self._list_key(number, turn), f"lists of all {generation.blocks} blocks"
+            raise damage(self._component, key, f"lists of {count} blocks", wanted, IMPORT_AGAIN)
         cities: list[City] = []
         table = self.table(number)
         for some in pages(range(generation.cities), CITIES_AT_ONCE):
-            for city in (yield from table.read(some)):
+            for at, city in zip(some, (yield from table.read(some)), strict=True):
                 if city is None:
-                    return None
+                    raise damage(
+                        self._component, table.key(at), "nothing", f"city {at}", IMPORT_AGAIN
+                    )
                 cities.append(city)
         return LocalCities(generation, tables, cities)
 

@@ -259,6 +259,6 @@ def _place(kind: str, member: bytes) -> City:
         names = json.loads(member)
         if len(names) == KINDS.index(kind) + 1 and all(isinstance(each, str) for each in names):
             return City(*["", *names][-3:])
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         pass
     raise DamagedDataError(kind, shown(member), f"a {kind}")

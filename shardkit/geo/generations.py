@@ -24,11 +24,13 @@ import json
 from typing import Final, NamedTuple
 
 from shardkit.errors import NewerFormatError, StructureError
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Home, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
-from shardkit.structures.base.damage import stored_integer
+from shardkit.structures.base.damage import damage, stored_integer
 
+IMPORT_AGAIN = "import again"
 FORMAT = 1  # of all that is stored of a generation; absent in its record, it is 1
 _STATES: Final = {b"importing", b"left", b"retired"}
 
@@ -74,7 +76,7 @@ class Generation(NamedTuple):
                 )
             known = {name: fields[name] for name in cls._fields}  # others are a later release's
             return cls(**{**known, "levels": tuple(known["levels"])})
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise StructureError(
                 f"the current generation {text[:60]!r} cannot be read",
                 "import again, or upgrade this program if a later release wrote it",
@@ -87,6 +89,21 @@ class Generations:
     def __init__(self, component: str, name: str) -> None:
         self.home = Home(component)
         self.key = f"{name}:generations"
+
+    def parse(self, stored: bytes) -> Generation:
+        """Return a generation from its stored form.
+
+        Raises:
+            DamagedDataError: it is none.
+            NewerFormatError: a later release imported it.
+        """
+        try:
+            return Generation.from_json(stored)
+        except NewerFormatError:
+            raise
+        except StructureError as error:
+            found = f"current={shown(stored)}"
+            raise damage(self.home, self.key, found, "a generation", error.remedy) from None
 
     def read_current(self) -> Command:
         """Return the command that reads the stored form of the current generation."""

@@ -24,11 +24,11 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from shardkit.errors import NewerFormatError, ShardKitError, StructureError
+from shardkit.errors import DamagedDataError, ShardKitError, StructureError
 from shardkit.geo.addresses import IPV4, Address, address_number
 from shardkit.geo.block_store import BLOCKS_AT_ONCE, BlockStore, Progress
 from shardkit.geo.blocks import NO_CITY, WHOLE, Level, search
-from shardkit.geo.generations import Generation, Generations
+from shardkit.geo.generations import IMPORT_AGAIN, Generation, Generations
 from shardkit.geo.import_ranges import ImportInput
 from shardkit.geo.local_copy import LocalCities
 from shardkit.geo.models import City, Item, SkippedLine
@@ -160,7 +160,7 @@ class IpToCity(Structure[Face]):
     def info(self) -> Operation[Generation | None]:
         """Return the current generation; None if nothing was imported. Cost: one exchange."""
         [stored] = yield [self._generations.read_current()]
-        return None if stored is None else Generation.from_json(stored)
+        return None if stored is None else self._generations.parse(stored)
 
     @operation
     def import_from(
@@ -231,15 +231,12 @@ class IpToCity(Structure[Face]):
             generation = (yield from self._view()).generation
             if copy is not None and copy.generation == generation:
                 return copy
-            if tried == generation:
-                raise StructureError(
-                    f"{self.name}: blocks or cities of generation {generation.number} are missing",
-                    "import again (a server has lost data)",
-                )
-            loaded = yield from self._store.load(generation)
-            if loaded is not None:
-                return loaded
-            tried = generation  # it expired during the load
+            try:
+                return (yield from self._store.load(generation))
+            except DamagedDataError:
+                if tried == generation:
+                    raise
+                tried = generation  # it may have expired during the load
 
     @stream
     def check(self) -> Stream[Damage]:
@@ -264,7 +261,7 @@ class IpToCity(Structure[Face]):
         if not unread:
             [stored] = yield [self._generations.read_current()]
             if stored is not None:
-                generation = Generation.from_json(stored)
+                generation = self._generations.parse(stored)
                 yield from self._store.check(generation, repair)
 
     def _check_type(self) -> Operation[Suspicions]:
@@ -276,14 +273,8 @@ class IpToCity(Structure[Face]):
     def _read_generations(self) -> Operation[None]:
         yield from self._generations.all()
         [stored] = yield [self._generations.read_current()]
-        try:
-            if stored is not None:
-                Generation.from_json(stored)
-        except NewerFormatError:
-            raise
-        except StructureError as error:
-            home, key = self._generations.home, self._generations.key
-            raise damage(home, key, error.message, "the current generation") from None
+        if stored is not None:
+            self._generations.parse(stored)
 
     @operation
     def delete(self) -> Operation[bool]:
@@ -317,7 +308,7 @@ class IpToCity(Structure[Face]):
                 if lost:
                     key = view.table.key(min(lost))
                     city = f"city {min(lost)}, which a block refers to"
-                    raise damage(self.component, key, "nothing", city, "import again")
+                    raise damage(self.component, key, "nothing", city, IMPORT_AGAIN)
                 break
         if result is None:
             raise StructureError(
@@ -329,6 +320,7 @@ class IpToCity(Structure[Face]):
     def _numbers(self, view: GenerationView, points: Sequence[int]) -> Operation[list[int] | None]:
         """Return the city numbers of address numbers; None if the generation has changed."""
         numbers = [NO_CITY] * len(points)
+        absent: dict[tuple[Level, int, int], list[tuple[int, int]]] = {}
         number = view.generation.number
         wanted: dict[tuple[Level, int, int], list[tuple[int, int]]] = {}
         for n, at in enumerate(points):
@@ -350,14 +342,29 @@ class IpToCity(Structure[Face]):
                     return None
                 for (level, bucket, page), content in zip(some, contents, strict=True):
                     if content is None:
+                        absent[level, bucket, page] = wanted[level, bucket, page]
                         continue
                     for n, offset in wanted[level, bucket, page]:
-                        next_page, city = search(level, content, offset)
+                        try:
+                            next_page, city = search(level, content, offset)
+                        except (StructureError, LookupError, ValueError) as error:
+                            key = self._store.block_key(number, level.number, bucket, page)
+                            raise damage(
+                                self.component, key, str(error), "a block of ranges", IMPORT_AGAIN
+                            ) from None
                         if next_page is not None:
                             paged.setdefault((level, bucket, next_page), []).append((n, offset))
                         elif city != NO_CITY:
                             numbers[n] = city
             wanted = paged
+        # MGET takes a key of another type for an absent one: read those that matter by themselves.
+        doubtful = [
+            self._store.block_key(number, place[0].number, *place[1:])
+            for place, at in absent.items()
+            if any(numbers[n] == NO_CITY for n, _ in at)
+        ]
+        for keys in pages(doubtful, BLOCKS_AT_ONCE):
+            yield [Command(self.component, key, ("GET", key)) for key in keys]
         return numbers
 
     def _get(
@@ -412,7 +419,7 @@ class IpToCity(Structure[Face]):
         if stored != cache.stored:
             cache.view = None
             if stored is not None:
-                generation = Generation.from_json(stored)
+                generation = self._generations.parse(stored)
                 cache.view = GenerationView(generation, self._store.table(generation.number))
             cache.stored = stored
         cache.checked = now

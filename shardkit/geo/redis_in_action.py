@@ -73,7 +73,7 @@ def _city(key: str, field: str, value: Any) -> Item:
     try:
         names = json.loads(value)
         city, region, country = ("" if name is None else str(name) for name in names[:3])
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return SkippedLine(0, f"the city {field} is not a JSON list of three names", key)
     return City(city, region, country, source_id(field))
 

@@ -128,7 +128,7 @@ def requirements_in(stored: bytes, key: str) -> dict[str, int]:
         requirements: dict[str, int] = json.loads(stored[start : start + size])
         if not all(type(number) is int for number in requirements.values()):
             raise ValueError("a number that is none")
-    except (ValueError, AttributeError, struct.error) as error:
+    except (ValueError, AttributeError, RecursionError, struct.error) as error:
         raise DamagedDataError(key, f"requirements that cannot be read: {error}", "a job") from None
     return requirements
 

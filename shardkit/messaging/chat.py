@@ -38,7 +38,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, counted
 from shardkit.messaging.messages import (
     MOST_AT_ONCE,
     Message,
@@ -65,8 +65,21 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import check_integer
-from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, read_or_note
-from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer, stored_score
+from shardkit.structures.base.check import (
+    Damage,
+    Suspicion,
+    Suspicions,
+    confirmed,
+    read_or_note,
+    suspected,
+)
+from shardkit.structures.base.damage import (
+    MOST_STORED,
+    damage,
+    is_whole,
+    stored_integer,
+    stored_score,
+)
 from shardkit.structures.base.server_clock import ServerClock
 
 MOST_HISTORY = 1_000_000
@@ -227,9 +240,15 @@ class Chats(Structure[Face]):
     def members(self, chat: str) -> Stream[ChatMember]:
         """Iterate over the members of a chat, in no order.
 
-        Cost: two exchanges for 1,000 members.
+        Cost: three exchanges for 1,000 members.
         """
-        messages, members, *_ = self._keys(chat)
+        messages, members, state, *_ = self._keys(chat)
+        [exists, has_members] = yield [
+            self._at(state, "EXISTS", state),
+            self._at(members, "EXISTS", members),
+        ]
+        if exists and not has_members:
+            raise damage(self.component, members, "nothing", "the members of a chat")
         cursor: Key = 0
         while cursor != b"0":
             scan = ("ZSCAN", members, cursor, "COUNT", MOST_AT_ONCE)
@@ -444,6 +463,7 @@ class Chats(Structure[Face]):
         yield typed
         if typed:
             return
+        yield (yield from confirmed(lambda: suspected(self._check_ids(keys))))
         for key, one in ((keys[0], self._check_messages), (keys[1], self._check_members)):
             cursor: Key = 0
             while cursor != b"0":
@@ -527,7 +547,8 @@ class Chats(Structure[Face]):
         ]
         now = int(seconds) + int(micros) / 1e6 if self._clock.fixed is None else self._clock.fixed()
         listed = sorted(
-            (chat.decode(), entry) for chat, entry in zip(flat[::2], flat[1::2], strict=True)
+            (self._name(key, chat), entry)
+            for chat, entry in zip(flat[::2], flat[1::2], strict=True)
         )
         rows = []
         for page in pages(listed, MOST_AT_ONCE):
@@ -611,6 +632,25 @@ class Chats(Structure[Face]):
             notes.append(Suspicion(lost, "join(chat, user), of each"))
         return notes
 
+    def _check_ids(self, keys: Sequence[str]) -> Operation[None]:
+        """Check that there are all messages that some member has not acknowledged."""
+        messages, members, state, *_ = keys
+        [text, newest, lowest] = yield [
+            self._at(state, "HGET", state, "last"),
+            self._at(messages, "ZRANGE", messages, -1, -1, "WITHSCORES"),
+            self._at(members, "ZRANGE", members, 0, 0, "WITHSCORES"),
+        ]
+        if not lowest:
+            return
+        last = stored_integer(self.component, state, "last", text)
+        if newest and (latest := stored_score(self.component, messages, newest[1])) > last:
+            raise damage(self.component, state, f"last={last}", f"at least {latest}")
+        position = stored_score(self.component, members, lowest[1])
+        [unread] = yield [self._at(messages, "ZCOUNT", messages, f"({position}", "+inf")]
+        if unread != last - position:
+            found = f"{counted(unread, 'message')} after {position}"
+            raise damage(self.component, messages, found, f"all up to {last}")
+
     def _check_messages(self, chat: str, stored: Sequence[bytes]) -> Operation[Suspicions]:
         """Check that messages can be read."""
         if not stored:
@@ -631,14 +671,19 @@ class Chats(Structure[Face]):
         """Check that positions are those of messages, and that lists are complete."""
         if not users:
             return []
-        _, key, state, *_ = self._keys(chat)
-        [scores] = yield [self._at(key, "ZMSCORE", key, *users)]
-        [text] = yield [self._at(state, "HGET", state, "last")]
+        messages, key, state, *_ = self._keys(chat)
+        [scores, text, newest] = yield [
+            self._at(key, "ZMSCORE", key, *users),
+            self._at(state, "HGET", state, "last"),
+            self._at(messages, "ZRANGE", messages, -1, -1, "WITHSCORES"),
+        ]
         last = stored_integer(self.component, state, "last", text or b"0")
+        if newest and is_whole(float(newest[1])):
+            last = max(last, int(float(newest[1])))
         notes = [
             Suspicion(damage(self.component, key, f"{user!r} at {score!r}", f"at most {last}"))
             for user, score in zip(users, scores, strict=True)
-            if score is not None and not 0 <= float(score) <= last
+            if score is not None and not (is_whole(float(score)) and float(score) <= last)
         ]
         names = []
         for user, score in zip(users, scores, strict=True):

@@ -11,6 +11,7 @@ ends in the middle of a member is truncated, and is never reported as complete.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Generator, Iterator
 from typing import NamedTuple
@@ -38,12 +39,12 @@ class FilePosition(NamedTuple):
     kind: str = ""
 
     @classmethod
-    def parse(cls, text: bytes) -> FilePosition:
-        """Return a stored position; an unknown one is the beginning."""
-        words = text.decode("latin-1").split(" ")
-        if len(words) >= 3 and words[0].isdigit() and words[1].isdigit():
-            return cls(int(words[0]), int(words[1]), words[2])
-        return cls()
+    def parse(cls, text: bytes) -> FilePosition | None:
+        """Return a stored position, that of nothing is the beginning; None if it is none."""
+        found = re.match(r"([0-9]{1,16}) ([0-9]{1,16}) (\w+)", text.decode("latin-1"))
+        if found:
+            return cls(int(found[1]), int(found[2]), found[3])
+        return None if text else cls()
 
     def __str__(self) -> str:
         return f"{self.offset} {self.skip} {self.kind or PLAIN}"

@@ -40,11 +40,13 @@ import io
 import json
 import math
 import os
+import re
 import secrets
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,7 +94,14 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import check_integer
-from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, read_or_note
+from shardkit.structures.base.check import (
+    Damage,
+    Suspicion,
+    Suspicions,
+    confirmed,
+    read_or_note,
+    suspected,
+)
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -106,6 +115,9 @@ LONGEST_LINE = 2**24
 # The size of an exchange: larger ones need more memory, and are no faster.
 _IN_FLIGHT = 2**22  # bytes, but one chunk at least
 _MOST_CHUNKS = 16
+_NUMBER = re.compile("[0-9]{1,16}")
+_NAME = re.compile("[0-9]{1,16}:name")
+_RANGE = re.compile(rb"[0-9]{1,16}:[0-9]{1,16}:[0-9]{1,16}")
 _PARTS = (
     "names",
     "files",
@@ -212,6 +224,7 @@ class LeasedFile:
     _chunks: int = field(repr=False)
     _complete: bool = field(repr=False)
     _chunk: int = field(repr=False)
+    _size: int = field(repr=False)  # of the chunks
     _at_once: int = field(repr=False)  # chunks of a page
     _extend_at: float = field(repr=False)  # when the lease is extended by the next read
     _ended: bool = field(default=False, repr=False)  # all of it was read
@@ -337,9 +350,8 @@ class Files(Structure[Face]):
         readers = self._readers(keys[0], state.get("readers", ""))
         by_number = {number: name for name, number in names.items()}
         files = [
-            self._file_status(keys, readers, int(field_.partition(":")[0]), stored, positions)
-            for field_ in stored
-            if field_.endswith(":name")
+            self._file_status(keys, readers, number, stored, positions)
+            for number in self._numbers(keys[2], stored)
         ]
         return ChannelStatus(
             readers,
@@ -349,7 +361,7 @@ class Files(Structure[Face]):
             {reader: self._number(keys[0], state, f"open:{reader}") for reader in readers},
             sorted(files, key=lambda each: each.number),
             {
-                (reader, by_number.get(str(int(number)), number)): reason
+                (reader, by_number.get(number.lstrip("0"), number)): reason
                 for entry, reason in failed.items()
                 for reader, _, number in [entry.rpartition(":")]
             },
@@ -366,16 +378,21 @@ class Files(Structure[Face]):
         keys = self._keys(channel)
         reads = [self._at(keys[n], "HGETALL", keys[n]) for n in (0, 2)]
         state, stored = map(_fields, (yield reads))
-        for field_ in stored:
-            number, _, kind = field_.partition(":")
-            if kind == "name":
-                freed = self._number(keys[2], stored, f"{number}:freed")
-                chunks = self._number(keys[2], stored, f"{number}:chunks")
+        chunk = _whole(state.get("chunk")) or 1
+        for name in stored:
+            if _NAME.fullmatch(name):
+                number = int(name.partition(":")[0])
+                freed, chunks, size = (
+                    _whole(stored.get(f"{number}:{each}")) for each in ("freed", "chunks", "size")
+                )
                 # Including chunks that a publisher may be storing.
-                yield from self._unlink(channel, int(number), freed, chunks + _MOST_CHUNKS)
+                fewest, most = sorted((chunks, -(-size // chunk)))
+                yield from self._unlink(channel, number, freed, fewest + _MOST_CHUNKS, most)
         [garbage] = yield [self._at(keys[7], "ZRANGE", keys[7], 0, -1)]
-        for entry in garbage:
-            yield from self._unlink(channel, *map(int, entry.split(b":")))
+        for entry in filter(_RANGE.fullmatch, garbage):
+            number, first, end = map(int, entry.split(b":"))
+            most = first + _whole(state.get("limit")) // chunk + _MOST_CHUNKS
+            yield from self._unlink(channel, number, first, min(end, most))
         yield [self._at(keys[0], "UNLINK", *keys)]
         return bool(state)
 
@@ -699,11 +716,15 @@ class Files(Structure[Face]):
         yield typed
         if typed:
             return
-        [stored] = map(_fields, (yield [self._at(keys[2], "HGETALL", keys[2])]))
-        for field_ in stored:
-            if field_.endswith(":name"):
-                number = int(field_.partition(":")[0])
-                yield (yield from confirmed(partial(self._check_file, channel, keys, number)))
+        stored = yield from confirmed(
+            lambda: suspected(self._stored_files(keys), "delete(channel), and publish again")
+        )
+        yield stored
+        if stored:
+            return
+        readers, numbers = yield from self._stored_files(keys)
+        for number in numbers:
+            yield (yield from confirmed(partial(self._check_file, channel, keys, readers, number)))
 
     # ---- shared
 
@@ -855,19 +876,20 @@ class Files(Structure[Face]):
         taken_at = 0.0
 
         def leased(reply: Reply) -> LeasedFile:
-            _, number, name, chunks, complete, position, attempts, chunk, limit = reply
+            _, number, name, chunks, complete, position, attempts, chunk, size, limit = reply
             return LeasedFile(
                 channel,
                 reader,
-                name.decode(),
+                self._text(keys[2], f"{number}:name", name),
                 number,
                 attempts,
-                FilePosition.parse(position),
+                self._position(keys[3], f"{number}:{reader}", position, size),
                 claim,
                 microseconds,
                 chunks,
                 bool(complete),
                 chunk,
+                size,
                 # A report is of all but the latest page, which must leave room for the next one.
                 min(_at_once(chunk), max(1, limit // chunk // 3)),
                 taken_at + microseconds / 4e6,
@@ -930,6 +952,11 @@ class Files(Structure[Face]):
                     yield from self._progress(file, "read")
                     missing = keys[data.index(None)]
                     raise damage(self.component, missing, "nothing", "a chunk of a file")
+                for n, key, each in zip(range(source.chunk, end), keys, data, strict=True):
+                    expected = min(file._chunk, file._size - n * file._chunk)
+                    if len(each) != expected:
+                        found = counted(len(each), "byte")
+                        raise damage(self.component, key, found, f"a chunk of {expected:,}")
                 data[0] = data[0][source.offset :]
                 source.chunk, source.offset = end, 0
                 blocks = [block for each in data for block in source.decoder.feed(each)]
@@ -938,6 +965,9 @@ class Files(Structure[Face]):
             elif file._complete:
                 if file._ended:
                     return None
+                if file._chunks * file._chunk < file._size:
+                    key, found = self._keys(file.channel)[2], f"{file.number}:chunks={file._chunks}"
+                    raise damage(self.component, key, found, f"those of {file._size:,} bytes")
                 blocks = list(source.decoder.finish())
                 file._ended = True
                 return blocks
@@ -1015,7 +1045,7 @@ class Files(Structure[Face]):
                 f"may have leased it",
                 "set a longer lease than processing a page takes",
             )
-        file._chunks, file._complete = reply[0], bool(reply[1])
+        file._chunks, file._complete, file._size = reply[0], bool(reply[1]), reply[6]
         yield from self._remove(file.channel, reply[3])
 
     def _remove(self, channel: str, garbage: Sequence[bytes]) -> Operation[None]:
@@ -1025,19 +1055,44 @@ class Files(Structure[Face]):
         if garbage:
             yield [self._call("freed", channel, *garbage, idempotent=True)]
 
-    def _unlink(self, channel: str, number: int, first: int, end: int) -> Operation[None]:
-        for page in pages(range(first, end), 1000):
+    def _unlink(
+        self, channel: str, number: int, first: int, end: int, further: int = 0
+    ) -> Operation[None]:
+        """Remove chunks up to ``end``, and up to ``further`` as long as there are any."""
+        for page in chain(pages(range(first, end), 1000), pages(range(end, further), 100)):
             keys = [self._chunk_key(channel, number, chunk) for chunk in page]
-            yield Columns(self.component, "UNLINK", keys, idempotent=True)
+            removed = yield Columns(self.component, "UNLINK", keys, idempotent=True)
+            if page[0] >= end and not any(removed):
+                return
 
     def _readers(self, key: str, text: str) -> list[str]:
         try:
             names = json.loads(text)
             if isinstance(names, list) and all(isinstance(name, str) for name in names):
                 return names
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
         raise damage(self.component, key, f"readers={shown(text)}", "names as JSON")
+
+    def _text(self, key: str, name: str, stored: bytes | None) -> str:
+        text = (stored or b"").decode(errors="replace")
+        if text.encode() != stored or not text:
+            found = "missing" if stored is None else shown(stored)
+            raise damage(self.component, key, f"{name}={found}", "text in UTF-8")
+        return text
+
+    def _position(self, key: str, name: str, text: bytes, size: int) -> FilePosition:
+        position = FilePosition.parse(text)
+        if position is None or position.offset > size:
+            raise damage(self.component, key, f"{name}={shown(text)}", "a position in the file")
+        return position
+
+    def _numbers(self, key: str, fields: Iterable[str]) -> Iterator[int]:
+        """Return the numbers of files that have a name."""
+        for each in fields:
+            number, _, name = each.partition(":")
+            if name == "name":
+                yield stored_integer(self.component, key, "a file", number, 1)
 
     def _number(self, key: str, fields: dict[str, str], name: str) -> int:
         return stored_integer(self.component, key, name, fields.get(name, "0"))
@@ -1053,9 +1108,11 @@ class Files(Structure[Face]):
         size = self._number(keys[2], stored, f"{number}:size")
         offsets = {}
         for reader in readers:
-            stored_at = positions.get(f"{number}:{reader}", "")
-            done = stored_at == "done"
-            offsets[reader] = size if done else FilePosition.parse(stored_at.encode()).offset
+            of = f"{number}:{reader}"
+            text = positions.get(of, "")
+            offsets[reader] = size
+            if text != "done":
+                offsets[reader] = self._position(keys[3], of, text.encode(), size).offset
         complete = stored.get(f"{number}:done") == "1"
         return FileStatus(stored[f"{number}:name"], number, size, complete, offsets)
 
@@ -1065,8 +1122,54 @@ class Files(Structure[Face]):
         yield from read_or_note(reads, notes, "delete(channel), and publish again", "its contents")
         return notes
 
-    def _check_file(self, channel: str, keys: Sequence[str], number: int) -> Operation[Suspicions]:
-        """Check that the chunks of a file exist, with their right lengths."""
+    def _stored_files(self, keys: Sequence[str]) -> Operation[tuple[list[str], list[int]]]:
+        """Return the readers, and the numbers of the files that not all of them have finished."""
+        [flat, names, files] = yield [
+            self._at(keys[0], "HGETALL", keys[0]),
+            self._at(keys[1], "HLEN", keys[1]),
+            self._at(keys[2], "HKEYS", keys[2]),
+        ]
+        state = _fields(flat)
+        if not state and not names and not files:
+            return [], []
+        stored_integer(self.component, keys[0], "chunk", state.get("chunk"), 1, LARGEST_CHUNK)
+        if (last := self._number(keys[0], state, "last")) != names:
+            raise damage(self.component, keys[0], f"last={last}", f"{names}, one for each name")
+        texts = [each.decode(errors="replace") for each in files]
+        return self._readers(keys[0], state.get("readers", "")), [*self._numbers(keys[2], texts)]
+
+    def _check_file(
+        self, channel: str, keys: Sequence[str], readers: Sequence[str], number: int
+    ) -> Operation[Suspicions]:
+        """Check that the chunks of a file exist, with their right lengths, and are to be read."""
+        notes: Suspicions = []
+        steps = self._check_chunks(channel, keys, number, notes)
+        notes += yield from suspected(steps, "fail(file, reason, retry=False) skips the file")
+        if not notes:
+            for reader in readers:
+                steps = self._check_progress(keys, number, reader)
+                notes += yield from suspected(steps, "publish the file again under another name")
+        return notes
+
+    def _check_progress(self, keys: Sequence[str], number: int, reader: str) -> Operation[None]:
+        """Check that a reader continues within a file, and that the file is to be read."""
+        of, entry = f"{number}:{reader}", f"{reader}:{number:016}"
+        [position, to_do, leased, [chunks, size]] = yield [
+            self._at(keys[3], "HGET", keys[3], of),
+            self._at(keys[4], "ZSCORE", keys[4], entry),
+            self._at(keys[5], "ZSCORE", keys[5], entry),
+            self._at(keys[2], "HMGET", keys[2], f"{number}:chunks", f"{number}:size"),
+        ]
+        if position == b"done" or not chunks:
+            return
+        self._position(keys[3], of, position or b"", int(size or 0))
+        if not leased and to_do != b"0":
+            found = "nothing" if to_do is None else f"{entry} at {to_do.decode()}"
+            raise damage(self.component, keys[4], found, f"{entry} at 0")
+
+    def _check_chunks(
+        self, channel: str, keys: Sequence[str], number: int, notes: Suspicions
+    ) -> Operation[None]:
         key = keys[2]
         names = [f"{number}:{name}" for name in ("chunks", "size", "freed")]
         [texts, text] = yield [
@@ -1077,8 +1180,9 @@ class Files(Structure[Face]):
             stored_integer(self.component, key, name, value or b"0")
             for name, value in zip(names, texts, strict=True)
         )
-        chunk = stored_integer(self.component, keys[0], "chunk", text, 1)
-        notes: Suspicions = []
+        chunk = stored_integer(self.component, keys[0], "chunk", text, 1, LARGEST_CHUNK)
+        if chunks != -(-size // chunk):
+            raise damage(self.component, key, f"{names[0]}={chunks}", f"those of {size:,} bytes")
         for page in pages(range(freed, chunks), 1000):
             chunk_keys = [self._chunk_key(channel, number, n) for n in page]
             lengths = yield Columns(self.component, "STRLEN", chunk_keys)
@@ -1087,7 +1191,6 @@ class Files(Structure[Face]):
                 if length != expected:
                     wrong = damage(self.component, each, f"{length} bytes", f"{expected}")
                     notes.append(Suspicion(wrong, "fail(file, reason, retry=False) skips the file"))
-        return notes
 
 
 @dataclass
@@ -1184,6 +1287,11 @@ def _read_chunks(file: Any, size: int, count: int) -> list[bytes]:
 
 def _regular_files(path: Path, pattern: str) -> list[Path]:
     return sorted(each for each in path.iterdir() if each.is_file() and each.match(pattern))
+
+
+def _whole(text: str | None) -> int:
+    """Return a stored number; 0 if there is none."""
+    return int(text) if text and _NUMBER.fullmatch(text) else 0
 
 
 def _fields(flat: Sequence[bytes]) -> dict[str, str]:

@@ -443,7 +443,12 @@ class Mailboxes(Structure[Face]):
         return notes
 
     def _check_last(self, keys: tuple[str, str, str, str]) -> Operation[Suspicions]:
-        return (yield from suspected(self._last(keys[2]), _CLEARS))
+        notes = yield from suspected(self._last(keys[2]), _CLEARS)
+        [oldest] = yield [self._at(keys[0], "ZRANGE", keys[0], 0, 0, "WITHSCORES")]
+        if oldest and float(oldest[1]) < 1:
+            found = f"a score of {float(oldest[1]):g}"
+            notes.append(Suspicion(damage(self.component, keys[0], found, "an id"), _CLEARS))
+        return notes
 
     def _last(self, key: str) -> Operation[int]:
         """Return the last issued id."""

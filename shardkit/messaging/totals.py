@@ -271,7 +271,7 @@ class Totals(Structure[Face]):
                 aggregator, source = json.loads(field)
                 count, of, _ = progress.split(b" ")
                 sources[str(aggregator), str(source)] = int(count) == int(of)
-            except ValueError:
+            except (ValueError, TypeError, RecursionError):
                 wrong = f"{shown(field)}={shown(progress)}"
                 raise damage(self.component, key, wrong, "the added pages of a source") from None
         return sources

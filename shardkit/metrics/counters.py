@@ -93,14 +93,14 @@ class _Hits:
     def collect(self) -> Mapping[Any, Sequence[Any]]:
         with self.lock:
             hits, self.hits = self.hits, {}
-        when = self._counters._clock.monotonic()
+        when = self._counters._clock.local_seconds()
         by_group: dict[int, list[Any]] = {}
         for name, count in hits.items():
             by_group.setdefault(group_of(name), []).append((name, when, count))
         return by_group
 
     def request(self, place: int, writer: str, number: str, records: Sequence[Any]) -> Command:
-        now = self._counters._clock.monotonic()
+        now = self._counters._clock.local_seconds()
         updates = [(name, max(0.0, now - when), count) for name, when, count in records]
         return self._counters._add(place, updates, writer, number)
 

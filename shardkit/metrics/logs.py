@@ -122,7 +122,7 @@ class _Messages:
         self.dropped = 0
 
     def add(self, name: str, severity: int, message: str, common: str) -> None:
-        when = self._logs._clock.monotonic()
+        when = self._logs._clock.local_seconds()
         with self.lock:
             if len(self.messages) < self.most:
                 self.messages.append((name, severity, when, message, common))
@@ -138,7 +138,7 @@ class _Messages:
         return by_log
 
     def request(self, place: str, writer: str, number: str, records: Sequence[Any]) -> Command:
-        now = self._logs._clock.monotonic()
+        now = self._logs._clock.local_seconds()
         rows = [(level, max(0.0, now - when), text, same) for level, when, text, same in records]
         return self._logs._write(place, rows, writer, number)
 

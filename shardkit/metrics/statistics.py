@@ -4,12 +4,18 @@ r"""Statistics of measured values by hour: minimum, maximum, count, sums, deviat
 
     stats:{stats:12}:shop/latency:current  HASH   hour 1732280400 · count 20311 · sum 914.2
     stats:{stats:12}:shop/latency:last            sumsq 61.8 · min 0.0021 · max 1.9
+                                                  spread "20311 20.65"
                                                   p-312 → 117 · p-311 → 240 · …
 
 The quantiles are DDSketch's (Masson et al., 2019; the library ``ddsketch``): each bucket counts the
 values within 1% of one another, and is a field. Merging processes, shards and hours means adding
 counts, which a server does by itself; a t-digest must be read, merged and written back. Latencies
 from a microsecond to a minute take at most 900 buckets.
+
+`spread` has the squared differences from the average, merged by the formula of Chan, Golub and
+LeVeque: the difference of two sums of squares is noise for values from 10^8 on. It begins with the
+count that it is of. With another one, an earlier release has added values since, and the sums of
+squares are used.
 
 The process collects values, and sums them up before they are sent; see `metrics.outbox`.
 After Redis in Action, sections 5.2.2 and 5.2.3.
@@ -18,6 +24,7 @@ After Redis in Action, sections 5.2.2 and 5.2.3.
 from __future__ import annotations
 
 import math
+import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +54,7 @@ _MOST_CONTEXTS = 10_000
 # Values beyond these are in the last bucket; sums are exact.
 _LEAST, _GREATEST = 1e-12, 1e15
 _GAMMA_LOG = math.log((1 + ACCURACY) / (1 - ACCURACY))  # as DDSketch's LogarithmicMapping
+_BUCKET = re.compile("zero|[pn]-?[0-9]{1,4}")
 _MOST_VALUE = 1e150  # its square is a number
 
 PERIODS = ("current", "last")
@@ -61,6 +69,7 @@ class Statistics:
         count: the number of values.
         sum: their sum.
         sumsq: the sum of their squares.
+        spread: the sum of their squared differences from the average.
         min: the smallest.
         max: the greatest.
         buckets: DDSketch's buckets, by field.
@@ -70,6 +79,7 @@ class Statistics:
     count: int
     sum: float
     sumsq: float
+    spread: float = field(repr=False)
     min: float
     max: float
     buckets: Mapping[str, int] = field(default_factory=dict, repr=False)
@@ -82,8 +92,7 @@ class Statistics:
     @property
     def deviation(self) -> float:
         """The sample standard deviation: divided by count - 1, or by 1 when count is 1."""
-        spread = self.sumsq - self.sum * self.sum / self.count
-        return math.sqrt(max(0.0, spread) / max(1, self.count - 1))
+        return math.sqrt(self.spread / max(1, self.count - 1))
 
     def quantile(self, fraction: float) -> float:
         """Return a quantile: of 0.99, the value that 99% do not exceed, within 1%.
@@ -115,11 +124,15 @@ def merged(statistics: Iterable[Statistics]) -> Statistics | None:
     for each in several:
         for name, count in each.buckets.items():
             buckets[name] = buckets.get(name, 0) + count
+    count = sum(each.count for each in several)
+    total = math.fsum(each.sum for each in several)
+    between = (each.count * (each.mean - total / count) ** 2 for each in several)
     return Statistics(
         hour=max(each.hour for each in several),
-        count=sum(each.count for each in several),
-        sum=math.fsum(each.sum for each in several),
+        count=count,
+        sum=total,
         sumsq=math.fsum(each.sumsq for each in several),
+        spread=math.fsum((*between, *(each.spread for each in several))),
         min=min(each.min for each in several),
         max=max(each.max for each in several),
         buckets=buckets,
@@ -138,14 +151,19 @@ def _bucket(value: float) -> str:
 class _Sum:
     """The sum of a context's values."""
 
-    __slots__ = ("buckets", "count", "max", "min", "sum", "sumsq")
+    __slots__ = ("buckets", "count", "max", "min", "spread", "sum", "sumsq")
 
     def __init__(self) -> None:
-        self.count, self.sum, self.sumsq = 0, 0.0, 0.0
+        self.count, self.sum, self.sumsq, self.spread = 0, 0.0, 0.0, 0.0
         self.min, self.max = math.inf, -math.inf
         self.buckets: dict[str, int] = {}
 
     def add(self, values: Sequence[float]) -> None:
+        mean = math.fsum(values) / len(values)
+        self.spread += math.fsum((value - mean) ** 2 for value in values)
+        if self.count:
+            weight = self.count * len(values) / (self.count + len(values))
+            self.spread += weight * (mean - self.sum / self.count) ** 2
         self.count += len(values)
         self.sum += math.fsum(values)
         self.sumsq += math.fsum(value * value for value in values)
@@ -156,7 +174,7 @@ class _Sum:
             self.buckets[name] = self.buckets.get(name, 0) + 1
 
     def row(self) -> list[Argument]:
-        numbers = (self.sum, self.sumsq, self.min, self.max)
+        numbers = (self.sum, self.sumsq, self.spread, self.min, self.max)
         return [
             self.count,
             *(f"{number:.17g}" for number in numbers),
@@ -198,7 +216,7 @@ class _Measured:
         with self.lock:
             values, self.values = self.values, {}
             sums, self.sums = self.sums, {}
-        when = self._statistics._clock.monotonic()
+        when = self._statistics._clock.local_seconds()
         by_group: dict[int, list[Any]] = {}
         for key, some in values.items():
             total = sums.get(key) or _Sum()
@@ -208,7 +226,7 @@ class _Measured:
         return by_group
 
     def request(self, place: int, writer: str, number: str, records: Sequence[Any]) -> Command:
-        now = self._statistics._clock.monotonic()
+        now = self._statistics._clock.local_seconds()
         rows = [(key, max(0.0, now - when), total) for key, when, total in records]
         return self._statistics._observe(place, rows, writer, number)
 
@@ -385,20 +403,24 @@ class MeasuredValues(RecordingStructure[Face]):
             if int(known["format"]) < FORMAT:
                 raise ValueError(known["format"])
             numbers = [float(known[field]) for field in ("count", "sum", "sumsq", "min", "max")]
-            if not all(map(math.isfinite, numbers)) or numbers[0] < 1:
-                raise ValueError(numbers)
-            buckets = {
-                name: int(count)
-                for name, count in known.items()
-                if name == "zero" or (name[0] in "pn" and name[1:].lstrip("-").isdigit())
-            }
+            count, total, squares, least, most = numbers
+            of, _, text = known.get("spread", b"0 0").decode().partition(" ")
+            spread = float(text)
+            if not all(map(math.isfinite, (*numbers, spread))) or count < 1 or spread < 0:
+                raise ValueError((*numbers, spread))
+            if float(of) != count:
+                spread = max(0.0, squares - total * total / count)
+            buckets = {name: int(each) for name, each in known.items() if _BUCKET.fullmatch(name)}
+            if sum(buckets.values()) != count or min(buckets.values()) < 1:
+                raise ValueError(buckets)
             return Statistics(
                 datetime.fromtimestamp(int(known["hour"]), UTC),
-                int(float(known["count"])),
-                float(known["sum"]),
-                float(known["sumsq"]),
-                float(known["min"]),
-                float(known["max"]),
+                int(count),
+                total,
+                squares,
+                spread,
+                least,
+                most,
                 buckets,
             )
         except (KeyError, ValueError, OverflowError, OSError) as error:

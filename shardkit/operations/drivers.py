@@ -39,6 +39,7 @@ from shardkit.operations.commands import (
     Replies,
     Reply,
     Subscribe,
+    To,
     coalesced,
     raise_failures,
 )
@@ -173,7 +174,9 @@ class BlockingDriver(_StepRunner):
                 lock_step.answer(answer)
 
     def _locate(self, error: DamagedDataError) -> None:
-        """Add the shard to an error."""
+        """Add the key and the shard to an error."""
+        if error.search is not None:
+            _name(error, self.run(error.search()))
         if error.place and not error.shard:
             [(shard, _)] = self.link.locate(Locate([(error.place, error.key)]))
             error.shard = str(shard)
@@ -298,7 +301,9 @@ class AwaitingDriver(_StepRunner):
                 step = _answer(steps, step, await self._run_step(step))
 
     async def _locate(self, error: DamagedDataError) -> None:
-        """Add the shard to an error."""
+        """Add the key and the shard to an error."""
+        if error.search is not None:
+            _name(error, await self.run(error.search()))
         if error.place and not error.shard:
             [(shard, _)] = await self.link.locate(Locate([(error.place, error.key)]))
             error.shard = str(shard)
@@ -312,6 +317,17 @@ class AwaitingDriver(_StepRunner):
 def name_of(steps: object) -> str:
     """Return the operation's name, ``ShardedHash.hget``."""
     return str(getattr(steps, "__qualname__", ""))
+
+
+def _name(error: DamagedDataError, found: tuple[To, Any] | None) -> None:
+    """Add the key that was searched for to an error."""
+    if found is None:
+        return
+    place, key = found
+    component = place if isinstance(place, str) else place.component
+    error.__init__(  # type: ignore[misc]
+        key, error.found, error.expected, error.remedy, component=component, place=place
+    )
 
 
 def _interrupt(steps: Operation[Any], error: BaseException) -> Any:

@@ -68,6 +68,7 @@ from shardkit.queues.task_codec import (
 )
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Damage
+from shardkit.structures.base.damage import stored_integer
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.sorted_set.merged_ranges import range_over
 
@@ -604,11 +605,8 @@ class TaskQueues(Structure[Face]):
             with suppress(ValueError, NewerFormatError):
                 name, args = decode_task(stored)
             text = reason.decode(errors="replace")
-            letters.append(
-                DeadTask(
-                    _id_text(id_), keys.queue, name, args, int(attempts or 0), text, at, stored
-                )
-            )
+            taken = stored_integer(self.component, keys.attempts, shown(id_), attempts or b"0")
+            letters.append(DeadTask(_id_text(id_), keys.queue, name, args, taken, text, at, stored))
         return letters
 
     def _keys(self, queue: str) -> QueueKeys:

@@ -159,6 +159,19 @@ def test_a_limit_is_raised_to_what_parts_are_planned_to_have_and_not_beyond(
     assert (finding["problem"], finding["found"], finding["needed"]) == ("entries", 600, 600)
 
 
+@pytest.mark.parametrize("size", [1_000_000, 4_000_000_000])
+def test_no_limit_is_raised_to_what_no_part_should_have(
+    cli: Cli, read_json: ReadJson, ward: Ward, size: int
+) -> None:
+    ward.kit.set("ids", component="geo", members=int, groups=4).sadd_many(range(6000))
+    for client in (ward.client("geo", n) for n in range(len(ward.kit.component("geo").shards))):
+        if client.exists("ids:meta"):
+            client.hset("ids:meta", "part_size", size)
+    fixed = read_json("doctor", "-c", ward.path, "--fix", code=1)
+    assert fixed["changes"] == []
+    assert fixed["findings"][0]["remedy"] == "create it again with part_size up to 65,536"
+
+
 def test_fixed_limits_make_new_parts_compact_and_old_ones_when_they_are_repacked(
     cli: Cli, read_json: ReadJson, ward: Ward
 ) -> None:
@@ -487,13 +500,15 @@ def test_meta_keys_that_describe_no_structure_are_named(
     client.hset("nothing:meta", "part_size", "5")
     client.hset("strange:meta", "kind", "stew")
     client.hset("odd:meta", mapping={"kind": "set", "part_size": "many"})
+    client.hset("many:meta", mapping={"kind": "set", "part_size": "5", "groups": 2**31})
     client.hset(b"\xff:meta", mapping={"kind": "set", "part_size": "5"})
     found = read_json("doctor", "-c", ward.path, code=1)["findings"]
     assert {each["structure"]: each["text"] for each in found if each["problem"] == "broken"} == {
         "text": "its :meta is not a HASH",
         "nothing": "its :meta does not say the kind of its structure",
         "strange": "its :meta says kind='stew', which is not known",
-        "odd": "its :meta says part_size='many', which is not a number",
+        "odd": "its :meta says part_size='many', which cannot be",
+        "many": "its :meta says groups='2147483648', which cannot be",
         "\\xff": "its :meta is not UTF-8",
     }
     assert "restore it from a backup" in cli("doctor", "-c", ward.path).out

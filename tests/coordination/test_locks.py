@@ -963,8 +963,29 @@ def test_what_is_stored_is_checked(kit: ShardKit) -> None:
         client.hset(key, mapping=before)
     client.delete("lock:{x}", "lock:{x}:details", "lock:{x}:holders")
     client.set("lock:{x}", "text")
-    with pytest.raises(DamagedDataError, match="a value of another type"):
+    with pytest.raises(DamagedDataError, match="a STRING"):
         lock.acquire()
+
+
+def test_a_writer_whose_details_are_lost_still_excludes_readers(face: Face, kit: ShardKit) -> None:
+    def shelf() -> Any:
+        return face.kit.read_write_lock("shelf", component="one", renew=False)
+
+    client: Any = kit.client("one")
+    lost = (
+        lambda: client.delete("rwlock:{shelf}:details"),
+        lambda: client.hdel("rwlock:{shelf}:details", *client.hkeys("rwlock:{shelf}:details")),
+    )
+    for lose in lost:
+        hold = face.run(shelf().write.acquire())
+        lose()
+        assert face.run(shelf().read.acquire(wait=0)) is None
+        assert face.run(shelf().write.acquire(wait=0)) is None
+        face.run(shelf().write.break_holds("a test"))
+        del hold
+        shared = face.run(shelf().read.acquire(wait=0))
+        assert shared
+        face.run(shelf().read.break_holds("a test"))
 
 
 def test_a_repr_says_what_it_is(kit: ShardKit) -> None:

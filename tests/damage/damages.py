@@ -5,6 +5,8 @@ its keys. After each, every call is made on a new object, from the same state. I
 
 * ``same``: what it returns on undamaged data;
 * ``damage``: a DamagedDataError (or another ShardKitError that says what is wrong);
+* ``other``: such an error that names no shard or none of the keys, or, of a key of another type,
+  another key;
 * ``check``: another result, silently, of damage that `check()` names;
 * ``wrong``: another result, silently, of damage that even `check()` does not find: only who wrote
   the data, or a checksum, could tell;
@@ -21,12 +23,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any, NamedTuple
@@ -36,6 +39,7 @@ from subjects import MAP, SUBJECTS
 
 import shardkit
 from shardkit import DamagedDataError, ShardErrors, ShardKit, ShardKitError, ShardMap
+from shardkit.errors import StructureError
 from shardkit.local import LocalServers
 from shardkit.operations.drivers import AwaitingDriver
 from shardkit.operations.operation import Structure
@@ -57,7 +61,21 @@ class Case(NamedTuple):
     act: Callable[[redis.Redis], Any]
 
 
-NUMBERS = (b"0", b"1", b"-1", b"3", b"2147483648", b"1000000000000", b"1e3", b"x", b"", b"9" * 30)
+RETYPED = ("a set", "a hash", "a string")
+NUMBERS = (
+    b"0",
+    b"1",
+    b"-1",
+    b"3",
+    b"2147483648",
+    b"1000000000000",
+    b"1e3",
+    b"x",
+    b"",
+    b"9" * 30,
+    b"007",
+)
+DEEP = b"[" * 100_000 + b"]" * 100_000  # JSON
 
 
 def cases(client: redis.Redis, random: Random) -> Iterator[Case]:
@@ -97,7 +115,7 @@ def cases(client: redis.Redis, random: Random) -> Iterator[Case]:
                     if other != value:
                         yield Case(
                             key,
-                            f"{name}={other!r}",
+                            f"{name}={other[:40]!r}",
                             lambda c, k=key, f=field, v=other: c.hset(k, f, v),
                         )
         elif kind == "set":
@@ -125,6 +143,8 @@ def _instead(value: bytes) -> list[bytes]:
     if value.lstrip(b"-").isdigit():
         return list(NUMBERS)
     found = [b"", b"\xff\0", value[:-1]]
+    if value[:1] in (b"[", b"{"):
+        found.append(DEEP)
     words = value.split(b" ")
     for n, word in enumerate(words):
         if len(words) > 2 and word.lstrip(b"-").isdigit():
@@ -293,19 +313,25 @@ class Driver:
         call: Callable[[Any], Any],
         right: dict[str, Any],
         usual: Mapping[str, int],
+        keys: Collection[str],
     ) -> tuple[str, str]:
-        """Make a call; return what came of it, and what it says."""
+        """Make a call; return what came of it, and what it says; ``keys`` may be named."""
         result, detail = "same", ""
         try:
             found = self.call(name, call)
             if called in right and found != right[called]:
                 result, detail = "wrong", f"{found!r}"[:80]
         except DamagedDataError as error:
-            result, detail = "damage", str(error)
+            named = error.key in keys or error.key.rpartition(":")[0] + ":" in keys
+            result = "damage" if error.shard and named else "other"
+            detail = str(error)
         except ShardErrors as error:
             result, detail = "raw", str(error)
         except ShardKitError as error:
-            result, detail = "damage", f"{type(error).__name__}: {error}"
+            names = {key.split(":")[0].strip("{}") for key in keys}
+            told = type(error) is not StructureError or any(name in str(error) for name in names)
+            result = "damage" if told else "other"
+            detail = f"{type(error).__name__}: {error}"
         except EndlessError:
             return "hang", ""
         except Exception as error:
@@ -328,6 +354,10 @@ class Driver:
         case.act(self.client)
         damaged = self.snapshot()
         subject = SUBJECTS[name]
+        keys = set[str]().union(*map(_spelled, stored))
+        keys |= {key.rpartition(":")[0] + ":" for key in keys}  # others beside them
+        if case.what in RETYPED:
+            keys = _spelled(case.key)
         named: set[str] | None = None
         if self.checks:
             try:
@@ -338,7 +368,7 @@ class Driver:
         for called, call in {**subject.reads, **subject.writes}.items():
             if called in subject.writes:
                 self.restore(damaged)
-            result, detail = self.tried(name, called, call, right, usual)
+            result, detail = self.tried(name, called, call, right, usual, keys)
             if result == "wrong" and self.checks and named != set():
                 result = "check"
             if called in subject.writes and self.checks and named is not None and detail == "":
@@ -369,7 +399,12 @@ class Driver:
             yield from self.run(name, stored, right, usual, case)
 
 
-RESULTS = ("same", "damage", "check", "wrong", "spread", "raw", "slow", "hang")
+def _spelled(key: bytes) -> set[str]:
+    """How Python's errors spell a key, and those of scripts."""
+    return {key.decode(errors="backslashreplace"), re.sub("[^ -~]", "?", key.decode("latin-1"))}
+
+
+RESULTS = ("same", "damage", "other", "check", "wrong", "spread", "raw", "slow", "hang")
 FACES = ("blocking", "awaiting")
 
 
@@ -412,7 +447,7 @@ def damage_all(face: str, names: Sequence[str]) -> bool:
         f"{'all':25}" + _row(f"{every[each]:,}" for each in RESULTS),
     ]
     print("\n".join(lines), flush=True)
-    return any(every[each] for each in ("spread", "raw", "hang"))
+    return any(every[each] for each in ("other", "spread", "raw", "hang"))
 
 
 def _row(texts: Iterable[str]) -> str:

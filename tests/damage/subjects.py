@@ -67,6 +67,7 @@ def _set(**options: Any) -> Subject:
             "smembers": lambda s: s.smembers(),
             "smismember": lambda s: s.smismember(*range(0, 600, 7)),
             "sscan_iter": lambda s: sorted(s.sscan_iter()),
+            "sunion": lambda s: s.sunion([]),
         },
         {
             "sadd": lambda s: s.sadd(*range(250, 350)),
@@ -150,10 +151,25 @@ def _fill_chat(chats: Any) -> None:
         chats.send("room", "ada", {"n": n})
 
 
+def _read_chat(chats: Any) -> Any:
+    news = [(each.chat, each.messages) for each in chats.fetch("bo")]
+    return [(chat, [(m.id, m.sender, m.body) for m in found]) for chat, found in news]
+
+
 def _fill_files(files: Any) -> None:
     files.create("logs", ["ada", "bo"], chunk_size=1024)
     for n in range(3):
         files.publish("logs", io.BytesIO(b"a line\n" * 500), name=f"{n}.log", lease=0.1)
+
+
+def _read_files(files: Any) -> Any:
+    """Read all files for one reader, as an analysis does."""
+    lines = []
+    for _ in range(4):
+        if file := files.take("logs", "ada", timeout=0):
+            lines.append((file.name, Counter(files.lines(file))))
+            files.done(file)
+    return lines
 
 
 def _fill_market(market: Any) -> None:
@@ -498,11 +514,14 @@ SUBJECTS: dict[str, Subject] = {
         _fill_chat,
         {
             "unread": lambda chats: chats.unread("bo"),
+            "fetch": lambda chats: _read_chat(chats),
             "members": lambda chats: sorted(tuple(each) for each in chats.members("room")),
             "history": lambda chats: [(m.id, m.sender, m.body) for m in chats.history("room")],
         },
         {
-            "send": lambda chats: chats.send("room", "ada", "more"),
+            "send": lambda chats: (chats.send("room", "ada", "more"), _read_chat(chats)),
+            "create": lambda chats: chats.create("cy", ["bo"], "new", chat="room") == "room",
+            "leave": lambda chats: (chats.leave("room", "bo"), _read_chat(chats)),
             "join": lambda chats: chats.join("room", "di"),
             "acknowledge": lambda chats: chats.acknowledge("room", "bo", 2),
         },
@@ -513,6 +532,14 @@ SUBJECTS: dict[str, Subject] = {
         _fill_files,
         {"status": lambda files: tuple(files.status("logs"))[:5]},
         {
+            "read": _read_files,
+            "publish": lambda files: (
+                files.publish(
+                    "logs", io.BytesIO(b"new\n" * 500), name="new.log", lease=0.1, timeout=0.1
+                ).number,
+                _read_files(files),
+            ),
+            "fail": lambda files: files.fail(files.take("logs", "bo"), "a test", retry=False),
             "take": lambda files: getattr(files.take("logs", "bo", timeout=0), "name", None),
             "close": lambda files: files.close("logs"),
             "delete": lambda files: files.delete("logs"),

@@ -11,9 +11,9 @@ from datetime import date
 from typing import Any
 
 import pytest
-from damages import Driver
+from damages import DEEP, Driver
 from faces import Face
-from subjects import MAP, RANGES, SESSIONS, SUBJECTS
+from subjects import MAP, RANGES, SESSIONS, SUBJECTS, _tally
 
 from shardkit import DamagedDataError, ShardKit, ShardMap, connect
 from shardkit.local import LocalServers
@@ -39,6 +39,7 @@ def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
 READ_WHOLE = {
     ("set", "smembers"),
     ("set", "sscan_iter"),
+    ("set", "sunion"),
     ("hash", "hkeys"),
     ("sorted set", "zscan_iter"),
     ("sorted set", "zrange"),
@@ -53,8 +54,10 @@ def test_a_damage_is_named_or_changes_nothing(driver: Driver, name: str) -> None
     outcomes = list(driver.outcomes(name, seed=1 + (driver.runner is None), most=CASES))
     assert len(outcomes) >= 4
     for outcome in outcomes:
-        assert outcome.result not in ("raw", "hang"), outcome
-        value = " at " in outcome.what  # a score, of which only check() sees that it is wrong
+        assert outcome.result not in ("other", "raw", "hang"), outcome
+        # A score, of which only check() sees that it is wrong, or parts of a list, which have no
+        # members of their own.
+        value = " at " in outcome.what or (name == "list" and "swapped" in outcome.what)
         if (name, outcome.call) in READ_WHOLE and "more" not in outcome.what and not value:
             assert outcome.result != "wrong", outcome
 
@@ -89,6 +92,134 @@ def test_no_number_of_a_group_makes_a_client_or_server_work_without_end(
         driver.call(name, call)
     assert raised.value.shard == "data"
     assert stored(driver) == before
+
+
+@pytest.mark.parametrize("key", ["queues:{mail}:claims", "lock:stock:fence"])
+def test_the_key_of_another_type_is_named_not_its_neighbour(
+    face: Face, kit: ShardKit, key: str
+) -> None:
+    client: Any = kit.client("one")
+    queues = face.kit.queues(component="one")
+    face.run(queues.enqueue("mail", "send"))
+    hold = face.run(face.kit.lock("stock", component="one", renew=False).acquire())
+    client.rpush(key, "of another type")
+    calls = {
+        "queues:{mail}:claims": lambda: queues.take("mail", timeout=0),
+        "lock:stock:fence": lambda: hold.guard("one").execute(("SET", "stock:7", "4")),
+    }
+    with pytest.raises(DamagedDataError) as raised:
+        face.run(calls[key]())
+    assert (raised.value.shard, raised.value.key) == ("one", key)
+
+
+def test_the_part_of_a_value_or_member_that_cannot_be_read_is_named(
+    face: Face, kit: ShardKit
+) -> None:
+    client: Any = kit.client("one")
+    words = [f"word{n}" for n in range(300)]
+    values = face.kit.hash("h", component="one", codec="json", part_size=16)
+    ids = face.kit.set("ids", component="one", members=int, part_size=16)
+    planned = face.kit.set("planned", component="one", total=300, part_size=16)
+    scores = face.kit.sorted_set("s", component="one", part_size=16)
+    jobs = face.kit.list("jobs", component="one", part_size=16)
+    numbers = face.kit.hash("numbers", component="one", codec="json", part_size=16)
+    face.run(values.hset(mapping=dict.fromkeys(words, 1)))
+    face.run(numbers.hset(mapping=dict.fromkeys(range(100), 1)))
+    face.run(ids.sadd_many(range(300)))
+    face.run(planned.sadd_many(words))
+    face.run(scores.zadd(dict.fromkeys(words, 1)))
+    face.run(jobs.rpush(*words))
+    field = client.hkeys("h:{1}:1")[0]
+    client.hset("h:{1}:1", field, b"[" * 100_000 + b"]" * 100_000)
+    client.hset("numbers:2", 5, b"[1")
+    for key in ("ids:{1}:1", "planned:3"):
+        client.sadd(key, b"\xff")
+    client.zadd("s:{1}:1", {b"\xff": 0})
+    client.lset("{jobs}:3", 5, b"\xff")
+    reads = {
+        "h:{1}:1": [
+            lambda: values.hget(field.decode()),
+            lambda: values.hmget(words),
+            values.hgetall,
+            values.hvals,
+            lambda: values.hrandfield(-9999, withvalues=True),
+        ],
+        "numbers:2": [lambda: numbers.hget(37), numbers.hgetall],
+        "ids:{1}:1": [ids.smembers],
+        "planned:3": [planned.smembers, lambda: planned.sunion([])],
+        "s:{1}:1": [lambda: scores.zrange(0, -1), lambda: scores.zrangebyscore(0, 9)],
+        "{jobs}:3": [lambda: jobs.lrange(0, -1), lambda: jobs.lindex(53)],
+    }
+    for key, calls in reads.items():
+        for call in calls:
+            with pytest.raises(DamagedDataError) as raised:
+                face.run(call())
+            assert (raised.value.shard, raised.value.key) == ("one", key)
+    for key, stream in {
+        "h:{1}:1": values.hscan_iter(),
+        "planned:3": planned.sscan_iter(),
+        "s:{1}:1": scores.zscan_iter(),
+        "{jobs}:3": jobs.items(),
+    }.items():
+        with pytest.raises(DamagedDataError) as raised:
+            face.list(stream)
+        assert (raised.value.shard, raised.value.key) == ("one", key)
+    with pytest.raises(ExceptionGroup) as together:
+        face.run(face.kit.together(ids.deferred.smembers()))
+    assert [each.key for each in together.value.exceptions] == ["ids:{1}:1"]
+
+
+def test_sets_of_which_a_part_is_lost_are_not_combined(face: Face, kit: ShardKit) -> None:
+    client: Any = kit.client("one")
+    a, b, c = (
+        face.kit.set(name, component="one", members=int, groups=1, part_size=16) for name in "abc"
+    )
+    for each in (a, b, c):
+        face.run(each.sadd_many(range(300)))
+    client.delete("b:{0}:3")
+    lost = r"b:\{0\} is damaged: 29\d members"
+    calls = (lambda: a.sinter(b), lambda: a.sdiff(b), lambda: c.sunionstore([a, b]))
+    for call in calls:
+        with pytest.raises(DamagedDataError, match=lost):
+            face.run(call())
+    with pytest.raises(DamagedDataError, match=lost):
+        face.list(a.sunion_iter(b))
+    assert face.run(c.scard()) == 300
+
+
+def test_a_lost_dictionary_is_named(face: Face, kit: ShardKit) -> None:
+    def cities() -> Any:
+        return face.kit.hash("cities", component="one", codec="zstd")
+
+    face.run(cities().train([["City", n] for n in range(400)]))
+    face.run(cities().hset(mapping={n: ["City", n] for n in range(99)}))
+    client: Any = kit.client("one")
+    client.delete("cities:dictionary")
+    for read in (lambda: cities().hgetall(), lambda: cities().hvals()):
+        with pytest.raises(DamagedDataError, match=r"cities:dictionary is damaged: no dictionary"):
+            face.run(read())
+
+
+@pytest.mark.parametrize("name", ["set", "hash", "sorted_set"])
+def test_a_count_that_is_too_high_splits_no_parts(face: Face, kit: ShardKit, name: str) -> None:
+    client: Any = kit.client("one")
+
+    def add(*members: str) -> Any:
+        structure = getattr(face.kit, name)("s", component="one", groups=4, part_size=32)
+        if name == "set":
+            return face.run(structure.sadd(*members))
+        pairs = dict.fromkeys(members, 1)
+        return face.run(
+            structure.zadd(pairs) if "sorted" in name else structure.hset(mapping=pairs)
+        )
+
+    add(*(f"m{n}" for n in range(300)))
+    keys = client.dbsize()
+    for state in list(client.scan_iter("s:{*}")):
+        client.hset(state, "count", 5000)
+    with pytest.raises(DamagedDataError, match=r"s:\{\d\} is damaged: \d+ members, where 5000"):
+        add("new")
+    assert client.dbsize() == keys
 
 
 def test_a_lost_state_is_told_from_an_empty_group(kit: ShardKit) -> None:
@@ -189,6 +320,26 @@ def test_a_city_that_a_block_names_and_that_is_lost_is_no_address_without_a_city
     assert face.run(fresh.find("9.9.9.9")) is None
 
 
+def test_a_block_of_another_type_is_not_one_without_addresses(face: Face, kit: ShardKit) -> None:
+    ip = face.kit.ip_to_city(component="one")
+    face.run(ip.import_from(RANGES))
+    client: Any = kit.client("one")
+    [block] = client.scan_iter("ip2city:*:4:0000")
+    client.delete(block)
+    fresh = face.kit.ip_to_city(component="one")
+    with pytest.raises(DamagedDataError, match=r":4:0000 is damaged: nothing.*import again"):
+        face.run(fresh.local())
+    client.rpush(block, "x")
+    for addresses in (["0.0.1.1"], ["9.9.9.9", "0.0.1.1"]):
+        with pytest.raises(DamagedDataError, match=r":4:0000 is damaged") as raised:
+            face.run(fresh.find_many(addresses))
+        assert raised.value.shard == "one"
+    client.delete(block)
+    client.set(block, "x")
+    with pytest.raises(DamagedDataError, match=r":4:0000 is damaged: .*import again"):
+        face.run(fresh.find("0.0.1.1"))
+
+
 def test_a_check_names_a_current_generation_that_cannot_be_read(face: Face, kit: ShardKit) -> None:
     ip = face.kit.ip_to_city(component="one")
     face.run(ip.import_from(RANGES))
@@ -250,6 +401,62 @@ def test_a_bitmap_day_whose_list_of_parts_is_lost_says_so_before_and_after_a_vis
     assert named() == []
 
 
+def test_a_day_whose_parameters_are_lost_gets_them_back(face: Face, kit: ShardKit) -> None:
+    client: Any = kit.client("one")
+    day, meta = date(2015, 5, 17), "u:2015-05-17:meta"
+    counter = face.kit.unique_visitors("u", component="one", first_day=500)
+    face.run(counter.visit_many(SESSIONS, day))
+    stored = client.hgetall(meta)
+    client.delete(meta)
+    fresh = face.kit.unique_visitors("u", component="one", first_day=500)
+    assert [each.key for each in face.list(fresh.check(day))] == [meta]
+    assert face.run(fresh.rebuild(day)) == 300
+    assert client.hgetall(meta) == stored
+    assert face.list(fresh.check(day)) == []
+
+
+def test_a_day_of_which_a_bitmap_was_cut_is_not_counted(face: Face, kit: ShardKit) -> None:
+    client: Any = kit.client("one")
+    day = date(2015, 5, 17)
+    counter = face.kit.unique_visitors("u", component="one", precision="bitmap")
+    face.run(counter.visit_many(range(0, 3000, 10), day))
+    client.set("u:2015-05-17:0", client.get("u:2015-05-17:0")[:100])
+    for count in (lambda: counter.count_union([day]), lambda: counter.recount(day)):
+        with pytest.raises(DamagedDataError, match=r"u:2015-05-17:0 is damaged: 100 bytes"):
+            face.run(count())
+
+
+def test_json_that_is_too_deep_is_named(face: Face, kit: ShardKit) -> None:
+    client: Any = kit.client("one")
+    files = face.kit.files(component="one")
+    face.run(files.create("logs", ["ada"]))
+    client.hset("files:{logs}", "readers", DEEP)
+    ip = face.kit.ip_to_city(component="one")
+    client.hset("ip2city:generations", "current", DEEP)
+    totals = face.kit.totals(component="one")
+    face.run(totals.flush("a.log", _tally("d", "DE")))
+    [sources] = [key for key in client.scan_iter("*d*") if client.type(key) == b"hash"]
+    client.hset(sources, DEEP, "1 1 1")
+    reads = {
+        "files:{logs}": lambda: files.status("logs"),
+        "ip2city:generations": lambda: ip.find("9.9.9.9"),
+        sources.decode(): lambda: totals.sources("d"),
+    }
+    for key, read in reads.items():
+        with pytest.raises(DamagedDataError) as raised:
+            face.run(read())
+        assert raised.value.key == key
+
+
+def test_attempts_of_a_dead_task_that_are_no_number_are_named(face: Face, kit: ShardKit) -> None:
+    queues = face.kit.queues(component="one", attempts=1)
+    face.run(queues.enqueue("mail", "send", id="m1"))
+    face.run(queues.fail(face.run(queues.take("mail", timeout=0)), "a test"))
+    kit.client("one").hset("queues:{mail}:attempts", "m1", "x")
+    with pytest.raises(DamagedDataError, match=r"queues:\{mail\}:attempts is damaged"):
+        face.list(queues.dead("mail"))
+
+
 @pytest.mark.parametrize("task", ["unlink 0 {} 1 0 1", "unlink 0 3 8 {} 0", "expire 0 {} {} 0"])
 def test_a_task_of_a_list_with_a_number_that_cannot_be_ends(
     face: Face, kit: ShardKit, task: str
@@ -281,9 +488,9 @@ def test_an_index_that_has_fewer_words_than_their_ids_takes_no_documents(
     assert face.list(docs.check()) == []
 
 
-@pytest.mark.parametrize("score", ["inf", "-inf", "3.5"])
+@pytest.mark.parametrize("score", ["inf", "-inf", "3.5", 2**53 + 2, 1e18])
 def test_a_message_whose_id_cannot_be_is_named_and_nobody_reads_for_ever(
-    face: Face, kit: ShardKit, score: str
+    face: Face, kit: ShardKit, score: Any
 ) -> None:
     client: Any = kit.client("one")
     boxes = face.kit.mailboxes(component="one")
@@ -294,13 +501,43 @@ def test_a_message_whose_id_cannot_be_is_named_and_nobody_reads_for_ever(
         face.run(chats.send("room", "ada", n))
     for key in ("mailbox:{ada}", "chat:{room}"):
         client.zadd(key, {client.zrange(key, -1, -1)[0]: score})
+    assert [each.key for each in face.list(boxes.check("ada"))] == ["mailbox:{ada}"]
     if score != "-inf":
-        assert [each.key for each in face.list(boxes.check("ada"))] == ["mailbox:{ada}"]
         with pytest.raises(DamagedDataError, match=r"mailbox:\{ada\}"):
             face.run(boxes.fetch("ada"))
+        for _ in range(2):  # no id is given that cannot be, or twice
+            with pytest.raises(DamagedDataError, match=r"mailbox:\{ada\} is damaged: a score of"):
+                face.run(boxes.send("ada", "bo", "new"))
+            with pytest.raises(DamagedDataError, match=r"chat:\{room\} is damaged: a score of"):
+                face.run(chats.send("room", "ada", "new"))
     assert "chat:{room}" in [each.key for each in face.list(chats.check("room"))]
     with pytest.raises(DamagedDataError, match=r"chat:\{room\}"):
         face.run(chats.history("room"))
+
+
+@pytest.mark.parametrize("lost", ["state", "members"])
+def test_a_chat_that_lost_a_key_is_not_one_that_never_was(
+    face: Face, kit: ShardKit, lost: str
+) -> None:
+    client: Any = kit.client("one")
+    chats = face.kit.chats(component="one")
+    face.run(chats.create("ada", ["bo"], "hello", chat="room"))
+    client.delete(f"chat:{{room}}:{lost}")
+    calls = {
+        "fetch": lambda: chats.fetch("bo"),
+        "send": lambda: chats.send("room", "ada", "more"),
+        "acknowledge": lambda: chats.acknowledge("room", "bo", 1),
+        "create": lambda: chats.create("cy", ["bo"], "new", chat="room"),
+    }
+    for name, call in calls.items():
+        if (lost, name) != ("members", "create"):  # which returns the one that there is
+            with pytest.raises(DamagedDataError, match=rf"chat:\{{room\}}:{lost} is damaged"):
+                face.run(call())
+    if lost == "members":
+        with pytest.raises(DamagedDataError, match=r"chat:\{room\}:members is damaged"):
+            face.list(chats.members("room"))
+    assert client.zcard("chat:{room}") == 1
+    assert [each.key for each in face.list(chats.check("room"))] == [f"chat:{{room}}:{lost}"]
 
 
 def test_what_is_popped_in_vain_is_damaged_and_nobody_tries_for_ever(

@@ -172,7 +172,7 @@ def test_a_city_that_was_lost_is_said_to_be(face: Face, kit: ShardKit) -> None:
     with pytest.raises(DamagedDataError, match="cities:0 is damaged: nothing, where city 0"):
         face.run(ip.find("1.0.0.1"))
     assert face.run(ip.find("1.0.1.1")) is None
-    with pytest.raises(StructureError, match="are missing"):
+    with pytest.raises(StructureError, match="cities:0 is damaged: nothing"):
         face.run(ip.local())
 
 
@@ -405,7 +405,7 @@ def test_who_was_suspended_while_a_generation_expired_looks_again(
     [
         ("number", "x", "number=b'x'"),
         ("number", "1" * 20, f"number={b'1' * 20!r}"),
-        ("current", "x", "the current generation b'x' cannot be read"),
+        ("current", "x", "current=b'x'"),
         ("retired:x", "7", "number=b'x'"),
     ],
 )

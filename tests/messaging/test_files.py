@@ -615,28 +615,51 @@ def test_what_is_damaged_is_named(kit: ShardKit) -> None:
     assert not list(files.check("logs"))
 
 
-@pytest.mark.parametrize(
-    ("part", "field", "stored", "message"),
-    [
-        ("", "chunk", "many", "chunk=b'many'"),
-        (":names", "a", "many", "a=many"),
-        *(("", "readers", readers, "readers=") for readers in ("x", "[1]", '"x"')),
-    ],
-)
+FIELDS: list[tuple[str, str, str, str | bytes, str]] = [
+    ("publish", "", "chunk", "0", "chunk=0"),
+    ("publish", "", "last", "0", "last=0"),
+    ("publish", ":names", "a", "many", "a=many"),
+    ("take", "", "chunk", "2147483648", "chunk=2147483648"),
+    ("take", ":files", "1:name", b"\xff", "1:name=b'\\xff'"),
+    ("take", ":positions", "1:x", "99999 0 plain", "1:x=b'99999 0 plain'"),
+    ("take", ":todo", "x:#", "0", "x:#"),
+    ("read", ":files", "1:chunks", "3", "1:chunks=3"),
+    ("done", ":files", "1:left", "0", "1:left=0"),
+    *(("status", "", "readers", readers, "readers=") for readers in ("x", "[1]", '"x"')),
+    ("status", ":files", "x:name", "x", "a file='x'"),
+    ("status", ":positions", "1:x", "x", "1:x=b'x'"),
+]
+
+
+@pytest.mark.parametrize(("called", "part", "field", "stored", "message"), FIELDS)
 def test_a_damaged_field_is_named(
-    kit: ShardKit, part: str, field: str, stored: str, message: str
+    kit: ShardKit, called: str, part: str, field: str, stored: str | bytes, message: str
 ) -> None:
     files, key = kit.files(component="one"), f"files:{{logs}}{part}"
     files.create("logs", ["x"], chunk_size=1000)
-    files.publish("logs", io.BytesIO(TEXT), name="a")
-    kit.client("one").hset(key, field, stored)
+    files.publish("logs", io.BytesIO(TEXT), name="a", lease=0.001)
+    file: Any = files.take("logs", "x")
+    list(files.lines(file))
+    if called != "done":
+        files.release(file)
+    client: Any = kit.client("one")
+    if part == ":todo":
+        client.zadd(key, {field: stored})
+    else:
+        client.hset(key, field, stored)
     calls: dict[str, Callable[[], Any]] = {
-        "chunk": lambda: list(files.check("logs")),
-        "readers": lambda: files.status("logs"),
-        "a": lambda: files.publish("logs", io.BytesIO(TEXT), name="a"),
+        "publish": lambda: files.publish("logs", io.BytesIO(TEXT), name=field[:1]),
+        "take": lambda: files.take("logs", "x"),
+        "read": lambda: list(files.read(files.take("logs", "x"))),  # type: ignore[arg-type]
+        "done": lambda: files.done(file),
+        "status": lambda: files.status("logs"),
     }
     with pytest.raises(DamagedDataError, match=re.escape(f"{key} is damaged: {message}")):
-        calls[field]()
+        calls[called]()
+    if part in ("", ":positions") or field == "1:chunks":
+        assert [each.key for each in files.check("logs")] == [key]
+    assert files.delete("logs")
+    assert list(client.scan_iter("files:*")) == []
 
 
 def test_what_is_refused_is_named(kit: ShardKit) -> None:

@@ -38,6 +38,20 @@ def test_counts_are_in_the_slice_of_each_precision_in_ascending_order(face: Face
     assert face.list(counters.known()) == ["hits"]
 
 
+def test_what_is_recorded_at_a_round_time_counts_from_then_on(face: Face) -> None:
+    kit = clocked(face.kit, now=Time(NOON))
+    counters, values, logs = (
+        make(component="few") for make in (kit.counters, kit.statistics, kit.logs)
+    )
+    counters.hit("hits")
+    values.record("page", "latency", 1)
+    logs.record("shop", "failure")
+    assert all(face.run(each.flush()) for each in (counters, values, logs))
+    assert face.run(counters.get("hits", 86400)) == [(NOON, 1)]
+    hours = face.run(values.get("page", "latency")).hour, face.run(logs.common("shop")).hour
+    assert [hour.timestamp() for hour in hours] == [NOON, NOON]
+
+
 def test_a_slice_grows_wider_and_keeps_its_neighbours(face: Face) -> None:
     now = Time(NOON)
     counters = clocked(face.kit, now=now).counters(component="few", precisions=[1])

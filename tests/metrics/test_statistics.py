@@ -88,6 +88,28 @@ def test_quantiles_of_many_processes_and_contexts_are_within_one_percent(face: F
     assert merged([]) is None
 
 
+@pytest.mark.parametrize("offset", [1e8, -1e12])
+def test_large_values_deviate_by_what_they_differ(face: Face, offset: float) -> None:
+    values = face.kit.statistics(component="many")
+    everything = [offset + n for n in (4, 7, 13, 16, 4, 7, 13)]
+    for context, value in zip("aababab", everything, strict=True):
+        values.record(context, "size", value)
+        assert face.run(values.flush())
+    found = face.run(values.merge(["a", "b"], "size"))
+    assert found.deviation == pytest.approx(statistics.stdev(everything), rel=1e-6)
+
+
+def test_values_of_an_earlier_release_deviate_too(kit: ShardKit) -> None:
+    values = kit.statistics(component="few")
+    values.update("x", "y", 5)
+    key = values._key("x", "y", "current")
+    holder(kit, "few", key).hset(key, mapping={"count": 2, "sum": 7, "sumsq": 29, "p35": 1})
+    values.update("x", "y", 9)
+    found = values.get("x", "y")
+    assert found is not None
+    assert found.deviation == pytest.approx(statistics.stdev([5, 2, 9]))
+
+
 def test_extreme_values_keep_exact_sums_and_bounded_buckets(kit: ShardKit) -> None:
     values = kit.statistics(component="few")
     for value in (0, 1e-300, 1e-13, 1e150, -1e150):
@@ -231,7 +253,7 @@ def test_an_infinite_average_is_named(kit: ShardKit) -> None:
         values.slowest("latency")
 
 
-@pytest.mark.parametrize("field", ["format", "count", "min", "hour"])
+@pytest.mark.parametrize("field", ["format", "count", "min", "hour", "spread", "p-34"])
 @pytest.mark.parametrize("stored", ["0", "inf", "nan", "-1"])
 def test_numbers_that_cannot_be_of_statistics_are_named(
     field: str, stored: str, kit: ShardKit

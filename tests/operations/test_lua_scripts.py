@@ -53,6 +53,21 @@ def test_a_header_says_what_a_script_does_takes_and_gives(name: str) -> None:
     assert max(map(len, SCRIPTS[name].splitlines())) <= 100
 
 
+# They ask for the type themselves, or run the caller's commands.
+BY_THEMSELVES = {
+    "coordination/guarded",
+    "structures/layouts/write_unsplit",
+    "structures/sorted_set/write_one",
+}
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - BY_THEMSELVES))
+def test_a_script_of_several_keys_reports_which_is_of_another_type(name: str) -> None:
+    text = code("--" + script(name).text.partition("--")[2])  # without the prologue of tests
+    several = re.search(r"KEYS\[([^1]|1[^]])|#KEYS|\(KEYS\)|call\('\w+', [^K']", text)
+    assert not several or "server.call('TYPE', key)" in text
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_keys_that_a_script_touches_are_watched_in_all_tests(name: str) -> None:
     listed = name in UNDECLARED or name.rpartition("/")[0] in UNDECLARED
@@ -112,8 +127,8 @@ def test_every_script_of_the_package_is_looked_at() -> None:
 
 def test_a_script_is_read_once() -> None:
     assert script("structures/unique/add_and_count") is script("structures/unique/add_and_count")
-    text = SCRIPTS["structures/unique/count"]
-    assert script("structures/unique/count").text.endswith(text)
+    text = SCRIPTS["structures/base/write_part"]
+    assert script("structures/base/write_part").text.endswith(text)
     with pytest.raises(FileNotFoundError, match=r"no_such_script.lua"):
         script("no_such_script")
 

@@ -25,6 +25,8 @@ MOST_ENTRIES: Final[Mapping[str, int]] = {"hash": 1024, "zset": 1024, "set": 102
 MOST_BYTES: Final = 1024
 
 ENTRIES, BYTES, PLAN = "entries", "bytes", "plan"
+# No limit is raised above it: a server takes a millisecond for a command on so long a part.
+_MOST_PLANNED = 2**16
 STALE, NO_FORM, UNKNOWN, BROKEN = "stale", "no form", "unknown", "broken"
 RIGHTS = "rights"
 EVICTION = "eviction"
@@ -207,7 +209,8 @@ def _beyond_ends(group: KeyGroup, statistics: KeyStatistics) -> Iterator[Finding
 
 def _needed(form: str, excess: Excess, planned: int | None) -> int | None:
     """Return what to raise a limit to; None if raising it costs more than it saves."""
-    most = MOST_BYTES if excess.of_bytes else max(MOST_ENTRIES.get(form, 0), planned or 0)
+    planned = min(planned or 0, _MOST_PLANNED)
+    most = MOST_BYTES if excess.of_bytes else max(MOST_ENTRIES.get(form, 0), planned)
     if excess.found > most:
         return None
     if not excess.of_bytes and planned and excess.found <= planned:
@@ -240,8 +243,11 @@ def _planned(scan: ScanResult, structure: StoredStructure) -> Iterator[Finding]:
                 text = (
                     f"{excess.setting} is {excess.limit:,}: parts may have {size:,} {excess.entry}s"
                 )
-                remedy = f"set {excess.setting} to {size}"
-                yield _finding(group, PLAN, 0, text, remedy, excess, form, size)
+                needed = size if size <= _MOST_PLANNED else None
+                remedy = f"create it again with part_size up to {_MOST_PLANNED:,}"
+                if needed:
+                    remedy = f"set {excess.setting} to {needed}"
+                yield _finding(group, PLAN, 0, text, remedy, excess, form, needed)
 
 
 def _rest(group: KeyGroup, statistics: KeyStatistics) -> Iterator[Finding]:

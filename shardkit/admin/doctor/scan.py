@@ -7,6 +7,7 @@ of every database for ``*:meta``.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,7 +42,7 @@ from shardkit.operations.server_errors import meaning
 from shardkit.structures.base.parameters import meta_key
 from shardkit.structures.encodings.inspection import KEYS_AT_ONCE, inspect_keys
 from shardkit.structures.encodings.limits import KeyEncoding, Limits, check
-from shardkit.structures.layouts.growing import tags
+from shardkit.structures.layouts.growing import MOST_GROUPS, tags
 
 SAMPLE: Final = 1_000
 _SCAN: Final = 1_000  # keys of one SCAN
@@ -311,6 +312,7 @@ def _described(component: str, key: bytes, fields: object) -> StoredStructure | 
         return "is not UTF-8"
     if words["kind"] not in _KINDS:
         return f"says kind={words['kind'][:40]!r}, which is not known"
-    if not words.get("part_size", "1").isdigit():
-        return f"says part_size={words['part_size'][:40]!r}, which is not a number"
+    for word, most in (("part_size", 2**63), ("groups", MOST_GROUPS)):
+        if not re.fullmatch("[0-9]{1,19}", words.get(word, "1")) or int(words.get(word, 1)) > most:
+            return f"says {word}={words[word][:40]!r}, which cannot be"
     return StoredStructure(component, name, words)

@@ -66,7 +66,8 @@ local function check_account(account, leg)
     local last = math.min(first + 999, #fields)
     for n, text in ipairs(redis.call('HMGET', account, unpack(fields, first, last))) do
       local field = fields[first + n - 1]
-      if text and not (#text < 20 and string.find(text, '^%d+$') and tonumber(text) <= HIGHEST) then
+      local sound = text == '0' or #(text or '') < 20 and string.find(text or '', '^[1-9]%d*$')
+      if text and not (sound and tonumber(text) <= HIGHEST) then
         damaged(account, field .. '=' .. text, 'an integer')
       elseif not text and field == 'version' and redis.call('EXISTS', account) == 1 then
         damaged(account, 'no version', 'how often it was changed')

@@ -16,7 +16,7 @@
 local id, mode, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local now = clock()
 local state = redis.call('HMGET', KEYS[1], 'limit', 'token', 'format')
-check_format(state[3])
+check_format(KEYS[1], state[3])
 if not state[1] then
   redis.call('HSET', KEYS[1], 'format', '1', 'limit', ARGV[4])
   keep(1, 1)

@@ -6,6 +6,7 @@
 -- KEYS[4]  the waiters, a ZSET by order of arrival
 -- Times are microseconds since 1970 by the server's clock; all numbers are below 2^53.
 -- A holder is exclusive (x) or shares (s); with a limit of n at most n share.
+--@include structures/base/damage
 --@include operations/wake
 
 local AT_ONCE = 1000
@@ -21,22 +22,8 @@ local function digits(number)
   return string.format('%.0f', number)
 end
 
-local function damaged(key, found, expected)
-  local shown = string.sub(string.gsub(found, '[^\32-\126]', '?'), 1, 200)
-  return error({err = 'DAMAGED ' .. cjson.encode({key, shown, expected})})
-end
-
 local function counted(key, field, text)
-  local number = not text and 0 or #text <= 16 and string.match(text, '^%d+$') and tonumber(text)
-  return number or damaged(key, field .. '=' .. text, 'an integer')
-end
-
--- Stop if a later release wrote the state in a format that this one cannot read.
-local function check_format(text)
-  if text and text ~= '1' then
-    if counted(KEYS[1], 'format', text) < 2 then damaged(KEYS[1], 'format=' .. text, 'a format') end
-    error({err = 'NEWER ' .. cjson.encode({KEYS[1], text, '1 to 1'})})
-  end
+  return text and stored_integer(key, field, text, 0, 9007199254740991) or 0
 end
 
 -- An entry is text: format, mode, ttl, the end of its place in the queue, the start of the hold,
@@ -129,6 +116,8 @@ local function room(limit)
   if held == 1 then
     local only = entry(redis.call('ZRANGE', KEYS[2], 0, 0)[1])
     if only and only.mode == 'x' then return NONE end
+    -- It has lost its details. Whatever has no limit may be held by a writer.
+    if not only and limit == 0 then return NONE end
   end
   return 's'
 end

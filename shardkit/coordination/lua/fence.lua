@@ -3,7 +3,8 @@
 -- token, and for how many milliseconds it is kept, 0 for ever. The script does not see these.
 do
   local fence, token, kept = KEYS[#KEYS], ARGV[#ARGV - 1], ARGV[#ARGV]
-  local seen = redis.call('GET', fence)
+  local seen = redis.pcall('GET', fence)
+  if type(seen) == 'table' then seen = 'a value of another type' end
   if seen and not (#seen <= 16 and string.match(seen, '^%d+$')) then
     return redis.error_reply('DAMAGED ' .. cjson.encode({fence, string.sub(string.gsub(seen,
       '[^\32-\126]', '?'), 1, 200), 'a token'}))

@@ -14,6 +14,6 @@ local function listed(key)
   return rows
 end
 local state = redis.call('HMGET', KEYS[1], 'limit', 'format')
-check_format(state[2])
+check_format(KEYS[1], state[2])
 local limit = counted(KEYS[1], 'limit', state[1])
 return {clock(), limit, listed(KEYS[2]), listed(KEYS[4])}

@@ -6,7 +6,7 @@
 --@include coordination/base
 --@include operations/once
 local state = redis.call('HMGET', KEYS[1], 'limit', 'format')
-check_format(state[2])
+check_format(KEYS[1], state[2])
 local earlier = earlier_reply(KEYS[1], ARGV[2])
 if earlier then return earlier end
 local now, before = clock(), counted(KEYS[1], 'limit', state[1])

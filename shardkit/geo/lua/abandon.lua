@@ -2,6 +2,7 @@
 -- KEYS[1]  the generations, a HASH: see shardkit/geo/generations.py
 -- ARGV     the generation's number
 -- Reply    1 if its generation has to be removed, 0 if readers use it
+--@include structures/base/damage
 local key, number = KEYS[1], ARGV[1]
 if redis.call('HGET', key, 'number') == number then
   return 0

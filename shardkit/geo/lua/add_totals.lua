@@ -4,6 +4,7 @@
 -- KEYS[3]  and every second key after it: what to add to the key before, a ZSET; removed
 -- ARGV[1]  the file
 -- Reply    1, or 0 if they were added before
+--@include structures/base/damage
 local new = redis.call('SADD', KEYS[1], ARGV[1])
 for n = 2, #KEYS, 2 do
   if new == 1 then

@@ -21,6 +21,25 @@ local function count_of(key, field)
   return text and stored_integer(key, field, text, 0, MOST) or 0
 end
 
+-- The id of a message, its score.
+local function id_of(messages, score)
+  local id = tonumber(score)
+  if not id or id < 1 or id > MOST / 2 or id % 1 ~= 0 then
+    damaged(messages, 'a score of ' .. score, 'the id of a message')
+  end
+  return id
+end
+
+-- The latest id. Ids continue even if the state was lost.
+local function last_id(state, messages)
+  local stored = redis.call('HGET', state, 'last')
+  if stored or redis.call('HEXISTS', state, 'format') == 1 then
+    stored = stored_integer(state, 'last', stored, 0, math.floor(MOST / 2))
+  end
+  local score = redis.call('ZRANGE', messages, -1, -1, 'WITHSCORES')[2]
+  return math.max(stored or 0, score and id_of(messages, score) or 0)
+end
+
 -- Refuse what a later release wrote in another format.
 local check_text = check_format
 local function check_format(key)

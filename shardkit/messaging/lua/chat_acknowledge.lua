@@ -11,9 +11,9 @@
 --          has had that id
 --@include messaging/chat_base
 local position = position_of(ARGV[1])
-if not position or not exists() then return -1 end
+if not position then return -1 end
 local id = tonumber(ARGV[2])
-if id > count_of(STATE, 'last') then return -2 end
+if id > last_id(STATE, MESSAGES) then return -2 end
 if id <= position then return earlier_reply(STATE, ARGV[3]) or 0 end
 redis.call('ZADD', MEMBERS, ARGV[2], ARGV[1])
 clean()

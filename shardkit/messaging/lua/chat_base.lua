@@ -8,28 +8,40 @@ local MESSAGES, MEMBERS, STATE, REFUSED, WAITERS = KEYS[1], KEYS[2], KEYS[3], KE
 local AT_ONCE = 1000
 check_format(STATE)
 
+-- Whether the chat exists: its state and members do, until the last member leaves.
 local function exists()
-  return redis.call('EXISTS', STATE) == 1
+  local state, members = redis.call('EXISTS', STATE), redis.call('EXISTS', MEMBERS)
+  if state < members then damaged(STATE, 'nothing', 'the state of a chat with members') end
+  return state == 1
 end
 
--- The id up to which a member has acknowledged; nil if the user is no member.
+-- The id up to which a member has acknowledged; nil if the user is no member of the chat.
 local function position_of(user)
-  return tonumber(redis.call('ZSCORE', MEMBERS, user) or nil)
+  if not exists() then return nil end
+  if redis.call('EXISTS', MEMBERS) == 0 then
+    damaged(MEMBERS, 'nothing', 'the members of a chat')
+  end
+  local score = redis.call('ZSCORE', MEMBERS, user)
+  if not score then return nil end
+  local position = tonumber(score)
+  if position < 0 or position % 1 ~= 0 or position > last_id(STATE, MESSAGES) then
+    damaged(MEMBERS, user .. ' at ' .. score, 'the id of a message')
+  end
+  return position
 end
 
 -- Remove messages that all members have acknowledged, except for the history: at most 1,000.
 local function clean()
   local lowest = redis.call('ZRANGE', MEMBERS, 0, 0, 'WITHSCORES')[2]
   local done = redis.call('ZCOUNT', MESSAGES, '-inf', lowest)
-  local spare = redis.call('ZCARD', MESSAGES) - count_of(STATE, 'history')
+  local history = stored_integer(STATE, 'history', redis.call('HGET', STATE, 'history'), 0, MOST)
+  local spare = redis.call('ZCARD', MESSAGES) - history
   local count = math.min(done, spare, AT_ONCE)
   if count > 0 then redis.call('ZREMRANGEBYRANK', MESSAGES, 0, count - 1) end
 end
 
 local function add(now, text)
-  local last = count_of(STATE, 'last')
-  -- Ids continue even if the state was lost.
-  last = math.max(last, tonumber(redis.call('ZRANGE', MESSAGES, -1, -1, 'WITHSCORES')[2] or 0))
+  local last = last_id(STATE, MESSAGES)
   local id = digits(last + 1)
   redis.call('ZADD', MESSAGES, id, string.format('{"id":%s,"at":%.6f,%s', id, now / 1000000, text))
   redis.call('HSET', STATE, 'last', id)

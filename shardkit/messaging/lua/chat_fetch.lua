@@ -10,7 +10,7 @@
 -- Reply    {position, how many there are, ids and messages in turn}; {-1} if the user is no member
 --@include messaging/chat_base
 local position = position_of(ARGV[1])
-if not position or not exists() then return {-1} end
+if not position then return {-1} end
 local after = '(' .. digits(position)
 local count = redis.call('ZCOUNT', MESSAGES, after, '+inf')
 if count == 0 then

@@ -14,7 +14,7 @@ local earlier = earlier_reply(STATE, ARGV[1])
 if earlier then return {earlier} end
 local refused = refused_of(2)
 if #refused > 0 then return {-2, refused} end
-local last, joined = digits(count_of(STATE, 'last')), 0
+local last, joined = digits(last_id(STATE, MESSAGES)), 0
 for n = 2, #ARGV, 2 do
   joined = joined + redis.call('ZADD', MEMBERS, 'NX', last, ARGV[n])
 end

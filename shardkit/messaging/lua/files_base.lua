@@ -51,16 +51,28 @@ local function release_bytes(bytes)
 end
 
 -- The offset in the file from which a reader would continue; infinity if it has finished the file.
+-- One that cannot be is the beginning: nothing is removed because of it.
 local function offset_of(n, reader)
-  local text = redis.call('HGET', POSITIONS, field(n, reader))
-  if not text then return 0 end
+  local text = redis.call('HGET', POSITIONS, field(n, reader)) or ''
   if text == 'done' then return math.huge end
-  return tonumber(string.match(text, '^(%d+) ')) or 0
+  local offset = tonumber(string.match(text, '^(%d+) ') or 0)
+  return offset <= number_of(n, 'size') and offset or 0
+end
+
+local function chunk_bytes()
+  return stored_integer(STATE, 'chunk', redis.call('HGET', STATE, 'chunk'), 1, 67108864)
+end
+
+-- The reader and the number of an entry of files to read, or of leased ones.
+local function parts_of(key, entry)
+  local reader, n = string.match(entry, '^(.*):(%d+)$')
+  if not n or #n > 16 then damaged(key, entry, 'a reader and the number of a file') end
+  return reader, tonumber(n)
 end
 
 -- Make garbage of the chunks of a file that all readers are past; forget it if nothing is left.
 local function free(n)
-  local chunk = math.max(1, count_of(STATE, 'chunk'))
+  local chunk = chunk_bytes()
   local lowest, chunks, freed = math.huge, number_of(n, 'chunks'), number_of(n, 'freed')
   for _, reader in ipairs(readers()) do lowest = math.min(lowest, offset_of(n, reader)) end
   local past = math.min(chunks, math.floor(lowest / chunk))
@@ -88,25 +100,27 @@ end
 -- A reader is through with a file.
 local function finish(n, reader)
   count_of(STATE, 'open:' .. reader)
+  local left = stored_integer(FILES, field(n, 'left'), redis.call('HGET', FILES, field(n, 'left')),
+    1, 100)
   local entry = reader .. ':' .. padded(n)
   redis.call('ZREM', LEASED, entry)
   redis.call('ZREM', TODO, entry)
   redis.call('HDEL', CLAIMS, entry)
   redis.call('HSET', POSITIONS, field(n, reader), 'done')
-  set(n, 'left', digits(math.max(0, number_of(n, 'left') - 1)))
+  set(n, 'left', digits(left - 1))
   if redis.call('HINCRBY', STATE, 'open:' .. reader, -1) <= 0 then wake(WAITERS, 1000) end
   free(n)
 end
 
 -- Return a leased file to those to read, or give it up after too many attempts.
 local function return_or_fail(entry, reason, most)
-  local reader, n = string.match(entry, '^(.*):(%d+)$')
+  local reader, n = parts_of(LEASED, entry)
   local said = redis.call('HGET', CLAIMS, entry) or ''
   local attempts = tonumber(string.match(said, ' (%d+)$') or 0)
   redis.call('ZREM', LEASED, entry)
   if attempts >= most then
     redis.call('HSET', FAILED, entry, reason)
-    finish(tonumber(n), reader)
+    finish(n, reader)
     return true
   end
   redis.call('ZADD', TODO, 0, entry)
@@ -114,6 +128,17 @@ local function return_or_fail(entry, reason, most)
   return false
 end
 
+-- Chunks to remove: no more than their bytes can be.
 local function garbage()
-  return redis.call('ZRANGE', GARBAGE, 0, 9)
+  local found, chunk, limit = {}, chunk_bytes(), count_of(STATE, 'limit')
+  local stored = redis.call('ZRANGE', GARBAGE, 0, 9, 'WITHSCORES')
+  for at = 1, #stored, 2 do
+    local _, first, last = string.match(stored[at], '^(%d+):(%d+):(%d+)$')
+    local count = last and #stored[at] < 52 and last - first
+    if not count or count > math.max(AT_ONCE, math.min(stored[at + 1], limit) / chunk + 1) then
+      damaged(GARBAGE, stored[at], 'chunks of a file, as many as its score has bytes for')
+    end
+    found[#found + 1] = stored[at]
+  end
+  return found
 end

@@ -19,7 +19,7 @@
 --          {-3, microseconds} while another process publishes it
 --@include messaging/files_base
 if not exists() then return {-1} end
-local now, chunk = clock(ARGV[1]), count_of(STATE, 'chunk')
+local now, chunk = clock(ARGV[1]), chunk_bytes()
 local n = redis.call('HGET', NAMES, ARGV[2])
 if n then
   n = stored_integer(NAMES, ARGV[2], n, 1, MOST)
@@ -30,10 +30,15 @@ if n then
   if left > 0 and redis.call('HGET', FILES, field(n, 'claim')) ~= ARGV[3] then
     return {-3, digits(left)}
   end
+  if number_of(n, 'chunks') ~= math.ceil(number_of(n, 'size') / chunk) then
+    damaged(FILES, field(n, 'chunks') .. '=' .. number_of(n, 'chunks'), 'those of its size')
+  end
   release_bytes(number_of(n, 'reserved'))
 else
   if count_of(STATE, 'closed') == 1 then return {-2} end
-  count_of(STATE, 'last')
+  local last, names = count_of(STATE, 'last'), redis.call('HLEN', NAMES)
+  if last > names then damaged(NAMES, names .. ' names', last .. ', one for each file') end
+  if last < names then damaged(STATE, 'last=' .. last, names .. ', one for each name') end
   for _, reader in ipairs(readers()) do count_of(STATE, 'open:' .. reader) end
   n = redis.call('HINCRBY', STATE, 'last', 1)
   redis.call('HSET', NAMES, ARGV[2], digits(n))

@@ -23,7 +23,7 @@
 -- ARGV[11]  who waits if there are no more, "<channel> <waiter>", or nothing
 -- Reply    {chunks, 1 if the file is complete, microseconds until the publisher is given up,
 --          garbage, 1 if the file was given up, 1 if the channel is full of chunks that this reader
---          has not reported}; {-1} if its lease was lost
+--          has not reported, bytes}; {-1} if its lease was lost
 --@include messaging/files_base
 local n, reader, now = tonumber(ARGV[2]), ARGV[3], clock(ARGV[1])
 local entry = reader .. ':' .. padded(n)
@@ -31,6 +31,7 @@ local said = redis.call('HGET', CLAIMS, entry) or ''
 local claim, attempts = string.match(said, '^(%S+) (%d+)$')
 if claim ~= ARGV[4] or not redis.call('ZSCORE', LEASED, entry) then return {-1} end
 local chunks, done = number_of(n, 'chunks'), number_of(n, 'done')
+local size = number_of(n, 'size')
 local left, failed, full = number_of(n, 'until') - now, 0, 0
 if ARGV[6] ~= '' then
   redis.call('HSET', POSITIONS, field(n, reader), ARGV[6])
@@ -49,11 +50,11 @@ else
   redis.call('ZADD', LEASED, digits(now + ARGV[5]), entry)
   if done == 0 and chunks == tonumber(ARGV[10]) then
     wait(WAITERS, ARGV[11])
-    local chunk, held = count_of(STATE, 'chunk'), count_of(STATE, 'held')
+    local chunk, held = chunk_bytes(), count_of(STATE, 'held')
     local freed = number_of(n, 'freed') * chunk
-    local alone = held == number_of(n, 'size') - freed and offset_of(n, reader) < freed + chunk
+    local alone = held == size - freed and offset_of(n, reader) < freed + chunk
     local waited_for = redis.call('SCARD', PUBLISHERS) > 0
     if alone and waited_for and held + chunk > count_of(STATE, 'limit') then full = 1 end
   end
 end
-return {chunks, done, digits(left), garbage(), failed, full}
+return {chunks, done, digits(left), garbage(), failed, full, size}

@@ -16,8 +16,8 @@
 -- ARGV[4]  the claim
 -- ARGV[5]  after how many attempts a file is given up
 -- ARGV[6]  who waits if there is none, "<channel> <waiter>", or nothing
--- Reply    {1, number, name, chunks, 1 if it is complete, position, attempts, bytes of a chunk, the
---          channel's limit};
+-- Reply    {1, number, name, chunks, 1 if it is complete, position, attempts, bytes of a chunk,
+--          bytes of the file, the channel's limit};
 --          {0, microseconds until the next lease ends, or nothing, 1 if nothing will come};
 --          {-1} if there is no such channel, {-2} no such reader
 --@include messaging/files_base
@@ -28,22 +28,24 @@ if not known then return {-2} end
 local ended = redis.call('ZRANGEBYSCORE', LEASED, '-inf', digits(now), 'LIMIT', 0, 100)
 for _, entry in ipairs(ended) do return_or_fail(entry, 'its lease ended', tonumber(ARGV[5])) end
 
-local chunk = math.max(1, count_of(STATE, 'chunk'))
+local chunk = chunk_bytes()
 local entries = redis.call('ZRANGEBYLEX', TODO, '[' .. reader .. ':', '(' .. reader .. ';',
   'LIMIT', 0, 100)
 for _, entry in ipairs(entries) do
-  local n = tonumber(string.match(entry, ':(%d+)$'))
+  local _, n = parts_of(TODO, entry)
   local chunks, done = number_of(n, 'chunks'), number_of(n, 'done')
   local position = redis.call('HGET', POSITIONS, field(n, reader)) or ''
   local offset = tonumber(string.match(position, '^(%d+) ') or 0)
-  if done == 1 or math.floor(offset / chunk) < chunks then
+  local name = redis.call('HGET', FILES, field(n, 'name'))
+  -- A file that has lost its name is leased, too: so it is given up after its attempts.
+  if done == 1 or math.floor(offset / chunk) < chunks or not name then
     local said = redis.call('HGET', CLAIMS, entry) or ''
     local attempts = tonumber(string.match(said, ' (%d+)$') or 0) + 1
     redis.call('ZREM', TODO, entry)
     redis.call('ZADD', LEASED, digits(now + ARGV[3]), entry)
     redis.call('HSET', CLAIMS, entry, ARGV[4] .. ' ' .. digits(attempts))
-    return {1, n, redis.call('HGET', FILES, field(n, 'name')), chunks, done, position, attempts,
-      chunk, count_of(STATE, 'limit')}
+    return {1, n, name, chunks, done, position, attempts, chunk, number_of(n, 'size'),
+      count_of(STATE, 'limit')}
   end
 end
 local finished = count_of(STATE, 'closed') == 1 and count_of(STATE, 'open:' .. reader) == 0

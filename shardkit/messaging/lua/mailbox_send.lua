@@ -11,9 +11,7 @@
 -- Reply    for each its id, or 0 if it was refused
 --@include messaging/mailbox_base
 local now, most, most_bytes = clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local last, bytes = count_of(STATE, 'last'), count_of(STATE, 'bytes')
--- Ids continue even if the state was lost.
-last = math.max(last, tonumber(redis.call('ZRANGE', MESSAGES, -1, -1, 'WITHSCORES')[2] or 0))
+local last, bytes = last_id(STATE, MESSAGES), count_of(STATE, 'bytes')
 local count, dropped, reply = redis.call('ZCARD', MESSAGES), 0, {}
 
 local function is_full(size)

@@ -51,7 +51,7 @@ local places_of_age = {}
 local function places_of(age)
   local places = places_of_age[age]
   if not places then
-    local when = now - tonumber(age)
+    local when = before(now, age)
     places = {}
     for n = 1, kinds do
       local precision = tonumber(ARGV[2 + 2 * n])

@@ -70,7 +70,7 @@ end
 redis.call('HSETNX', KEYS[2], 'format', 1)
 local late, touched = 0, {}
 for at = 5, #ARGV, 4 do
-  local severity, when = tonumber(ARGV[at]), now - tonumber(ARGV[at + 1])
+  local severity, when = tonumber(ARGV[at]), before(now, ARGV[at + 1])
   local recent = KEYS[3 + 3 * severity]
   redis.call('LPUSH', recent, string.format('%.6f ', when) .. ARGV[at + 2])
   redis.call('HINCRBY', KEYS[2], severity .. ':added', 1)

@@ -5,7 +5,8 @@
 -- ARGV[1]  the time in seconds, or nothing for the server's
 -- ARGV[2]  the number of the request, or nothing
 -- ARGV[…]  of each sum: which of the keys' pairs from 1, its age in seconds, the count, sum, sum of
--- squares, least and greatest of its values, how many buckets, and of each its number and count
+-- squares, spread, least and greatest of its values, how many buckets, and of each its number and
+-- count
 -- Reply    for each sum the hour, and count, sum and sum of squares in it; the hour alone if it is
 -- older than what is kept; -1: repeated
 --@include structures/base/damage
@@ -21,6 +22,13 @@ end
 
 local function text_of(value)
   return string.format('%.17g', value)
+end
+
+-- Return the spread of what is stored: by the sums, if an earlier release has added to these.
+local function spread_of(key, count, sum)
+  local of, spread = string.match(redis.call('HGET', key, 'spread') or '', '^(%S+) (%S+)$')
+  if tonumber(of) == count then return tonumber(spread) end
+  return math.max(0, number_in(key, 'sumsq') - sum * sum / count)
 end
 
 -- Return the key that an hour belongs to: the current or the last; nothing if it is older.
@@ -55,13 +63,18 @@ for n = 2, #KEYS do
     stored_integer(key, 'hour', found[1], 0, MOST_HOUR)
     if tonumber(found[1]) % HOUR ~= 0 then damaged(key, 'hour=' .. found[1], 'an hour') end
     if tonumber(found[2]) < 1 then damaged(key, 'count=' .. found[2], 'at least 1') end
+    local text = redis.call('HGET', key, 'spread') or '0 0'
+    local spread = tonumber(string.match(text, '^%d+ (%S+)$') or '')
+    if not spread or spread < 0 or spread - spread ~= 0 then
+      damaged(key, 'spread=' .. text, 'a count and a number')
+    end
   end
 end
 local at = 3
 while at <= #ARGV do
-  local hour = math.floor((now - tonumber(ARGV[at + 1])) / HOUR) * HOUR
-  local pair, buckets, names = tonumber(ARGV[at]), tonumber(ARGV[at + 7]), {}
-  for n = 1, buckets do names[n] = ARGV[at + 6 + 2 * n] end
+  local hour = math.floor(before(now, ARGV[at + 1]) / HOUR) * HOUR
+  local pair, buckets, names = tonumber(ARGV[at]), tonumber(ARGV[at + 8]), {}
+  for n = 1, buckets do names[n] = ARGV[at + 7 + 2 * n] end
   for n = 2 * pair, 2 * pair + 1 do
     if number_in(KEYS[n], 'hour') == hour then
       for m, text in ipairs(redis.call('HMGET', KEYS[n], unpack(names))) do
@@ -69,31 +82,38 @@ while at <= #ARGV do
       end
     end
   end
-  at = at + 8 + 2 * buckets
+  at = at + 9 + 2 * buckets
 end
 local reply = {}
 at = 3
 while at <= #ARGV do
-  local hour = math.floor((now - tonumber(ARGV[at + 1])) / HOUR) * HOUR
-  local key, buckets = period(tonumber(ARGV[at]), hour), tonumber(ARGV[at + 7])
+  local hour = math.floor(before(now, ARGV[at + 1]) / HOUR) * HOUR
+  local key, buckets = period(tonumber(ARGV[at]), hour), tonumber(ARGV[at + 8])
   local row = {string.format('%d', hour)}
   if key then
     local function added(field, argument)
       return text_of((number_in(key, field) or 0) + tonumber(argument))
     end
-    local least, most = tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6])
+    local spread, least, most = unpack(ARGV, at + 5, at + 7)
+    local count, sum = number_in(key, 'count'), number_in(key, 'sum')
+    if count then
+      local more = tonumber(ARGV[at + 2])
+      local apart = tonumber(ARGV[at + 3]) / more - sum / count
+      spread = spread_of(key, count, sum) + spread + apart * apart * (count * more / (count + more))
+    end
     row[2], row[3] = added('count', ARGV[at + 2]), added('sum', ARGV[at + 3])
     row[4] = added('sumsq', ARGV[at + 4])
     redis.call('HSET', key, 'format', 1, 'hour', row[1], 'count', row[2], 'sum', row[3],
-      'sumsq', row[4], 'min', text_of(math.min(number_in(key, 'min') or least, least)),
+      'sumsq', row[4], 'spread', row[2] .. ' ' .. text_of(spread),
+      'min', text_of(math.min(number_in(key, 'min') or least, least)),
       'max', text_of(math.max(number_in(key, 'max') or most, most)))
     for n = 1, buckets do
-      redis.call('HINCRBY', key, ARGV[at + 6 + 2 * n], ARGV[at + 7 + 2 * n])
+      redis.call('HINCRBY', key, ARGV[at + 7 + 2 * n], ARGV[at + 8 + 2 * n])
     end
     redis.call('EXPIRE', key, KEPT)
   end
   reply[#reply + 1] = row
-  at = at + 8 + 2 * buckets
+  at = at + 9 + 2 * buckets
 end
 note_sent(KEYS[1], ARGV[2])
 return reply

@@ -7,6 +7,12 @@ local function clock(said)
   return now[1] + now[2] / 1000000
 end
 
+-- When something of an age in seconds was: exact to the microsecond, so that it is not taken for
+-- the end of the hour before.
+local function before(now, age)
+  return math.floor((now - tonumber(age)) * 1000000 + 0.5) / 1000000
+end
+
 -- Whether a writer's request was already executed. Requests that are sent at once have no number.
 -- A later number is stored only if an old connection delivers late, when no caller waits any more.
 local function is_repeated(key, number)

@@ -6,6 +6,7 @@
 -- by the minute, a HASH. Times are seconds since 1970.
 -- An id in tasks is in exactly one of waiting, delayed, taken and dead. Another program pushes the
 -- task itself onto the LIST; it gets its id when it is taken.
+--@include structures/base/damage
 
 local function queue(n)
   local first = 10 * n - 9

@@ -240,7 +240,7 @@ def document_of(schema: Schema, doc_id: str, attributes: bytes, text: bytes, key
         return Document(
             doc_id, attributes_of(schema, attributes) if attributes else {}, text_of(schema, text)
         )
-    except (ValueError, TypeError, zlib.error) as error:
+    except (ValueError, TypeError, RecursionError, zlib.error) as error:
         raise DamagedDataError(
             key, f"{shown(text or attributes)} ({error})", "a document"
         ) from None

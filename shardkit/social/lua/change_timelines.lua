@@ -6,6 +6,7 @@
 -- ARGV[3]  add: the entries above which it is trimmed; otherwise empty
 -- ARGV[4]  and on: score, member, …; remove: member, …; at most 1,000
 -- Reply    the number of added or removed entries
+--@include structures/base/damage
 local action, done = ARGV[1], 0
 if action == 'add' then
   local keep, most = tonumber(ARGV[2]), tonumber(ARGV[3])

@@ -1,5 +1,6 @@
 -- Included by scripts that record when something happened, or the order of changes.
 -- Microseconds since 1970.
+--@include structures/base/damage
 local function now()
   local time = redis.call('TIME')
   return tonumber(time[1]) * 1000000 + tonumber(time[2])

@@ -5,6 +5,7 @@
 -- ARGV[2]  the mode from now on: pull, or empty for pushing
 -- ARGV[3]  the note
 -- Reply    1; 0 if another change has begun since
+--@include structures/base/damage
 if redis.call('HGET', KEYS[1], ':version') ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[1], ':mode', ARGV[2])
 redis.call('ZREM', KEYS[2], ARGV[3])

@@ -6,6 +6,7 @@
 -- ARGV[2]  the version of the mode in which it was not pushed; empty if it was
 -- ARGV[3]  1 if the status is known to be on disk
 -- Reply    1: removed; 0: the status was deleted; 2: it has to be pushed, as the mode has changed
+--@include structures/base/damage
 if ARGV[3] ~= '1' and redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
 if ARGV[2] ~= '' then
   local mode = redis.call('HMGET', KEYS[3], ':mode', ':version')

@@ -7,6 +7,7 @@
 -- ARGV[4]  1 to keep an existing copy, else 0
 -- ARGV     after it: fields and values, at most 500 of each
 -- Reply    1 if the copy was made, else 0
+--@include structures/base/damage
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local since = tonumber(ARGV[1])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from shardkit.errors import DamagedDataError
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import To
 
 MOST_STORED = 2**53 - 1  # what Lua's numbers hold exactly
+_DIGITS = re.compile("0|-?[1-9][0-9]{0,19}")  # as commands such as HINCRBY read them: not 007
 
 
 def stored_integer(
@@ -23,11 +26,8 @@ def stored_integer(
         DamagedDataError: it is missing, is not digits, or is out of range.
     """
     digits = text.decode("latin-1") if isinstance(text, bytes) else text or ""
-    unsigned = digits.removeprefix("-")
-    if unsigned.isascii() and unsigned.isdigit() and len(unsigned) <= 20:
-        value = int(digits)
-        if lowest <= value <= highest:
-            return value
+    if _DIGITS.fullmatch(digits) and lowest <= int(digits) <= highest:
+        return int(digits)
     found = f"{field}=missing" if text is None else f"{field}={shown(text)}"
     raise damage(to, key, found, f"an integer from {lowest} to {highest}")
 

@@ -8,23 +8,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from shardkit.errors import DamagedDataError, InvalidArgumentError, InvalidKeyError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, InvalidKeyError, ShardFailure
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Key
-from shardkit.operations.operation import pages
+from shardkit.operations.commands import Argument, Command, Key, Partial, To
+from shardkit.operations.operation import Operation, pages
 from shardkit.routing.keys import key_bytes
 
 M = TypeVar("M", bound="int | str | bytes")
 
 _INTEGER = re.compile(rb"-?[0-9]{1,19}")
-_ENCODED_AT_ONCE = 1000
+_ENCODED_AT_ONCE = _SEARCHED_AT_ONCE = 1000
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 
-def _decoder(kind: type, name: str, noun: str) -> Callable[[bytes], Any]:
+Place: TypeAlias = tuple[To, Key]
+# Returns steps that find where a member is stored; None if it is not any more.
+Find: TypeAlias = Callable[[bytes], Operation[Place | None]]
+
+
+def decoder(kind: type, name: str, noun: str, find: Find) -> Callable[[bytes], Any]:
     """Return a function that converts a member from a reply."""
     if kind is bytes:
         return bytes
@@ -35,9 +41,24 @@ def _decoder(kind: type, name: str, noun: str) -> Callable[[bytes], Any]:
             return convert(stored)
         except ValueError:
             wanted = "an integer" if kind is int else "UTF-8"
-            raise DamagedDataError(name, f"{noun} {shown(stored)}", wanted) from None
+            raise DamagedDataError(
+                name, f"{noun} {shown(stored)}", wanted, search=partial(find, stored)
+            ) from None
 
     return decode
+
+
+def find(places: Iterable[Place], name: str, *args: Argument) -> Operation[Place | None]:
+    """Return the first of some keys of which a command returns something; None if there is none.
+
+    Cost: one command for each key, an exchange for every 1,000.
+    """
+    for some in pages(places, _SEARCHED_AT_ONCE):
+        replies = yield Partial([Command(to, key, (name, key, *args)) for to, key in some])
+        for place, reply in zip(some, replies, strict=True):
+            if reply and not isinstance(reply, ShardFailure):
+                return place
+    return None
 
 
 class Members(Generic[M]):
@@ -45,11 +66,11 @@ class Members(Generic[M]):
 
     decode: Callable[[bytes], M]  # raises DamagedDataError
 
-    def __init__(self, kind: type[M], name: str, noun: str = "member") -> None:
+    def __init__(self, kind: type[M], name: str, find: Find, noun: str = "member") -> None:
         if kind not in (int, str, bytes):
             raise InvalidArgumentError(f"{name}: {noun}s={shown(kind)}", "give int, str or bytes")
         self.kind: type[M] = kind
-        self.decode = _decoder(kind, name, noun)
+        self.decode = decoder(kind, name, noun, find)
         self._name = name
         self._noun = noun
 

@@ -18,19 +18,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, To
 from shardkit.operations.operation import Operation
-from shardkit.structures.base.damage import stored_integer
+from shardkit.structures.base.damage import damage
 
 HIGHEST = 2**63 - 1
+LONGEST_NUMBER = 4300  # digits; Python reads no longer ones
 
 
 class PartRegistry:
     """The registered ranges of one structure, shared by all its faces."""
 
-    def __init__(self, to: To, name: str, parts_per_range: int = 1) -> None:
+    def __init__(self, to: To, name: str, parts_per_range: int = 1, highest: int = HIGHEST) -> None:
         self.key = f"{name}:parts"
         self.parts_per_range = parts_per_range
+        self._highest = highest  # part
         self.to = to
         self._seen: set[int] = set()
 
@@ -71,11 +74,18 @@ class PartRegistry:
     def read(self) -> Operation[list[int]]:
         """Return the registered ranges, in order. Cost: one exchange."""
         [members] = yield [Command(self.to, self.key, ("SMEMBERS", self.key))]
-        ranges = sorted(
-            stored_integer(self.to, self.key, "a member", member, 0, HIGHEST) for member in members
-        )
+        for member in members:
+            if not self._is_range(member):
+                found = f"a member={shown(member)}"
+                raise damage(self.to, self.key, found, "the number of a range of parts")
+        ranges = sorted(map(int, members))
         self._seen |= set(ranges)
         return ranges
+
+    def _is_range(self, member: bytes) -> bool:
+        if not member.isdigit() or len(member) > LONGEST_NUMBER:
+            return False
+        return int(member) * self.parts_per_range <= self._highest
 
     def repair(self) -> Operation[None]:
         """Remove everything but ranges from the stored set. Cost: two exchanges, or three."""
@@ -83,7 +93,7 @@ class PartRegistry:
         removal: tuple[Argument, ...] = ("UNLINK", self.key)
         if kind == b"set":
             [members] = yield [Command(self.to, self.key, ("SMEMBERS", self.key))]
-            wrong = [m for m in members if not m.isdigit() or len(m) > 19 or int(m) > HIGHEST]
+            wrong = [member for member in members if not self._is_range(member)]
             removal = ("SREM", self.key, *wrong) if wrong else ("EXISTS", self.key)
         yield [Command(self.to, self.key, removal, idempotent=True)]
         self.reset()
@@ -91,7 +101,8 @@ class PartRegistry:
     def parts(self, ranges: Iterable[int]) -> Iterator[int]:
         """Return the parts of ranges, in order."""
         for number in ranges:
-            yield from range(number * self.parts_per_range, (number + 1) * self.parts_per_range)
+            start = number * self.parts_per_range
+            yield from range(start, min(start + self.parts_per_range, self._highest + 1))
 
     def reset(self) -> None:
         """Drop cached state after the structure is deleted."""

@@ -65,6 +65,10 @@ class ServerClock:
         """Return the date, UTC, by the server that ``key`` lives on."""
         return datetime.fromtimestamp((yield from self.seconds(to, key)), UTC).date()
 
+    def local_seconds(self) -> float:
+        """Return seconds whose differences are ages; `now` says them where it is given."""
+        return self.monotonic() if self.fixed is None else self.fixed()
+
     def script_seconds(self) -> Argument:
         """Return the time for a script, in seconds since 1970; empty for the server's own."""
         return "" if self.fixed is None else f"{self.fixed():.6f}"

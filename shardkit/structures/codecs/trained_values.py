@@ -82,6 +82,11 @@ class CodedValues(Generic[V]):
         needed = {dictionary_of(value) for value in stored if value} - {0}
         if needed - compressed.coders.keys():
             yield from self._read(compressed)
+            missing = needed - compressed.coders.keys()
+            # Numbers beyond those that are there are the values' damage.
+            if missing and min(missing) < max(compressed.coders, default=MOST_DICTIONARIES + 1):
+                found = f"no dictionary {min(missing)}"
+                raise damage(self._to, self.key, found, "that of stored values")
 
     def build_dictionary(self, samples: Iterable[Any]) -> bytes:
         """Return a dictionary for values like these, for `add_dictionary`. Pure, but slow.

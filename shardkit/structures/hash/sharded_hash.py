@@ -32,7 +32,7 @@ from itertools import chain
 from math import isfinite
 from typing import Any, ClassVar, Generic, TypeVar
 
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, StructureError
 from shardkit.operations.arguments import rows_of, shown
 from shardkit.operations.commands import Argument, Key, Reply
 from shardkit.operations.operation import (
@@ -55,6 +55,7 @@ from shardkit.structures.base.arguments import (
     timestamp,
 )
 from shardkit.structures.base.check import Damage, confirmed, suspected
+from shardkit.structures.base.damage import damage
 from shardkit.structures.base.glob import glob_filter
 from shardkit.structures.base.members import Members
 from shardkit.structures.base.partition import MOST_MEMBERS
@@ -128,7 +129,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         rule: str = "digits",
         groups: int = GROUPS,
     ) -> None:
-        self._fields: Members[F] = Members(fields, name, "field")
+        self._fields: Members[F] = Members(fields, name, self._find, "field")
         self._values: CodedValues[V] = CodedValues(component, name, codec_named(codec))
         self.codec: Codec[V] = self._values.codec
         self.total = total
@@ -251,7 +252,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         if stored is None or self._values.raw:
             return stored  # type: ignore[no-any-return]
         yield from self._values.load_missing([stored])
-        return self.codec.decode(stored)
+        return self._value(sent, stored)
 
     @operation
     def hmget(self, keys: Key | Iterable[Key], *args: Key) -> Operation[list[V | None]]:
@@ -263,7 +264,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
         Cost: one exchange for 10,000 fields, one command per part.
         """
-        encode, decode = self._fields.encode, self.codec.decode
+        encode, value_of = self._fields.encode, self._value
         numbered = [(encode(field), n) for n, field in enumerate(list_or_args(keys, args))]
         check_some(self.name, "hmget", numbered, "field")
         values: list[V | None] = [None] * len(numbered)
@@ -273,7 +274,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             for positions, stored in replies:
                 yield from self._values.load_missing(stored)
                 for n, value in zip(positions, stored, strict=True):
-                    values[n] = None if value is None else decode(value)
+                    values[n] = None if value is None else value_of(numbered[n][0], value)
         return values
 
     @operation
@@ -400,7 +401,11 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         for chunk in (yield from self._chunks(PARTS_READ)):
             for _, stored in (yield from self.layout.read_parts(chunk, "HVALS")):
                 yield from self._values.load_missing(stored)
-                values += map(self.codec.decode, stored)
+                try:
+                    values += map(self.codec.decode, stored)
+                except StructureError:
+                    yield from self._read_items(chunk)  # names the field
+                    raise
                 seen += _counted(chunk, stored)
         yield from self.layout.verify(seen)
         return values
@@ -460,13 +465,11 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         drawn = yield from random_members(self.layout, "HLEN", "HRANDFIELD", number, *args)
         results: list[Any] = []
         for part, flat in drawn:
-            stored = flat[::2] if withvalues else flat
-            fields = [self._field(part, field) for field in stored]
             if withvalues:
                 yield from self._values.load_missing(flat[1::2])
-                results += zip(fields, map(self.codec.decode, flat[1::2]), strict=True)
+                results += self._items(part, flat)
             else:
-                results += fields
+                results += [self._field(part, field) for field in flat]
         if number > 0:
             del results[number:]
         return results if count is not None else next(iter(results), None)
@@ -763,9 +766,24 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         items: list[tuple[F, V]] = []
         for part, flat in (yield from self.layout.read_parts(chunk, "HGETALL")):
             yield from self._values.load_missing(flat[1::2])
-            fields = (self._field(part, stored) for stored in flat[::2])
-            items += zip(fields, map(self.codec.decode, flat[1::2]), strict=True)
+            items += self._items(part, flat)
         return items
+
+    def _items(self, part: int | None, flat: Sequence[bytes]) -> list[tuple[F, V]]:
+        fields = [self._field(part, stored) for stored in flat[::2]]
+        try:
+            return list(zip(fields, map(self.codec.decode, flat[1::2]), strict=True))
+        except StructureError:
+            for field, value in zip(flat[::2], flat[1::2], strict=True):
+                self._value(self.layout.member(part, field), value)
+            raise
+
+    def _value(self, field: bytes, stored: bytes) -> V:
+        try:
+            return self.codec.decode(stored)
+        except StructureError as error:
+            key, found = self.layout.key_of(field), f"{shown(field)}: {error.message}"
+            raise damage(self.component, key, found, "what was stored") from None
 
     def _pair(self, field: Key, value: Any) -> tuple[bytes, Argument]:
         sent = self._fields.encode(field)

@@ -116,6 +116,14 @@ class Layout(ABC):
         return max(PAGE, self.part_count() * MEMBERS_PER_PART)
 
     @abstractmethod
+    def key_of(self, member: bytes) -> str:
+        """Return the key of a member's part, as last read."""
+
+    @abstractmethod
+    def part_keys(self) -> Iterator[str]:
+        """Return the keys of all parts, as last read."""
+
+    @abstractmethod
     def data_keys(self) -> Iterable[str]:
         """Return keys of which at least one exists if there are members, in nearly every case."""
 

@@ -88,6 +88,14 @@ class FixedLayout(Layout):
         """See `Layout.part_count`."""
         return self.count
 
+    def key_of(self, member: bytes) -> str:
+        """See `Layout.key_of`."""
+        return self.key(self._part_of(member))
+
+    def part_keys(self) -> Iterator[str]:
+        """See `Layout.part_keys`."""
+        return map(self.key, range(self.count))
+
     def data_keys(self) -> Iterable[str]:
         """See `Layout.data_keys`: some parts."""
         return map(self.key, range(0, self.count, -(-self.count // PARTS_PROBED)))

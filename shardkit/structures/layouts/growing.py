@@ -393,6 +393,15 @@ class GrowingLayout(Layout):
         """When the structure expires (-1: never), and the fingerprint of its parameters."""
         return (-1, "") if self.meta is None else (self.meta.end, self.meta.fingerprint)
 
+    def key_of(self, member: bytes) -> str:
+        """See `Layout.key_of`."""
+        group, q = self.place(member)
+        return self.key(group, address(q, self.parts[group]))
+
+    def part_keys(self) -> Iterator[str]:
+        """See `Layout.part_keys`."""
+        return (self.key(g, part) for g, parts in enumerate(self.parts) for part in range(parts))
+
     def part_count(self) -> int:
         """See `Layout.part_count`."""
         return sum(self.parts)
@@ -456,10 +465,12 @@ class GrowingLayout(Layout):
 
     def verify(self, found: int) -> Operation[None]:
         """See `Layout.verify`: compare with the counts, and if they differ, group by group."""
-        if found == sum(self._counts):
-            return
+        if found != sum(self._counts):
+            yield from self._verify_groups(range(self.groups))
+
+    def _verify_groups(self, groups: Iterable[int]) -> Operation[None]:
         # Members may have been added and removed in between: a script counts a group in one step.
-        small = [g for g in range(self.groups) if self.parts[g] <= PARTS_AT_ONCE]
+        small = [group for group in groups if self.parts[group] <= PARTS_AT_ONCE]
         replies = yield [self.count_command(group) for group in small]
         for group, (parts, number, members) in zip(small, replies, strict=True):
             if parts in (0, self.parts[group]) and number != members and not self._expiring[group]:
@@ -684,7 +695,14 @@ class GrowingLayout(Layout):
         return _TRIAL_PAGE if self._is_trial else super()._page_size()
 
     def _recount(self, groups: Iterable[int]) -> Operation[None]:
-        """Recount groups whose fields expire, before they split for members long gone."""
+        """Recount groups whose fields expire, before they split for members long gone.
+
+        Of others, those that have outgrown their parts: concurrent writers do not see each other,
+        but many splits at once are more likely due to a damaged count.
+        """
+        outgrown = [g for g in groups if self._counts[g] > 2 * self.parts[g] * self._load]
+        if outgrown:
+            yield from self._verify_groups(outgrown)
         due = [
             group
             for group in groups

@@ -23,14 +23,13 @@ from typing import Any
 from shardkit.operations.commands import Argument, Columns, Command, Reply
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.parameters import ChangeScope, Metadata
-from shardkit.structures.base.part_registry import PartRegistry
+from shardkit.structures.base.part_registry import LONGEST_NUMBER, PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import send_to_parts
 from shardkit.structures.layouts.base import Build, Chunk, Layout, T, write_parts
 from shardkit.structures.layouts.fixed import FixedLayout
 
 PARTS_PER_RANGE = 64
-LONGEST_NUMBER = 4300  # digits; Python reads no longer ones
 _DIGITS = [b"%d" % n for n in range(1024)]  # remainders' digits: four times as fast as formatting
 
 
@@ -43,7 +42,8 @@ class NumberedLayout(Layout):
         self._size = part_size
         self._digits = len(str(part_size - 1))
         self.rest = rest
-        self.registry = PartRegistry(component, name, PARTS_PER_RANGE)
+        highest = (10**LONGEST_NUMBER - 1) // part_size
+        self.registry = PartRegistry(component, name, PARTS_PER_RANGE, highest)
         self._parts: list[int] = []
 
     @property
@@ -127,6 +127,17 @@ class NumberedLayout(Layout):
     def part_count(self) -> int:
         """See `Layout.part_count`."""
         return self.rest.part_count()
+
+    def key_of(self, member: bytes) -> str:
+        """See `Layout.key_of`."""
+        place = self.place(member)
+        return self.rest.key_of(member) if place is None else self.key(place[0])
+
+    def part_keys(self) -> Iterator[str]:
+        """See `Layout.part_keys`."""
+        yield from map(self.key, self._parts)
+        if not isinstance(self.rest, FixedLayout):
+            yield from self.rest.part_keys()
 
     def data_keys(self) -> Iterable[str]:
         """See `Layout.data_keys`."""

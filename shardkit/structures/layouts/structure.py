@@ -10,6 +10,7 @@ from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import Driver, Face, Operation, Stream, stream
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.lifetime import ExpirableStructure
+from shardkit.structures.base.members import Place, find
 from shardkit.structures.base.parameters import ChangeScope
 from shardkit.structures.base.writes import is_still
 from shardkit.structures.encodings.limits import FORMS, warn_if_not_compact
@@ -19,6 +20,7 @@ from shardkit.structures.layouts.growing import remove_groups
 
 # Servers' names for the types of the forms' keys.
 _TYPES = {"hash": "HASH", "zset": "ZSET", "set": "SET", "intset": "SET"}
+_HOLDS = {"HASH": "HEXISTS", "ZSET": "ZSCORE", "SET": "SISMEMBER"}
 
 
 class StructureWithLayout(ExpirableStructure[Face]):
@@ -92,6 +94,12 @@ class StructureWithLayout(ExpirableStructure[Face]):
     @abstractmethod
     def _add_if_absent(self, members: list[bytes], values: list[Any]) -> tuple[Argument, ...]:
         """Build the command that adds one member, with its value, unless it is there."""
+
+    def _find(self, member: bytes) -> Operation[Place | None]:
+        """Find the part that holds a member. Cost: an exchange for every 1,000 parts."""
+        yield from self.layout.refresh()
+        places = ((self.component, key) for key in self.layout.part_keys())
+        return (yield from find(places, _HOLDS[_TYPES[self._form]], member))
 
     def _copy(
         self, command: str, key: Key, add: Callable[[list[bytes]], Operation[int]]

@@ -42,6 +42,7 @@ delayed by a second at most (`shardkit.structures.list.waiting`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any, ClassVar, Generic
 
 from shardkit.errors import CrossShardError, InvalidArgumentError, counted
@@ -65,7 +66,7 @@ from shardkit.structures.base.arguments import check_integer, check_name, check_
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.damage import stored_integer
 from shardkit.structures.base.lifetime import ExpirableStructure
-from shardkit.structures.base.members import M
+from shardkit.structures.base.members import M, Place, find
 from shardkit.structures.base.parameters import ChangeScope, open_all
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.list.check import check_list, rebuild_list, restore_ends
@@ -76,6 +77,7 @@ from shardkit.structures.list.waiting import SignalWaiter
 DEFAULT_PART_SIZE = 1000
 MOST_PART_SIZE = 10_000
 VALUES_AT_ONCE = 10_000
+_MOST_SEARCHED = 100_000  # parts, for a value that cannot be read
 VALUES_PER_PAGE = 1000
 MOST_INDEX = 2**53 - 1  # Lua's integers
 
@@ -123,7 +125,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     ) -> None:
         prefix = tagged(name)
         check_integer(prefix, "part_size", part_size, 1, MOST_PART_SIZE)
-        self._values: Values[M] = Values(values, prefix)
+        self._values: Values[M] = Values(values, prefix, self._find)
         parameters = {"part_size": part_size, "values": values.__name__}
         super().__init__(driver, component, prefix, parameters)
         self.part_size = part_size
@@ -509,6 +511,13 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         yield from self._restore_parameters()
         yield from rebuild_list(self._scripts)
         return (yield from self._scripts.length())
+
+    def _find(self, value: bytes) -> Operation[Place | None]:
+        """Find the part that holds a value. Cost: an exchange for every 1,000 parts."""
+        ends = yield from self._scripts.ends()
+        parts = islice(range(ends.first, ends.last + 1), _MOST_SEARCHED)
+        places = ((self.component, self.part_key(part)) for part in parts)
+        return (yield from find(places, "LPOS", value, "COUNT", 1))
 
     def _restore_index(self) -> Operation[None]:
         yield from restore_ends(self._scripts)

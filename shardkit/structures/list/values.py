@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Generic
+from typing import Generic
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument
 from shardkit.routing.keys import key_bytes
-from shardkit.structures.base.members import M
+from shardkit.structures.base.members import Find, M, decoder
 
 _INTEGER = re.compile(rb"-?[0-9]{1,4300}")  # Python parses no more digits
-_DECODERS: dict[type, Callable[[bytes], Any]] = {int: int, str: bytes.decode, bytes: bytes}
 
 
 class Values(Generic[M]):
@@ -21,11 +20,11 @@ class Values(Generic[M]):
 
     decode: Callable[[bytes], M]
 
-    def __init__(self, kind: type[M], name: str) -> None:
+    def __init__(self, kind: type[M], name: str, find: Find) -> None:
         if kind not in (int, str, bytes):
             raise InvalidArgumentError(f"{name}: values={shown(kind)}", "give int, str or bytes")
         self.kind: type[M] = kind
-        self.decode = _DECODERS[kind]
+        self.decode = decoder(kind, name, "value", find)
         self._name = name
 
     def encode(self, value: Argument) -> bytes:

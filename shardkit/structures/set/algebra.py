@@ -45,18 +45,27 @@ def chunks(layouts: Sequence[FixedLayout | GrowingLayout]) -> Operation[list[Chu
 
 
 def combine(
-    verb: str, layouts: Sequence[FixedLayout | GrowingLayout], chunk: Chunk
+    verb: str, layouts: Sequence[FixedLayout | GrowingLayout], chunk: Chunk, seen: list[int]
 ) -> Operation[list[bytes]]:
-    """Return the members that combining a chunk of sets gives."""
+    """Return the members that combining a chunk of sets gives.
+
+    ``seen`` counts the members of each that were read, for `verify`.
+    """
     fixed = _fixed(layouts)
     if not fixed:
-        return list((yield from _combined_growing(verb, _growing(layouts), chunk)))
+        return list((yield from _combined_growing(verb, _growing(layouts), chunk, seen)))
     together = yield from _live_together(fixed, chunk)
     replies = iter((yield _fetch(verb, fixed, chunk, together)))
     members: list[bytes] = []
     for there in together:
         members += next(replies) if there else _combine(verb, _next(replies, len(fixed)))
     return members
+
+
+def verify(layouts: Sequence[FixedLayout | GrowingLayout], seen: Sequence[int]) -> Operation[None]:
+    """Compare what was read of each set with its count; see `Layout.verify`."""
+    for layout, found in zip(layouts, seen, strict=True):
+        yield from layout.verify(found)
 
 
 def store(
@@ -140,9 +149,11 @@ def _corresponding(layouts: Sequence[GrowingLayout]) -> Iterator[Any]:
 
 
 def _combined_growing(
-    verb: str, layouts: Sequence[GrowingLayout], chunk: Any
+    verb: str, layouts: Sequence[GrowingLayout], chunk: Any, seen: list[int]
 ) -> Operation[set[bytes]]:
     replies = yield from read_parts_together(layouts, chunk, "SMEMBERS")
+    for n, parts in enumerate(replies):
+        seen[n] += sum(map(len, parts))
     return _combine(verb, ([m for part in parts for m in part] for parts in replies))
 
 
@@ -158,8 +169,9 @@ def _store_growing(
     for layout in sources:
         yield from layout.refresh()
     expiring: set[int] = set()
+    seen = [0] * len(sources)
     for chunk in _corresponding(sources):
-        members = yield from _combined_growing(verb, sources, chunk)
+        members = yield from _combined_growing(verb, sources, chunk, seen)
         for page in pages(members, MEMBERS_AT_ONCE):
             sent = [(member, None) for member in page]
             yield from result.write(sent, lambda some, _: ("SADD", *some))
@@ -167,6 +179,7 @@ def _store_growing(
             filled = result.filled() - expiring
             yield from result.expire_groups(filled, _UNFINISHED)
             expiring |= filled
+    yield from verify(sources, seen)
     return (yield from target.replace_by(result))
 
 

@@ -114,7 +114,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         rule: str = "crc32",
         groups: int = GROUPS,
     ) -> None:
-        self._members: Members[M] = Members(members, name)
+        self._members: Members[M] = Members(members, name, self._find)
         if part_size is None:
             part_size = FORMS[_FORMS[members]].usual[0]
         self.total = total
@@ -489,15 +489,18 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     def _combined(self, verb: str, others: Sequence[ShardedSet[Any, M]]) -> Operation[set[M]]:
         layouts = yield from self._compatible([self, *others])
-        combined: set[M] = set()
+        combined, seen = set[M](), [0] * len(layouts)
         for chunk in (yield from algebra.chunks(layouts)):
-            combined.update(self._page((yield from algebra.combine(verb, layouts, chunk))))
+            combined.update(self._page((yield from algebra.combine(verb, layouts, chunk, seen))))
+        yield from algebra.verify(layouts, seen)
         return combined
 
     def _iterate(self, verb: str, others: Sequence[ShardedSet[Any, M]]) -> Stream[M]:
         layouts = yield from self._compatible([self, *others])
+        seen = [0] * len(layouts)
         for chunk in (yield from algebra.chunks(layouts)):
-            yield self._page((yield from algebra.combine(verb, layouts, chunk)))
+            yield self._page((yield from algebra.combine(verb, layouts, chunk, seen)))
+        yield from algebra.verify(layouts, seen)
 
     def _compatible(
         self, sets: Sequence[ShardedSet[Any, M]]

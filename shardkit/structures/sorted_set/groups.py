@@ -152,6 +152,10 @@ class ScoredGroups(GrowingLayout):
         yield from self._to_groups("structures/sorted_set/rebuild")
         return sum(self._counts)
 
+    def part_keys(self) -> Iterator[str]:
+        """See `Layout.part_keys`: also tops and bottoms, which hold members again."""
+        return chain(super().part_keys(), self._tops, self._bottoms)
+
     def rebuild_beside(self) -> Operation[None]:
         """Rebuild tops and bottoms; see `rebuild`."""
         yield from self._to_groups("structures/sorted_set/rebuild")

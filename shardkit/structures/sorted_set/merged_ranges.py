@@ -43,7 +43,7 @@ from shardkit.operations.operation import (
 )
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import check_integer, check_name
-from shardkit.structures.base.members import M, Members
+from shardkit.structures.base.members import M, Members, Place, find
 from shardkit.structures.sorted_set.groups import Row
 from shardkit.structures.sorted_set.score_queries import ScoreQueries
 from shardkit.structures.sorted_set.scores import (
@@ -203,8 +203,10 @@ class ScoreRanges(ScoreQueries[Face], Generic[Face, M]):
         check_name(name)
         check_integer(name, "shards", shards, 1, MOST_PLACES)
         super().__init__(driver, component, name)
-        self._members: Members[M] = Members(members, name)
-        self.places: list[tuple[To, Key]]
+        self._members: Members[M] = Members(
+            members, name, lambda member: find(self.places, "ZSCORE", member)
+        )
+        self.places: list[Place]
         if one_key:
             self.places = [(Shard(component, n), name) for n in range(shards)]
         else:

@@ -143,7 +143,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         members: type[M] = str,  # type: ignore[assignment]  # kit.sorted_set has exact overloads
         groups: int = GROUPS,
     ) -> None:
-        self._members = Members(members, name)
+        self._members = Members(members, name, self._find)
         if part_size is None:
             part_size = DEFAULT_PART_SIZE
         check_integer(name, "part_size", part_size, 1, MOST_MEMBERS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from shardkit.errors import DamagedDataError
 from shardkit.operations.arguments import shown
 from shardkit.operations.operation import Operation, Stream, pages
 from shardkit.structures.base.check import (
@@ -26,6 +27,8 @@ def check_day(day: SetDay | BitmapDay) -> Stream[Damage]:
     if isinstance(day, BitmapDay):
         yield (yield from confirmed(partial(_check_registered, day)))
     parts, _ = yield from day.existing_parts()
+    if isinstance(day, SetDay):
+        yield (yield from confirmed(partial(_check_parameters, day)))
     for some in pages(parts, KEYS_CHECKED):
         if isinstance(day, SetDay):
             yield (yield from confirmed(partial(_check_sets, day, some)))
@@ -35,6 +38,17 @@ def check_day(day: SetDay | BitmapDay) -> Stream[Damage]:
 
 def _check_registered(day: BitmapDay) -> Operation[Suspicions]:
     return (yield from check_registered(day.registry, *(yield from day.first_unregistered())))
+
+
+def _check_parameters(day: SetDay) -> Operation[Suspicions]:
+    _, stored = yield from day.existing_parts()
+    try:
+        if stored or not (yield from day.size()):
+            return []
+    except DamagedDataError:  # of a part, which is named with the others
+        return []
+    error = damage(day.component, day.index_key, "nothing", "the day's parameters")
+    return [Suspicion(error, "rebuild() stores them")]
 
 
 def _check_sets(day: SetDay, parts: Sequence[int]) -> Operation[Suspicions]:

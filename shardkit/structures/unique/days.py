@@ -447,10 +447,22 @@ class BitmapDay(DayInParts):
 
     def checked(self, part: int, reply: bytes | None) -> bytes:
         """Return a part as read, checked: empty, or of its full length."""
-        if reply and len(reply) != -(-self.part_size // 8):
-            found, wanted = f"{len(reply)} bytes", f"{-(-self.part_size // 8)} bytes"
-            raise damage(self.component, self.part_key(part), found, wanted)
+        self._check_length(part, len(reply or b""))
         return reply or b""
+
+    def _check_length(self, part: int, length: int) -> None:
+        full = -(-self.part_size // 8)
+        if length not in (0, full):
+            raise damage(self.component, self.part_key(part), f"{length} bytes", f"{full} bytes")
+
+    def size(self) -> Operation[int | None]:
+        """See `DayInParts.size`; parts are of their full length. Cost: two commands a part."""
+        parts, _ = yield from self.existing_parts()
+        for page in pages(parts, PARTS_AT_ONCE):
+            lengths = yield [self.read("STRLEN", part) for part in page]
+            for part, length in zip(page, lengths, strict=True):
+                self._check_length(part, length)
+        return (yield from super().size())
 
     def prepare(self, parts: Iterable[int]) -> Operation[None]:
         """Register the parts."""

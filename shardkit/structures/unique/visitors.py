@@ -50,7 +50,12 @@ from datetime import date, timedelta
 from functools import partial
 
 from shardkit.config.component import MAX_SHARDS
-from shardkit.errors import InvalidArgumentError, ParameterMismatchError, counted
+from shardkit.errors import (
+    DamagedDataError,
+    InvalidArgumentError,
+    ParameterMismatchError,
+    counted,
+)
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Home, Pause
 from shardkit.operations.operation import (
@@ -376,7 +381,7 @@ class UniqueVisitors(Structure[Face]):
 
     @operation
     def rebuild(self, day: date | None = None) -> Operation[int]:
-        """Store the counter's parameters, if they were lost, and `recount` a day.
+        """Store the counter's and a day's parameters, if they were lost, and `recount` the day.
 
         Of ``bitmap`` also the list of the day's parts, as far as the first 64 exist.
 
@@ -396,6 +401,10 @@ class UniqueVisitors(Structure[Face]):
         self._planner.seek(date_)
         yield from restore_parameters(self._planner.meta)
         data = yield from self._day(date_)
+        if isinstance(data, SetDay) and (yield from data.size()):
+            data = yield from self._day(date_, write=True)
+            assert isinstance(data, SetDay)
+            yield from data.prepare(())
         if isinstance(data, BitmapDay):
             yield from register_existing(data.registry, *(yield from data.first_unregistered()), 0)
         return (yield from self.deferred.recount(date_))
@@ -442,7 +451,10 @@ class UniqueVisitors(Structure[Face]):
         [stored] = yield [self._count_command(data.key)]
         if stored is not None and not stored.isdigit():
             return []  # already reported
-        size = yield from data.size()
+        try:
+            size = yield from data.size()
+        except DamagedDataError:
+            return []  # likewise
         if size is None or int(stored or 0) == size:
             return []
         found = "no count" if stored is None else f"count={int(stored)}"

@@ -139,6 +139,19 @@ def test_numbers_in_sequence_share_parts_and_are_stored_as_remainders(kit: Shard
     assert sorted(cities.hkeys()) == ["0", "370001", "370002", str(2**63)]
 
 
+@pytest.mark.parametrize("digits", [23, 4300])
+def test_a_field_of_many_digits_is_one_of_all_fields(face: Face, digits: int) -> None:
+    orders = face.kit.hash("orders", component="many")
+    number = "9" * digits
+    assert face.run(orders.hset(mapping={1: "a", number: "b"})) == 2
+    assert face.run(orders.expire(1000))
+    assert face.run(orders.rebuild()) == face.run(orders.hlen()) == 2
+    assert face.list(orders.check()) == []
+    assert face.run(orders.hgetall()) == {"1": b"a", number: b"b"}
+    assert face.run(orders.delete())
+    assert face.run(orders.hget(number)) is None
+
+
 @pytest.mark.parametrize("layout", ["numbers and growing", "numbers and fixed"])
 def test_digits_with_leading_zeros_are_fields_of_their_own(kit: ShardKit, layout: str) -> None:
     odd = ["007", "7", "00", "0", "-7", "7.0", "²", "٣", "", "9" * 5000, "+7", " 7"]

@@ -31,10 +31,10 @@ local redis = (function(server)
   return setmetatable({call = call, pcall = pcall}, {__index = server})
 end)(redis)
 
--- Return a number that is stored as digits.
+-- Return a number that is stored as digits, as commands such as HINCRBY read them: not as 007.
 local function stored_integer(key, field, text, low, high)
-  local value = type(text) == 'string' and #text <= 16 and string.find(text, '^%-?%d+$')
-    and tonumber(text)
+  local value = type(text) == 'string' and #text <= 16
+    and (text == '0' or string.find(text, '^%-?[1-9]%d*$')) and tonumber(text)
   if not value or value < low or value > high then
     damaged(key, field .. '=' .. (text or 'missing'),
       string.format('an integer from %.0f to %.0f', low, high))

@@ -6,6 +6,7 @@
 -- Reply    {expiry, parameters}: milliseconds since 1970, -1 for never; and what was stored before,
 --          as HGETALL, empty for none; and the generation that began, if it is not the first one
 --@reads 0
+--@include structures/base/damage
 local stored, generation = redis.call('HGETALL', KEYS[1]), nil
 if #stored == 0 and #ARGV > 0 then
   redis.call('HSET', KEYS[1], unpack(ARGV))

@@ -5,6 +5,7 @@
 -- ARGV[2]  with end, their generation; 15 for the first one
 -- ARGV[3]  how many milliseconds KEYS[2] is kept
 -- Reply    1 if done, else 0
+--@include structures/base/damage
 local marked, generation = unpack(redis.call('HMGET', KEYS[1], 'deleting', 'hint:life'))
 if ARGV[1] == 'end' and not (marked and (generation or '15') == ARGV[2]) then return 0 end
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end

@@ -6,6 +6,7 @@
 -- ARGV[3]  the fingerprint of the structure's parameters; empty if it has none
 -- ARGV[4]  the structure's generation; 15 for the first one
 -- Reply    1; 0, with nothing done, if the next part exists
+--@include structures/base/damage
 local LENGTH = {HASH = 'HLEN', SET = 'SCARD', ZSET = 'ZCARD'}
 if redis.call('EXISTS', KEYS[#KEYS]) == 1 then return 0 end
 local function is(key, kind)

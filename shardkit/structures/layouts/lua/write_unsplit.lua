@@ -17,7 +17,10 @@
 local call, try = redis.call, redis.pcall
 local state = try('HMGET', KEYS[1], 'parts', 'count', 'of')
 local parts, count, of = state[1], tonumber(state[2] or nil), state[3]
-if not (count and count >= 0 and count % 1 == 0) or of and of ~= ARGV[2] then return -1 end
+if not (count and count >= 0 and count % 1 == 0 and '' .. count == state[2])
+  or of and of ~= ARGV[2] then
+  return -1
+end
 if parts ~= ARGV[1] or count > tonumber(ARGV[4]) then
   parts = tonumber(parts or nil)
   return parts and {0, parts, count, call('HEXISTS', KEYS[1], 'expiring')} or -1

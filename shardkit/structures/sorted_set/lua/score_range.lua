@@ -8,6 +8,7 @@
 -- ARGV[6]  the member with that score after which to begin; need not exist any more
 -- Reply    {member, score, …}, in ascending order in either case
 --@reads
+--@include structures/base/damage
 --@include operations/text_order
 local key, low, high, score, member = KEYS[1], ARGV[1], ARGV[2], ARGV[5], ARGV[6]
 local most, reverse = tonumber(ARGV[3]), ARGV[4] == '1'

@@ -15,7 +15,7 @@
 local call, try = redis.call, redis.pcall
 local state = try('HMGET', KEYS[1], 'parts', 'count', 'of', 'top', 'bottom')
 local count, of, score = tonumber(state[2] or nil), state[3], tonumber(ARGV[7])
-if state[1] ~= ARGV[1] or not (count and count >= 0 and count % 1 == 0)
+if state[1] ~= ARGV[1] or not (count and count >= 0 and count % 1 == 0 and '' .. count == state[2])
   or count > tonumber(ARGV[4]) or of and of ~= ARGV[2] or not score and ARGV[7] ~= '' then
   return -1
 end

@@ -3,4 +3,10 @@
 -- ARGV[1]  SUNION or SINTER
 -- Reply    how many different members they have, or how many are in each of them
 --@reads
-return #redis.call(ARGV[1], unpack(KEYS))
+--@include structures/base/damage
+local reply = redis.pcall(ARGV[1], unpack(KEYS))
+if reply.err then
+  for _, key in ipairs(KEYS) do redis.call('SCARD', key) end -- reports which is of another type
+  error(reply)
+end
+return #reply
