@@ -822,7 +822,8 @@ class _FastReplies(_BlockingTimeouts):
         elif reply_parser.unusable:
             self.unusable = True
         if select and isinstance(reply := replies.pop(0), Exception):
-            raise refused_select(self, reply)
+            self.disconnect()
+            raise refused_select(reply)
         return replies, reply_parser.refused
 
     def poll_number(self) -> int | None:
@@ -1184,16 +1185,16 @@ def round_trip(
         connection.send_packed_command((data,))
         refused = read_replies_of(connection)(replies, select + count, raw)
     if select and isinstance(reply := replies.pop(0), Exception):
-        raise refused_select(connection, reply)
+        connection.disconnect()
+        raise refused_select(reply)
     return replies, refused
 
 
-def refused_select(connection: Any, reply: Exception) -> Exception:
-    """Close a connection on which SELECT, which has worked before, was refused; return the error.
+def refused_select(reply: Exception) -> Exception:
+    """Return the error of commands behind a SELECT that has worked before, and was refused.
 
-    The server has taken what came behind it to the database that was selected before.
+    The server has taken them to the database that was selected before; its connection must close.
     """
-    connection.disconnect()
     return ConnectionError(
         f"a database that was in use cannot be selected any more: {reply}; what was sent for it "
         "may have been executed in another one"

@@ -603,7 +603,8 @@ class Exchange:
             if end > len(replies):
                 attempt.error = error
             elif selects and isinstance(replies[start], Exception):
-                attempt.error = refused_select(self.connection, replies[start])
+                attempt.error = refused_select(replies[start])
+                self.connection.disconnect()
             else:
                 attempt.replies, attempt.refused = replies[start + selects : end], self._refused
             start = end

@@ -602,7 +602,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 request.left += 1
                 if isinstance(reply := replies.pop(0), Exception):
                     self._must_close = True
-                    request.fail(refused_select(self._connection, reply), sent=True)
+                    request.fail(refused_select(reply), sent=True)
             if not request.left and not request.future.done():
                 request.future.set_result(replies)
         if delivered:

@@ -1,0 +1,291 @@
+"""Connections belong to ways to connect: whatever the database, a server has one for each user."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from faces import Face, faced
+
+import shardkit
+from shardkit import ShardErrors, ShardMap, ShardUnavailable
+from shardkit.local import LocalServer
+from shardkit.network.connections.databases import FENCE_KEY, Database, name_of, numbers_in
+
+FACES = ["blocking", "awaiting"]
+KEYS = [f"k{n}" for n in range(2000)]
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[list[LocalServer]]:
+    with LocalServer(databases=40) as one, LocalServer(databases=40) as other:
+        yield [one, other]
+
+
+@pytest.fixture
+def servers(two: list[LocalServer]) -> list[LocalServer]:
+    for server in two:
+        with server.client() as client:
+            client.flushall()
+            client.execute_command("ACL", "SETUSER", "default", "allcommands")
+    return two
+
+
+def over(servers: list[LocalServer], shards: int = 64, first: int = 1, **fields: Any) -> ShardMap:
+    """Shards as databases of servers, and a component of its own in database 0 of the first."""
+    places = [{"port": server.port, "db": first, **fields} for server in servers]
+    components = {
+        "many": {"shards": {"count": shards, "over": places}},
+        "one": {"entry": {"port": servers[0].port, **fields}},
+    }
+    return ShardMap.parse(str({"components": components}), source="test")
+
+
+def of(face: Face, value: Any) -> Any:
+    return face.run(value) if inspect.isawaitable(value) else value
+
+
+def names(server: LocalServer) -> list[str]:
+    with server.client() as client:
+        listed = client.client_list()
+        return [each["name"] for each in listed if each["name"].startswith("shardkit:")]
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_a_server_has_one_connection_whatever_the_shards(
+    kind: str, servers: list[LocalServer]
+) -> None:
+    with faced(kind, over(servers)) as face:
+        router = face.kit.key_sharded("many")
+        assert of(face, router.mset({key: key for key in KEYS})) is True
+        assert of(face, router.mget(KEYS)) == [key.encode() for key in KEYS]
+        of(face, of(face, face.kit.client("one")).set("k", 1))
+        ids = face.kit.set("ids", component="many", members=int, total=50_000)
+        of(face, ids.sadd(*range(5000)))
+        assert of(face, ids.scard()) == 5000
+        client = of(face, face.kit.client("many", 5))
+        pipe = client.pipeline()
+        pipe.set("a", 1)
+        pipe.get("a")
+        assert of(face, pipe.execute()) == [True, b"1"]
+        assert of(face, client.blpop(["none"], 0.01)) is None
+        for server in servers:
+            assert len(names(server)) == 1
+        [name] = names(servers[0])
+        assert {"many", "one"} <= set(name.removeprefix("shardkit:").partition(";")[0].split(","))
+        assert numbers_in(name) == {0, *range(1, 33)}
+    for number, server in enumerate(servers):
+        with server.client() as client:
+            sizes = client.info("keyspace")
+        assert {int(name.removeprefix("db")) for name in sizes} <= set(range(33)), number
+
+
+def test_names_say_ranges() -> None:
+    used = [Database(n, "x", lambda: "c/3", has_moved=lambda: False) for n in (7, 1, 2, 3, 9)]
+    name = name_of(used)
+    assert name.startswith("shardkit:c/3;1-3,7,9@")
+    assert numbers_in(name) == {1, 2, 3, 7, 9}
+    assert numbers_in("somebody's") == numbers_in("shardkit:c@web/1") == set()
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_a_database_out_of_range_fails_alone(kind: str, servers: list[LocalServer]) -> None:
+    with faced(kind, over(servers, 64, first=20)) as face:
+        router = face.kit.key_sharded("many")
+        for _ in range(2):
+            with pytest.raises(ShardErrors, match="24 shards failed") as caught:
+                of(face, router.mset({key: key for key in KEYS}))
+            assert all("has no database of this number" in str(e) for e in caught.value.exceptions)
+            lost = {failure.shard for failure in caught.value.exceptions}
+            assert lost == {f"many:{n}" for n in range(40, 64)}
+        place = of(face, face.kit.component("many")).place
+        kept = [key for key in KEYS if f"many:{place(key)}" not in lost]
+        assert of(face, router.mget(kept)) == [key.encode() for key in kept]
+    for server in servers:
+        with server.client() as client:
+            written = {int(name.removeprefix("db")) for name in client.info("keyspace")}
+            assert written == set(range(20, 40))
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_a_right_to_select_that_is_taken_away_is_said(
+    kind: str, servers: list[LocalServer]
+) -> None:
+    with faced(kind, over(servers[:1], 4)) as face:
+        router = face.kit.key_sharded("many")
+        of(face, router.mset(dict.fromkeys(KEYS, 1)))
+        with servers[0].client() as admin:
+            admin.execute_command("ACL", "SETUSER", "default", "-select")
+        with pytest.raises(ShardErrors, match="shards failed") as caught:
+            of(face, router.mget(KEYS))
+        said = [str(failure) for failure in caught.value.exceptions]
+        assert all("the user may not run SELECT" in text for text in said)
+        with pytest.raises(ShardErrors, match="shards failed") as caught:
+            of(face, router.mset(dict.fromkeys(KEYS, 2)))
+        assert not any(failure.maybe_executed for failure in caught.value.exceptions)
+
+
+SPELLINGS: list[tuple[Any, ...]] = [
+    ("SELECT", 3),
+    ("SELECT 3",),
+    (b"select", b"3"),
+    ("MULTI",),
+    ("multi",),
+    ("SUBSCRIBE", "news"),
+    ("PSUBSCRIBE n*",),
+    ("CLIENT", "REPLY", "ON"),
+    ("CLIENT REPLY", "ON"),
+    ("RESET",),
+    ("WATCH", "k"),
+]
+
+
+@pytest.mark.parametrize("kind", FACES)
+@pytest.mark.parametrize("args", SPELLINGS, ids=str)
+def test_commands_that_change_a_connection_change_nobody_elses(
+    kind: str, args: tuple[Any, ...], servers: list[LocalServer]
+) -> None:
+    with faced(kind, over(servers[:1], 2)) as face:
+        ids = face.kit.set("ids", component="one", members=int)
+        of(face, ids.sadd(1))
+        client = of(face, face.kit.client("one"))
+        of(face, client.execute_command(*args))
+        assert of(face, ids.scard()) == 1
+        assert of(face, ids.sadd(2)) == 1
+        assert of(face, client.set("k", 5)) is True
+        assert of(face, client.get("k")) == b"5"
+    with servers[0].client() as admin:
+        assert set(admin.info("keyspace")) == {"db0"}
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_a_closed_database_holds_up_nobody_else(kind: str, servers: list[LocalServer]) -> None:
+    """A fence in one database: what is for the others goes on over the same connection."""
+    with faced(kind, over(servers[:1], 8)) as face:
+        router = face.kit.key_sharded("many")
+        place = of(face, face.kit.component("many")).place
+        closed = next(key for key in KEYS if place(key) == 3)
+        others = [key for key in KEYS if place(key) != 3]
+        with servers[0].client(db=4) as fence:
+            fence.set(FENCE_KEY, "{}", px=700)
+        began = time.monotonic()
+        of(face, router.mset(dict.fromkeys(others, 1)))
+        assert time.monotonic() - began < 0.6
+        of(face, router.mset({closed: 2}))
+        assert time.monotonic() - began > 0.6
+        assert of(face, router.mget([closed, *others[:3]])) == [b"2", b"1", b"1", b"1"]
+
+
+def test_the_breaker_of_a_wrong_entry_is_its_own(servers: list[LocalServer]) -> None:
+    port = servers[0].port
+    limits = "socket_timeout: 0.2, socket_connect_timeout: 0.2"
+    text = f"""components:
+  right: {{entry: {{port: {port}, db: 1}}}}
+  wrong: {{entry: {{port: {port}, ssl: true, {limits}}}}}"""
+    with shardkit.connect(ShardMap.parse(text)) as kit:
+        for _ in range(4):
+            with pytest.raises(Exception, match=r"(?i)timeout|ssl|circuit"):
+                kit.client("wrong").get("x")
+        assert kit.client("right").set("x", 1) is True
+
+
+def test_calls_over_several_servers_never_wait_for_each_other(servers: list[LocalServer]) -> None:
+    """More threads than connections, each needing two: they are taken in one order, and in turn."""
+    shard_map = over(servers, 4, blocking_pool={"size": 2, "timeout": 5})
+    failed: list[Exception] = []
+    done = [0]
+    with shardkit.connect(shard_map) as kit:
+        router, end = kit.key_sharded("many"), time.monotonic() + 2
+
+        def work(seed: int) -> None:
+            choose = random.Random(seed)
+            while time.monotonic() < end:
+                try:
+                    router.mget(choose.sample(KEYS, 30))
+                    done[0] += 1
+                except Exception as error:
+                    failed.append(error)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failed == []
+    assert done[0] > 100
+
+
+INTERRUPTED = """
+import ctypes, random, threading, time
+import shardkit
+from shardkit import ShardMap
+from shardkit.local import LocalServer
+
+class Limit(BaseException): pass
+
+def call_within_limits(call):
+    while not stop.is_set():
+        try:
+            while not stop.is_set():
+                try:
+                    call()
+                    done[0] += 1
+                except Limit:
+                    pass
+        except Limit:
+            pass
+
+stop, done = threading.Event(), [0]
+servers = [LocalServer().start() for _ in range(3)]
+entries = [{"port": server.port} for server in servers]
+with shardkit.connect(ShardMap.parse(str({"components": {"many": {"shards": entries}}}))) as kit:
+    router = kit.key_sharded("many")
+    keys = [f"k{n}" for n in range(20)]
+    call = lambda: router.mget(keys)
+    thread = threading.Thread(target=call_within_limits, args=(call,), daemon=True)
+    thread.start()
+    choose, limit = random.Random(1), ctypes.py_object(Limit)
+    for _ in range(200):
+        time.sleep(choose.random() * 0.004)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), limit)
+    before, end = done[0], time.monotonic() + 20
+    while done[0] < before + 10 and time.monotonic() < end:
+        time.sleep(0.01)
+    print(done[0] >= before + 10)
+    stop.set()
+    thread.join(10)
+    print(thread.is_alive())
+"""
+
+
+def test_an_exception_from_outside_while_batches_connect_hangs_nothing() -> None:
+    """As time limits of task queues raise them, by PyThreadState_SetAsyncExc."""
+    program = [sys.executable, "-c", INTERRUPTED]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=100, check=True)
+    assert ended.stdout.split() == ["True", "False"]
+
+
+def test_one_silent_server_costs_a_large_batch_only_its_own_replies(
+    servers: list[LocalServer],
+) -> None:
+    shard_map = over(servers, 4, socket_timeout=5)
+    keys = [f"k{n}" for n in range(20_000)]
+    with shardkit.connect(shard_map) as kit:
+        router = kit.key_sharded("many")
+        router.mset(dict.fromkeys(keys, 1))
+        servers[0].pause()
+        try:
+            with kit.deadline(1):
+                replies = router.each("GET", keys, raise_on_error=False)
+        finally:
+            servers[0].resume()
+        lost = {reply.shard for reply in replies if isinstance(reply, ShardUnavailable)}
+        assert lost == {"many:0", "many:2"}
+        assert sum(reply == b"1" for reply in replies) > 9_000
