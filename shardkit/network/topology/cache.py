@@ -44,7 +44,7 @@ from shardkit.errors import (
 from shardkit.network.topology.feed import BEAT, ChangeFeed
 from shardkit.network.topology.sources import Reading, Source, Values
 from shardkit.operations.deadlines import DeadlineExceeded, earliest
-from shardkit.operations.forks import ForkSafeLock, renewed_in_children
+from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.server_errors import meaning
 from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.placement import DEFAULT
@@ -109,7 +109,7 @@ class Topology:
         self._counts: dict[str, dict[int, str | None]] = {}  # placements by count, see `count`
         self._due: set[str] = set()  # for the thread to read
         self._thread: threading.Thread | None = None
-        self._watch_lock = ForkSafeLock()  # held by the watching thread while it reads
+        self._expired_at = -math.inf  # what was being read then is not new
         self._end_of_watch: threading.Event | None = None
         self._feed: ChangeFeed | None = None  # while it receives changes
         self._unread: set[str] = set()  # changed components that the watching thread has to read
@@ -312,9 +312,9 @@ class Topology:
     def expire(self) -> None:
         """Expire the cached components: the next call reads again, and waits."""
         self._away_until = 0.0
-        with self._watch_lock:  # otherwise a reading in progress would count as new
-            for cached in list(self._cache.values()):
-                cached.fresh_until = 0.0
+        self._expired_at = self._clock()
+        for cached in list(self._cache.values()):
+            cached.fresh_until = 0.0
 
     def watch(self) -> None:
         """Follow changes from now on, in a thread that ends with this topology."""
@@ -424,14 +424,13 @@ class Topology:
 
     def _read_stale(self) -> None:
         """Read stale components, except those that the next caller must read."""
-        with self._watch_lock:
-            now = self._clock()
-            stale = [
-                name
-                for name, cached in list(self._cache.items())
-                if cached.component is not None and 0 < cached.fresh_until <= now
-            ]
-            self._read_again(stale)
+        now = self._clock()
+        stale = [
+            name
+            for name, cached in list(self._cache.items())
+            if cached.component is not None and 0 < cached.fresh_until <= now
+        ]
+        self._read_again(stale)
 
     def _interval_of(self, component: Component | None) -> float:
         is_held = component is not None and component.held
@@ -490,11 +489,10 @@ class Topology:
 
     def _read_unread(self) -> None:
         """Read the changed components, unless the source is away; the others are fresh."""
-        with self._watch_lock:
-            while self._unread and not self._closed and self._clock() >= self._away_until:
-                self._unread = set(self._read_again(sorted(self._unread)))
-                if self._unread:  # others may be reading the previous state
-                    time.sleep(_CLAIMED)
+        while self._unread and not self._closed and self._clock() >= self._away_until:
+            self._unread = set(self._read_again(sorted(self._unread)))
+            if self._unread:  # others may be reading the previous state
+                time.sleep(_CLAIMED)
         now = self._clock()
         for name, cached in self._known().items():
             if cached.fresh_until and name not in self._unread:
@@ -655,7 +653,9 @@ class Topology:
         if previous is not None and component is not previous:
             self.changed(component)
         cached.read_at = self._clock()
-        cached.fresh_until = cached.read_at + (FED if self._feed else self._interval_of(component))
+        if cached.since >= self._expired_at:
+            lasts = FED if self._feed else self._interval_of(component)
+            cached.fresh_until = cached.read_at + lasts
         if self._failures or self._problems:
             self._recovered(component.name)
         if self._closed:  # while it was read
