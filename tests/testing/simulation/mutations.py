@@ -687,11 +687,11 @@ MUTATIONS: dict[str, Mutation] = {
         python,
         (Topology, "_lock_of", "self._clock() > cached.since + MAX_WAIT", "False"),
     ),
-    "readers-go-back": Mutation(
+    "readers-waited-for-too-long": Mutation(
         "stalled readers",
-        "what a reader has read that was given up replaces what was read since",
+        "a task in a stopped event loop is waited for longer than it says",
         python,
-        (Topology, "_aread", "cached.lock is not lock and cached", "False and cached"),
+        (Topology, "_lock_of", "cached.since + MAX_WAIT", "cached.since + MAX_WAIT + 5"),
     ),
     "maps-without-a-lock": Mutation(
         "map files",
