@@ -144,7 +144,7 @@ def demo(
     pass_size: int | None,
     seed: int,
     keep: bool,
-    as_json: bool,
+    output: Output,
 ) -> int:
     """Build a network of made-up people on embedded servers, use it, and say how that went.
 
@@ -167,12 +167,11 @@ def demo(
         pass_size or max(100, min(PASS_SIZE, users // 20)),
         seed,
     )
-    output = Output(as_json)
     running = LocalServers(social_map(), ports="free", config=_COMPACT)
     with started(output, running) as url, shardkit.connect(url) as kit:
         servers = [server for server in running.servers if server is not running.config_server]
         report = _run(output, servers, url, kit, options)
-        if as_json:
+        if output.as_json:
             output.document(document(report))
         else:
             show(output, report)

@@ -66,6 +66,7 @@ class _LoopTrackingConnector(Connector):
 
     def __init__(self, inner: Connector) -> None:
         self._inner = inner
+        self.shares, self.breaks = inner.shares, inner.breaks
         self._loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
     def blocking(self, fields: Mapping[str, Any]) -> redis.Redis | redis.RedisCluster:

@@ -59,7 +59,7 @@ def test_names_that_cannot_be_used_are_shown_as_they_are(name: object) -> None:
 @pytest.mark.parametrize("name", ["unique:0", "unique:16", "a:b:007"])
 def test_a_name_that_collides_with_a_shard_is_refused(name: str) -> None:
     [problem] = check_name(name, "map")
-    assert "collide with a shard" in str(problem)
+    assert "is the name of a shard" in str(problem)
     assert entry_key(name) == entry_key(*_split(name)) or name.endswith("007")
 
 

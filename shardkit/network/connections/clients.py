@@ -48,10 +48,11 @@ from shardkit.network.connections import Connector
 from shardkit.network.connections.breaker import PROBE_TIMEOUT, Breaker, Breakers
 from shardkit.network.connections.connection import closed_error
 from shardkit.network.connections.credentials import credentials_of
-from shardkit.network.connections.databases import Database
+from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.redis_private import (
     abandon_connections,
+    client_over,
     close_cluster,
     close_now,
     drain_cluster,
@@ -341,7 +342,7 @@ class Clients:
         get: Any = self.aget if awaiting else self.get
         if raw is None and not entry.is_cluster:
             own = get(component, number, False)
-            client = _over(own, own.connection_pool.share())
+            client = client_over(own, own.connection_pool.share())
             return self._with_successor(client, shard, raw, awaiting, replica is not None)
         where = entry_key(component.name, master)
         if replica is not None and replica.entry is not None:
@@ -366,7 +367,7 @@ class Clients:
             if self._connector.shares and not entry.is_cluster:
                 pool = self._way_pool(held, way, fields, awaiting)
                 database = self._database(component, shard, entry, reads, fields)
-                client = _over(pool.client, pool.share(database, policy))
+                client = client_over(pool.client, pool.share(database, policy))
             else:
                 client = self._connected(fields, awaiting)
         except (RedisError, RedisClusterException, OSError) as error:
@@ -401,14 +402,14 @@ class Clients:
         entry: Entry,
         reads: bool,
         fields: Mapping[str, Any],
-    ) -> Database:
+    ) -> ClientDatabase:
         number = int(fields.get("db") or 0)
         label = partial(self._label, shard, component.epoch)
         topology = self.topology()
         if topology is None:
-            return Database(number, str(shard), label, reads=reads)
+            return ClientDatabase(number, str(shard), label, reads=reads)
         address = entry.address if reads else component.entry_of(shard).address
-        return Database(
+        return ClientDatabase(
             number,
             str(shard),
             label,
@@ -480,16 +481,6 @@ class Clients:
         self._by_loop = weakref.WeakKeyDictionary()
         self._last_loop = _nothing, None
         _abandon(left)
-
-
-def _over(client: Any, pool: Any) -> Any:
-    """Return a client like another one over another pool: a tenth of the time of making it."""
-    other = copy.copy(client)
-    other.connection_pool = pool
-    callbacks = client.response_callbacks  # a table without regard to case
-    other.response_callbacks = type(callbacks)({})
-    dict.update(other.response_callbacks, callbacks)
-    return other
 
 
 # Fields that do not concern a connection, or have a stand-in.

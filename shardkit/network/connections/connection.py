@@ -40,7 +40,7 @@ from shardkit.errors import ClosedError, RoutingError
 from shardkit.events import ConnectionClosed, ConnectionOpened, emit, handlers
 from shardkit.network.connections.databases import (
     UNNAMED,
-    Database,
+    ClientDatabase,
     DatabaseMovedError,
     Doubt,
     Need,
@@ -113,9 +113,9 @@ class ReplyLimits:
     policy = NO_POLICY
     database = UNNAMED  # what its user uses
     # What it has opened; the number that is selected; and what it used last, if that is opened.
-    opened: set[Database]
+    opened: set[ClientDatabase]
     selected = 0
-    entered: Database | None = None
+    entered: ClientDatabase | None = None
     ends = False  # whether it is closed when it is released
     idle_since = 0.0  # when it was released, in monotonic seconds
     answered_at = 0.0  # when it was released last before it was closed
@@ -145,7 +145,7 @@ class ReplyLimits:
         self.entered = None
         self.ends = False
 
-    def entering(self, database: Database) -> bytes:
+    def entering(self, database: ClientDatabase) -> bytes:
         """Return what goes in front of commands for an opened database: SELECT, or nothing."""
         self.entered = database
         if self.selected == database.number:
@@ -153,7 +153,7 @@ class ReplyLimits:
         self.selected = database.number
         return database.select
 
-    def _opening(self, databases: Sequence[Database], waits: bool) -> Steps:
+    def _opening(self, databases: Sequence[ClientDatabase], waits: bool) -> Steps:
         self.entered = None
         return opening(self, databases, waits=waits)
 
@@ -306,10 +306,12 @@ class Closable(ReplyLimits):
                 raise reply
 
     def open(
-        self, databases: Sequence[Database], *, waits: bool = True
-    ) -> dict[Database, Exception]:
+        self, databases: Sequence[ClientDatabase], *, waits: bool = True
+    ) -> dict[ClientDatabase, Exception]:
         """Open databases before their first use; see `databases.opening`."""
-        errors: dict[Database, Exception] = run_steps(self._opening(databases, waits), self._open)
+        errors: dict[ClientDatabase, Exception] = run_steps(
+            self._opening(databases, waits), self._open
+        )
         return errors
 
     def _open(self, need: Need) -> list[Any] | None:
@@ -524,11 +526,11 @@ class AsyncClosable(ReplyLimits):
                 raise reply
 
     async def open(
-        self, databases: Sequence[Database], *, waits: bool = True
-    ) -> dict[Database, Exception]:
+        self, databases: Sequence[ClientDatabase], *, waits: bool = True
+    ) -> dict[ClientDatabase, Exception]:
         """Open databases before their first use; see `databases.opening`."""
         steps = self._opening(databases, waits)
-        errors: dict[Database, Exception] = await arun_steps(steps, self._open)
+        errors: dict[ClientDatabase, Exception] = await arun_steps(steps, self._open)
         return errors
 
     async def _open(self, need: Need) -> list[Any] | None:

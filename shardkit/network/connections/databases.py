@@ -83,7 +83,7 @@ def connection_name(what: str) -> str:
     return f"shardkit:{what}@{_host()}/{os.getpid()}"
 
 
-class Database:
+class ClientDatabase:
     """A database of a server, as the clients of one shard and one version of its entry use it.
 
     Args:
@@ -168,14 +168,14 @@ class Database:
                 return
 
     def __repr__(self) -> str:
-        return f"<Database {self.number}{f' of {self.shard}' if self.shard else ''}>"
+        return f"<ClientDatabase {self.number}{f' of {self.shard}' if self.shard else ''}>"
 
 
-UNNAMED = Database()
+UNNAMED = ClientDatabase()
 """That of connections without a client of the kit's."""
 
 
-def name_of(databases: Iterable[Database]) -> str:
+def name_of(databases: Iterable[ClientDatabase]) -> str:
     """Return the name of a connection that uses these databases; empty if it needs none."""
     used = list(databases)
     labels = dict.fromkeys(label for each in used if (label := each.label()))
@@ -207,7 +207,7 @@ def numbers_in(name: str) -> set[int]:
     return found
 
 
-def opening(connection: Any, databases: Sequence[Database], *, waits: bool = True) -> Steps:
+def opening(connection: Any, databases: Sequence[ClientDatabase], *, waits: bool = True) -> Steps:
     """Open databases on a connection; return the error of each that cannot be used.
 
     Yields commands, which need their replies; a `Pause`; or a `Doubt`. Afterwards the last of the
@@ -219,7 +219,7 @@ def opening(connection: Any, databases: Sequence[Database], *, waits: bool = Tru
         name = ""
     commands: list[tuple[str, ...]] = [("CLIENT", "SETNAME", name)] if name else []
     selects = len(databases) > 1 or databases[0].number != connection.selected
-    asked: list[tuple[Database, int, int]] = []
+    asked: list[tuple[ClientDatabase, int, int]] = []
     for database in databases:
         questions = database.questions()
         if selects:
@@ -227,7 +227,7 @@ def opening(connection: Any, databases: Sequence[Database], *, waits: bool = Tru
         commands += questions
         asked.append((database, len(commands) - len(questions), len(commands)))
     replies = (yield commands) if commands else []
-    errors: dict[Database, Exception] = {}
+    errors: dict[ClientDatabase, Exception] = {}
     fenced = []
     for database, start, end in asked:
         if selects:

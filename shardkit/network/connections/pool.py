@@ -41,7 +41,7 @@ from redis.credentials import CredentialProvider
 from redis.exceptions import MaxConnectionsError, RedisError
 
 from shardkit.network.connections.connection import is_reusable, require_open, reraise_handlers
-from shardkit.network.connections.databases import Database
+from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy, overloaded
 from shardkit.network.connections.redis_private import (
     close_connection_now,
@@ -73,7 +73,7 @@ class _Common:
     closed = False
     policy = NO_POLICY
     credentials: CredentialProvider | None = None  # asked at each connect, in place of the kwargs
-    database: Database  # of its users
+    database: ClientDatabase  # of its users
     wait_seconds: float | None = 0.0  # for a connection if all are in use; None for ever
     as_redis_py = False  # whether its clients send commands by redis-py's own code alone
     max_connections: int
@@ -88,7 +88,9 @@ class _Common:
     given_kwargs: dict[str, Any]  # those of a pool that shares, until somebody changes them
     pending: Callable[[], int]
 
-    def share(self, database: Database | None = None, policy: CallPolicy | None = None) -> Self:
+    def share(
+        self, database: ClientDatabase | None = None, policy: CallPolicy | None = None
+    ) -> Self:
         """Return a pool that lends the same connections until somebody changes it.
 
         With ``database`` and ``policy`` they are those of its users.
@@ -143,7 +145,7 @@ class _Common:
             connection.credential_provider = self.credentials
         number = int(self.connection_kwargs.get("db") or 0)
         if number != self.database.number:  # somebody has changed it
-            self.database = Database(number, self.database.shard, self.database.label)
+            self.database = ClientDatabase(number, self.database.shard, self.database.label)
         connection.database = self.database
         if self.policy is not NO_POLICY:
             connection.policy = self.policy
@@ -245,7 +247,7 @@ class _ReusingPool(_Common):
         self.number = next(_numbers)
         super().__init__(*args, **kwargs)
         self.way = self
-        self.database = Database(int(self.connection_kwargs.get("db") or 0))
+        self.database = ClientDatabase(int(self.connection_kwargs.get("db") or 0))
         renewed_in_children(self)
         _live_pools.add(self)
 
@@ -500,7 +502,7 @@ class _AsyncReusingPool(_Common):
         self.number = next(_numbers)
         super().__init__(*args, **kwargs)
         self.way = self
-        self.database = Database(int(self.connection_kwargs.get("db") or 0))
+        self.database = ClientDatabase(int(self.connection_kwargs.get("db") or 0))
         self._waiting: deque[asyncio.Future[None]] = deque()
         _live_pools.add(self)
 

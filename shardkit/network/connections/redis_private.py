@@ -11,6 +11,7 @@ types of redis-py's command methods need. The contract test covers these, too.
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 import weakref
@@ -455,6 +456,16 @@ def _async_connections(closable: Any) -> list[Any]:
     return [*closable._available_connections, *closable._in_use_connections, *asking]
 
 
+def client_over(client: Any, pool: Any) -> Any:
+    """Return a client like another one over another pool: a tenth of the time of making it."""
+    other = copy.copy(client)
+    other.connection_pool = pool
+    callbacks = client.response_callbacks  # a table without regard to case
+    other.response_callbacks = type(callbacks)({})
+    dict.update(other.response_callbacks, callbacks)
+    return other
+
+
 def reply_callbacks(client: Any) -> Mapping[Any, Callable[..., Any]]:
     """Return what turns replies into the values of redis-py's methods, by command."""
     if not hasattr(client, "response_callbacks"):  # a cluster's
@@ -474,6 +485,7 @@ __all__ = [
     "abandon_connections",
     "address_of",
     "ask_entry_again",
+    "client_over",
     "close_cluster",
     "close_connection_now",
     "close_now",

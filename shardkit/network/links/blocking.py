@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from math import inf
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from shardkit.config.component import Component
@@ -74,6 +74,7 @@ from shardkit.operations.steps import run_steps
 
 MIN_TIMEOUT = 0.1  # seconds that a server gets to answer after others have timed out
 CONNECT_THREADS = 32
+HELPED_WITHIN = 0.02  # seconds, or the caller connects by itself
 
 
 class BlockingLink:
@@ -343,23 +344,29 @@ def _connect_all(exchanges: Sequence[Exchange]) -> None:
             exchange.helped = False
             exchange.close(False)
 
+    if len(exchanges) == 1:
+        exchanges[0].helped = False
+        exchanges[0].connect()
+        exchanges[0].begin()
+        return
     try:
-        for _ in range(min(len(exchanges), CONNECT_THREADS) - 1):
+        for _ in range(min(len(exchanges), CONNECT_THREADS)):
             # Not a `threading.Thread`: starting that waits for the thread, which an exception that
             # somebody raises in the caller's thread can hit and end before it is there.
             with suppress(RuntimeError):  # Python is shutting down: this thread does it all
                 start_new_thread(copy_context().run, (help_connecting,))
         begun = 0
         while begun < len(exchanges):
-            exchange = None
-            with suppress(IndexError):
-                exchange = waiting.popleft()
-            if exchange is not None:
+            try:
+                exchange = ready.get(timeout=HELPED_WITHIN if waiting else None)
+            except Empty:
+                try:
+                    exchange = waiting.popleft()
+                except IndexError:
+                    continue
                 exchange.helped = False
                 exchange.connect()
-            else:
-                exchange = ready.get()
-            exchange.begin()
+            exchange.begin()  # while others connect
             begun += 1
     finally:
         waiting.clear()

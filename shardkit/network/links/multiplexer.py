@@ -41,7 +41,7 @@ from redis.exceptions import (
 from shardkit.events import handlers
 from shardkit.network.connections import INCOMPLETE, READ_BYTES, extended_timeout
 from shardkit.network.connections.connection import closed_error, refused_select
-from shardkit.network.connections.databases import UNNAMED, Database
+from shardkit.network.connections.databases import UNNAMED, ClientDatabase
 from shardkit.network.connections.policy import CallPolicy, overloaded
 from shardkit.network.connections.redis_private import health_check_is_due, postpone_health_check
 from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
@@ -191,7 +191,7 @@ class QueuedRequest:
         data: bytes,
         count: int,
         future: asyncio.Future[Received],
-        database: Database,
+        database: ClientDatabase,
         raw: bool,
     ) -> None:
         self.database = database
@@ -268,7 +268,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         deadline: Deadline | None = None,
         more: deque[Chunk] | None = None,
         *,
-        database: Database = UNNAMED,
+        database: ClientDatabase = UNNAMED,
         raw: bool = True,
     ) -> asyncio.Future[Received]:
         """Queue packed commands and perhaps more chunks; return the future of their replies.
@@ -456,7 +456,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
     async def _open(self, connection: Any) -> None:
         """Open the databases of the requests that wait, and go on."""
         wanted = {request.database for request in self._queued} - connection.opened
-        errors: dict[Database, Exception] = {}
+        errors: dict[ClientDatabase, Exception] = {}
         try:
             if lasting := [database for database in wanted if not database.left]:
                 errors = await connection.open(lasting, waits=False)
@@ -486,7 +486,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._attach(connection)
         self._write()
 
-    async def _send_apart(self, database: Database, requests: list[QueuedRequest]) -> None:
+    async def _send_apart(self, database: ClientDatabase, requests: list[QueuedRequest]) -> None:
         """Send requests over a connection of their own, after waiting at the database's fence."""
         try:
             connection = await self.source.borrow()

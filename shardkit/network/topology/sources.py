@@ -35,7 +35,7 @@ from shardkit.config.stored import (
     reading,
 )
 from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError
-from shardkit.network.connections.databases import Database, connection_name
+from shardkit.network.connections.databases import ClientDatabase, connection_name
 from shardkit.network.topology.feed import ChangeFeed
 from shardkit.network.topology.witness import EpochWitness
 from shardkit.operations.commands import Shard
@@ -201,7 +201,7 @@ class ConfigServer:
         connection = pool.separate_connection(protocol=3)
         # Not the pool's own database, which would keep the clients alive.
         named = self.described(Shard("config-server"))
-        connection.database = Database(pool.database.number, label=lambda: named)
+        connection.database = ClientDatabase(pool.database.number, label=lambda: named)
         return ChangeFeed(connection)
 
     def announce(self, feed: ChangeFeed, epoch: int) -> None:

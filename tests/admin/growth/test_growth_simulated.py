@@ -22,7 +22,7 @@ from shardkit.admin.growth.capture import MissedChangesError
 from shardkit.admin.growth.relocation import ServerAddress, moved
 from shardkit.admin.growth.servers import GrowthError, ServerRole
 from shardkit.network.connections import databases
-from shardkit.network.connections.databases import FENCE_KEY, Database
+from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase
 from shardkit.testing.fakes.fakeredis_private import writes
 from shardkit.testing.simulation import Client, SimulationFailure, simulate
 from shardkit.testing.simulation.servers import SimulatedServer
@@ -188,7 +188,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         push_at_once,
         26,
     ),
-    ("clients ask for the fence", MovedShard, Database, "is_fenced", lambda *args: False, 65),
+    ("clients ask for the fence", MovedShard, ClientDatabase, "is_fenced", lambda *args: False, 65),
     (
         "connections say which databases they use",
         MovedShard,

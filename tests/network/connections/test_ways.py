@@ -17,7 +17,7 @@ from faces import Face, faced
 import shardkit
 from shardkit import ShardErrors, ShardMap, ShardUnavailable
 from shardkit.local import LocalServer
-from shardkit.network.connections.databases import FENCE_KEY, Database, name_of, numbers_in
+from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase, name_of, numbers_in
 
 FACES = ["blocking", "awaiting"]
 KEYS = [f"k{n}" for n in range(2000)]
@@ -88,7 +88,7 @@ def test_a_server_has_one_connection_whatever_the_shards(
 
 
 def test_names_say_ranges() -> None:
-    used = [Database(n, "x", lambda: "c/3", has_moved=lambda: False) for n in (7, 1, 2, 3, 9)]
+    used = [ClientDatabase(n, "x", lambda: "c/3", has_moved=lambda: False) for n in (7, 1, 2, 3, 9)]
     name = name_of(used)
     assert name.startswith("shardkit:c/3;1-3,7,9@")
     assert numbers_in(name) == {1, 2, 3, 7, 9}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardkit import ShardKit
+from shardkit.network.connections.redis_private import idle_of
 from shardkit.operations import Command, Operation, Partial, Script, Structure, operation
 from shardkit.operations.commands import script_call
 from shardkit.routing.placement import slot_of
@@ -244,7 +245,7 @@ components:
         return self.failovers.agreed_at
 
     def check_connections(self, conn: Any) -> None:
-        idle = conn.connection_pool.idle_connections()
+        idle = idle_of(conn.connection_pool)
         masters = {each.host for each in idle if each.is_reusable()}
         assert len(masters) < 2, f"the next calls go to {masters}"
 
