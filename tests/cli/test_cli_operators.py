@@ -62,7 +62,7 @@ def test_clients_are_shown_by_process_with_the_epoch_in_use(
     assert this["epoch"] == 1
     assert this["library"] == f"shardkit {shardkit.__version__}"
     assert this["users"] == ["default"]
-    assert this["connections"] >= 9
+    assert this["connections"] >= 3
     assert this["entries"] == {"unique": 1}
     assert "unique" in cli("clients", "-c", town_url, "--using", "unique").out
     using = read_json("clients", "-c", town_url, "--using", "followers")["clients"]
@@ -154,7 +154,7 @@ def test_a_command_runs_on_all_servers_or_shards_or_on_one(
     assert [line.split() for line in shown[:2]] == [["shard", "reply"], ["unique", "hello"]]
     refused = cli("exec", "-c", town_url, "--on", "followers", "--", "NOSUCH")
     assert refused.code == 1
-    assert "unknown command" in refused.out
+    assert "the server has no command NOSUCH" in refused.out
 
 
 def test_another_user_may_run_it(
@@ -212,7 +212,7 @@ def test_a_component_is_retired_and_its_data_deleted_when_nobody_uses_it(
         kit.client("followers", n).mset({f"k{n}:{i}": 1 for i in range(700)})
     place = kit.client("followers", 0).connection_pool.connection_kwargs
     address = {name: place[name] for name in ("host", "port", "db", "username", "password")}
-    with redis.Redis(**address, client_name="shardkit:followers:0@elsewhere/4711") as late:
+    with redis.Redis(**address, client_name="shardkit:followers/1;0@elsewhere/4711") as late:
         late.get("x")  # it is not told of the push
         removed = cli("retire", "followers", *where, "-m", "replaced")
         assert removed.code == 0, removed
@@ -643,6 +643,7 @@ DOCUMENTS: list[Said] = [
             "steps": ["x"],
             "problems": [],
             "databases": [],
+            "notes": [],
         },
     ),
     ("move resume a.internal:6379", {"resume_move": SERVER_MOVE}, asdict(SERVER_MOVE)),

@@ -351,10 +351,11 @@ class Topology:
     def _read(self, name: str) -> Component:
         cached = self._entry(name)
         previous = cached.component
-        # With nothing cached, wait a limited time for the current reader; not for a task, which may
-        # belong to the event loop that this call would block.
+        # With nothing that may be used, wait a limited time for the current reader; not for a task,
+        # which may belong to the event loop that this call would block.
         would_deadlock = cached.loop is not None and _running_loop() is not None
-        lock = self._claim(cached, 0 if previous or would_deadlock else MAX_WAIT)
+        must_read = previous is None or not cached.fresh_until
+        lock = self._claim(cached, MAX_WAIT if must_read and not would_deadlock else 0)
         if lock is None and previous is not None:
             return previous
         try:
@@ -372,7 +373,7 @@ class Topology:
     async def _aread(self, name: str) -> Component:
         cached = self._entry(name)
         while (lock := self._claim(cached)) is None:
-            if cached.component is not None:
+            if cached.component is not None and cached.fresh_until:
                 return cached.component
             await self._wait(cached)
         try:
