@@ -64,7 +64,10 @@ def components_in(batch: Batch, todo: Sequence[int]) -> set[str]:
 
 
 def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) -> list[ServerGroup]:
-    """Group the requests at the positions ``todo`` by shard; blocking ones stay alone."""
+    """Group the requests at the positions ``todo`` by shard.
+
+    Blocking ones stay alone, but those for one shard that follow each other stay together.
+    """
     if len(todo) == len(batch):
         if type(batch) is Columns:
             uniform = UniformCommands.of_columns(batch.name, [batch.keys, *batch.more])
@@ -89,7 +92,10 @@ def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) ->
         else:
             where = place(to, request.key, components)
         if type(request) is Command and request.block is not None:
-            alone.append(ServerGroup(Shard(*where), [position], request.block))
+            if alone and alone[-1].shard == where and position - 1 in alone[-1].positions:
+                alone[-1].positions.append(position)  # type: ignore[attr-defined]
+            else:
+                alone.append(ServerGroup(Shard(*where), [position], request.block))
             continue
         try:
             groups[where].append(position)

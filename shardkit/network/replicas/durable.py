@@ -183,13 +183,13 @@ class DurableBlock:
 
     def _commands(self, name: str, seconds: float) -> list[Command]:
         shard, milliseconds = _shard(name), max(1, round(1000 * seconds))
-        found = [Command(shard, MARKER, ("SET", MARKER, 1, "PX", 1000))]
+        sent: list[tuple[Any, ...]] = [("SET", MARKER, 1, "PX", 1000)]
         if self._replicas:
-            found.append(Command(shard, MARKER, ("WAIT", self._replicas, milliseconds)))
+            sent.append(("WAIT", self._replicas, milliseconds))
         if self._fsync:
-            found.append(Command(shard, MARKER, ("WAITAOF", 1, 0, milliseconds)))
-            found.append(Command(shard, MARKER, ("CONFIG", "GET", "appendfsync")))
-        return found
+            sent += [("WAITAOF", 1, 0, milliseconds), ("CONFIG", "GET", "appendfsync")]
+        # On a connection of their own: the server answers nothing else there while it waits.
+        return [Command(shard, MARKER, args, block=seconds) for args in sent]
 
     def _why_late(self, replies: list[Any]) -> str:
         answers = iter(replies)
