@@ -75,6 +75,7 @@ class CacheEntry:
     refused: bool = False  # a call: the next one reads it again if it is stale
     lock: threading.Lock = field(default_factory=lambda: threading.Lock())  # held by the reader
     loop: asyncio.AbstractEventLoop | None = None  # of the reader, if that is a task
+    reader: int = 0  # the reader's thread
     since: float = 0.0  # when the reader started
     read_at: float = 0.0  # when it was last read, or an attempt failed
     epoch: int = 0  # of all entries, when it was last read
@@ -353,7 +354,10 @@ class Topology:
         previous = cached.component
         # With nothing that may be used, wait a limited time for the current reader; not for a task,
         # which may belong to the event loop that this call would block.
-        would_deadlock = cached.loop is not None and _running_loop() is not None
+        # Nor for this thread itself, if what it tells of a change calls the kit.
+        would_deadlock = cached.reader == threading.get_ident() or (
+            cached.loop is not None and _running_loop() is not None
+        )
         must_read = previous is None or not cached.fresh_until
         lock = self._claim(cached, MAX_WAIT if must_read and not would_deadlock else 0)
         if lock is None and previous is not None:
@@ -543,6 +547,7 @@ class Topology:
             if lock.acquire(timeout=max(0.0, min(LOOK_AGAIN, deadline - time.monotonic()))):
                 if lock is cached.lock:
                     cached.loop, cached.since = _running_loop(), self._clock()
+                    cached.reader = threading.get_ident()
                     return lock
                 lock.release()
             elif time.monotonic() >= deadline:
@@ -619,7 +624,7 @@ class Topology:
     @staticmethod
     def _release(cached: CacheEntry, lock: threading.Lock) -> None:
         if cached.lock is lock:
-            cached.loop = None
+            cached.loop, cached.reader = None, 0
         lock.release()
         while cached.waiting:
             with suppress(IndexError, RuntimeError):  # woken by another; its loop has ended
@@ -739,6 +744,7 @@ class Topology:
         self.end_feed()
         for cached in self._cache.values():
             cached.lock, cached.loop, cached.waiting = threading.Lock(), None, []
+            cached.reader = 0
 
 
 def _watch(found: Callable[[], Topology | None], end: threading.Event, interval: float) -> None:

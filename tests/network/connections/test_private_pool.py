@@ -447,7 +447,6 @@ async def test_a_move_to_a_cluster_says_what_to_do(moving: Moving, tmp_path: Pat
         await moving.kit.aclose()
 
 
-@pytest.mark.skip(reason="hangs since databases share connections: not looked into yet")
 def test_threads_survive_many_moves(tmp_path: Path, here: LocalServer, there: LocalServer) -> None:
     """Each thread makes its calls of a round, at whose start the entry moves under them."""
     for server in (here, there):

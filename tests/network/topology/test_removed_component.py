@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ import redis
 from topology_helpers import eventually
 
 import shardkit
-from shardkit import ShardMap
+from shardkit import ShardMap, events
 from shardkit.config import store
 from shardkit.errors import RetiredError
 from shardkit.local import LocalServer
@@ -142,3 +143,28 @@ def test_a_new_entry_whose_reference_is_not_set_here_leaves_the_good_ones_in_use
         assert router["key"].get("key") == b"1"
     assert "keeps its last good entries" in caplog.text
     assert "NOT_SET_HERE" in caplog.text
+
+
+def test_a_handler_that_is_told_of_a_change_may_call_the_kit(
+    server: LocalServer, config: redis.Redis
+) -> None:
+    """In the thread that has just read the change, and must not wait for itself."""
+    seen: list[int] = []
+
+    def told(event: events.Event) -> None:
+        if isinstance(event, events.EntryChanged):
+            seen.append(kit.component("stays").epoch)
+
+    with shardkit.connect(f"redis://{server.address}") as kit:
+        assert kit.component("stays").epoch == 1
+        changed = f"{{shards: [{{port: {server.port}, db: 3}}, {{port: {server.port}, db: 2}}]}}"
+        store.push(config, ShardMap.parse(f"components: {{stays: {changed}}}"), force=True)
+        kit.topology.expire()
+        stop = events.subscribe(told)
+        began = time.monotonic()
+        try:
+            assert kit.component("stays").epoch == 2
+        finally:
+            stop()
+        assert seen == [2]
+        assert time.monotonic() - began < 5
