@@ -275,13 +275,11 @@ class Subscribe(NamedTuple):
     Attributes:
         to, key: where the key lives; see `Command`.
         connect: whether to connect if there is no subscription yet.
-        abandon: the command to send if this is cancelled or interrupted.
     """
 
     to: To
     key: Key
     connect: bool = True
-    abandon: Command | None = None
 
 
 class AwaitWakeup(NamedTuple):
@@ -294,14 +292,12 @@ class AwaitWakeup(NamedTuple):
         to, key: where the key lives.
         waiter: the waiter's name in the script.
         seconds: the longest wait.
-        abandon: the command to send if the wait is cancelled or interrupted.
     """
 
     to: To
     key: Key
     waiter: str
     seconds: float
-    abandon: Command | None = None
 
 
 class Abandon(NamedTuple):

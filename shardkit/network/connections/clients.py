@@ -501,12 +501,12 @@ def _way(
     Passwords are compared by the references to them, which are looked up at each connect.
     """
     written = entry.fields
-    login = [written.get(name) for name in ("url", "username", "password", "password_file")]
+    names = ("url", "username", "password", "password_file", "sentinel")
+    login = repr([written.get(name) for name in names])
     concerned = {name: value for name, value in fields.items() if name not in _NOT_OF_THE_WAY}
     # Whoever names connections wants to tell them apart.
     named = (shard, reads) if "client_name" in fields else reads
-    login.append(written.get("sentinel"))
-    return repr(sorted(concerned.items())), repr(login), provider, named
+    return repr(sorted(concerned.items())), login, provider, named
 
 
 def _probe(connector: Connector, fields: Mapping[str, Any]) -> None:

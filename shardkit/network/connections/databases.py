@@ -175,13 +175,19 @@ UNNAMED = ClientDatabase()
 """That of connections without a client of the kit's."""
 
 
-def name_of(databases: Iterable[ClientDatabase]) -> str:
-    """Return the name of a connection that uses these databases; empty if it needs none."""
+def name_of(
+    databases: Iterable[ClientDatabase], usable: Iterable[ClientDatabase] | None = None
+) -> str:
+    """Return the name of a connection that serves databases; empty if it needs none.
+
+    It lists the numbers of the ``usable`` ones: of all by default.
+    """
     used = list(databases)
     labels = dict.fromkeys(label for each in used if (label := each.label()))
     if not labels:
         return ""
-    numbers = _ranges(sorted({each.number for each in used if each.has_fence}))
+    usable = used if usable is None else usable
+    numbers = _ranges(sorted({each.number for each in usable if each.has_fence}))
     name = connection_name(",".join(labels) + (f";{numbers}" if numbers else ""))
     return READING + name.removeprefix("shardkit:") if any(d.reads for d in used) else name
 
@@ -259,8 +265,9 @@ def opening(connection: Any, databases: Sequence[ClientDatabase], *, waits: bool
                 connection.opened.add(database)
             except DatabaseMovedError as error:
                 errors[database] = error
-    if name and (fenced or errors):
-        yield [("CLIENT", "SETNAME", name_of(connection.opened) or name_of(databases))]
+    if name and (fenced or errors):  # a mover waits for those that the name lists
+        name = name_of([*connection.opened, *databases], connection.opened)
+        yield [("CLIENT", "SETNAME", name)]
     elif fenced and waits:
         yield [("CLIENT", "SETNAME", connection.client_name)]
     if any(database.left for database in databases):

@@ -10,8 +10,8 @@ import asyncio
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -228,9 +228,8 @@ class AwaitingLink:
 
     async def subscribe(self, request: Subscribe) -> str:
         """Return the channel on which a server wakes waiters; see `BlockingLink.subscribe`."""
-        async with self._abandoning(request.abandon):
-            found = await self._subscription(request.to, request.key, request.connect)
-            return "" if found is None else found.channel
+        found = await self._subscription(request.to, request.key, request.connect)
+        return "" if found is None else found.channel
 
     async def await_wakeup(self, request: AwaitWakeup) -> bytes | None:
         """Wait until a script wakes a waiter; see `BlockingLink.await_wakeup`."""
@@ -239,13 +238,12 @@ class AwaitingLink:
         if deadline is not None:
             seconds = min(seconds, max(0.0, deadline.left()))
         started = time.monotonic()
-        async with self._abandoning(request.abandon):
-            found = await self._subscription(request.to, request.key, False)
-            text = None
-            if found is None:
-                await asyncio.sleep(min(seconds, LONGEST_POLL))
-            else:
-                text = await found.wait(request.waiter.encode(), seconds)
+        found = await self._subscription(request.to, request.key, False)
+        text = None
+        if found is None:
+            await asyncio.sleep(min(seconds, LONGEST_POLL))
+        else:
+            text = await found.wait(request.waiter.encode(), seconds)
         extend(time.monotonic() - started)
         return text
 
@@ -253,17 +251,6 @@ class AwaitingLink:
         """Send what undoes a wait; see `BlockingLink.abandon`."""
         with suppress(Exception), within(None):
             await self.send([command])
-
-    @asynccontextmanager
-    async def _abandoning(self, abandon: Command | None) -> AsyncIterator[None]:
-        """Send a command if a wait is cancelled."""
-        try:
-            yield
-        except BaseException:
-            if abandon is not None:
-                # A task of its own, so that a second cancellation does not end it.
-                await asyncio.shield(asyncio.ensure_future(self.abandon(abandon)))
-            raise
 
     async def _subscription(self, to: To, key: Key, connect: bool) -> AsyncSubscription | None:
         name = to if isinstance(to, str) else to.component

@@ -19,8 +19,8 @@ import threading
 import time
 from _thread import start_new_thread
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from math import inf
 from queue import Empty, SimpleQueue
@@ -217,9 +217,8 @@ class BlockingLink:
 
         Cost: at the first call for a server, a connection that the kit keeps.
         """
-        with self._abandoning(request.abandon):
-            found = self._subscription(request.to, request.key, request.connect)
-            return "" if found is None else found.channel
+        found = self._subscription(request.to, request.key, request.connect)
+        return "" if found is None else found.channel
 
     def await_wakeup(self, request: AwaitWakeup) -> bytes | None:
         """Wait until a script wakes a waiter; return what it says, None if it may be lost."""
@@ -228,13 +227,12 @@ class BlockingLink:
         if deadline is not None:
             seconds = min(seconds, max(0.0, deadline.left()))
         started = time.monotonic()
-        with self._abandoning(request.abandon):
-            found = self._subscription(request.to, request.key, False)
-            text = None
-            if found is None:
-                time.sleep(min(seconds, LONGEST_POLL))
-            else:
-                text = found.wait(request.waiter.encode(), seconds)
+        found = self._subscription(request.to, request.key, False)
+        text = None
+        if found is None:
+            time.sleep(min(seconds, LONGEST_POLL))
+        else:
+            text = found.wait(request.waiter.encode(), seconds)
         extend(time.monotonic() - started)
         return text
 
@@ -242,16 +240,6 @@ class BlockingLink:
         """Try to send the command that undoes a wait, even beyond the caller's deadline."""
         with suppress(*ATTEMPT_ERRORS, ShardKitError), within(None):
             self.send([command])
-
-    @contextmanager
-    def _abandoning(self, abandon: Command | None) -> Iterator[None]:
-        """Send a command if a wait is interrupted."""
-        try:
-            yield
-        except BaseException:
-            if abandon is not None:
-                self.abandon(abandon)
-            raise
 
     def _subscription(self, to: To, key: Key, connect: bool) -> Subscription | None:
         name = to if isinstance(to, str) else to.component

@@ -494,12 +494,12 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             for request in requests:
                 request.fail(error, sent=False)
             return
-        broken, sent = True, False
+        broken, under_way = True, None
         try:
             connection.database = database
             await connection.enter()
             for request in requests:
-                sent = True
+                under_way = request
                 chunks = [Chunk(request.data, request.count), *(request.more or ())]
                 for chunk in chunks:
                     await connection.send_packed_command(chunk.data, check_health=False)
@@ -512,12 +512,10 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 request.replies.refused = True  # perhaps
                 if not request.future.done():
                     request.future.set_result(request.replies)
-                sent = False
             broken = False
         except Exception as error:  # whatever it is, only these requests fail
             for request in requests:
-                request.fail(error, sent)
-                sent = False
+                request.fail(error, sent=request is under_way)
         finally:
             await self.source.release(connection, broken=broken)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import random
 import subprocess
@@ -13,11 +14,13 @@ from typing import Any
 
 import pytest
 from faces import Face, faced
+from scripted_server import scripted
 
 import shardkit
 from shardkit import ShardErrors, ShardMap, ShardUnavailable
 from shardkit.local import LocalServer
 from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase, name_of, numbers_in
+from shardkit.operations.commands import Command
 
 FACES = ["blocking", "awaiting"]
 KEYS = [f"k{n}" for n in range(2000)]
@@ -92,6 +95,7 @@ def test_names_say_ranges() -> None:
     name = name_of(used)
     assert name.startswith("shardkit:c/3;1-3,7,9@")
     assert numbers_in(name) == {1, 2, 3, 7, 9}
+    assert numbers_in(name_of(used, used[:1])) == {7}
     assert numbers_in("somebody's") == numbers_in("shardkit:c@web/1") == set()
 
 
@@ -163,6 +167,25 @@ def test_commands_that_change_a_connection_change_nobody_elses(
         assert of(face, client.get("k")) == b"5"
     with servers[0].client() as admin:
         assert set(admin.info("keyspace")) == {"db0"}
+
+
+async def test_what_waited_at_a_fence_is_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = iter([True])
+    monkeypatch.setattr(ClientDatabase, "is_fenced", lambda self, reply: next(closed, False))
+
+    def answer(args: list[bytes]) -> bytes | None:
+        return b":1\r\n" if args[1] == b"k0" else None  # the connection is lost
+
+    with scripted(INCR=answer) as server:
+        text = str({"components": {"one": {"entry": {"port": server.port}}}})
+        async with await shardkit.aconnect(ShardMap.parse(text)) as kit:
+            link: Any = kit.driver.link
+            sent = [link.send([Command("one", f"k{n}", ("INCR", f"k{n}"))]) for n in range(2)]
+            [first], [second] = await asyncio.gather(*sent)
+        assert first == 1
+        assert isinstance(second, ShardUnavailable)
+        assert second.maybe_executed
+        assert server.names() == ["INCR", "INCR"]
 
 
 @pytest.mark.parametrize("kind", FACES)

@@ -122,13 +122,12 @@ async def test_what_is_no_wake_up_wakes_nobody_and_is_passed_over(kind: str) -> 
         async with opened(kind, ShardMap.parse(text)) as face, asyncio.timeout(TOO_LONG / 2):
             link: Any = face.kit.driver.link
             assert (await subscribed(face)).startswith(wakeups.PREFIX)
-            request = AwaitWakeup("data", "x", "a", TOO_LONG, command("data", "x", "GET"))
+            request = AwaitWakeup("data", "x", "a", TOO_LONG)
             assert await face._value(link.await_wakeup(request)) == b"yours"
             assert server.names() == ["SUBSCRIBE"]
 
 
-@pytest.mark.parametrize("abandons", [True, False])
-def test_cut_waits_close(kit: ShardKit, monkeypatch: pytest.MonkeyPatch, abandons: bool) -> None:
+def test_cut_waits_close(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
     link: Any = kit.driver.link
     assert link.subscribe(Subscribe("one", "x"))
     subscription = link._subscription("one", "x", False)
@@ -137,10 +136,8 @@ def test_cut_waits_close(kit: ShardKit, monkeypatch: pytest.MonkeyPatch, abandon
         raise KeyboardInterrupt
 
     monkeypatch.setattr(subscription._connection, "can_read", interrupted)
-    abandon = command("one", "abandoned", "SET", 1) if abandons else None
     with pytest.raises(KeyboardInterrupt):
-        link.await_wakeup(AwaitWakeup("one", "x", "a", TOO_LONG, abandon))
-    assert kit.client("one").exists("abandoned") == abandons
+        link.await_wakeup(AwaitWakeup("one", "x", "a", TOO_LONG))
     assert subscription.broken
     assert not subscription._waiters
     assert link.subscribe(Subscribe("one", "x")) != subscription.channel
