@@ -476,10 +476,9 @@ def test_waiters_whose_connections_are_cut_get_it_all_the_same(kit: ShardKit) ->
 async def test_tasks_whose_connection_is_cut_stop_waiting_at_once(akit: AsyncShardKit) -> None:
     client, link = await akit.client("one"), akit.driver.link
     channel = await link.subscribe(Subscribe("one", "x"))
-    abandon = Command("one", "x", ("PING",))
     async with asyncio.timeout(20):
         first, *others = [
-            asyncio.ensure_future(link.await_wakeup(AwaitWakeup("one", "x", waiter, 60, abandon)))
+            asyncio.ensure_future(link.await_wakeup(AwaitWakeup("one", "x", waiter, 60)))
             for waiter in "abc"
         ]
         assert await client.publish(channel, "a it is yours") == 1

@@ -7,7 +7,7 @@ import gc
 from typing import Any
 
 import pytest
-from link_helpers import FACES, Face, command, eventually, opened
+from link_helpers import FACES, Face, eventually, opened
 from scripted_server import bulk, scripted
 
 from shardkit import ShardKit, ShardMap
@@ -36,7 +36,7 @@ async def waiting(face: Face, *waiters: str) -> list[asyncio.Task[bytes | None]]
     link: Any = face.kit.driver.link
 
     async def wait(waiter: str) -> bytes | None:
-        request = AwaitWakeup("data", "x", waiter, TOO_LONG, command("data", "x", "GET"))
+        request = AwaitWakeup("data", "x", waiter, TOO_LONG)
         started = asyncio.to_thread if face.blocks else lambda wait, request: wait(request)
         found: bytes | None = await started(link.await_wakeup, request)
         return found
