@@ -26,6 +26,7 @@ from typing import Any, TypeAlias
 
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
+    RedisError,
     ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
 )
@@ -115,6 +116,7 @@ class CommandsFinished:
         sent: the event of sending them.
         seconds: the time since then.
         refused: whether an error may be among the replies.
+        error: the first error among the replies, unless shardkit sends its command again.
         waited: for how many of the seconds the commands waited behind others of their event loop;
             None if they did not share a connection.
     """
@@ -123,6 +125,7 @@ class CommandsFinished:
     seconds: float
     refused: bool
     waited: float | None = None
+    error: Exception | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -333,9 +336,14 @@ class watched:  # noqa: N801 - a context manager
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._event is not None:
             self._hidden.__exit__(None, None, None)
-            refused = isinstance(error, ResponseError)
+            refusal = error if isinstance(error, ResponseError) else None
             lost = isinstance(error, ConnectionError | TimeoutError)
-            settled(self._event, None if refused else error, refused=refused, maybe_executed=lost)
+            failure = None if refusal else error
+            settled(self._event, failure, refusal=refusal, maybe_executed=lost)
+        if isinstance(error, RedisError):
+            named = self._policy.named(error)
+            if named is not error:
+                raise named from error
 
 
 class _Hidden:
@@ -356,6 +364,7 @@ def settled(
     *,
     maybe_executed: bool = False,
     refused: bool = False,
+    refusal: Exception | None = None,
     ended: float = 0.0,
     written: float = 0.0,
 ) -> None:
@@ -366,12 +375,13 @@ def settled(
         error: the reason for the failure, if any.
         maybe_executed: whether the server may still have executed them.
         refused: whether an error may be among the replies.
+        refusal: the first error among the replies.
         ended: the end, by `time.perf_counter`; 0 for now.
         written: the time of writing them to a connection that tasks share; 0 if there is none.
     """
     seconds = (ended or time.perf_counter()) - event.begun
     if error is None:
         waited = max(0.0, written - event.begun) if written else None
-        emit(CommandsFinished(event, seconds, refused, waited))
+        emit(CommandsFinished(event, seconds, refused or refusal is not None, waited, refusal))
     else:
         emit(CommandsFailed(event, seconds, error, maybe_executed))

@@ -22,7 +22,13 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from shardkit.errors import DamagedDataError, ShardErrors, ShardFailure, ShardKitError
+from shardkit.errors import (
+    DamagedDataError,
+    OperationErrors,
+    ShardErrors,
+    ShardFailure,
+    ShardKitError,
+)
 from shardkit.events import finished, handlers, observed, started
 from shardkit.operations.cancellation import Interrupted, UndoableBatch
 from shardkit.operations.commands import (
@@ -149,7 +155,7 @@ class BlockingDriver(_StepRunner):
         The operations are unstarted steps, as a deferred face returns them.
 
         Raises:
-            BaseExceptionGroup: the errors of operations that failed; all others have completed.
+            OperationErrors: the errors of operations that failed; all others have completed.
         """
         with call_context(), observed("together"):
             lock_step = _LockStep(operations)
@@ -463,9 +469,8 @@ class _LockStep:
     def values(self) -> list[Any]:
         """Return the operations' values, in order."""
         if self._errors:
-            raise ExceptionGroup(
-                f"{len(self._errors)} of {len(self._operations)} operations failed", self._errors
-            )
+            failed, count = len(self._errors), len(self._operations)
+            raise OperationErrors(f"{failed} of {count} operations failed", self._errors)
         return self._results
 
     def _advance(self, n: int, move: Callable[..., Any], *args: Any) -> None:

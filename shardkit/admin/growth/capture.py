@@ -24,7 +24,7 @@ from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
-from shardkit.admin.growth.servers import GrowthError
+from shardkit.errors import GrowthError, MissedChangesError
 
 _CANARY = "object|help"
 # Calls that may change keys without a notification; Redis 6 counts the last two.
@@ -54,10 +54,6 @@ def _tells_all(setting: str) -> bool:
 
 def _calls(stats: Mapping[str, Any]) -> dict[str, Any]:
     return {name: stats.get(f"cmdstat_{name}") for name in _UNTOLD}
-
-
-class MissedChangesError(GrowthError):
-    """Keys may have changed without a notification, so a copy has to start again."""
 
 
 class KeyCapture:

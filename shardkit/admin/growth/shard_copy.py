@@ -21,10 +21,10 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from shardkit.admin.growth.capture import KeyCapture, MissedChangesError
+from shardkit.admin.growth.capture import KeyCapture
 from shardkit.admin.growth.fence import OWN_KEYS, write_under
-from shardkit.admin.growth.servers import GrowthError
 from shardkit.admin.growth.slices import Slices, at_work
+from shardkit.errors import GrowthError, MissedChangesError
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.operations.server_errors import failed_command
 

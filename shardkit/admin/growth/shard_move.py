@@ -30,7 +30,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from shardkit.admin.growth.capture import KeyCapture, MissedChangesError, turn_on_notifications
+from shardkit.admin.growth.capture import KeyCapture, turn_on_notifications
 from shardkit.admin.growth.certificate import ServerComparison, differing, unequal
 from shardkit.admin.growth.databases import (
     MOST_NAMED,
@@ -57,13 +57,14 @@ from shardkit.admin.growth.fence import (
 )
 from shardkit.admin.growth.mover import Mover
 from shardkit.admin.growth.relocation import ServerAddress, entries_on, held, moved
-from shardkit.admin.growth.servers import GrowthError, role_of
+from shardkit.admin.growth.servers import role_of
 from shardkit.admin.growth.shard_copy import DatabaseCopy, Follower, copy_libraries
 from shardkit.admin.push import attest
 from shardkit.config.component import entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of
 from shardkit.config.store import read_components, read_epoch
+from shardkit.errors import GrowthError, MissedChangesError
 from shardkit.network.connections.databases import FENCE_KEY
 
 _ATTEMPTS = 5

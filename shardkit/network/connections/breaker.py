@@ -36,17 +36,14 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
+from shardkit.errors import BreakerOpenError, DeadlineExceeded
 from shardkit.events import BreakerClosed, BreakerOpened, emit
-from shardkit.operations.deadlines import LONG_ENOUGH, DeadlineExceeded
+from shardkit.operations.deadlines import LONG_ENOUGH
 from shardkit.operations.forks import ForkSafeLock, renewed_in_children
 
 logger = logging.getLogger("shardkit")
 
 PROBE_TIMEOUT = 1.0
-
-
-class BreakerOpenError(ConnectionError):
-    """A server's circuit breaker is open: nothing was sent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,12 +38,13 @@ from shardkit.errors import (
     ClosedError,
     ConfigError,
     ConfigServerError,
+    DeadlineExceeded,
     MissingEntryError,
     RetiredError,
 )
 from shardkit.network.topology.feed import BEAT, ChangeFeed
 from shardkit.network.topology.sources import Reading, Source, Values
-from shardkit.operations.deadlines import DeadlineExceeded, earliest
+from shardkit.operations.deadlines import earliest
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.server_errors import meaning
 from shardkit.operations.steps import arun_steps, run_steps

@@ -18,9 +18,9 @@ import pytest
 from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, InUse, config_of, simulated_servers
 
 from shardkit.admin.growth import MovePlan, moves, resume_move, shard_move, start_move
-from shardkit.admin.growth.capture import MissedChangesError
 from shardkit.admin.growth.relocation import ServerAddress, moved
-from shardkit.admin.growth.servers import GrowthError, ServerRole
+from shardkit.admin.growth.servers import ServerRole
+from shardkit.errors import GrowthError, MissedChangesError
 from shardkit.network.connections import databases
 from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase
 from shardkit.testing.fakes.fakeredis_private import writes

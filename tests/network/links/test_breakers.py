@@ -24,12 +24,12 @@ from scripted_server import scripted
 
 import shardkit
 from shardkit import ShardMap, ShardUnavailable
-from shardkit.errors import ClosedError, InvalidEntryError
+from shardkit.errors import BreakerOpenError, ClosedError, DeadlineExceeded, InvalidEntryError
 from shardkit.local import LocalCluster, LocalServer
-from shardkit.network.connections.breaker import Breaker, BreakerOpenError, BreakerSettings
+from shardkit.network.connections.breaker import Breaker, BreakerSettings
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.operations.commands import Command, Shard
-from shardkit.operations.deadlines import LONG_ENOUGH, DeadlineExceeded
+from shardkit.operations.deadlines import LONG_ENOUGH
 
 QUICK = {"failures": 2, "min_seconds": 0, "interval": 0.05, "max_interval": 0.1}
 NEVER_TRIED = {"failures": 2, "min_seconds": 0, "interval": 600}

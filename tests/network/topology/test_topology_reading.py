@@ -17,10 +17,15 @@ from redis.exceptions import ConnectionError  # noqa: A004
 from topology_helpers import Clock, Directory, aeventually, component, eventually, look, settle
 
 from shardkit.config.component import Component
-from shardkit.errors import ClosedError, ConfigServerError, InvalidEntryError, MissingEntryError
+from shardkit.errors import (
+    ClosedError,
+    ConfigServerError,
+    DeadlineExceeded,
+    InvalidEntryError,
+    MissingEntryError,
+)
 from shardkit.network.topology import LONGEST_PAUSE, Topology, Values, cache
 from shardkit.network.topology.cache import CacheEntry
-from shardkit.operations.deadlines import DeadlineExceeded
 
 THREADS = 32
 TASKS = 200
