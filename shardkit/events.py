@@ -31,6 +31,7 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
+from shardkit import log_records
 from shardkit.callbacks import check_runs
 
 __all__ = [
@@ -245,7 +246,8 @@ def emit(event: Event) -> None:
         try:
             handler(event)
         except Exception:  # must not fail the caller
-            logger.exception("the event handler %r failed", handler)
+            about = log_records.fields("event-handler-failed", handler=repr(handler))
+            logger.exception("the event handler %r failed", handler, extra=about)
 
 
 def log(level: int = logging.DEBUG) -> Callable[[], None]:
@@ -258,11 +260,26 @@ def log(level: int = logging.DEBUG) -> Callable[[], None]:
         failed = isinstance(event, CommandsFailed) or (
             isinstance(event, CallFinished) and event.error is not None
         )
-        logger.log(logging.WARNING if failed else level, "%s", event)
+        about = log_records.fields("telemetry", **_fields_of(event))
+        logger.log(logging.WARNING if failed else level, "%s", event, extra=about)
 
     return subscribe(write)
 
 
+def _fields_of(event: Event) -> dict[str, Any]:
+    """Return the fields of a log record about an event."""
+    found: dict[str, Any] = {"kind": type(event).__name__}
+    for part in (getattr(event, "sent", None), event):
+        for attribute, name in _LOGGED.items():
+            value = getattr(part, attribute, None)
+            if value is not None:
+                found[name] = str(value) if attribute == "error" else value
+    return found
+
+
+_LOGGED = {"address": "server", "error": "cause"} | {
+    name: name for name in ("shard", "name", "count", "seconds", "component", "epoch", "script")
+}
 _texts: dict[object, str] = {}  # of shards: making one costs as much as an event
 
 

@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
+from shardkit import log_records
 from shardkit.errors import ShardFailure
 from shardkit.operations.commands import Call, Command, Partial, Replies, Transaction, damage_in
 from shardkit.operations.forks import renewed_in_children
@@ -169,7 +170,12 @@ class Outbox:
         now = self._monotonic()
         if now - self._warned >= 60:
             self._warned = now
-            logger.warning("metrics wait for a server; %d dropped so far: %s", self.dropped, error)
+            logger.warning(
+                "metrics wait for a server; %d dropped so far: %s",
+                self.dropped,
+                error,
+                extra=log_records.fields("metrics-wait", dropped=self.dropped, cause=str(error)),
+            )
 
 
 class Background:
@@ -223,7 +229,7 @@ class Background:
             try:
                 outbox.send()
             except Exception:  # a bug must not end the thread
-                logger.exception("cannot send metrics")
+                logger.exception("cannot send metrics", extra=log_records.fields("metrics-failed"))
 
     def close(self) -> None:
         """Make one attempt to send what is left, and stop the thread."""

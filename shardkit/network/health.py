@@ -215,9 +215,7 @@ def _reachable(
 
 def _breaker(client: Any) -> str:
     breaker = policy_of(client).breaker if client is not None else None
-    if breaker is None:
-        return "off"
-    return "open" if breaker.opened else "closed"
+    return "off" if breaker is None else breaker.state
 
 
 # ---- endpoints

@@ -172,6 +172,8 @@ class ReplyLimits:
             self.policy.failed(error, math.inf if isinstance(error, TimeoutError) else 0.0)
 
     def _note_opened(self, started: float) -> None:
+        if self.policy.breaker is not None:
+            self.policy.breaker.connected()
         if handlers:
             shard, address = str(self.policy.shard or ""), self.policy.address
             emit(ConnectionOpened(shard, address, time.monotonic() - started))

@@ -125,7 +125,7 @@ class CallPolicy:
     def failed(self, error: BaseException, seconds: float) -> None:
         """Note that the server could not be reached, or did not answer, for ``seconds``."""
         if self.breaker is not None:
-            self.breaker.failed(error, seconds)
+            self.breaker.failed(error, seconds, self.shard)
 
 
 _FINAL = (BreakerOpenError, ClosedError, DatabaseMovedError, DeadlineExceeded, OverloadError)
