@@ -297,8 +297,8 @@ class observed:  # noqa: N801 - a context manager
             self._started = started(self._name)
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if self._started is not None:
-            finished(self._started, error)
+        if self._started is not None:  # a loop over steps ends with StopIteration
+            finished(self._started, None if isinstance(error, StopIteration) else error)
 
 
 def started(name: str) -> CallStarted:

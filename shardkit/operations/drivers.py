@@ -321,8 +321,14 @@ class AwaitingDriver(_StepRunner):
 
 
 def name_of(steps: object) -> str:
-    """Return the operation's name, ``ShardedHash.hget``."""
-    return str(getattr(steps, "__qualname__", ""))
+    """Return the operation's name, ``ShardedHash.hget``: the structure's class and the method."""
+    name = str(getattr(steps, "__qualname__", ""))
+    frame = getattr(steps, "gi_frame", None)
+    if name.count(".") == 1 and frame is not None and "self" in frame.f_locals:
+        kinds = [kind.__name__ for kind in type(frame.f_locals["self"]).__mro__]
+        public = next((kind for kind in kinds if not kind.startswith("_")), "")
+        return f"{public}.{name.rpartition('.')[2]}"  # not a base class's, which users do not know
+    return name
 
 
 def _name(error: DamagedDataError, found: tuple[To, Any] | None) -> None:
