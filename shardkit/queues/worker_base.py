@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -39,6 +40,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 TRIES = 5
 MOST_CONCURRENCY = 10_000
 LEAST_LEASE = 1.0
+LIVE_FOR = 60.0  # seconds without asking for tasks, or running any, after which it is stuck
 # Seconds between calls of on_progress, and of waiting for tasks that running tasks may queue.
 PROGRESS_INTERVAL = 0.2
 IDLE_IN_BURST = 0.02
@@ -113,6 +115,7 @@ class BaseWorker(Generic[Face]):
         self.summary = WorkerSummary()
         self.aborted = False
         self._running: dict[int, Task] = {}  # by thread or slot
+        self._asked_at = time.monotonic()
         self._failing, self._is_failing = threading.Lock(), False  # whether taking tasks fails
         self._callbacks: dict[str, Callable[..., Any]] = {}
         for name, callback in (callbacks or {}).items():
@@ -218,6 +221,7 @@ class BaseWorker(Generic[Face]):
             raise error
         pause = min(FIRST_PAUSE * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE)
         self.summary.errors += 1
+        self._asked_at = time.monotonic()
         with self._failing:  # of many threads one logs it, and once until tasks are taken again
             is_news, self._is_failing = not self._is_failing, True
         if is_news:
@@ -225,8 +229,14 @@ class BaseWorker(Generic[Face]):
             logger.warning("cannot take tasks, and tries again: %s", error, extra=about)
         return pause
 
+    @property
+    def is_live(self) -> bool:
+        """Whether it runs tasks, or has asked for some in the last minute: for liveness probes."""
+        return bool(self._running) or time.monotonic() - self._asked_at < LIVE_FOR
+
     def _took(self) -> None:
         """Note that a call to take a task was answered."""
+        self._asked_at = time.monotonic()
         if self._is_failing:
             with self._failing:
                 is_news, self._is_failing = self._is_failing, False
