@@ -21,6 +21,7 @@ from shardkit.network.rules import (
     LOADING,
     MISPLACED_SHARE,
     NO_DATABASE,
+    NO_INFO,
     REFUSED,
     RESTART,
     RIGHTS,
@@ -35,7 +36,8 @@ from shardkit.network.survey import SurveyedEntry, Target, query_entries, reason
 from shardkit.routing.placement import DEFAULT, placement
 
 _SHOWN = frozenset(
-    {UNUSABLE, UNREACHABLE, REFUSED, LOADING, NO_DATABASE, WRONG_ROLE, RIGHTS, RESTART, SAMPLING}
+    {UNUSABLE, UNREACHABLE, REFUSED, LOADING, NO_DATABASE, WRONG_ROLE}
+    | {RIGHTS, NO_INFO, RESTART, SAMPLING}
 )
 _PLACEMENTS = (DEFAULT, "slot", "rendezvous", "redis-in-action")
 _FEWEST_KEYS = 20  # that tell one placement from another
@@ -149,7 +151,8 @@ def _own_problems(change: _Change, surveyed: _Surveyed) -> Iterator[PreflightFin
     row = surveyed[change.target.entry]
     judged = judge([SurveyedEntry(change.target, row.number, row.server)], kinds=_SHOWN)
     for problem in judged.entries[0].problems:
-        yield change.finding(problem.text, problem.remedy, problem.kind == RESTART)
+        mild = problem.mild or problem.kind in (RESTART, NO_INFO)
+        yield change.finding(problem.text, problem.remedy, mild)
 
 
 def _shared_keys(

@@ -18,6 +18,7 @@ from shardkit import ShardMap
 from shardkit.config.store import push
 from shardkit.errors import ClosedError, InvalidArgumentError
 from shardkit.local import LocalServer
+from shardkit.log_records import Once
 from shardkit.network.health import asgi, wsgi
 from shardkit.testing import MemoryServers
 
@@ -145,6 +146,7 @@ def test_the_wsgi_endpoint_answers_probes(own_server: LocalServer) -> None:
 def test_health_answers_after_the_main_thread_has_ended(own_server: LocalServer) -> None:
     program = f"""
 import asyncio, atexit, shardkit, threading
+from shardkit.log_records import Once
 from shardkit.network.health import asgi, wsgi
 from shardkit.testing import MemoryServers
 components = "{{a: {{entry: {{port: {own_server.port}}}}}}}"
@@ -212,8 +214,12 @@ def test_a_kit_that_is_not_open_yet_is_live_and_not_ready() -> None:
 
 @pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_a_user_without_info_is_healthy_with_unknown_details(
-    kind: str, own_server: LocalServer, caplog: pytest.LogCaptureFixture
+    kind: str,
+    own_server: LocalServer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("shardkit.network.rights._told", Once())
     with own_server.client() as admin:
         admin.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-@dangerous")
     entry = {"port": own_server.port, "username": "app", "password": "pw"}
