@@ -132,7 +132,7 @@ def test_a_group_is_of_the_kind_of_all_its_failures() -> None:
     mixed = ShardErrors("2 shards failed (a, b)", [away, refused])
     assert type(mixed) is ShardErrors
     assert not isinstance(mixed, ShardFailure)
-    with pytest.raises(AttributeError):
+    with pytest.raises(AttributeError, match="shard"):
         _ = mixed.shard
     caught = []
     try:

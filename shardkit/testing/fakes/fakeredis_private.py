@@ -132,8 +132,8 @@ class _Executing:
             if len(db)
         }
         lines: list[str] = []
-        known: dict[str, Any]
-        for name, known in [*_INFO.items(), ("keyspace", keyspace)]:
+        described: list[tuple[str, dict[str, Any]]] = [*_INFO.items(), ("keyspace", keyspace)]
+        for name, known in described:
             if not wanted or wanted & {name, "all", "default", "everything"}:
                 lines += [f"# {name.capitalize()}", *(f"{k}:{v}" for k, v in known.items()), ""]
         return "\r\n".join(lines).encode()

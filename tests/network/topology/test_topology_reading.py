@@ -398,7 +398,7 @@ def test_the_last_good_entries_stay_in_use_while_the_source_is_away(
         clock.now += 1.01
         for name in known:
             assert look(topology, name) is known[name]
-    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     assert "the directory can be read again" in caplog.text
     assert directory.asked[-2:] == ["c", "d"]  # every second again
 
