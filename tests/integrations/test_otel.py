@@ -395,7 +395,7 @@ def test_a_refused_command_is_an_error_span_of_every_way_to_send_it(
         lambda: router.pipeline().incr("text").get("k").set("l", 1).execute(),
     ]
     for call in calls:
-        with pytest.raises(ResponseError, match="integer"):
+        with pytest.raises(ResponseError, match="integer|1 shard failed"):
             call()
         spans = telemetry.spans()
         servers = [span for span in spans if "db.system.name" in span.attributes]
@@ -419,7 +419,7 @@ def test_calls_end_with_their_errors_and_have_names_that_users_know(
             pass
         kit.key_sharded("many").mget(["a", "b"])
         kit.key_sharded("many")["text"].set("text", "x")
-        with pytest.raises(ShardErrors, match="INCRBY was refused"):
+        with pytest.raises(ShardErrors, match="1 shard failed"):
             kit.key_sharded("many").pipeline().incr("text").execute()
     finally:
         stop()
