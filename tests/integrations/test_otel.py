@@ -395,7 +395,7 @@ def test_a_refused_command_is_an_error_span_of_every_way_to_send_it(
         lambda: router.pipeline().incr("text").get("k").set("l", 1).execute(),
     ]
     for call in calls:
-        with pytest.raises(ResponseError, match="integer|1 shard failed"):
+        with pytest.raises(ResponseError, match=r"integer|1 shard failed"):
             call()
         spans = telemetry.spans()
         servers = [span for span in spans if "db.system.name" in span.attributes]
