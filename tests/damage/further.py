@@ -28,7 +28,7 @@ def _listed(call: str, *args: Any, **options: Any) -> Callable[[Any], Any]:
 
 def _clicked(ads: Any) -> bool:
     served = ads.target(["USA"], "words")
-    return bool(ads.record_click(served.target, served.ad))
+    return served is not None and bool(ads.record_click(served.target, served.ad))
 
 
 LIFETIME: tuple[Calls, Calls] = (
@@ -228,7 +228,9 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
             "sorted": lambda docs: [hit.id for hit in docs.search("others", sort="-size")],
             "weights": lambda docs: [hit.id for hit in docs.search("others", sort={"size": 1.0})],
             "facets": lambda docs: docs.search("others", facets=["size"]).facets,
-            "attributes": lambda docs: docs.search("word3", attributes=True).hits[0].attributes,
+            "attributes": lambda docs: [
+                hit.attributes for hit in docs.search("word3", attributes=True)
+            ],
             "prefix": lambda docs: docs.count("wor*"),
             "get": lambda docs: getattr(docs.get("7"), "attributes", None),
             "get_many": lambda docs: sorted(docs.get_many(["7", "8", "99"])),

@@ -37,7 +37,7 @@ from collections.abc import Iterable, Sequence, Sized
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeAlias
 
-from shardkit.errors import InvalidArgumentError, ParameterMismatchError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
 from shardkit.operations.arguments import shown
 from shardkit.operations.cancellation import completed
 from shardkit.operations.commands import Argument, Key
@@ -257,7 +257,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         return popped if count is not None else next(iter(popped), None)
 
     def _popped(self, wanted: int) -> Operation[set[M]]:
-        popped: set[M] = set()
+        popped: set[bytes] = set()
         while len(popped) < wanted:
             drawn = yield from self._random(wanted - len(popped))
             if not drawn:
@@ -267,8 +267,13 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
                 lambda some, _: ("SPOP", len(some)),
                 adds=False,
             )
-            popped.update(self._members.decode(member) for _, some in replies for member in some)
-        return popped
+            popped.update(member for _, some in replies for member in some)
+        try:
+            return set(map(self._members.decode, popped))
+        except DamagedDataError:  # it names the part that has the member
+            again = [(member, None) for member in popped]
+            yield from self.layout.write(again, lambda some, _: ("SADD", *some))
+            raise
 
     @operation
     def srandmember(self, number: int | None = None) -> Operation[Any]:
