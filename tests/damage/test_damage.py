@@ -184,7 +184,7 @@ def test_times_of_contacts_that_cannot_be_are_named(face: Face, kit: ShardKit) -
     known = face.kit.recent_contacts(component="one", order="time")
     face.run(known.touch("ada", "bo"))
     client.zadd("recent:ada", {"bo": "inf"})
-    with pytest.raises(DamagedDataError, match="^one: recent:ada is damaged: a time in micros"):
+    with pytest.raises(DamagedDataError, match=r"^one: recent:ada is damaged: a time in micros"):
         face.run(known.times("ada"))
 
 
