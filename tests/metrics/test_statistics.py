@@ -188,14 +188,14 @@ async def test_what_a_plain_function_returns_is_timed_until_it_is_done(
     async def work(fails: bool = False) -> str:
         seconds[0] += 1
         if fails:
-            raise KeyError
+            raise KeyError("task")
         return "done"
 
     coroutine = times.timed("coroutine")(lambda *args: work(*args))
     task = times.timed("task", errors=False)(lambda *args: asyncio.create_task(work(*args)))
     assert [await coroutine(), await task()] == ["done", "done"]
     for fails in (coroutine(True), task(True)):
-        with pytest.raises(KeyError):
+        with pytest.raises(KeyError, match="task"):
             await fails
     await asyncio.sleep(0)
     await times.flush()
