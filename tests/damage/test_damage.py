@@ -12,6 +12,7 @@ from datetime import date
 from typing import Any
 
 import pytest
+from cancellations import left_behind
 from damages import DEEP, Driver
 from damages import SUBJECTS as DAMAGED
 from faces import Face
@@ -62,6 +63,17 @@ def test_a_damage_is_named_or_changes_nothing(driver: Driver, name: str) -> None
         value = " at " in outcome.what or (name == "list" and "swapped" in outcome.what)
         if (name, outcome.call) in READ_WHOLE and "more" not in outcome.what and not value:
             assert outcome.result != "wrong", outcome
+
+
+@pytest.mark.long(12)
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_cancelled_call_leaves_no_damage_and_nothing_taken(name: str) -> None:
+    servers = LocalServers(ShardMap.parse(MAP), ports="free")
+    with servers, connect(servers.shard_map) as kit, asyncio.Runner() as runner:
+        driver = Driver(kit, servers.shard_map, runner)
+        for called, call in {**DAMAGED[name].reads, **DAMAGED[name].writes}.items():
+            assert left_behind(driver, name, called, call) == [], called
+        runner.run(driver.awaiting.aclose())
 
 
 def stored(driver: Driver) -> dict[bytes, bytes]:
