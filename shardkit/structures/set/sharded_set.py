@@ -74,6 +74,13 @@ MOST_RANDOM = 100_000
 _FORMS: dict[type, str] = {int: "intset", str: "set", bytes: "set"}
 
 
+_MOST_IN_VAIN = 10  # rounds in which nothing of what was drawn could be popped
+
+
+def _sadd(members: Sequence[bytes], _: Any) -> tuple[Argument, ...]:
+    return ("SADD", *members)
+
+
 class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     """A SET in parts, over one server or many. Made by ``kit.set``.
 
@@ -258,21 +265,31 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     def _popped(self, wanted: int) -> Operation[set[M]]:
         popped: set[bytes] = set()
+        in_vain = 0
         while len(popped) < wanted:
             drawn = yield from self._random(wanted - len(popped))
             if not drawn:
                 break
+            if in_vain == _MOST_IN_VAIN:  # others would have taken them by now
+                yield from self.layout.write([(m, None) for m in popped], _sadd)
+                raise DamagedDataError(
+                    self.name,
+                    f"member {shown(drawn[0])} in a part that is not its own",
+                    "only members of each part",
+                    search=partial(self._find, drawn[0]),
+                )
             replies = yield from self.layout.write(
                 [(member, None) for member in drawn],
                 lambda some, _: ("SPOP", len(some)),
                 adds=False,
             )
-            popped.update(member for _, some in replies for member in some)
+            new = {member for _, some in replies for member in some}
+            in_vain = 0 if new else in_vain + 1
+            popped |= new
         try:
             return set(map(self._members.decode, popped))
         except DamagedDataError:  # it names the part that has the member
-            again = [(member, None) for member in popped]
-            yield from self.layout.write(again, lambda some, _: ("SADD", *some))
+            yield from self.layout.write([(m, None) for m in popped], _sadd)
             raise
 
     @operation
