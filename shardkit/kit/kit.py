@@ -78,6 +78,7 @@ from shardkit.structures.upgrade import Upgrade, upgrade_component
 logger = logging.getLogger("shardkit")
 
 ENVIRONMENT = "SHARDKIT_CONFIG"
+CHECK_KEYS = "SHARDKIT_CHECK_KEYS"
 # The first caller waits for the config server: it gets less time than data does.
 CONFIG_TIMEOUT = 1.0
 
@@ -104,6 +105,7 @@ class Kit(Catalogue[Face]):
         credential_providers: Mapping[str, CredentialProvider] | None = None,
         deadline: float | None = None,
         zone: str = "",
+        check_keys: bool | None = None,
     ) -> None:
         if not isinstance(zone, str):
             raise InvalidArgumentError(f"zone={zone!r:.80} is not a name", "pass a str")
@@ -118,6 +120,9 @@ class Kit(Catalogue[Face]):
         )
         self.clients.topology = weakref.ref(self.topology)
         self.plane = ClientPlane(self.topology, self.clients, zone)
+        if check_keys is None:
+            check_keys = os.environ.get(CHECK_KEYS, "") not in ("", "0")
+        self.plane.check_keys = check_keys
         self._background = Background(BlockingDriver(self.plane.links[True]))
         self._clock = clock or ServerClock()
         self._config_clients = config_clients
