@@ -64,7 +64,7 @@ from shardkit.errors import (
     ParameterMismatchError,
     ShardErrors,
 )
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.cancellation import Interrupted, surely
 from shardkit.operations.commands import (
     Abandon,
@@ -98,13 +98,13 @@ UNSET: Any = type("Unset", (), {"__repr__": lambda _: "UNSET"})()
 class HoldOptions(TypedDict, total=False):
     """The parameters that all kinds of locks share; see `Holdable`."""
 
-    ttl: float
-    wait: float | None
+    ttl: Seconds
+    wait: Seconds | None
     reentrant: bool
     owner: str | None
     fair: bool
     durable: int
-    durable_timeout: float
+    durable_timeout: Seconds
     label: str | None
     on_lost: Callable[[Hold[Any]], object] | None
 
@@ -187,13 +187,13 @@ class Holdable(Structure[Face]):
         kind: str = "lock",
         mode: str = EXCLUSIVE,
         limit: int = 1,
-        ttl: float = TTL,
-        wait: float | None = WAIT,
+        ttl: Seconds = TTL,
+        wait: Seconds | None = WAIT,
         reentrant: bool = False,
         owner: str | None = None,
         fair: bool = True,
         durable: int = 0,
-        durable_timeout: float = DURABLE_TIMEOUT,
+        durable_timeout: Seconds = DURABLE_TIMEOUT,
         label: str | None = None,
         on_lost: Callable[[Hold[Any]], object] | None = None,
     ) -> None:
@@ -203,7 +203,7 @@ class Holdable(Structure[Face]):
         self._keys = [self.key, *(f"{self.key}:{part}" for part in ("holders", "details"))]
         self._keys.append(f"{self.key}:waiters")
         self.limit = limit
-        self.ttl = ttl
+        self.ttl: float = in_seconds(ttl)
         microseconds(self.key, "ttl", ttl)
         self._wait = wait
         waiting_time(self.key, "wait", wait)
@@ -219,7 +219,7 @@ class Holdable(Structure[Face]):
         self._mode = mode
         self._patience = 0 if fair else PATIENCE
         self._durable = durable
-        self._durable_timeout = durable_timeout
+        self._durable_timeout: float = in_seconds(durable_timeout)
         self._label = label
         self.on_lost = on_lost
         self.monotonic = (clock or ServerClock()).monotonic
@@ -237,7 +237,7 @@ class Holdable(Structure[Face]):
 
     @operation
     def acquire(
-        self, *, wait: float | None = UNSET, ttl: float | None = None
+        self, *, wait: Seconds | None = UNSET, ttl: Seconds | None = None
     ) -> Operation[Hold[Face] | None]:
         """Acquire it, waiting for it in order of arrival.
 
@@ -261,7 +261,7 @@ class Holdable(Structure[Face]):
         one more for each two seconds of waiting, and none when it is granted.
         """
         seconds = waiting_time(self.key, "wait", self._wait if wait is UNSET else wait)
-        lasts = self.ttl if ttl is None else ttl
+        lasts = self.ttl if ttl is None else in_seconds(ttl)
         id_, number = secrets.token_hex(8), "0"
         if self._reentrant:
             id_, number = running_id(), id_
@@ -406,7 +406,7 @@ class Holdable(Structure[Face]):
         return self._call("release", hold.id, "release", hold.number)
 
     @operation
-    def extend(self, ttl: float | None = None, hold: Hold[Face] | None = None) -> Operation[bool]:
+    def extend(self, ttl: Seconds | None = None, hold: Hold[Face] | None = None) -> Operation[bool]:
         """Extend a hold to `ttl` seconds from now.
 
         Args:
@@ -425,7 +425,7 @@ class Holdable(Structure[Face]):
         if ttl is not None:
             microseconds(self.key, "ttl", ttl)
         hold = self._own(hold)
-        hold.ttl = hold.ttl if ttl is None else ttl
+        hold.ttl = hold.ttl if ttl is None else in_seconds(ttl)
         return (yield from self.extend_hold(hold, hold.ttl))
 
     def extend_hold(self, hold: Hold[Any], ttl: float) -> Operation[bool]:

@@ -68,6 +68,7 @@ from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 from shardkit.network.replicas.durable import TIMEOUT as DURABLE_TIMEOUT
 from shardkit.network.replicas.durable import DurableBlock
 from shardkit.network.topology import ConfigServer, FixedMap, MapFile, Source, Topology
+from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
@@ -103,20 +104,18 @@ class Kit(Catalogue[Face]):
         clock: ServerClock | None = None,
         config_clients: Clients | None = None,
         credential_providers: Mapping[str, CredentialProvider] | None = None,
-        deadline: float | None = None,
+        deadline: Seconds | None = None,
         zone: str = "",
         check_keys: bool | None = None,
     ) -> None:
         if not isinstance(zone, str):
             raise InvalidArgumentError(f"zone={zone!r:.80} is not a name", "pass a str")
-        if deadline is not None:
-            _check_deadline(deadline)
-        self._deadline = deadline
+        self._deadline = None if deadline is None else _checked_deadline(deadline)
         self.topology = Topology(source)
         connector_used = connector or Connector(DirectClient, MultiplexedClient)
         self.breakers = Breakers()
         self.clients = Clients(
-            connector_used, credential_providers, deadline, breakers=self.breakers
+            connector_used, credential_providers, self._deadline, breakers=self.breakers
         )
         self.clients.topology = weakref.ref(self.topology)
         self.plane = ClientPlane(self.topology, self.clients, zone)
@@ -136,7 +135,7 @@ class Kit(Catalogue[Face]):
         self,
         component: str,
         *,
-        wait: float | None = None,
+        wait: Seconds | None = None,
         read_from: str | ReadFrom | None = None,
     ) -> Decorator:
         """Return a decorator that passes the client of a component's unsharded entry.
@@ -151,7 +150,7 @@ class Kit(Catalogue[Face]):
         shards: int | None = None,
         key: KeyOf = None,
         *,
-        wait: float | None = None,
+        wait: Seconds | None = None,
         placement: str | None = None,
         read_from: str | ReadFrom | None = None,
     ) -> Decorator:
@@ -165,7 +164,7 @@ class Kit(Catalogue[Face]):
         self.topology.count(component, shards, placement or DEFAULT)
         return found
 
-    def deadline(self, seconds: float) -> DeadlineBlock:
+    def deadline(self, seconds: Seconds) -> DeadlineBlock:
         """Return a context that limits everything inside it to ``seconds`` seconds.
 
         ::
@@ -186,11 +185,10 @@ class Kit(Catalogue[Face]):
         Raises:
             InvalidArgumentError: ``seconds`` is not a number from 0.
         """
-        _check_deadline(seconds)
-        return DeadlineBlock(seconds)
+        return DeadlineBlock(_checked_deadline(seconds))
 
     def durable(
-        self, *, replicas: int = 1, fsync: bool = False, timeout: float = DURABLE_TIMEOUT
+        self, *, replicas: int = 1, fsync: bool = False, timeout: Seconds = DURABLE_TIMEOUT
     ) -> DurableBlock:
         """Return a context whose writes are on replicas, or on disk, at its end.
 
@@ -215,7 +213,7 @@ class Kit(Catalogue[Face]):
         Cost: one exchange with each written shard, all at the same time. With ``fsync`` and
         ``appendfsync everysec``, a second and two more exchanges.
         """
-        return DurableBlock(self._driver.run, replicas, fsync, timeout)
+        return DurableBlock(self._driver.run, replicas, fsync, in_seconds(timeout))
 
     def _count(self, component: str, shards: int) -> None:
         self.topology.count(component, shards)
@@ -404,7 +402,7 @@ class ShardKit(Kit[Blocking]):
         """Return a router by pairs of ids; see `key_sharded`."""
         return self._router(IdPairShardedConnection, component, shards, placement, read_from)
 
-    def health(self, seconds: float = TIMEOUT) -> Health:
+    def health(self, seconds: Seconds = TIMEOUT) -> Health:
         """Check every server: reachability, response time, role, lag, memory, circuit breaker.
 
         Args:
@@ -416,7 +414,7 @@ class ShardKit(Kit[Blocking]):
 
         Cost: a PING and an INFO to each server, 16 of them at the same time.
         """
-        return health_of(self, seconds)
+        return health_of(self, in_seconds(seconds))
 
     def upgrade(
         self, component: str, structures: Collection[str] = (), *, dry_run: bool = False
@@ -566,9 +564,9 @@ class AsyncShardKit(Kit[Awaiting]):
         """Return a router by pairs of ids; see `ShardKit.key_sharded`."""
         return self._router(AsyncIdPairShardedConnection, component, shards, placement, read_from)
 
-    async def health(self, seconds: float = TIMEOUT) -> Health:
+    async def health(self, seconds: Seconds = TIMEOUT) -> Health:
         """Check every server, all at the same time; see `ShardKit.health`."""
-        return await ahealth_of(self, seconds)
+        return await ahealth_of(self, in_seconds(seconds))
 
     async def together(self, *operations: Operation[T]) -> list[T]:
         """Run deferred operations in lock step; see `ShardKit.together`."""
@@ -581,11 +579,13 @@ class AsyncShardKit(Kit[Awaiting]):
         await self.aclose()
 
 
-def _check_deadline(seconds: object) -> None:
+def _checked_deadline(time: Seconds) -> float:
+    seconds = in_seconds(time)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
         raise InvalidArgumentError(
             f"deadline={seconds!r} is not a number of seconds from 0", "use seconds: 0.2"
         )
+    return seconds
 
 
 def _close_after(holder: object, clients: Clients) -> None:
@@ -759,7 +759,7 @@ def default_kit() -> ShardKit:
 
 
 def redis_connection(
-    component: str, *, wait: float | None = None, read_from: str | ReadFrom | None = None
+    component: str, *, wait: Seconds | None = None, read_from: str | ReadFrom | None = None
 ) -> Decorator:
     """The default kit's `ShardKit.redis_connection`, opened when the function is first called."""
     return decorators.redis_connection(DEFAULT_PLANE, component, wait, read_from)
@@ -770,7 +770,7 @@ def sharded_connection(
     shards: int | None = None,
     key: KeyOf = None,
     *,
-    wait: float | None = None,
+    wait: Seconds | None = None,
     placement: str | None = None,
     read_from: str | ReadFrom | None = None,
 ) -> Decorator:

@@ -106,7 +106,8 @@ def _backoff(asked: Mapping[str, Any]) -> Any:
         return backoff.NoBackoff()
     if name == "ConstantBackoff":
         return backoff.ConstantBackoff(times["base"])
-    return getattr(backoff, name)(**times)
+    # redis-py has this one from version 6 on
+    return getattr(backoff, name, backoff.EqualJitterBackoff)(**times)
 
 
 NO_POLICY = CallPolicy()

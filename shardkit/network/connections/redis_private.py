@@ -17,12 +17,17 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableSet, Sequence
 from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import version
+from inspect import signature
 from operator import attrgetter, methodcaller
 from ssl import SSLWantReadError, SSLWantWriteError
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import redis
 from redis._parsers import _AsyncHiredisParser, _HiredisParser
+from redis._parsers.socket import SENTINEL as NOT_GIVEN  # type: ignore[attr-defined]
 from redis._parsers.socket import SERVER_CLOSED_CONNECTION_ERROR
 from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
 from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
@@ -38,7 +43,6 @@ from redis.exceptions import (
     ResponseError,
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.utils import SENTINEL as NOT_GIVEN
 from redis.utils import str_if_bytes
 
 from shardkit.network.connections.databases import DatabaseMovedError
@@ -64,7 +68,40 @@ def set_timeout(connection: Any, seconds: float | None) -> None:
         connection._parser._socket_timeout = seconds
 
 
+_READS_WITHIN = "timeout" in signature(redis.Connection.read_response).parameters
+
+
+@contextmanager
+def reading_within(connection: Any, seconds: float | None) -> Iterator[dict[str, Any]]:
+    """Read replies within another timeout; give the arguments for ``read_response``."""
+    if _READS_WITHIN:
+        yield {"timeout": seconds}
+        return
+    set_timeout(connection, seconds)  # before redis-py 8
+    try:
+        yield {}
+    finally:
+        set_timeout(connection, connection.socket_timeout)
+
+
 # ---- connections of both kinds
+
+
+class Reconnects:
+    """What connections of redis-py 7.1 and later have: they are told to connect again."""
+
+    if not TYPE_CHECKING and not hasattr(redis.Connection, "mark_for_reconnect"):
+        _should_reconnect = False
+
+        def mark_for_reconnect(self) -> None:  # noqa: D102
+            self._should_reconnect = True
+
+        def should_reconnect(self) -> bool:  # noqa: D102
+            return self._should_reconnect
+
+        def disconnect(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
+            self._should_reconnect = False
+            return super().disconnect(*args, **kwargs)
 
 
 class _Limited:
@@ -245,6 +282,21 @@ def transport_of(connection: Any) -> Any:
     return getattr(connection._writer, "transport", None)
 
 
+@cache
+def library_name() -> dict[str, Any]:
+    """Return the arguments of connections for the name and version that ``CLIENT LIST`` shows.
+
+    Without them, redis-py looks up its own version for every connection, which takes longer than
+    connecting.
+    """
+    name, ours = "shardkit", version("shardkit")
+    try:
+        from redis.driver_info import DriverInfo
+    except ModuleNotFoundError:  # before redis-py 7.2
+        return {"lib_name": f"redis-py({name}_v{ours})", "lib_version": redis.__version__}
+    return {"driver_info": DriverInfo().add_upstream_driver(name, ours)}
+
+
 # ---- pools
 
 
@@ -283,9 +335,21 @@ def slot_owners(client: Any) -> Mapping[int, Sequence[Any]]:
     return owners
 
 
+def reading_replicas() -> dict[str, Any]:
+    """Return the arguments of a cluster's client that reads from replicas in turn."""
+    try:
+        from redis.cluster import LoadBalancingStrategy
+    except ImportError:  # before redis-py 5.3
+        return {"read_from_replicas": True}
+    return {"load_balancing_strategy": LoadBalancingStrategy.ROUND_ROBIN_REPLICAS}
+
+
 def reads_replicas(client: Any) -> bool:
     """Whether a cluster's client reads from replicas: its connections to them say READONLY."""
-    return getattr(client, "load_balancing_strategy", None) is not None
+    return bool(
+        getattr(client, "load_balancing_strategy", None)
+        or getattr(client, "read_from_replicas", False)
+    )
 
 
 def replica_in(nodes: Sequence[Any]) -> Any:
@@ -482,6 +546,7 @@ __all__ = [
     "PREVIOUS_MASTER",
     "AsyncLimitedParser",
     "LimitedParser",
+    "Reconnects",
     "abandon_connections",
     "address_of",
     "ask_entry_again",
@@ -500,10 +565,13 @@ __all__ = [
     "is_script_missing",
     "learn_commands_of_any",
     "learn_slots",
+    "library_name",
     "lock_of",
     "node_of",
     "parse_error",
     "postpone_health_check",
+    "reading_replicas",
+    "reading_within",
     "renew_locks",
     "reply_callbacks",
     "set_connection_class",
