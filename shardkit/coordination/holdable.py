@@ -100,6 +100,9 @@ class HoldOptions(TypedDict, total=False):
 
     ttl: Seconds
     wait: Seconds | None
+    timeout: Seconds
+    blocking: bool
+    blocking_timeout: Seconds | None
     reentrant: bool
     owner: str | None
     fair: bool
@@ -160,6 +163,9 @@ class Holdable(Structure[Face]):
         limit: the most holders that share it; 0 for any number.
         ttl: the seconds that a hold lasts if it is not renewed, 0.001 to 86,400.
         wait: the most seconds to wait; 0 not to wait, None for ever.
+        timeout: redis-py's name for ``ttl``.
+        blocking: as in redis-py; False means ``wait=0``.
+        blocking_timeout: redis-py's name for ``wait``.
         reentrant: whether the holding thread or task may acquire it again.
         owner: text that identifies the holder of a reentrant hold, in place of the thread or task;
             callers with the same text, in any process, are the same holder.
@@ -189,6 +195,9 @@ class Holdable(Structure[Face]):
         limit: int = 1,
         ttl: Seconds = TTL,
         wait: Seconds | None = WAIT,
+        timeout: Seconds = UNSET,
+        blocking: bool = True,
+        blocking_timeout: Seconds | None = UNSET,
         reentrant: bool = False,
         owner: str | None = None,
         fair: bool = True,
@@ -203,6 +212,9 @@ class Holdable(Structure[Face]):
         self._keys = [self.key, *(f"{self.key}:{part}" for part in ("holders", "details"))]
         self._keys.append(f"{self.key}:waiters")
         self.limit = limit
+        wait = _wait(self.key, wait, WAIT, blocking, blocking_timeout)
+        if timeout is not UNSET:
+            ttl = timeout
         self.ttl: float = in_seconds(ttl)
         microseconds(self.key, "ttl", ttl)
         self._wait = wait
@@ -237,13 +249,20 @@ class Holdable(Structure[Face]):
 
     @operation
     def acquire(
-        self, *, wait: Seconds | None = UNSET, ttl: Seconds | None = None
+        self,
+        *,
+        wait: Seconds | None = UNSET,
+        ttl: Seconds | None = None,
+        blocking: bool = True,
+        blocking_timeout: Seconds | None = UNSET,
     ) -> Operation[Hold[Face] | None]:
         """Acquire it, waiting for it in order of arrival.
 
         Args:
             wait: the most seconds to wait; 0 not to wait, None for ever. By default, the lock's.
             ttl: the seconds that the hold lasts if it is not renewed. By default, the lock's.
+            blocking: as in redis-py; False means ``wait=0``.
+            blocking_timeout: redis-py's name for ``wait``.
 
         Returns:
             The hold; None if the wait timed out.
@@ -260,6 +279,7 @@ class Holdable(Structure[Face]):
         Cost: one exchange if it is free, O(log n) for n holders; with `durable` one more. Otherwise
         one more for each two seconds of waiting, and none when it is granted.
         """
+        wait = _wait(self.key, wait, UNSET, blocking, blocking_timeout)
         seconds = waiting_time(self.key, "wait", self._wait if wait is UNSET else wait)
         lasts = self.ttl if ttl is None else in_seconds(ttl)
         id_, number = secrets.token_hex(8), "0"
@@ -614,3 +634,17 @@ def _holder(row: tuple[bytes, bytes, bytes], now: int, *, waits: bool) -> Holder
         0 if waits else int(words[6]),
         id_.decode(errors="replace"),
     )
+
+
+def _wait(
+    owner: str, wait: Any, default: Any, blocking: bool, blocking_timeout: Any
+) -> Seconds | None:
+    """Return the waiting time, given by our name or by redis-py's."""
+    if blocking_timeout is not UNSET:
+        if wait is not default or not blocking:
+            raise InvalidArgumentError(
+                f"{owner}: blocking_timeout={shown(blocking_timeout)} beside another wait",
+                "use one of them",
+            )
+        wait = blocking_timeout
+    return wait if blocking else 0

@@ -518,7 +518,8 @@ class Catalogue(Generic[Face]):
         See `shardkit.coordination.MultiLock`; its parameters are those of `lock`.
         """
         locks = [self.lock(name, component=component, renew=renew, **options) for name in names]
-        wait = {"wait": options["wait"]} if "wait" in options else {}
+        given = options.keys() & {"wait", "blocking", "blocking_timeout"}
+        wait = {"wait": locks[0]._wait} if given and locks else {}
         return _coordination.MultiLock(self._driver, locks, clock=self._clock, **wait)
 
     def quorum_lock(

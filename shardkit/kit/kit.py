@@ -9,7 +9,7 @@
         timelines = kit.key_sharded("timelines", shards=8)
         ids = kit.set("ids", component="unique", total=1_000_000, members=int)
 
-    async with await shardkit.aconnect() as kit:               # the same, awaited
+    async with shardkit.aconnect() as kit:                     # the same, awaited
         await kit.set("ids", component="unique", total=1_000_000, members=int).scard()
 
 Either kit's decorators serve blocking and async functions. The default kit, which the module-level
@@ -24,11 +24,11 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, NoReturn, Self, TypeAlias, TypeVar
+from typing import Any, NoReturn, Self, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
 import redis
 import redis.asyncio as aioredis
@@ -85,8 +85,22 @@ CONFIG_TIMEOUT = 1.0
 
 Where: TypeAlias = str | Path | ShardMap | Entry
 
+# The parts of a kit that only shardkit uses.
+_PARTS = frozenset({"breakers", "clients", "driver", "plane", "topology"})
+
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+class KitOptions(TypedDict, total=False):
+    """The options of `connect` and `aconnect`."""
+
+    connector: Connector
+    clock: ServerClock
+    credential_providers: Mapping[str, CredentialProvider]
+    deadline: Seconds
+    zone: str
+    check_keys: bool
 
 
 class Kit(Catalogue[Face]):
@@ -268,9 +282,14 @@ class Kit(Catalogue[Face]):
         self._private.add(weakref.ref(clients, self._private.discard))
         return clients
 
+    def __dir__(self) -> Iterable[str]:
+        """Name what users need: completion in a shell leaves out the kit's own parts."""
+        return [name for name in super().__dir__() if name not in _PARTS and name[:1] != "_"]
+
     def __repr__(self) -> str:
-        shown = "".join(f"\n  {line}" for line in self.clients.shown())
-        return f"<{type(self).__name__} of {self.topology.source}{':' if shown else ''}{shown}>"
+        clients = self.clients.shown()
+        shown = f": {few(clients, '; ')}" if clients else ""
+        return f"<{type(self).__name__} of {self.topology.source}{shown}>"
 
 
 def _whole(component: Component) -> Component:
@@ -295,7 +314,8 @@ def _tell_changed(
 class ShardKit(Kit[Blocking]):
     """A topology opened for blocking use. Created by `connect`; a context manager.
 
-    Thread-safe. A forked child may continue to use it, over connections of its own.
+    Thread-safe, and so is all that it makes, except pipelines and what `lock` and its like return
+    for one hold. A forked child may continue to use it, over connections of its own.
     """
 
     def __init__(self, source: Source, **options: Any) -> None:
@@ -336,7 +356,9 @@ class ShardKit(Kit[Blocking]):
         """List all components."""
         return self.topology.names()
 
-    def client(self, component: str, shard: int | None = None, *, private: bool = False) -> Client:
+    def client(
+        self, component: str, shard: int | None = None, *, private: bool = False
+    ) -> redis.Redis:
         """Return the client of a shard, or of a component's unsharded entry.
 
         Args:
@@ -348,16 +370,18 @@ class ShardKit(Kit[Blocking]):
                 to an old address are closed when they are released. A cluster's does not.
 
         Returns:
-            redis-py's client. Without ``private`` it is shared with decorated functions and all
-            other callers: changes to its pool affect them, but not the kit's own connections. Do
-            not keep it.
+            redis-py's client. That of a cluster is a `redis.RedisCluster`: the type leaves it out,
+            so that libraries accept the client. Without ``private`` it is shared with decorated
+            functions and all other callers: changes to its pool affect them, but not the kit's own
+            connections. Do not keep it.
 
         Raises:
             ConfigError: the component or its entry is missing or broken.
             ShardUnavailable: the entry is a cluster, and none of its nodes answers.
         """
         if not private:
-            return self.clients.get(self.topology.component(component), shard)
+            client = self.clients.get(self.topology.component(component), shard)
+            return cast("redis.Redis", client)
         clients = self._new_private()
 
         def find(anew: bool) -> Client:
@@ -367,7 +391,7 @@ class ShardKit(Kit[Blocking]):
         client = find(False)
         if isinstance(client, redis.RedisCluster):
             _close_after(client, clients)
-            return client
+            return cast("redis.Redis", client)
         pool = PrivatePool(find, client)
         clients.follower = weakref.ref(pool)
         _close_after(pool, clients)
@@ -469,7 +493,7 @@ class ShardKit(Kit[Blocking]):
 class AsyncShardKit(Kit[Awaiting]):
     """A topology opened for awaiting use. Created by `aconnect`; an asynchronous context manager.
 
-    Each event loop has connections of its own.
+    For the tasks of any event loop, each of which has connections of its own.
     """
 
     def __init__(self, source: Source, **options: Any) -> None:
@@ -523,10 +547,11 @@ class AsyncShardKit(Kit[Awaiting]):
 
     async def client(
         self, component: str, shard: int | None = None, *, private: bool = False
-    ) -> AsyncClient:
+    ) -> aioredis.Redis:
         """Return the awaiting client of a shard; see `ShardKit.client`."""
         if not private:
-            return self.clients.aget(await self.topology.acomponent(component), shard)
+            client = self.clients.aget(await self.topology.acomponent(component), shard)
+            return cast("aioredis.Redis", client)
         clients = self._new_private()
 
         async def find(anew: bool) -> AsyncClient:
@@ -536,7 +561,7 @@ class AsyncShardKit(Kit[Awaiting]):
         client = await find(False)
         if isinstance(client, aioredis.RedisCluster):
             _close_after(client, clients)
-            return client
+            return cast("aioredis.Redis", client)
         pool = AsyncPrivatePool(find, client)
         clients.follower = weakref.ref(pool)
         _close_after(pool, clients)
@@ -593,7 +618,7 @@ def _close_after(holder: object, clients: Clients) -> None:
     weakref.finalize(holder, clients.close).atexit = False
 
 
-def connect(where: Where | None = None, **options: Any) -> ShardKit:
+def connect(where: Where | None = None, **options: Unpack[KitOptions]) -> ShardKit:
     """Open a topology for blocking use.
 
     Args:
@@ -606,7 +631,8 @@ def connect(where: Where | None = None, **options: Any) -> ShardKit:
             connect uses it instead of the entry's user and password. Names that are not components
             are refused, by a blocking kit only if it has a shard map. ``deadline`` limits a whole
             call, in seconds, where an entry sets no deadline. ``zone`` is the zone of this process,
-            for reads from replicas.
+            for reads from replicas. ``check_keys`` has clients of key routers refuse keys of other
+            shards, for tests and staging (by default as ``$SHARDKIT_CHECK_KEYS`` says).
 
     Returns:
         The kit. It connects only when it is used.
@@ -614,19 +640,61 @@ def connect(where: Where | None = None, **options: Any) -> ShardKit:
     Raises:
         ConfigError: the map cannot be read, or no topology is given.
         InvalidEntryError: the map or URL has an invalid field.
+        TypeError: an option is unknown.
     """
     source, clients = _source(where, options)
     return ShardKit(source, config_clients=clients, **options)
 
 
-async def aconnect(where: Where | None = None, **options: Any) -> AsyncShardKit:
+def aconnect(where: Where | None = None, **options: Unpack[KitOptions]) -> KitOpening:
     """Open a topology for awaiting use, and read all its components; see `connect`.
+
+    ::
+
+        async with shardkit.aconnect() as kit:         # closes it at the end
+        kit = await shardkit.aconnect()                # and later: await kit.aclose()
 
     A broken component is logged; calls that use it raise the error.
 
     Raises:
         ConfigError: the map or the config server cannot be read, or no topology is given.
+        TypeError: an option is unknown.
     """
+    return KitOpening(_open(where, options))
+
+
+class KitOpening(Coroutine[Any, Any, AsyncShardKit]):
+    """A kit that is being opened: await it for the kit, or enter it, with or without ``await``."""
+
+    def __init__(self, opening: Coroutine[Any, Any, AsyncShardKit]) -> None:
+        self._opening = opening
+        self._kit: AsyncShardKit | None = None
+
+    def __await__(self) -> Generator[Any, Any, AsyncShardKit]:
+        return self._opening.__await__()
+
+    def send(self, value: Any) -> Any:
+        """See `collections.abc.Coroutine`; ``asyncio.run`` calls it."""
+        return self._opening.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """See `collections.abc.Coroutine`."""
+        return self._opening.throw(*error)
+
+    def close(self) -> None:
+        """See `collections.abc.Coroutine`."""
+        self._opening.close()
+
+    async def __aenter__(self) -> AsyncShardKit:
+        self._kit = await self
+        return self._kit
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if self._kit is not None:
+            await self._kit.aclose()
+
+
+async def _open(where: Where | None, options: KitOptions) -> AsyncShardKit:
     source, clients = _source(where, options)
     kit = AsyncShardKit(source, config_clients=clients, **options)
     try:
@@ -640,6 +708,12 @@ async def aconnect(where: Where | None = None, **options: Any) -> AsyncShardKit:
 
 
 def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Clients | None]:
+    known = KitOptions.__annotations__
+    for name in options.keys() - known.keys():
+        raise TypeError(
+            f"connect() has no option {name!r}; use one of {', '.join(known)}, or put connection "
+            "settings into the map's entries"
+        )
     if where is None:
         where = os.environ.get(ENVIRONMENT)
         if not where:
