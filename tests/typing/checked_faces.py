@@ -114,7 +114,7 @@ async def awaiting(kit: AsyncShardKit) -> None:
     assert_type(await jobs.brpop(), bytes | None)
     assert_type(jobs.items(), AsyncIterator[bytes])
     assert_type(await kit.unique_visitors().visit("550e8400"), bool)
-    assert_type(await kit.client("c"), AsyncClient)
+    assert_type(await kit.client("c"), aioredis.Redis)
     for _ in ids.sscan_iter():  # type: ignore
         pass
 
@@ -406,6 +406,7 @@ def routers(kit: ShardKit) -> None:
     router = kit.key_sharded("c", shards=8)
     assert_type(router, KeyShardedConnection)
     assert_type(router["k"], Client)
+    assert_type(kit.client("c"), redis.Redis)
     assert_type(router.shard_of("k"), int)
     assert_type(router.group(["a", 1, b"c"]), dict[int, list[str | bytes | int]])
     assert_type(router.group(["a", "b"]), dict[int, list[str]])
