@@ -152,6 +152,8 @@ class HoldState(NamedTuple):
 class Holdable(Structure[Face]):
     """A lock, semaphore, read-write lock or election.
 
+    Threads and tasks may share it; each hold belongs to the one that acquired it.
+
     Args:
         driver: runs its operations.
         component: where it lives.

@@ -52,7 +52,6 @@ from shardkit.network.connections.redis_private import (
     NOT_GIVEN,
     AsyncLimitedParser,
     LimitedParser,
-    Reconnects,
     address_of,
     error_parser_of,
     has_connect_callbacks,
@@ -109,7 +108,7 @@ _MAY_BLOCK = frozenset(
 )
 
 
-class ReplyLimits(Reconnects):
+class ReplyLimits:
     """Limits on the replies to one exchange; see docs/configuration.md."""
 
     policy = NO_POLICY

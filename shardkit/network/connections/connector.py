@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import redis
 import redis.asyncio as aioredis
 from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import EqualJitterBackoff, NoBackoff
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.cluster import LoadBalancingStrategy
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     RedisClusterException,
@@ -40,7 +41,6 @@ from shardkit.network.connections.redis_private import (
     learn_commands_of_any,
     learn_slots,
     library_name,
-    reading_replicas,
     set_connection_class,
 )
 from shardkit.network.connections.sentinels import AsyncSentinelManager, SentinelManager
@@ -339,7 +339,9 @@ def _address(fields: Mapping[str, Any]) -> tuple[str, int]:
 
 def _replicas_of(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that make a cluster's client read from replicas in turn."""
-    return reading_replicas() if fields.get("reads_replicas") else {}
+    if not fields.get("reads_replicas"):
+        return {}
+    return {"load_balancing_strategy": LoadBalancingStrategy.ROUND_ROBIN_REPLICAS}
 
 
 def _bound(pool: Any, fields: Mapping[str, Any]) -> None:
@@ -354,7 +356,7 @@ def _bound(pool: Any, fields: Mapping[str, Any]) -> None:
 def _common(fields: Mapping[str, Any], retry: type[Any]) -> dict[str, Any]:
     """Return the arguments of every kind of connection."""
     retries = fields.get("retries", 0)
-    backoff = EqualJitterBackoff(base=0.05, cap=1) if retries else NoBackoff()
+    backoff = ExponentialWithJitterBackoff(base=0.05, cap=1) if retries else NoBackoff()
     if "blocking_pool" in fields:
         size = fields["blocking_pool"].get("size", BLOCKING_POOL_SIZE)
         fields = {**fields, "max_connections": size}

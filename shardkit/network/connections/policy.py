@@ -106,8 +106,7 @@ def _backoff(asked: Mapping[str, Any]) -> Any:
         return backoff.NoBackoff()
     if name == "ConstantBackoff":
         return backoff.ConstantBackoff(times["base"])
-    # redis-py has this one from version 6 on
-    return getattr(backoff, name, backoff.EqualJitterBackoff)(**times)
+    return getattr(backoff, name)(**times)
 
 
 NO_POLICY = CallPolicy()

@@ -23,7 +23,7 @@ from inspect import signature
 from operator import attrgetter, methodcaller
 from ssl import SSLWantReadError, SSLWantWriteError
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import redis
 from redis._parsers import _AsyncHiredisParser, _HiredisParser
@@ -85,23 +85,6 @@ def reading_within(connection: Any, seconds: float | None) -> Iterator[dict[str,
 
 
 # ---- connections of both kinds
-
-
-class Reconnects:
-    """What connections of redis-py 7.1 and later have: they are told to connect again."""
-
-    if not TYPE_CHECKING and not hasattr(redis.Connection, "mark_for_reconnect"):
-        _should_reconnect = False
-
-        def mark_for_reconnect(self) -> None:  # noqa: D102
-            self._should_reconnect = True
-
-        def should_reconnect(self) -> bool:  # noqa: D102
-            return self._should_reconnect
-
-        def disconnect(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
-            self._should_reconnect = False
-            return super().disconnect(*args, **kwargs)
 
 
 class _Limited:
@@ -335,21 +318,9 @@ def slot_owners(client: Any) -> Mapping[int, Sequence[Any]]:
     return owners
 
 
-def reading_replicas() -> dict[str, Any]:
-    """Return the arguments of a cluster's client that reads from replicas in turn."""
-    try:
-        from redis.cluster import LoadBalancingStrategy
-    except ImportError:  # before redis-py 5.3
-        return {"read_from_replicas": True}
-    return {"load_balancing_strategy": LoadBalancingStrategy.ROUND_ROBIN_REPLICAS}
-
-
 def reads_replicas(client: Any) -> bool:
     """Whether a cluster's client reads from replicas: its connections to them say READONLY."""
-    return bool(
-        getattr(client, "load_balancing_strategy", None)
-        or getattr(client, "read_from_replicas", False)
-    )
+    return getattr(client, "load_balancing_strategy", None) is not None
 
 
 def replica_in(nodes: Sequence[Any]) -> Any:
@@ -546,7 +517,6 @@ __all__ = [
     "PREVIOUS_MASTER",
     "AsyncLimitedParser",
     "LimitedParser",
-    "Reconnects",
     "abandon_connections",
     "address_of",
     "ask_entry_again",
@@ -570,7 +540,6 @@ __all__ = [
     "node_of",
     "parse_error",
     "postpone_health_check",
-    "reading_replicas",
     "reading_within",
     "renew_locks",
     "reply_callbacks",
