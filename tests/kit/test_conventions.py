@@ -18,7 +18,7 @@ from shardkit.queues import NewTask
 async def test_an_async_kit_is_entered_with_and_without_await(shard_map: ShardMap) -> None:
     async with shardkit.aconnect(shard_map) as kit:
         assert await kit.key_sharded("many").set("a", 1)
-    with pytest.raises(ClosedError):
+    with pytest.raises(ClosedError, match="the kit is closed"):
         await kit.key_sharded("many").get("a")
     async with await shardkit.aconnect(shard_map) as kit:
         assert await kit.key_sharded("many").get("a") == b"1"
@@ -40,7 +40,7 @@ def test_opening_an_async_kit_is_a_coroutine_to_asyncio(shard_map: ShardMap) -> 
 
 
 async def test_an_async_kit_that_cannot_be_opened_is_not_entered() -> None:
-    with pytest.raises(shardkit.ConfigError):
+    with pytest.raises(shardkit.ConfigError, match=r"absent\.yaml"):
         async with shardkit.aconnect("/absent.yaml"):
             pytest.fail("it was opened")
 
@@ -93,7 +93,7 @@ def test_a_kits_deadline_and_decorators_take_timedeltas(shard_map: ShardMap) -> 
 
         assert ping()
         with (
-            pytest.raises(NotDurableError),
+            pytest.raises(NotDurableError, match="replica"),
             kit.durable(replicas=1, timeout=timedelta(milliseconds=50)),
         ):
             kit.client("one").set("a", 1)
