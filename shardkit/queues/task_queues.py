@@ -41,7 +41,7 @@ from shardkit.errors import (
     ShardKitError,
     counted,
 )
-from shardkit.operations.arguments import rows_of, shown
+from shardkit.operations.arguments import Seconds, in_seconds, rows_of, shown
 from shardkit.operations.commands import Argument, Key, Transaction
 from shardkit.operations.operation import (
     Deferred,
@@ -115,8 +115,8 @@ class TaskQueues(Structure[Face]):
         component: str,
         name: str = "queues",
         attempts: int = ATTEMPTS,
-        retry_delay: float = RETRY_DELAY,
-        longest_retry_delay: float = LONGEST_RETRY_DELAY,
+        retry_delay: Seconds = RETRY_DELAY,
+        longest_retry_delay: Seconds = LONGEST_RETRY_DELAY,
         clock: ServerClock | None = None,
     ) -> None:
         super().__init__(driver, component, check_prefix(name))
@@ -147,7 +147,7 @@ class TaskQueues(Structure[Face]):
         name: str,
         args: Sequence[Any] = (),
         *,
-        delay: float = 0,
+        delay: Seconds = 0,
         id: str | None = None,  # noqa: A002 - its usual name
     ) -> Operation[str]:
         """Queue a task.
@@ -218,7 +218,7 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def take(
-        self, queues: QueueOrder | str, *, lease: float = LEASE, timeout: float | None = None
+        self, queues: QueueOrder | str, *, lease: Seconds = LEASE, timeout: Seconds | None = None
     ) -> Operation[Task | None]:
         """Take the next task from the first queue that has one; wait if none has.
 
@@ -290,7 +290,7 @@ class TaskQueues(Structure[Face]):
         return (yield from self._try_acknowledge(task))
 
     @operation
-    def extend(self, task: Task, lease: float = LEASE) -> Operation[bool]:
+    def extend(self, task: Task, lease: Seconds = LEASE) -> Operation[bool]:
         """Extend a task's lease to `lease` seconds from now.
 
         Returns:
@@ -305,7 +305,7 @@ class TaskQueues(Structure[Face]):
         return bool(extended)
 
     @operation
-    def release(self, task: Task, *, delay: float = 0) -> Operation[bool]:
+    def release(self, task: Task, *, delay: Seconds = 0) -> Operation[bool]:
         """Requeue a task that was not started, without counting an attempt.
 
         Args:
@@ -325,7 +325,7 @@ class TaskQueues(Structure[Face]):
         task: Task,
         reason: str = "",
         *,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         traceback: str = "",
     ) -> Operation[bool]:
         """Report that a task failed: it is retried later, or is dead.
@@ -651,11 +651,13 @@ class TaskQueues(Structure[Face]):
             )
         return keys
 
-    def _delay(self, delay: float) -> float:
+    def _delay(self, delay: Seconds) -> float:
+        delay = in_seconds(delay)
         past = isinstance(delay, int | float) and delay <= 0
         return 0.0 if past else self._seconds("delay", delay, 0.0)
 
-    def _seconds(self, field: str, value: float, least: float = 0.001) -> float:
+    def _seconds(self, field: str, value: Seconds, least: float = 0.001) -> float:
+        value = in_seconds(value)
         if (
             not isinstance(value, int | float)
             or isinstance(value, bool)
