@@ -153,6 +153,10 @@ class ReplyLimits:
         self.selected = database.number
         return database.select
 
+    def be_in_any(self) -> None:
+        """Note that it may be in any database: SELECT goes in front of whatever comes next."""
+        self.entered, self.selected = None, -1
+
     def _opening(self, databases: Sequence[ClientDatabase], waits: bool) -> Steps:
         self.entered = None
         return opening(self, databases, waits=waits)

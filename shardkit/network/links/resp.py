@@ -86,11 +86,15 @@ def pack_all(commands: Sequence[Arguments]) -> list[Chunk]:
     uniform = UniformCommands.of(commands) if len(commands) >= MIN_UNIFORM else None
     if uniform is not None:
         return uniform.chunks()
+    return join(pack_each(commands))
+
+
+def pack_each(commands: Sequence[Arguments]) -> list[bytes]:
+    """Pack commands one by one; see `pack_all`."""
     try:
-        packed = list(map(pack_command, commands))
+        return list(map(pack_command, commands))
     except (TypeError, UnicodeEncodeError):
-        packed = [pack(args) for args in commands]
-    return join(packed)
+        return [pack(args) for args in commands]
 
 
 def join(packed: Sequence[bytes], counts: Sequence[int] | None = None) -> list[Chunk]:
@@ -157,20 +161,42 @@ class UniformCommands:
         which are the same in all commands, are sent once.
         """
         columns = self.columns[shared:]
-        if joined and len(columns[0]) < MIN_BY_COLUMN:
+        count = len(columns[0])
+        if joined and count < MIN_BY_COLUMN:
             first = [column[0] for column in self.columns[:shared]]
             values = (
                 columns[0] if len(columns) == 1 else chain.from_iterable(zip(*columns, strict=True))
             )
             data = pack_command((joined, *first, *values))
             if len(data) <= CHUNK_BYTES:
-                return [Chunk(data, len(columns[0]))]
+                return [Chunk(data, count)]
+        chunks, _, sizes = self.in_parts([0, count], [b""], joined, shared)
+        if joined:  # not SELECT's reply
+            return [Chunk(chunk.data, size) for chunk, size in zip(chunks, sizes, strict=True)]
+        return chunks
+
+    def in_parts(
+        self, starts: Sequence[int], selects: Sequence[bytes], joined: str = "", shared: int = 0
+    ) -> tuple[list[Chunk], list[int], list[int]]:
+        """Pack the commands for several databases into chunks.
+
+        Args:
+            starts: where each database's commands start, and the end of all.
+            selects: the packed SELECT in front of each database's.
+            joined: see `chunks`; commands are joined with those of the same database.
+            shared: see `chunks`.
+
+        Returns:
+            The chunks, the number of replies up to the end of each database's, and the number of
+            commands in each joined one.
+        """
+        columns = self.columns[shared:]
         lengths = [list(map(len, column)) for column in columns]
-        count = len(lengths[0])
+        count, width = len(lengths[0]), len(columns)
         name = (joined or self.name).encode()
-        head = b"\r\n*%d\r\n$%d\r\n%b" % (1 + len(columns), len(name), name)
+        head = b"\r\n*%d\r\n$%d\r\n%b" % (1 + width, len(name), name)
         # A length's own digits are taken for twelve bytes with what surrounds them: enough for all.
-        fixed = 12 * len(columns) + (0 if joined else len(head))
+        fixed = 12 * width + (0 if joined else len(head))
         requests = CHUNK_JOINED if joined else CHUNK_REQUESTS
         if count <= requests and sum(map(sum, lengths)) + fixed * count <= CHUNK_BYTES:
             cuts = [(0, count)]
@@ -179,27 +205,49 @@ class UniformCommands:
             for more in lengths[1:]:
                 sizes = list(map(add, sizes, more))
             cuts = _cuts([size + fixed for size in sizes], requests)
-        if not joined:
-            return [Chunk(_interleaved(head, columns, lengths, a, b), b - a) for a, b in cuts]
-        first = [name, *(column[0] for column in self.columns[:shared])]
+        first = [name, *(column[0] for column in self.columns[:shared])] if joined else []
         said = b"".join(b"\r\n$%d\r\n%b" % (len(value), value) for value in first)
-        return [
-            Chunk(
-                b"*%d" % (len(first) + (b - a) * len(columns))
-                + said
-                + _interleaved(b"", columns, lengths, a, b),
-                b - a,
-            )
-            for a, b in cuts
-        ]
+        stride = 2 * width + (not joined)
+        chunks: list[Chunk] = []
+        ends: list[int] = []
+        joined_sizes: list[int] = []
+        part = replies = 0
+        for a, b in cuts:
+            pieces = _interleaved(b"" if joined else head, columns, lengths, a, b)
+            before, start = replies, a
+            while start < b:
+                end = starts[part + 1]
+                select = selects[part] if start == starts[part] else b""
+                stop = end if end < b else b
+                if joined:
+                    size = stop - start
+                    place = stride * (start - a)
+                    pieces[place] = b"\r\n%b*%d%b%b" % (
+                        *(select, len(first) + size * width, said, pieces[place]),
+                    )
+                    joined_sizes.append(size)
+                    replies += 1
+                else:
+                    if select:
+                        pieces[stride * (start - a)] = b"\r\n" + select[:-2] + head
+                    replies += stop - start
+                if select:
+                    replies += 1
+                if stop == end:
+                    part += 1
+                    ends.append(replies)
+                start = stop
+            pieces[0] = pieces[0][2:]
+            chunks.append(Chunk(b"".join(pieces), replies - before))
+        return chunks, ends, joined_sizes
 
 
 def _interleaved(
     head: bytes, columns: Sequence[Sequence[bytes]], lengths: Sequence[list[int]], a: int, b: int
-) -> bytes:
+) -> list[bytes]:
     """Return rows ``a`` to ``b`` of the columns, each value with its length, each row with a head.
 
-    Each piece between two values begins with the end of the previous one, except the first head.
+    Each piece but values begins with the end of the previous one.
     """
     first = 1 if head else 0
     stride = first + 2 * len(columns)
@@ -207,10 +255,8 @@ def _interleaved(
     for n, (column, sizes) in enumerate(zip(columns, lengths, strict=True)):
         pieces[first + 2 * n : -1 : stride] = _prefixes(sizes[a:b])
         pieces[first + 2 * n + 1 : -1 : stride] = column[a:b]
-    if head:
-        pieces[0] = head[2:]
     pieces[-1] = b"\r\n"
-    return b"".join(pieces)
+    return pieces
 
 
 def _prefixes(lengths: list[int]) -> list[bytes]:
@@ -241,4 +287,13 @@ def _encoded(values: Sequence[Any]) -> Sequence[bytes] | None:
     return None
 
 
-__all__ = ["CHUNK_BYTES", "CHUNK_REQUESTS", "Chunk", "join", "pack", "pack_all", "pack_command"]
+__all__ = [
+    "CHUNK_BYTES",
+    "CHUNK_REQUESTS",
+    "Chunk",
+    "join",
+    "pack",
+    "pack_all",
+    "pack_command",
+    "pack_each",
+]

@@ -18,8 +18,10 @@ which the server caches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from operator import itemgetter
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate, chain, islice
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from redis.exceptions import (
@@ -39,9 +41,17 @@ from shardkit.errors import CommandRefused, ShardFailure, ShardUnavailable
 from shardkit.events import CommandsSent, ScriptLoaded, emit, sent
 from shardkit.network.connections.breaker import BreakerOpenError
 from shardkit.network.connections.connector import SOCKET_TIMEOUT
+from shardkit.network.connections.databases import ClientDatabase
+from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.redis_private import is_script_missing
 from shardkit.network.links import resp
-from shardkit.network.links.coalescing import JoinedRun, join_all, pack_joined
+from shardkit.network.links.coalescing import (
+    JoinedRun,
+    join_all,
+    joined_kind,
+    pack_joined,
+    split,
+)
 from shardkit.network.links.resp import (
     Arguments,
     Chunk,
@@ -50,6 +60,7 @@ from shardkit.network.links.resp import (
     pack,
     pack_all,
     pack_command,
+    pack_each,
 )
 from shardkit.operations.commands import (
     Argument,
@@ -75,6 +86,7 @@ _READS = "\n--@reads"
 _OF_ONE_SERVER = {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "TIME", "INFO"}
 _most_arguments: dict[str, int] = {}  # by SHA-1: with how many a script only reads; -1 for none
 _ARGS, _SCRIPT = itemgetter(2), itemgetter(3)  # of a Command; many times faster than its names
+_DATABASE = attrgetter("database")
 ATTEMPT_ERRORS = (
     *(RedisError, RedisClusterException, OSError, ArithmeticError, AttributeError),
     *(LookupError, MemoryError, RuntimeError, TypeError, ValueError),
@@ -87,11 +99,16 @@ Not every Exception, because a signal handler of the caller's may raise others.
 
 @dataclass(slots=True)
 class ServerRequest:
-    """Requests of a batch for one server."""
+    """Requests of a batch for one server: for a shard, or for several that are its databases.
 
-    shard: Shard
-    address: str  # for messages
-    positions: Sequence[int] = ()  # in the batch
+    ::
+
+        SELECT 7   commands of unique:7   SELECT 11   commands of unique:11      one write
+    """
+
+    endpoints: list[Endpoint]
+    positions: Sequence[int]  # in the batch: those of the first endpoint, of the second, …
+    starts: list[int]  # where each endpoint's start there, and the end
     batch: Batch = ()
     loaded: set[str] = field(default_factory=set)  # SHA-1s of scripts that the server has
     brought: set[str] = field(default_factory=set)  # SHA-1s of scripts sent as text
@@ -101,32 +118,140 @@ class ServerRequest:
     uniform: UniformCommands | None = None  # the requests by column
     joins: bool = False  # whether uniform neighbours become one command (see `coalescing`)
     in_slots: bool = False  # whether joined commands need keys of one slot
+    node: str = ""  # of a cluster
+    # Of several databases, after packing: the replies and the joined runs up to each one's end.
+    ends: list[int] = field(default_factory=list)
     runs: list[JoinedRun] = field(default_factory=list)  # how to split joined replies
+    run_ends: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of_shard(
+        cls, endpoint: Endpoint, positions: Sequence[int], batch: Batch, **more: Any
+    ) -> ServerRequest:
+        """Return the requests for one shard."""
+        return cls([endpoint], positions, [0, len(positions)], batch, **more)
+
+    @property
+    def shard(self) -> Shard:
+        """The shard; the first of several."""
+        return self.endpoints[0].shard
+
+    @property
+    def address(self) -> str:
+        """The server, for messages."""
+        return f"cluster node {self.node}" if self.node else self.endpoints[0].address
+
+    @property
+    def databases(self) -> list[ClientDatabase]:
+        """The databases of the endpoints."""
+        return list(map(_DATABASE, self.endpoints))
+
+    def parts(self, numbers: Sequence[int]) -> ServerRequest:
+        """Return the requests for some of the endpoints, by their numbers."""
+        slices = [slice(self.starts[n], self.starts[n + 1]) for n in numbers]
+        uniform = self.uniform
+        if uniform is not None:
+            columns = [_picked(column, slices) for column in uniform.columns]
+            uniform = UniformCommands(uniform.name, columns)
+        return replace(
+            self,
+            endpoints=[self.endpoints[n] for n in numbers],
+            positions=_picked(self.positions, slices),
+            starts=[0, *accumulate(each.stop - each.start for each in slices)],
+            brought=set(),
+            uniform=uniform,
+            ends=[],
+            runs=[],
+            run_ends=[],
+        )
+
+    def by_shard(self) -> list[ServerRequest]:
+        """Return the requests for each shard alone."""
+        if len(self.endpoints) == 1:
+            return [self]
+        return [self.parts([n]) for n in range(len(self.endpoints))]
 
     def chunks(self) -> list[Chunk]:
-        """Pack the requests.
+        """Pack the requests; those of several databases with SELECT in front of each one's.
 
         Raises:
             InvalidArgumentError: an argument is neither text, bytes nor a number.
         """
-        chunks: list[Chunk] = []
         self.runs = []
+        if len(self.endpoints) > 1:
+            return self._chunks_of_several()
         if self.uniform is not None:
             joined = join_all(self.uniform) if self.joins else None
             if joined is None:
                 return self.uniform.chunks()
             chunks, self.runs = joined
             return chunks
+        chunks = []
         # Slice by slice, so that each stays in the processor's cache.
         for start in range(0, len(self.positions), resp.CHUNK_REQUESTS):
-            positions = self.positions[start : start + resp.CHUNK_REQUESTS]
-            if self.rows is not None and not self.asking:
-                chunks += self._packed_rows(list(map(self.rows.__getitem__, positions)))
-            else:
-                chunks += self._packed(self._requests(positions))
+            chunks += self._packed_part(self.positions[start : start + resp.CHUNK_REQUESTS])
         if self.runs and not any(run.joined for run in self.runs):
             self.runs = []
         return chunks
+
+    def _chunks_of_several(self) -> list[Chunk]:
+        selects = [endpoint.database.select for endpoint in self.endpoints]  # type: ignore[union-attr]
+        starts, uniform, rows = self.starts, self.uniform, self.rows
+        self.ends, self.run_ends = [], []
+        if uniform is None and rows is not None and not self.joins:
+            rows = itemgetter(*self.positions)(rows)
+            uniform = UniformCommands.of(rows) if len(rows) >= resp.MIN_UNIFORM else None
+        if uniform is not None:
+            kind = joined_kind(uniform) if self.joins else None
+            chunks, self.ends, sizes = uniform.in_parts(starts, selects, *(kind or ()))
+            if kind is not None:
+                self.runs = [JoinedRun(size, joined=True) for size in sizes]
+                self.run_ends = [end - n for n, end in enumerate(self.ends, 1)]  # without SELECT
+            return chunks
+        packed: list[bytes] = []
+        counts: list[int] = []
+        for start, end, select in zip(starts, islice(starts, 1, None), selects, strict=False):
+            first = len(packed)
+            if self.joins:
+                for chunk in self._packed_part(self.positions[start:end]):
+                    packed.append(chunk.data)
+                    counts.append(chunk.replies)
+                self.run_ends.append(len(self.runs))
+            elif rows is not None:
+                packed += pack_each(rows[start:end])
+            else:
+                for data, count in map(self._pack, self._requests(self.positions[start:end])):
+                    packed.append(data)
+                    counts.append(count)
+            counts += [1] * (len(packed) - len(counts))
+            packed[first] = select + packed[first]
+            counts[first] += 1
+            self.ends.append(len(packed))
+        replies = list(accumulate(counts))
+        self.ends = [replies[end - 1] for end in self.ends]
+        if not any(run.joined for run in self.runs):
+            self.runs, self.run_ends = [], []
+        return join(packed, counts)
+
+    def _packed_part(self, positions: Sequence[int]) -> list[Chunk]:
+        if self.rows is not None and not self.asking:
+            return self._packed_rows(list(map(self.rows.__getitem__, positions)))
+        return self._packed(self._requests(positions))
+
+    def values(self, replies: Sequence[Reply]) -> Sequence[Reply]:
+        """Return the replies to the requests, given all replies to what was sent."""
+        if len(self.endpoints) > 1:
+            ends = self.ends
+            if len(replies) == 2 * len(ends):  # SELECT's, and another
+                replies = replies[1::2]
+            else:
+                found: list[Reply] = []
+                start = 0
+                for end in ends:
+                    found += replies[start + 1 : end]
+                    start = end
+                replies = found
+        return split(replies, self.runs) if self.runs else replies
 
     def _packed(self, requests: Batch) -> list[Chunk]:
         if self.asking:  # before each command, as a node forgets it afterwards
@@ -156,10 +281,18 @@ class ServerRequest:
         """The requests."""
         return self._requests(self.positions)
 
-    def tell(self) -> CommandsSent:
-        """Emit the event that this is sent."""
-        commands = lambda: commands_in(self.requests)  # noqa: E731
-        return sent(self.shard, self.address, len(self.positions), self._names, commands)
+    def tell(self) -> list[CommandsSent]:
+        """Emit the event that this is sent, for each shard."""
+        return [
+            sent(
+                part.shard,
+                part.address,
+                len(part.positions),
+                part._names,
+                partial(_commands_of, part),
+            )
+            for part in self.by_shard()
+        ]
 
     def tell_loaded(self) -> None:
         """Emit events for the scripts that the server was given."""
@@ -191,7 +324,9 @@ class ServerRequest:
             return pack(_with_text(request)), 1
         return pack(request.args), 1
 
-    def unpack(self, replies: list[Reply]) -> Iterator[tuple[int, Command | Transaction, Reply]]:
+    def unpack(
+        self, replies: Sequence[Reply]
+    ) -> Iterator[tuple[int, Command | Transaction, Reply]]:
         """Yield each request's position and reply; an error is an exception as a value."""
         start = 0
         requests = self.requests
@@ -214,22 +349,11 @@ class ServerRequest:
 
     def failure(self, request: Command | Transaction, error: Exception, sent: bool) -> ShardFailure:
         """Return the failure for a request without a reply; ``sent`` if it may have arrived."""
-        if not sent:
-            what = "cannot be used" if meaning(error) else "cannot be reached"
-            if isinstance(error, BreakerOpenError):
-                what = "is unavailable"
-            elif isinstance(error, MaxConnectionsError | DeadlineExceeded):
-                what = "got no command"
-            remedy = "see `shardkit status`"
-            if isinstance(error, DeadlineExceeded):
-                remedy = "the command was not executed; allow it more time"
-            return self._failure(ShardUnavailable, request, error, what, remedy)
-        what = "did not answer in time" if isinstance(error, TimeoutError) else "was lost"
-        remedy = "the command may have been executed; check before you send it again"
-        return self._failure(ShardUnavailable, request, error, what, remedy, maybe_executed=True)
+        return failure(self.shard, self.address, request, error, sent)
 
     def refusal(self, request: Command | Transaction, error: Exception) -> ShardFailure:
         """Return the failure for a request to which the server answered with an error."""
+        where = self.shard, self.address
         if isinstance(error, ResponseError):
             what, remedy = f"{request.name} was refused", ""
             if not self.in_slots and isinstance(error, AskError | ClusterDownError):
@@ -239,35 +363,65 @@ class ServerRequest:
             # A script may have written before it failed, but not before the server's own checks.
             partly = isinstance(request, Command) and request.script is not None
             partly = partly and not isinstance(error, _CHECKED_FIRST)
-            return self._failure(
-                CommandRefused, request, error, what, remedy, maybe_executed=partly
+            return _failure(
+                CommandRefused, where, request, error, what, remedy, maybe_executed=partly
             )
         # The server is up but cannot serve this client (it loads, or wants authentication).
-        return self._failure(
-            ShardUnavailable, request, error, f"refused {request.name}", "see `shardkit status`"
+        return _failure(
+            *(ShardUnavailable, where, request, error),
+            *(f"refused {request.name}", "see `shardkit status`"),
         )
 
-    def _failure(
-        self,
-        kind: type[ShardFailure],
-        request: Command | Transaction,
-        error: Exception,
-        what: str,
-        remedy: str = "",
-        maybe_executed: bool = False,
-    ) -> ShardFailure:
-        where = f"{self.shard} ({self.address})"
-        separator = ": " if kind is CommandRefused else " "
-        text, better = meaning(error) or (str(error), "")
-        return kind(
-            f"{where}{separator}{what}: {text}",
-            better or remedy,
-            shard=str(self.shard),
-            command=request.name,
-            error=error,
-            key=request.key if isinstance(request.key, bytes) else str(request.key),
-            maybe_executed=maybe_executed,
-        )
+
+def failure(
+    shard: object,
+    address: str,
+    request: Command | Transaction,
+    error: Exception,
+    sent: bool,
+) -> ShardFailure:
+    """Return the failure for a request without a reply; ``sent`` if it may have arrived."""
+    where = shard, address
+    if not sent:
+        what = "cannot be used" if meaning(error) else "cannot be reached"
+        if isinstance(error, BreakerOpenError):
+            what = "is unavailable"
+        elif isinstance(error, MaxConnectionsError | DeadlineExceeded):
+            what = "got no command"
+        remedy = "see `shardkit status`"
+        if isinstance(error, DeadlineExceeded):
+            remedy = "the command was not executed; allow it more time"
+        return _failure(ShardUnavailable, where, request, error, what, remedy)
+    what = "did not answer in time" if isinstance(error, TimeoutError) else "was lost"
+    remedy = "the command may have been executed; check before you send it again"
+    return _failure(ShardUnavailable, where, request, error, what, remedy, maybe_executed=True)
+
+
+def _failure(
+    kind: type[ShardFailure],
+    where: tuple[object, str],
+    request: Command | Transaction,
+    error: Exception,
+    what: str,
+    remedy: str = "",
+    maybe_executed: bool = False,
+) -> ShardFailure:
+    shard, address = where
+    separator = ": " if kind is CommandRefused else " "
+    text, better = meaning(error) or (str(error), "")
+    return kind(
+        f"{shard} ({address}){separator}{what}: {text}",
+        better or remedy,
+        shard=str(shard),
+        command=request.name,
+        error=error,
+        key=request.key if isinstance(request.key, bytes) else str(request.key),
+        maybe_executed=maybe_executed,
+    )
+
+
+def _picked(values: Sequence[Any], slices: Sequence[slice]) -> list[Any]:
+    return list(chain.from_iterable(map(values.__getitem__, slices)))
 
 
 _CHECKED_FIRST = (NoPermissionError, ReadOnlyError, NoScriptError, AskError, ClusterDownError)
@@ -289,11 +443,18 @@ def pause_before(attempt: int) -> float:
     return min(0.0025 * 2**attempt, LONGEST_PAUSE) if attempt > 1 else 0.0
 
 
-def patience_with(client: Any) -> float:
-    """Return the seconds to wait for a server that loads or was replaced: ``socket_timeout``."""
-    pool = getattr(client, "connection_pool", None)
-    timeout = pool.connection_kwargs.get("socket_timeout") if pool is not None else None
+def patience_with(owner: Any) -> float:
+    """Return the seconds to wait for a server that loads or was replaced: ``socket_timeout``.
+
+    ``owner`` is a client, or a pool.
+    """
+    pool = getattr(owner, "connection_pool", owner)
+    timeout = getattr(pool, "connection_kwargs", {}).get("socket_timeout")
     return SOCKET_TIMEOUT if timeout is None else float(timeout)
+
+
+def _commands_of(server_request: ServerRequest) -> Iterator[Sequence[Argument]]:
+    return commands_in(server_request.requests)
 
 
 def commands_in(requests: Batch) -> Iterator[Sequence[Argument]]:
@@ -305,7 +466,7 @@ def commands_in(requests: Batch) -> Iterator[Sequence[Argument]]:
             yield request.args
 
 
-def pack_few(batch: Batch, loaded: Callable[[Any], set[str]], client: Any) -> bytes | None:
+def pack_few(batch: Batch, loaded: Callable[[Any], set[str]], owner: Any) -> bytes | None:
     """Pack a few plain commands for a server, in one piece.
 
     Return None if a script may have to be sent as text, an argument cannot be sent, or the
@@ -315,7 +476,7 @@ def pack_few(batch: Batch, loaded: Callable[[Any], set[str]], client: Any) -> by
     command: Any
     for command in batch:
         _, _, args, script, _, _ = command
-        if script is not None and script.sha not in loaded(client):
+        if script is not None and script.sha not in loaded(owner):
             return None
         try:
             packed.append(pack_command(args))

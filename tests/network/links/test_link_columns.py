@@ -12,6 +12,11 @@ from link_helpers import FACES, Face, command, count_of, opened
 from shardkit import ShardMap
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.local import LocalCluster, LocalServers
+from shardkit.network.connections.databases import ClientDatabase
+from shardkit.network.connections.endpoints import Access, Endpoint
+from shardkit.network.connections.policy import NO_POLICY
+from shardkit.network.connections.pool import Pool
+from shardkit.network.links.dispatcher import in_order
 from shardkit.network.links.grouping import group_by_shard
 from shardkit.network.links.resp import pack_command
 from shardkit.network.links.server_request import ServerRequest
@@ -70,13 +75,24 @@ def test_columns_of_different_lengths_are_an_error() -> None:
         Columns("few", "SET", ["a", "b"], [1])
 
 
-def packed(batch: Any) -> dict[Shard, tuple[list[int], bytes]]:
+def endpoint_of(shard: Shard) -> Endpoint:
+    access = Access(None, Pool(), NO_POLICY, None, None)  # type: ignore[arg-type]
+    return Endpoint(shard, "somewhere", access, ClientDatabase(shard.number or 0))
+
+
+def packed(batch: Any, joins: bool = False) -> dict[Shard, tuple[list[int], bytes]]:
+    """What is sent for each shard alone."""
     found = {}
-    for shard, positions, _, rows, uniform in group_by_shard(
-        batch, range(len(batch)), MAP.components
-    ):
-        request = ServerRequest(shard, "", positions, batch, rows=rows, uniform=uniform)
-        found[shard] = list(positions), b"".join(chunk.data for chunk in request.chunks())
+    groups = group_by_shard(batch, range(len(batch)), MAP.components)
+    for name, by_number in groups.by_shard.items():
+        for number, positions in by_number.items():
+            shard = Shard(name, number)
+            request = ServerRequest.of_shard(
+                endpoint_of(shard), positions, batch, rows=groups.rows, joins=joins
+            )
+            if groups.uniform is not None:
+                request.uniform = in_order(request, groups.uniform)
+            found[shard] = list(positions), b"".join(chunk.data for chunk in request.chunks())
     return found
 
 
@@ -106,10 +122,12 @@ def test_a_list_with_a_script_is_not_packed_at_once(scripted: int | None) -> Non
         batch[scripted] = script_call("few", Script("x", "return 1"), [f"k{scripted}"])
     groups = group_by_shard(batch, range(5000), MAP.components)
     shard_of = MAP.components["few"].shard_of
-    for group in groups:
-        assert all(shard_of(batch[n].key) == group.shard for n in group.positions)
-        assert (group.rows is None) == (scripted is not None)
-    assert sorted(n for group in groups for n in group.positions) == list(range(5000))
+    assert (groups.rows is None) == (scripted is not None)
+    found = []
+    for number, positions in groups.by_shard["few"].items():
+        assert all(shard_of(batch[n].key) == Shard("few", number) for n in positions)
+        found += positions
+    assert sorted(found) == list(range(5000))
 
 
 @pytest.mark.parametrize("to", [Home("few"), Home("one"), Shard("few", 2), ShardOf("few", 2, 4)])
