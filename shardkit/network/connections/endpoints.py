@@ -33,9 +33,10 @@ class Access:
         way: the pool that owns the connections; None for a cluster.
         policy: limits on the calls, under the name of the first shard.
         built: what must be closed with the kit.
+        lane: the same for all of the way with the same deadline.
     """
 
-    __slots__ = ("__weakref__", "built", "client", "lock", "policy", "way")
+    __slots__ = ("__weakref__", "built", "client", "lane", "lock", "policy", "way")
 
     def __init__(self, client: Any, way: Any, policy: CallPolicy, built: Any, lock: RLock) -> None:
         self.client = client
@@ -43,6 +44,7 @@ class Access:
         self.policy = policy
         self.built = built
         self.lock = lock
+        self.lane = None if way is None else way.lanes.setdefault(policy.deadline, object())
 
 
 class Endpoint:
@@ -50,7 +52,7 @@ class Endpoint:
 
     Attributes:
         database: the database of the server; None for a cluster.
-        lane: equal for endpoints whose commands may share one exchange; None for a cluster.
+        lane: the same for endpoints whose commands may share one exchange; None for a cluster.
     """
 
     __slots__ = ("_policy", "_pool", "access", "address", "database", "lane", "shard")
@@ -71,7 +73,7 @@ class Endpoint:
         self._policy: CallPolicy | None = None
         self.lane: Hashable = None
         if database is not None:
-            self.lane = access.way, access.policy.deadline
+            self.lane = access.lane
 
     @property
     def policy(self) -> CallPolicy:
@@ -124,8 +126,9 @@ class Endpoint:
 
 def apart_from_database(entry: Entry) -> Hashable:
     """Return what entries have in common that differ in the database alone."""
-    fields = entry.known
-    parts = tuple((name, value) for name, value in fields.items() if name != "db")
+    fields = entry.known.copy()
+    fields.pop("db", None)
+    parts = tuple(fields.items())
     try:
         hash(parts)
     except TypeError:  # lists and objects

@@ -85,6 +85,7 @@ class _Common:
     way: Any  # the pool that owns its connections: itself, unless it shares
     number: int  # in the order in which calls that need several take connections
     users: weakref.WeakSet[ClientDatabase]  # whose clients share its connections
+    lanes: dict[float | None, object]  # see `Endpoint`
     given_kwargs: dict[str, Any]  # those of a pool that shares, until somebody changes them
     pending: Callable[[], int]
 
@@ -258,7 +259,7 @@ class _ReusingPool(_Common):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.users = weakref.WeakSet()
+        self.users, self.lanes = weakref.WeakSet(), {}
         self.number = next(_numbers)
         super().__init__(*args, **kwargs)
         self.way = self
@@ -509,7 +510,7 @@ class _AsyncReusingPool(_Common):
     """The awaiting pool."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.users = weakref.WeakSet()
+        self.users, self.lanes = weakref.WeakSet(), {}
         self.number = next(_numbers)
         super().__init__(*args, **kwargs)
         self.way = self

@@ -17,7 +17,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import accumulate, chain, count
 from math import inf
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -156,6 +156,7 @@ class Attempt:
         if len(request.endpoints) == 1:
             return [self]
         parts = []
+        request.note_runs()
         start = first_run = 0
         for n, (end, alone) in enumerate(zip(request.ends, request.by_shard(), strict=True)):
             part = Attempt(alone)
@@ -317,8 +318,8 @@ class Dispatcher:
         components = yield NeedComponents(components_in(batch, todo))
         groups = group_by_shard(batch, todo, components)
         attempts: list[Attempt] = []
-        lanes: dict[Any, ServerRequest] = {}
-        common = {"rows": groups.rows, "joins": joins}
+        lanes: dict[Any, list[tuple[Endpoint, list[int]]]] = {}
+        common: dict[str, Any] = {"rows": groups.rows, "joins": joins}
         for name, by_number in groups.by_shard.items():
             component = components[name]
             endpoints = yield NeedEndpoints(component, list(by_number))
@@ -330,15 +331,17 @@ class Dispatcher:
                     attempts += self._attempts_on_nodes(
                         batch, endpoint, positions, redirected, out, **common
                     )
-                elif (request := lanes.get(endpoint.lane)) is not None:
-                    request.endpoints.append(endpoint)
-                    request.positions += positions  # type: ignore[operator]  # lists
-                    request.starts.append(len(request.positions))
+                elif endpoint.lane in lanes:
+                    lanes[endpoint.lane].append((endpoint, positions))
                 else:
-                    request = lanes[endpoint.lane] = ServerRequest.of_shard(
-                        endpoint, positions, batch, loaded=self.loaded(endpoint.owner), **common
-                    )
-                    attempts.append(Attempt(request))
+                    lanes[endpoint.lane] = [(endpoint, positions)]
+        for shards in lanes.values():
+            endpoints, lists = map(list, zip(*shards, strict=True))
+            positions = lists[0] if len(lists) == 1 else list(chain.from_iterable(lists))
+            starts = [0, *accumulate(map(len, lists))]
+            loaded = self.loaded(endpoints[0].owner)
+            request = ServerRequest(endpoints, positions, starts, batch, loaded=loaded, **common)
+            attempts.append(Attempt(request))
         if groups.uniform is not None:
             for attempt in attempts:
                 request = attempt.server_request

@@ -119,10 +119,12 @@ class ServerRequest:
     joins: bool = False  # whether uniform neighbours become one command (see `coalescing`)
     in_slots: bool = False  # whether joined commands need keys of one slot
     node: str = ""  # of a cluster
-    # Of several databases, after packing: the replies and the joined runs up to each one's end.
-    ends: list[int] = field(default_factory=list)
     runs: list[JoinedRun] = field(default_factory=list)  # how to split joined replies
+    # Of several databases, after packing: the replies and the runs up to each one's end, and, if
+    # all are joined, how many are in each.
+    ends: list[int] = field(default_factory=list)
     run_ends: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
 
     @classmethod
     def of_shard(
@@ -163,6 +165,7 @@ class ServerRequest:
             ends=[],
             runs=[],
             run_ends=[],
+            sizes=[],
         )
 
     def by_shard(self) -> list[ServerRequest]:
@@ -177,7 +180,7 @@ class ServerRequest:
         Raises:
             InvalidArgumentError: an argument is neither text, bytes nor a number.
         """
-        self.runs = []
+        self.runs, self.sizes = [], []
         if len(self.endpoints) > 1:
             return self._chunks_of_several()
         if self.uniform is not None:
@@ -204,9 +207,7 @@ class ServerRequest:
         if uniform is not None:
             kind = joined_kind(uniform) if self.joins else None
             chunks, self.ends, sizes = uniform.in_parts(starts, selects, *(kind or ()))
-            if kind is not None:
-                self.runs = [JoinedRun(size, joined=True) for size in sizes]
-                self.run_ends = [end - n for n, end in enumerate(self.ends, 1)]  # without SELECT
+            self.sizes = sizes
             return chunks
         packed: list[bytes] = []
         counts: list[int] = []
@@ -251,7 +252,17 @@ class ServerRequest:
                     found += replies[start + 1 : end]
                     start = end
                 replies = found
+        if self.sizes:
+            if set(map(type, replies)) == {list}:  # MGET's or HMGET's
+                return list(chain.from_iterable(replies))
+            return split(replies, [JoinedRun(size, joined=True) for size in self.sizes])
         return split(replies, self.runs) if self.runs else replies
+
+    def note_runs(self) -> None:
+        """Have runs also if all are joined."""
+        if self.sizes:
+            self.runs = [JoinedRun(size, joined=True) for size in self.sizes]
+            self.run_ends = [end - n for n, end in enumerate(self.ends, 1)]  # without SELECT's
 
     def _packed(self, requests: Batch) -> list[Chunk]:
         if self.asking:  # before each command, as a node forgets it afterwards
