@@ -32,7 +32,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, Self
 from shardkit.config.component import Component, entry_key
 from shardkit.errors import CrossShardError, RoutingError, ShardFailure
 from shardkit.events import observed
-from shardkit.kit.bulk import callbacks_of, converted
+from shardkit.kit.bulk import Callbacks, converted, numbers_of
 from shardkit.kit.lookup import CallSite, ClientPlane
 from shardkit.kit.pipeline_commands import AsyncPipelineCommands, PipelineCommands
 from shardkit.network.connections.redis_private import (
@@ -187,7 +187,7 @@ class ShardedPipeline(_CommandCollector, PipelineCommands):
             prepared = _Prepared(commands, component)
             for raw, batch in prepared.exchanges():
                 prepared.receive(plane.link(component, raw=raw).send(batch))
-        return prepared.finish(plane.clients.get, raise_on_error)
+        return prepared.finish(plane.clients, raise_on_error, awaiting=False)
 
     def __enter__(self) -> Self:
         return self
@@ -211,7 +211,7 @@ class AsyncShardedPipeline(_CommandCollector, AsyncPipelineCommands):
             prepared = _Prepared(commands, component)
             for raw, batch in prepared.exchanges():
                 prepared.receive(await plane.alink(component, raw=raw).send(batch))
-        return prepared.finish(plane.clients.aget, raise_on_error)
+        return prepared.finish(plane.clients, raise_on_error, awaiting=True)
 
     def __await__(self) -> Generator[Any, Any, Self]:
         """Allow ``await pipe.get(key)``, as redis-py's pipeline does. It waits for nothing."""
@@ -258,7 +258,7 @@ class _Prepared:
         else:
             self._split_some()
         try:
-            component.place_all(self._keys)
+            self._numbers = numbers_of(component, self._keys)
         except RoutingError:  # raise the error of the command that causes it
             for n, command in enumerate(commands):
                 _split_one(n, command, component)
@@ -292,7 +292,7 @@ class _Prepared:
         split = (part for parts in self._parts.values() for part in parts)
         if not any(part.undecoded or part.command.block is not None for part in split):
             if self._rows:
-                yield False, PlainCommands(component.name, self._keys, self._rows)
+                yield False, PlainCommands(component.name, self._keys, self._rows, self._numbers)
             return
         self._parts = {
             n: self._parts.get(n) or _split_one(n, command, component)
@@ -325,22 +325,22 @@ class _Prepared:
         for part, reply in zip(self._apart, replies, strict=False):
             part.reply = reply
 
-    def finish(
-        self, client: Callable[[Component, int | None], Any], raise_on_error: bool
-    ) -> list[Any]:
+    def finish(self, clients: Any, raise_on_error: bool, awaiting: bool) -> list[Any]:
         """Return replies as redis-py's own clients convert them; raise failures on request."""
         replies = self._merged() if self._parts else self._replies
         if replies.failed and raise_on_error:
             raise_failures(replies, own=False)
-        callbacks = callbacks_of(self._component, self._keys, client)
+        numbers = self._numbers
+        tables = clients.callbacks(self._component, set(numbers), awaiting)
+        callbacks = Callbacks(numbers, tables)
         if not self._parts:
             return converted(list(map(_NAME, self._rows)), replies, callbacks)
-        numbers = iter(callbacks.numbers)
+        left = iter(numbers)
         values = []
         for n, (command, reply) in enumerate(zip(self._commands, replies, strict=True)):
             args, options = _collected(command)
             parts = self._parts.get(n)
-            here = [next(numbers) for _ in parts or range(parts is None)]
+            here = [next(left) for _ in parts or range(parts is None)]
             if here and not isinstance(reply, ShardFailure):
                 callback = callbacks.tables[here[0]].get(args[0])
                 if callback is not None:

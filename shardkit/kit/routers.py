@@ -18,6 +18,7 @@ of the default kit call ``await router.load()``. A changed entry takes effect on
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, overload
 
 from shardkit.config.component import Component, entry_key
@@ -370,8 +371,8 @@ class KeyShardedConnection(ByKey, BlockingRouter[Key]):
         """
 
         def steps(component: Component) -> bulk.Steps[list[Any]]:
-            client = self._plane.plane().clients.get
-            return bulk.each(component, client, command, keys, args, raise_on_error)
+            callbacks = partial(self._plane.plane().clients.callbacks, awaiting=False)
+            return bulk.each(component, callbacks, command, keys, args, raise_on_error)
 
         return self._bulk(steps)
 
@@ -438,8 +439,8 @@ class AsyncKeyShardedConnection(ByKey, AwaitingRouter[Key]):
         """Send a command for each key; see `KeyShardedConnection.each`."""
 
         def steps(component: Component) -> bulk.Steps[list[Any]]:
-            client = self._plane.plane().clients.aget
-            return bulk.each(component, client, command, keys, args, raise_on_error)
+            callbacks = partial(self._plane.plane().clients.callbacks, awaiting=True)
+            return bulk.each(component, callbacks, command, keys, args, raise_on_error)
 
         return await self._bulk(steps)
 

@@ -57,6 +57,7 @@ from shardkit.network.connections.redis_private import (
     close_cluster,
     close_now,
     drain_cluster,
+    reply_callbacks,
 )
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import renewed_in_children
@@ -221,6 +222,23 @@ class Clients:
         if table is not None and table.component is component:
             return table
         return self._table(held, component, raw)
+
+    def callbacks(
+        self, component: Component, numbers: Iterable[Number], awaiting: bool
+    ) -> dict[Number, Mapping[Any, Callable[..., Any]]]:
+        """Return how the users' clients of shards convert replies, by the shards' numbers.
+
+        Clients that nobody has used yet are not built for this.
+        """
+        held = self._of_loop() if awaiting else self._blocking
+        endpoints = self._table(held, component, False)
+        clients = self._table(held, component, None).clients
+        return {
+            number: reply_callbacks(clients[number])
+            if number in clients
+            else reply_callbacks(endpoints[number].access.client)
+            for number in numbers
+        }
 
     def _of_loop(self) -> _Held:
         """Return what the running event loop holds."""

@@ -14,14 +14,13 @@ made for its first client, or when its commands use a connection alone.
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from threading import RLock
 from typing import Any
 
 from shardkit.config.entry import Entry
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.policy import CallPolicy
-from shardkit.network.connections.redis_private import reply_callbacks
 from shardkit.operations.commands import Shard
 
 
@@ -114,11 +113,6 @@ class Endpoint:
             else:
                 self.database.left = True
                 self.access.way.leave(self.database)
-
-    @property
-    def callbacks(self) -> Mapping[Any, Any]:
-        """What turns replies into the values of redis-py's methods, by command."""
-        return reply_callbacks(self.access.client)
 
     def __repr__(self) -> str:
         return f"<Endpoint of {self.shard} at {self.address}>"

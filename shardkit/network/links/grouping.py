@@ -94,9 +94,9 @@ def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) ->
             uniform = UniformCommands.of_columns(batch.name, [batch.keys, *batch.more])
             keys = batch.keys if uniform is None else uniform.columns[0]  # encoded already
             rows = batch.rows if uniform is None else None
-            return _group_all(batch.to, keys, components, rows, uniform)
+            return _group_all(batch.to, keys, components, rows, uniform, batch.numbers)
         if type(batch) is PlainCommands:
-            return _group_all(batch.to, batch.keys, components, batch.rows)
+            return _group_all(batch.to, batch.keys, components, batch.rows, None, batch.numbers)
         plain = _keys_and_rows(batch) if len(batch) >= _MIN_AT_ONCE else None
         if plain is not None:
             return _group_all(batch[0].to, plain[0], components, plain[1])
@@ -156,6 +156,7 @@ def _group_all(
     components: Components,
     rows: Sequence[Arguments] | None,
     uniform: UniformCommands | None = None,
+    numbers: Sequence[int | None] | None = None,
 ) -> Groups:
     """Group commands that have one target."""
     if not keys:
@@ -167,10 +168,10 @@ def _group_all(
         shard = place(to, keys[0], components)
         return Groups({shard.component: {shard.number: list(range(len(keys)))}}, (), rows, uniform)
     by_number: defaultdict[int | None, list[int]] = defaultdict(list)
-    for start in range(0, len(keys), _SLICE):
-        numbers = component.place_all(keys[start : start + _SLICE])
-        for position, number in enumerate(numbers, start):
-            by_number[number].append(position)
+    if numbers is None:
+        numbers = component.place_all(keys)
+    for position, number in enumerate(numbers):
+        by_number[number].append(position)
     return Groups({component.name: by_number}, (), rows, uniform)
 
 

@@ -310,6 +310,12 @@ class ReaderClients:
             component, number, self._clients.aget, AsyncReaderClient
         )
 
+    def callbacks(
+        self, component: Component, numbers: Iterable[int | None], awaiting: bool
+    ) -> Mapping[Number, Any]:
+        """Return how clients convert replies; see `Clients.callbacks`."""
+        return self._clients.callbacks(component, numbers, awaiting)
+
     def _reader(self, component: Component, number: int | None, get: Any, kind: Any) -> Any:
         entry = component.entry_of(Shard(component.name, number))
         read_from = self._read_from or entry.read_from or (_MASTER if entry.held else None)
