@@ -15,6 +15,7 @@ it was certainly not executed, only reads, or is marked idempotent.
 from __future__ import annotations
 
 import weakref
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, count
@@ -318,7 +319,7 @@ class Dispatcher:
         components = yield NeedComponents(components_in(batch, todo))
         groups = group_by_shard(batch, todo, components)
         attempts: list[Attempt] = []
-        lanes: dict[Any, list[tuple[Endpoint, list[int]]]] = {}
+        lanes: defaultdict[Any, list[tuple[Endpoint, list[int]]]] = defaultdict(list)
         common: dict[str, Any] = {"rows": groups.rows, "joins": joins}
         for name, by_number in groups.by_shard.items():
             component = components[name]
@@ -327,14 +328,12 @@ class Dispatcher:
                 if type(endpoint) is not Endpoint:
                     shard = Shard(name, number)
                     _fail_unreached(batch, component, shard, positions, endpoint, out)
-                elif endpoint.lane is None:
+                elif (lane := endpoint.lane) is None:
                     attempts += self._attempts_on_nodes(
                         batch, endpoint, positions, redirected, out, **common
                     )
-                elif endpoint.lane in lanes:
-                    lanes[endpoint.lane].append((endpoint, positions))
                 else:
-                    lanes[endpoint.lane] = [(endpoint, positions)]
+                    lanes[lane].append((endpoint, positions))
         for shards in lanes.values():
             endpoints, lists = map(list, zip(*shards, strict=True))
             positions = lists[0] if len(lists) == 1 else list(chain.from_iterable(lists))

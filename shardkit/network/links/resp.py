@@ -170,76 +170,90 @@ class UniformCommands:
             data = pack_command((joined, *first, *values))
             if len(data) <= CHUNK_BYTES:
                 return [Chunk(data, count)]
-        chunks, _, sizes = self.in_parts([0, count], [b""], joined, shared)
-        if joined:  # not SELECT's reply
-            return [Chunk(chunk.data, size) for chunk, size in zip(chunks, sizes, strict=True)]
-        return chunks
+        lengths = [list(map(len, column)) for column in columns]
+        name = (joined or self.name).encode()
+        head = b"\r\n*%d\r\n$%d\r\n%b" % (1 + len(columns), len(name), name)
+        cuts = self._cuts(lengths, joined)
+        if not joined:
+            return [
+                Chunk(b"".join(_interleaved(head, columns, lengths, a, b))[2:], b - a)
+                for a, b in cuts
+            ]
+        first = [name, *(column[0] for column in self.columns[:shared])]
+        said = b"".join(b"\r\n$%d\r\n%b" % (len(value), value) for value in first)
+        return [
+            Chunk(
+                b"*%d" % (len(first) + (b - a) * len(columns))
+                + said
+                + b"".join(_interleaved(b"", columns, lengths, a, b)),
+                b - a,
+            )
+            for a, b in cuts
+        ]
+
+    def _cuts(self, lengths: Sequence[list[int]], joined: str) -> list[tuple[int, int]]:
+        """Return the start and end of each chunk."""
+        # A length's own digits are taken for twelve bytes with what surrounds them: enough for all.
+        fixed = 12 * len(lengths) + (0 if joined else 20 + len(self.name))
+        requests = CHUNK_JOINED if joined else CHUNK_REQUESTS
+        count = len(lengths[0])
+        if count <= requests and sum(map(sum, lengths)) + fixed * count <= CHUNK_BYTES:
+            return [(0, count)]
+        sizes = lengths[0]
+        for more in lengths[1:]:
+            sizes = list(map(add, sizes, more))
+        return _cuts([size + fixed for size in sizes], requests)
 
     def in_parts(
-        self, starts: Sequence[int], selects: Sequence[bytes], joined: str = "", shared: int = 0
-    ) -> tuple[list[Chunk], list[int], list[int]]:
-        """Pack the commands for several databases into chunks.
+        self, starts: Sequence[int], selects: Sequence[bytes]
+    ) -> tuple[list[Chunk], list[int]]:
+        """Pack the commands for several databases.
 
         Args:
             starts: where each database's commands start, and the end of all.
             selects: the packed SELECT in front of each database's.
-            joined: see `chunks`; commands are joined with those of the same database.
-            shared: see `chunks`.
 
         Returns:
-            The chunks, the number of replies up to the end of each database's, and the number of
-            commands in each joined one.
+            The chunks, and the number of replies up to the end of each database's.
         """
-        columns = self.columns[shared:]
+        columns = self.columns
         lengths = [list(map(len, column)) for column in columns]
-        count, width = len(lengths[0]), len(columns)
-        name = (joined or self.name).encode()
-        head = b"\r\n*%d\r\n$%d\r\n%b" % (1 + width, len(name), name)
-        # A length's own digits are taken for twelve bytes with what surrounds them: enough for all.
-        fixed = 12 * width + (0 if joined else len(head))
-        requests = CHUNK_JOINED if joined else CHUNK_REQUESTS
-        if count <= requests and sum(map(sum, lengths)) + fixed * count <= CHUNK_BYTES:
-            cuts = [(0, count)]
-        else:
-            sizes = lengths[0]
-            for more in lengths[1:]:
-                sizes = list(map(add, sizes, more))
-            cuts = _cuts([size + fixed for size in sizes], requests)
-        first = [name, *(column[0] for column in self.columns[:shared])] if joined else []
-        said = b"".join(b"\r\n$%d\r\n%b" % (len(value), value) for value in first)
-        stride = 2 * width + (not joined)
-        chunks: list[Chunk] = []
-        ends: list[int] = []
-        joined_sizes: list[int] = []
-        part = replies = 0
-        for a, b in cuts:
-            pieces = _interleaved(b"" if joined else head, columns, lengths, a, b)
-            before, start = replies, a
-            while start < b:
-                end = starts[part + 1]
-                select = selects[part] if start == starts[part] else b""
-                stop = end if end < b else b
-                if joined:
-                    size = stop - start
-                    place = stride * (start - a)
-                    pieces[place] = b"\r\n%b*%d%b%b" % (
-                        *(select, len(first) + size * width, said, pieces[place]),
-                    )
-                    joined_sizes.append(size)
-                    replies += 1
-                else:
-                    if select:
-                        pieces[stride * (start - a)] = b"\r\n" + select[:-2] + head
-                    replies += stop - start
-                if select:
-                    replies += 1
-                if stop == end:
-                    part += 1
-                    ends.append(replies)
-                start = stop
-            pieces[0] = pieces[0][2:]
-            chunks.append(Chunk(b"".join(pieces), replies - before))
-        return chunks, ends, joined_sizes
+        name = self.name.encode()
+        head = b"\r\n*%d\r\n$%d\r\n%b" % (1 + len(columns), len(name), name)
+        stride = 1 + 2 * len(columns)
+        chunks = []
+        part = 0
+        for a, b in self._cuts(lengths, ""):
+            pieces = _interleaved(head, columns, lengths, a, b)
+            before = part
+            while starts[part] < b:
+                pieces[stride * (starts[part] - a)] = b"\r\n" + selects[part][:-2] + head
+                part += 1
+            chunks.append(Chunk(b"".join(pieces)[2:], b - a + part - before))
+        return chunks, list(map(add, starts[1:], range(1, len(starts))))
+
+    def joined_in_parts(
+        self, starts: Sequence[int], selects: Sequence[bytes], joined: str, shared: int
+    ) -> list[Chunk] | None:
+        """Pack the commands for several databases, those of each as one; None if one is too large.
+
+        See `in_parts` and `chunks`.
+        """
+        columns, bounds = self.columns[shared:], list(pairwise(starts))
+        first = [joined, *(column[0] for column in self.columns[:shared])]
+        if len(columns[0]) > CHUNK_JOINED and max(b - a for a, b in bounds) > CHUNK_JOINED:
+            return None
+        values = columns[0]
+        width = len(columns)
+        if width > 1:
+            values = list(chain.from_iterable(zip(*columns, strict=True)))
+        packed = [pack_command((*first, *values[width * a : width * b])) for a, b in bounds]
+        whole = b"".join(chain.from_iterable(zip(selects, packed, strict=True)))
+        if len(whole) <= CHUNK_BYTES and len(packed) <= CHUNK_REQUESTS:
+            return [Chunk(whole, 2 * len(packed))]
+        if max(map(len, packed)) > CHUNK_BYTES:
+            return None
+        return join(list(map(add, selects, packed)), [2] * len(packed))
 
 
 def _interleaved(

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain, pairwise
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -206,32 +206,36 @@ class ServerRequest:
             uniform = UniformCommands.of(rows) if len(rows) >= resp.MIN_UNIFORM else None
         if uniform is not None:
             kind = joined_kind(uniform) if self.joins else None
-            chunks, self.ends, sizes = uniform.in_parts(starts, selects, *(kind or ()))
-            self.sizes = sizes
-            return chunks
+            if kind is None:
+                chunks, self.ends = uniform.in_parts(starts, selects)
+                return chunks
+            joined = uniform.joined_in_parts(starts, selects, *kind)
+            if joined is not None:
+                self.sizes = [end - start for start, end in pairwise(starts)]
+                self.ends = list(range(2, 2 * len(starts), 2))
+                return joined
         packed: list[bytes] = []
         counts: list[int] = []
-        for start, end, select in zip(starts, islice(starts, 1, None), selects, strict=False):
+        for n, ((start, end), select) in enumerate(zip(pairwise(starts), selects, strict=True)):
             first = len(packed)
             if self.joins:
-                for chunk in self._packed_part(self.positions[start:end]):
+                part = self.parts([n])
+                part.brought = self.brought
+                for chunk in part.chunks():
                     packed.append(chunk.data)
                     counts.append(chunk.replies)
+                self.runs += part.runs or [JoinedRun(sum(counts[first:]))]
                 self.run_ends.append(len(self.runs))
             elif rows is not None:
                 packed += pack_each(rows[start:end])
+                counts += [1] * (end - start)
             else:
                 for data, count in map(self._pack, self._requests(self.positions[start:end])):
                     packed.append(data)
                     counts.append(count)
-            counts += [1] * (len(packed) - len(counts))
             packed[first] = select + packed[first]
             counts[first] += 1
-            self.ends.append(len(packed))
-        replies = list(accumulate(counts))
-        self.ends = [replies[end - 1] for end in self.ends]
-        if not any(run.joined for run in self.runs):
-            self.runs, self.run_ends = [], []
+            self.ends.append(sum(counts[first:]) + (self.ends[-1] if self.ends else 0))
         return join(packed, counts)
 
     def _packed_part(self, positions: Sequence[int]) -> list[Chunk]:
