@@ -33,6 +33,7 @@ from shardkit.network.connections.clients import AsyncClient, Client
 from shardkit.operations.commands import Argument, Key, Shard
 from shardkit.operations.deadlines import call
 from shardkit.operations.operation import pages
+from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.keys import pair_key
 
 Pair: TypeAlias = tuple[Key, Key]
@@ -378,16 +379,9 @@ class KeyShardedConnection(ByKey, BlockingRouter[Key]):
 
     def _bulk(self, make: Callable[[Component], bulk.Steps[T]]) -> T:
         component = self._now()
-        steps = make(component)
         send = self._plane.plane().link(component, raw=False).send
-        try:
-            with call(), observed("bulk"):
-                batch = next(steps)
-                while True:
-                    batch = steps.send(send(batch))
-        except StopIteration as done:
-            result: T = done.value
-            return result
+        with call(), observed("bulk"):
+            return run_steps(make(component), send)
 
 
 class IdPairShardedConnection(ByPair, BlockingRouter[Pair]):
@@ -447,16 +441,9 @@ class AsyncKeyShardedConnection(ByKey, AwaitingRouter[Key]):
     async def _bulk(self, make: Callable[[Component], bulk.Steps[T]]) -> T:
         await self.load()
         component = self._now()
-        steps = make(component)
         send = self._plane.plane().alink(component, raw=False).send
-        try:
-            with call(), observed("bulk"):
-                batch = next(steps)
-                while True:
-                    batch = steps.send(await send(batch))
-        except StopIteration as done:
-            result: T = done.value
-            return result
+        with call(), observed("bulk"):
+            return await arun_steps(make(component), send)
 
 
 class AsyncIdPairShardedConnection(ByPair, AwaitingRouter[Pair]):
