@@ -20,7 +20,7 @@ import copy
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,7 @@ class Entry:
         is_cluster: whether the entry needs redis-py's cluster client.
         is_sentinel: whether Sentinels report the server's address.
         database: the number of its database; None if a reference decides it.
+        apart: what entries have in common that differ in the database alone; can be hashed.
         address: the server for messages, without secrets: ``a.internal:6379/1``.
         replicas: the entries under ``replicas``. Each inherits the fields that it does not set:
             port, user, password, database, TLS, timeouts; also the host, if it sets a port.
@@ -74,7 +75,16 @@ class Entry:
     """
 
     __slots__ = (
-        *("_canonical", "address", "database", "held", "is_cluster", "is_sentinel", "known"),
+        *(
+            "_canonical",
+            "address",
+            "apart",
+            "database",
+            "held",
+            "is_cluster",
+            "is_sentinel",
+            "known",
+        ),
         *("read_from", "replicas", "zone"),
     )
 
@@ -113,6 +123,7 @@ class Entry:
         self.is_cluster = bool(self.known.get("cluster", False))
         self.is_sentinel = "sentinel" in self.known
         self.database = database_of(self.known)
+        self.apart = self._apart()
         self.address = self._address()
         self.read_from = read_from_of(self.known)
         self.zone: str = self.known.get("zone", "")
@@ -147,6 +158,16 @@ class Entry:
             name: mask(name, value) if name in FIELDS else "***"
             for name, value in self.fields.items()
         }
+
+    def _apart(self) -> Hashable:
+        fields = self.known.copy()
+        fields.pop("db", None)
+        parts = tuple(fields.items())
+        try:
+            hash(parts)
+        except TypeError:  # lists and objects
+            return self._canonical
+        return parts
 
     def _address(self) -> str:
         fields, number = self.known, self.database

@@ -49,7 +49,7 @@ from shardkit.network.connections.breaker import PROBE_TIMEOUT, Breaker, Breaker
 from shardkit.network.connections.connection import closed_error
 from shardkit.network.connections.credentials import credentials_of
 from shardkit.network.connections.databases import ClientDatabase
-from shardkit.network.connections.endpoints import Access, Endpoint, apart_from_database
+from shardkit.network.connections.endpoints import Access, Endpoint
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.redis_private import (
     abandon_connections,
@@ -397,16 +397,15 @@ class Clients:
             known: Endpoint | None = table.get(number)
             if known is not None:
                 return known
-            current = held.tables.get((component.name, table.raw), table)
-            latest = current.component
-            if latest not in (component, None) and (
-                _entry(component, number) == _entry(latest, number)
-            ):
-                return current[number]
+            if table.component is None:  # it is outdated
+                current = held.tables.get((component.name, table.raw), table)
+                latest = current.component
+                if latest is not None and _entry(component, number) == _entry(latest, number):
+                    return current[number]
             endpoint = self._built(held, table, component, number)
             with self._lock:
                 table[number] = endpoint
-                is_current = held.tables.get((component.name, table.raw)) is table
+                is_current = table.component is not None
         if self._closed:  # while it was built
             if held.awaiting:
                 _close_now(list(held.built))
@@ -426,7 +425,7 @@ class Clients:
         reads = replica is not None and bool(own.held)
         shared: object = number
         if self._connector.shares and not entry.is_cluster and "client_name" not in entry.known:
-            shared = apart_from_database(entry), replica is not None, reads
+            shared = entry.apart, replica is not None, reads
         if shared in table.accesses:
             access = table.accesses[shared]
         else:

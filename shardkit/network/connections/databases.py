@@ -106,10 +106,7 @@ class ClientDatabase:
             are released.
     """
 
-    __slots__ = (
-        *("__weakref__", "_has_moved", "label", "left", "number", "reads", "select", "shard"),
-        "witness",
-    )
+    __slots__ = ("_has_moved", "label", "left", "number", "reads", "select", "shard", "witness")
 
     def __init__(
         self,

@@ -18,7 +18,6 @@ from collections.abc import Hashable
 from threading import RLock
 from typing import Any
 
-from shardkit.config.entry import Entry
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.operations.commands import Shard
@@ -118,16 +117,4 @@ class Endpoint:
         return f"<Endpoint of {self.shard} at {self.address}>"
 
 
-def apart_from_database(entry: Entry) -> Hashable:
-    """Return what entries have in common that differ in the database alone."""
-    fields = entry.known.copy()
-    fields.pop("db", None)
-    parts = tuple(fields.items())
-    try:
-        hash(parts)
-    except TypeError:  # lists and objects
-        return entry.to_json()
-    return parts
-
-
-__all__ = ["Access", "Endpoint", "apart_from_database"]
+__all__ = ["Access", "Endpoint"]

@@ -84,7 +84,7 @@ class _Common:
     client: Any  # a way's, from which those of its databases are copied
     way: Any  # the pool that owns its connections: itself, unless it shares
     number: int  # in the order in which calls that need several take connections
-    users: weakref.WeakSet[ClientDatabase]  # whose clients share its connections
+    users: set[ClientDatabase]  # whose clients share its connections
     lanes: dict[float | None, object]  # see `Endpoint`
     given_kwargs: dict[str, Any]  # those of a pool that shares, until somebody changes them
     pending: Callable[[], int]
@@ -259,7 +259,7 @@ class _ReusingPool(_Common):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.users, self.lanes = weakref.WeakSet(), {}
+        self.users, self.lanes = set(), {}
         self.number = next(_numbers)
         super().__init__(*args, **kwargs)
         self.way = self
@@ -510,7 +510,7 @@ class _AsyncReusingPool(_Common):
     """The awaiting pool."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.users, self.lanes = weakref.WeakSet(), {}
+        self.users, self.lanes = set(), {}
         self.number = next(_numbers)
         super().__init__(*args, **kwargs)
         self.way = self
