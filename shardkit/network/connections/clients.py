@@ -92,7 +92,7 @@ _MOVE_AGE = 0.05  # seconds; how old entries may be while their shard is being m
 _RAW = {"protocol": 2, "decode_responses": False}
 
 
-class _Table(dict["Number", Endpoint]):
+class _Endpoints(dict["Number", Endpoint]):
     """The endpoints of one version of a component, and its clients; both are built when needed.
 
     Attributes:
@@ -107,7 +107,9 @@ class _Table(dict["Number", Endpoint]):
         self.version = weakref.ref(component)
         self.raw = raw
         self.clients: dict[Number, Any] = {}
-        self.outdated: weakref.WeakKeyDictionary[Component, _Table] = weakref.WeakKeyDictionary()
+        self.outdated: weakref.WeakKeyDictionary[Component, _Endpoints] = (
+            weakref.WeakKeyDictionary()
+        )
         self.accesses: dict[object, Access | None] = {}
         self.build_lock = threading.RLock()
         self._clients, self._held = weakref.ref(clients), weakref.ref(held)
@@ -119,14 +121,14 @@ class _Table(dict["Number", Endpoint]):
         return clients._endpoint(held, self, number)
 
 
-_Tables: TypeAlias = dict[tuple[str, bool | None], _Table]
+_EndpointTables: TypeAlias = dict[tuple[str, bool | None], _Endpoints]
 
 
 @dataclass(eq=False)
 class _Held:
     """The clients of one event loop, or the blocking ones of all threads."""
 
-    tables: _Tables = field(default_factory=dict)  # of the current components
+    tables: _EndpointTables = field(default_factory=dict)  # of the current components
     # What must be closed, earlier versions included: pools, and the clients of clusters. A pipeline
     # or a lock holds the pool alone.
     built: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
@@ -251,7 +253,7 @@ class Clients:
                 self._last_loop = weakref.ref(loop), held
         return held
 
-    def _table(self, held: _Held, component: Component, raw: bool | None) -> _Table:
+    def _table(self, held: _Held, component: Component, raw: bool | None) -> _Endpoints:
         """Return the table of a version of a component."""
         with self._lock:
             self._require_open()
@@ -262,7 +264,7 @@ class Clients:
         with self._lock:  # the caller's is older than the last change
             outdated = table.outdated.get(component)
             if outdated is None:
-                outdated = table.outdated[component] = _Table(self, held, component, raw)
+                outdated = table.outdated[component] = _Endpoints(self, held, component, raw)
                 outdated.component = None
             return outdated
 
@@ -388,7 +390,7 @@ class Clients:
             client.connection_pool.drain()
         return client
 
-    def _endpoint(self, held: _Held, table: _Table, number: Number) -> Endpoint:
+    def _endpoint(self, held: _Held, table: _Endpoints, number: Number) -> Endpoint:
         """Return where the commands for a shard go, and remember it in the table."""
         component = table.version()
         assert component is not None  # the caller has it
@@ -416,7 +418,9 @@ class Clients:
             _leave([endpoint], held.awaiting)
         return endpoint
 
-    def _built(self, held: _Held, table: _Table, component: Component, number: Number) -> Endpoint:
+    def _built(
+        self, held: _Held, table: _Endpoints, component: Component, number: Number
+    ) -> Endpoint:
         replica = number if isinstance(number, ReplicaOf) else None
         master = number.number if isinstance(number, ReplicaOf) else number
         shard = Shard(component.name, master)
@@ -563,14 +567,14 @@ class Clients:
 
     def _current(
         self, held: _Held, component: Component, raw: bool | None
-    ) -> tuple[_Table, list[Any]]:
+    ) -> tuple[_Endpoints, list[Any]]:
         """Return the current table of a component (a newer one, perhaps), and what it displaced."""
         key = (component.name, raw)
         old = held.tables.get(key)
         earlier = None if old is None else old.component
         if old is not None and earlier is not None and earlier.version >= component.version:
             return old, []
-        table = held.tables[key] = _Table(self, held, component, raw)
+        table = held.tables[key] = _Endpoints(self, held, component, raw)
         if old is None or earlier is None:
             return table, []
         table.outdated, old.outdated = old.outdated, table.outdated
