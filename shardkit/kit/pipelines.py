@@ -4,7 +4,7 @@
 
     pipe = timelines.pipeline()
     pipe.zadd("home:1", {"7": 1.0}).zadd("home:2", {"7": 1.0}).mget("a", "b", "c")
-    added, added_too, values = pipe.execute()      # one exchange with each shard, all at once
+    added, added_too, values = pipe.execute()      # one exchange with each server, all at once
 
 A command whose keys live on different shards is refused before anything is sent, unless it can be
 split and its replies merged without changing its meaning:
@@ -177,7 +177,7 @@ class ShardedPipeline(_CommandCollector, PipelineCommands):
             ConfigError: the component's entries cannot be used, or its shard count differs.
             ClosedError: the kit is closed.
 
-        Cost: one exchange with each shard, all at the same time.
+        Cost: one exchange with each server, all at the same time.
         """
         commands = self._take_commands()
         plane: ClientPlane = self._plane.plane()

@@ -301,7 +301,7 @@ class KeyShardedConnection(ByKey, BlockingRouter[Key]):
             ShardErrors: shards failed.
             InvalidKeyError: a key cannot be routed; nothing of its page was sent.
 
-        Cost: one exchange with each shard for each 50,000 keys, all shards at the same time.
+        Cost: one exchange with each server for each 50,000 keys, all servers at the same time.
         """
         return self._bulk(lambda component: bulk.mget(component, bulk.keys_of(keys, args)))
 
@@ -327,7 +327,7 @@ class KeyShardedConnection(ByKey, BlockingRouter[Key]):
         Raises:
             ShardErrors: shards failed; the keys of others are set.
 
-        Cost: one exchange with each shard for each 50,000 keys, all shards at the same time.
+        Cost: one exchange with each server for each 50,000 keys, all servers at the same time.
         """
         return self._bulk(lambda component: bulk.mset(component, mapping))
 

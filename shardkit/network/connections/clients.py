@@ -430,9 +430,9 @@ class Clients:
         shared: object = number
         if self._connector.shares and not entry.is_cluster and "client_name" not in entry.known:
             shared = entry.apart, replica is not None, reads
-        if shared in table.accesses:
-            access = table.accesses[shared]
-        else:
+        access = table.accesses.get(shared)
+        drained = access is not None and access.way is not None and access.way.draining
+        if drained or shared not in table.accesses:
             access = self._access(held, table.raw, number, shard, entry, own, reads)
             table.accesses[shared] = access
         if access is None:

@@ -98,7 +98,7 @@ class AwaitingLink:
     async def send(self, batch: Batch) -> Replies:
         """Carry a batch and return its replies in order; see `BlockingLink.send`.
 
-        Cost: one exchange with each shard concerned, shared with other tasks' batches.
+        Cost: one exchange with each server concerned, shared with other tasks' batches.
         """
         if in_use.any and self.reads is not None:
             return await self.reads.asend(self, batch)  # type: ignore[no-any-return]

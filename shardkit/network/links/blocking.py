@@ -95,7 +95,7 @@ class BlockingLink:
     def send(self, batch: Batch) -> Replies:
         """Carry a batch and return its replies in order, failures among them.
 
-        Cost: one exchange with each shard concerned, all at the same time.
+        Cost: one exchange with each server concerned, all at the same time.
 
         Raises:
             ConfigError: a component cannot be used.
