@@ -20,7 +20,7 @@ import copy
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +62,11 @@ class Entry:
     Attributes:
         fields: the fields as they were written, references unresolved. Meaningless nulls are left
             out, and 3.0 is 3.
+        known: those that this release knows; must not be changed.
         is_cluster: whether the entry needs redis-py's cluster client.
         is_sentinel: whether Sentinels report the server's address.
+        database: the number of its database; None if a reference decides it.
+        apart: what entries have in common that differ in the database alone; can be hashed.
         address: the server for messages, without secrets: ``a.internal:6379/1``.
         replicas: the entries under ``replicas``. Each inherits the fields that it does not set:
             port, user, password, database, TLS, timeouts; also the host, if it sets a port.
@@ -73,8 +76,17 @@ class Entry:
     """
 
     __slots__ = (
-        *("_canonical", "_fields", "address", "held", "is_cluster", "is_sentinel", "read_from"),
-        *("replicas", "zone"),
+        *(
+            "_canonical",
+            "address",
+            "apart",
+            "database",
+            "held",
+            "is_cluster",
+            "is_sentinel",
+            "known",
+        ),
+        *("read_from", "replicas", "zone"),
     )
 
     def __init__(
@@ -108,13 +120,15 @@ class Entry:
                 extra=log_records.fields("entry-unknown-fields", entry=where, unknown=unknown),
             )
         self._canonical = json.dumps(dict(fields), sort_keys=True)
-        self._fields: dict[str, Any] = json.loads(json.dumps(dict(known)))
-        self.is_cluster = bool(self._fields.get("cluster", False))
-        self.is_sentinel = "sentinel" in self._fields
+        self.known: dict[str, Any] = json.loads(json.dumps(dict(known)))
+        self.is_cluster = bool(self.known.get("cluster", False))
+        self.is_sentinel = "sentinel" in self.known
+        self.database = database_of(self.known)
+        self.apart = self._apart()
         self.address = self._address()
-        self.read_from = read_from_of(self._fields)
-        self.zone: str = self._fields.get("zone", "")
-        self.held: str = self._fields.get("held", "")
+        self.read_from = read_from_of(self.known)
+        self.zone: str = self.known.get("zone", "")
+        self.held: str = self.known.get("held", "")
         self.replicas = tuple(
             Entry(with_master(replica, known), f"{where} replicas[{n}]")
             for n, replica in enumerate(known.get("replicas", ()))
@@ -146,9 +160,18 @@ class Entry:
             for name, value in self.fields.items()
         }
 
+    def _apart(self) -> Hashable:
+        fields = self.known.copy()
+        fields.pop("db", None)
+        parts = tuple(fields.items())
+        try:
+            hash(parts)
+        except TypeError:  # lists and objects
+            return self._canonical
+        return parts
+
     def _address(self) -> str:
-        fields = self._fields
-        number = database_of(fields)
+        fields, number = self.known, self.database
         if self.is_sentinel:
             server = f"sentinel:{fields['sentinel']['service']}"
         elif "unix_socket_path" in fields:
@@ -178,7 +201,7 @@ class Entry:
             ConfigError: a name is not in the environment, or its value, which is not shown, cannot
                 be used.
         """
-        fields: dict[str, Any] = _resolve(copy.deepcopy(self._fields), where, "", environ)
+        fields: dict[str, Any] = _resolve(copy.deepcopy(self.known), where, "", environ)
         fields.pop("replicas", None)
         url = fields.pop("url", None)
         if url is not None:

@@ -157,7 +157,7 @@ class RateLimit(Structure[Face]):
         Returns:
             The decisions, in order.
 
-        Cost: one exchange with each shard concerned for each 1,000 keys.
+        Cost: one exchange with each server concerned for each 1,000 keys.
         """
         decisions: list[RateDecision] = []
         for page in pages(keys, AT_ONCE):
@@ -218,7 +218,7 @@ class RateLimit(Structure[Face]):
     def reset(self, *keys: Key) -> Operation[int]:
         """Remove all hits of keys; return how many keys had any.
 
-        Cost: one exchange with each shard concerned.
+        Cost: one exchange with each server concerned.
         """
         names = [self._key(key) for key in keys]
         removed = yield [self._at(name, "DEL", name) for name in names]

@@ -193,7 +193,7 @@ class Transfers(Structure[Face]):
     def read(self, *accounts: str) -> Operation[list[Account]]:
         """Return accounts, each as it was at one moment.
 
-        Cost: one exchange with each shard concerned.
+        Cost: one exchange with each server concerned.
         """
         replies = yield [self._account_call("account_read", name) for name in accounts]
         return [self._account(name, reply) for name, reply in zip(accounts, replies, strict=True)]

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from shardkit.config.component import Component
 from shardkit.errors import InvalidArgumentError, RoutingError, ShardFailure
-from shardkit.network.connections.redis_private import reply_callbacks
 from shardkit.operations.commands import Argument, Columns, Key, Replies, Reply, raise_failures
 from shardkit.operations.operation import pages
 from shardkit.routing.command_keys import command_name, has_plain_form
@@ -30,7 +29,7 @@ PAGE: int = 50_000
 T = TypeVar("T")
 Callback: TypeAlias = Callable[..., Any]
 Steps: TypeAlias = Generator[Columns, Replies, T]
-ClientOf: TypeAlias = Callable[[Component, int | None], Any]
+CallbacksOf: TypeAlias = Callable[[Component, Iterable[int | None]], Mapping[Any, Any]]
 
 
 def mget(component: Component, keys: Iterable[Key]) -> Steps[list[Any]]:
@@ -75,7 +74,7 @@ def total(component: Component, name: str, keys: Iterable[Key]) -> Steps[int]:
 
 def each(
     component: Component,
-    client: ClientOf,
+    callbacks_of: CallbacksOf,
     name: str,
     keys: Iterable[Key],
     args: tuple[Argument, ...],
@@ -90,10 +89,13 @@ def each(
         )
     values: list[Any] = []
     for page in _pages(keys):
-        replies = yield Columns.each(component.name, name, page, *args)
+        numbers = numbers_of(component, page)
+        batch = Columns.each(component.name, name, page, *args)
+        batch.numbers = numbers
+        replies = yield batch
         if replies.failed and raise_on_error:
             raise_failures(replies, own=False)
-        callbacks = callbacks_of(component, page, client)
+        callbacks = Callbacks(numbers, callbacks_of(component, set(numbers)))
         values += converted([name] * len(page), replies, callbacks)
     return values
 
@@ -118,22 +120,24 @@ class Callbacks(NamedTuple):
 
     def common(self, names: Iterable[str]) -> dict[str, Callback | None] | None:
         """Return each name's callback; None if the clients' callbacks differ."""
+        distinct = {id(table): table for table in self.tables.values()}.values()
         callbacks: dict[str, Callback | None] = {}
         for name in names:
-            first, *others = (table.get(name) for table in self.tables.values())
+            first, *others = (table.get(name) for table in distinct)
             if any(other is not first for other in others):
                 return None
             callbacks[name] = first
         return callbacks
 
 
-def callbacks_of(component: Component, keys: Sequence[Key], client: ClientOf) -> Callbacks:
-    """Return the callbacks of the clients of the shards on which keys live."""
-    numbers: Sequence[int | None] = component.place_all(keys)
-    if not component.shards:
-        numbers = [None] * len(keys)
-    tables = {number: reply_callbacks(client(component, number)) for number in set(numbers)}
-    return Callbacks(numbers, tables)
+def numbers_of(component: Component, keys: Sequence[Key]) -> Sequence[int | None]:
+    """Return the numbers of the shards on which keys live; None for an unsharded component.
+
+    Raises:
+        InvalidKeyError: a key is neither text, bytes nor a number.
+    """
+    numbers = component.place_all(keys)
+    return numbers if component.shards else [None] * len(keys)
 
 
 def converted(names: Sequence[str], replies: Sequence[Reply], callbacks: Callbacks) -> list[Any]:

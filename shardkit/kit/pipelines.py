@@ -4,7 +4,7 @@
 
     pipe = timelines.pipeline()
     pipe.zadd("home:1", {"7": 1.0}).zadd("home:2", {"7": 1.0}).mget("a", "b", "c")
-    added, added_too, values = pipe.execute()      # one exchange with each shard, all at once
+    added, added_too, values = pipe.execute()      # one exchange with each server, all at once
 
 A command whose keys live on different shards is refused before anything is sent, unless it can be
 split and its replies merged without changing its meaning:
@@ -32,7 +32,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, Self
 from shardkit.config.component import Component, entry_key
 from shardkit.errors import CrossShardError, RoutingError, ShardFailure
 from shardkit.events import observed
-from shardkit.kit.bulk import callbacks_of, converted
+from shardkit.kit.bulk import Callbacks, converted, numbers_of
 from shardkit.kit.lookup import CallSite, ClientPlane
 from shardkit.kit.pipeline_commands import AsyncPipelineCommands, PipelineCommands
 from shardkit.network.connections.redis_private import (
@@ -177,7 +177,7 @@ class ShardedPipeline(_CommandCollector, PipelineCommands):
             ConfigError: the component's entries cannot be used, or its shard count differs.
             ClosedError: the kit is closed.
 
-        Cost: one exchange with each shard, all at the same time.
+        Cost: one exchange with each server, all at the same time.
         """
         commands = self._take_commands()
         plane: ClientPlane = self._plane.plane()
@@ -187,7 +187,7 @@ class ShardedPipeline(_CommandCollector, PipelineCommands):
             prepared = _Prepared(commands, component)
             for raw, batch in prepared.exchanges():
                 prepared.receive(plane.link(component, raw=raw).send(batch))
-            return prepared.finish(plane.clients.get, raise_on_error)
+            return prepared.finish(plane.clients, raise_on_error, awaiting=False)
 
     def __enter__(self) -> Self:
         return self
@@ -214,7 +214,7 @@ class AsyncShardedPipeline(_CommandCollector, AsyncPipelineCommands):
             prepared = _Prepared(commands, component)
             for raw, batch in prepared.exchanges():
                 prepared.receive(await plane.alink(component, raw=raw).send(batch))
-            return prepared.finish(plane.clients.aget, raise_on_error)
+            return prepared.finish(plane.clients, raise_on_error, awaiting=True)
 
     def __await__(self) -> Generator[Any, Any, Self]:
         """Allow ``await pipe.get(key)``, as redis-py's pipeline does. It waits for nothing."""
@@ -261,7 +261,7 @@ class _Prepared:
         else:
             self._split_some()
         try:
-            component.place_all(self._keys)
+            self._numbers = numbers_of(component, self._keys)
         except RoutingError:  # raise the error of the command that causes it
             for n, command in enumerate(commands):
                 _split_one(n, command, component)
@@ -295,7 +295,7 @@ class _Prepared:
         split = (part for parts in self._parts.values() for part in parts)
         if not any(part.undecoded or part.command.block is not None for part in split):
             if self._rows:
-                yield False, PlainCommands(component.name, self._keys, self._rows)
+                yield False, PlainCommands(component.name, self._keys, self._rows, self._numbers)
             return
         self._parts = {
             n: self._parts.get(n) or _split_one(n, command, component)
@@ -328,22 +328,22 @@ class _Prepared:
         for part, reply in zip(self._apart, replies, strict=False):
             part.reply = reply
 
-    def finish(
-        self, client: Callable[[Component, int | None], Any], raise_on_error: bool
-    ) -> list[Any]:
+    def finish(self, clients: Any, raise_on_error: bool, awaiting: bool) -> list[Any]:
         """Return replies as redis-py's own clients convert them; raise failures on request."""
         replies = self._merged() if self._parts else self._replies
         if replies.failed and raise_on_error:
             raise_failures(replies, own=False)
-        callbacks = callbacks_of(self._component, self._keys, client)
+        numbers = self._numbers
+        tables = clients.callbacks(self._component, set(numbers), awaiting)
+        callbacks = Callbacks(numbers, tables)
         if not self._parts:
             return converted(list(map(_NAME, self._rows)), replies, callbacks)
-        numbers = iter(callbacks.numbers)
+        left = iter(numbers)
         values = []
         for n, (command, reply) in enumerate(zip(self._commands, replies, strict=True)):
             args, options = _collected(command)
             parts = self._parts.get(n)
-            here = [next(numbers) for _ in parts or range(parts is None)]
+            here = [next(left) for _ in parts or range(parts is None)]
             if here and not isinstance(reply, ShardFailure):
                 callback = callbacks.tables[here[0]].get(args[0])
                 if callback is not None:

@@ -22,6 +22,7 @@ of the default kit call ``await router.load()``. A changed entry takes effect on
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import CoroutineType
 from typing import Any, Generic, NoReturn, Protocol, Self, TypeAlias, TypeVar, overload
 
@@ -44,6 +45,7 @@ from shardkit.network.connections.clients import AsyncClient, Client
 from shardkit.operations.commands import Argument, Key, Shard
 from shardkit.operations.deadlines import call
 from shardkit.operations.operation import pages
+from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.keys import pair_key
 
 Pair: TypeAlias = tuple[Key, Key]
@@ -344,7 +346,7 @@ class KeyShardedConnection(ByKey, BlockingRouter[Key], KeyCommands):  # type: ig
             ShardErrors: shards failed.
             InvalidKeyError: a key cannot be routed; nothing of its page was sent.
 
-        Cost: one exchange with each shard for each 50,000 keys, all shards at the same time.
+        Cost: one exchange with each server for each 50,000 keys, all servers at the same time.
         """
         return self._bulk(lambda component: bulk.mget(component, bulk.keys_of(keys, args)))
 
@@ -370,7 +372,7 @@ class KeyShardedConnection(ByKey, BlockingRouter[Key], KeyCommands):  # type: ig
         Raises:
             ShardErrors: shards failed; the keys of others are set.
 
-        Cost: one exchange with each shard for each 50,000 keys, all shards at the same time.
+        Cost: one exchange with each server for each 50,000 keys, all servers at the same time.
         """
         return self._bulk(lambda component: bulk.mset(component, mapping))
 
@@ -415,23 +417,16 @@ class KeyShardedConnection(ByKey, BlockingRouter[Key], KeyCommands):  # type: ig
         """
 
         def steps(component: Component) -> bulk.Steps[list[Any]]:
-            client = self._plane.plane().clients.get
-            return bulk.each(component, client, command, keys, args, raise_on_error)
+            callbacks = partial(self._plane.plane().clients.callbacks, awaiting=False)
+            return bulk.each(component, callbacks, command, keys, args, raise_on_error)
 
         return self._bulk(steps)
 
     def _bulk(self, make: Callable[[Component], bulk.Steps[T]]) -> T:
         component = self._now()
-        steps = make(component)
         send = self._plane.plane().link(component, raw=False).send
-        try:
-            with call(), observed("bulk"):
-                batch = next(steps)
-                while True:
-                    batch = steps.send(send(batch))
-        except StopIteration as done:
-            result: T = done.value
-            return result
+        with call(), observed("bulk"):
+            return run_steps(make(component), send)
 
 
 class IdPairShardedConnection(ByPair, BlockingRouter[Pair]):
@@ -505,24 +500,17 @@ class AsyncKeyShardedConnection(ByKey, AwaitingRouter[Key], AsyncKeyCommands):  
         """Send a command for each key; see `KeyShardedConnection.each`."""
 
         def steps(component: Component) -> bulk.Steps[list[Any]]:
-            client = self._plane.plane().clients.aget
-            return bulk.each(component, client, command, keys, args, raise_on_error)
+            callbacks = partial(self._plane.plane().clients.callbacks, awaiting=True)
+            return bulk.each(component, callbacks, command, keys, args, raise_on_error)
 
         return await self._bulk(steps)
 
     async def _bulk(self, make: Callable[[Component], bulk.Steps[T]]) -> T:
         await self.load()
         component = self._now()
-        steps = make(component)
         send = self._plane.plane().alink(component, raw=False).send
-        try:
-            with call(), observed("bulk"):
-                batch = next(steps)
-                while True:
-                    batch = steps.send(await send(batch))
-        except StopIteration as done:
-            result: T = done.value
-            return result
+        with call(), observed("bulk"):
+            return await arun_steps(make(component), send)
 
 
 class AsyncIdPairShardedConnection(ByPair, AwaitingRouter[Pair]):

@@ -161,11 +161,14 @@ class Columns(Sequence["Command | Transaction"]):
         idempotent: whether each may be sent again; see `Command`.
         coalesced: whether neighbours may be joined; see `Coalesced`.
 
+    Attributes:
+        numbers: the number of each key's shard, if ``to`` is a component and they are known.
+
     Raises:
         ValueError: the columns have different lengths.
     """
 
-    __slots__ = ("coalesced", "idempotent", "keys", "more", "name", "to")
+    __slots__ = ("coalesced", "idempotent", "keys", "more", "name", "numbers", "to")
 
     def __init__(
         self,
@@ -184,6 +187,7 @@ class Columns(Sequence["Command | Transaction"]):
         self.more = more
         self.idempotent = idempotent
         self.coalesced = coalesced
+        self.numbers: Sequence[int | None] | None = None
 
     @classmethod
     def each(
@@ -224,15 +228,22 @@ class PlainCommands(Sequence["Command | Transaction"]):
     """A batch of commands for one component, given as tuples; none is built unless accessed.
 
     For commands of several kinds, without scripts, that neither block nor are marked idempotent.
-    ``rows`` has the name and arguments of each.
+    ``rows`` has the name and arguments of each. For ``numbers`` see `Columns`.
     """
 
-    __slots__ = ("keys", "rows", "to")
+    __slots__ = ("keys", "numbers", "rows", "to")
 
-    def __init__(self, to: To, keys: Sequence[Key], rows: Sequence[tuple[Argument, ...]]) -> None:
+    def __init__(
+        self,
+        to: To,
+        keys: Sequence[Key],
+        rows: Sequence[tuple[Argument, ...]],
+        numbers: Sequence[int | None] | None = None,
+    ) -> None:
         self.to = to
         self.keys = keys
         self.rows = rows
+        self.numbers = numbers
 
     def __len__(self) -> int:
         return len(self.rows)

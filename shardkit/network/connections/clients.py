@@ -49,6 +49,7 @@ from shardkit.network.connections.breaker import PROBE_TIMEOUT, Breaker, Breaker
 from shardkit.network.connections.connection import closed_error
 from shardkit.network.connections.credentials import credentials_of
 from shardkit.network.connections.databases import ClientDatabase
+from shardkit.network.connections.endpoints import Access, Endpoint
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.redis_private import (
     abandon_connections,
@@ -56,6 +57,7 @@ from shardkit.network.connections.redis_private import (
     close_cluster,
     close_now,
     drain_cluster,
+    reply_callbacks,
 )
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import renewed_in_children
@@ -90,26 +92,43 @@ _MOVE_AGE = 0.05  # seconds; how old entries may be while their shard is being m
 _RAW = {"protocol": 2, "decode_responses": False}
 
 
-@dataclass
-class _ClientTable:
-    """The clients of one version of a component; ``outdated`` has those of earlier versions."""
+class _Endpoints(dict["Number", Endpoint]):
+    """The endpoints of one version of a component, and its clients; both are built when needed.
 
-    component: Component
-    clients: dict[Number, Any] = field(default_factory=dict)
-    outdated: weakref.WeakKeyDictionary[Component, dict[Number, Any]] = field(
-        default_factory=weakref.WeakKeyDictionary
-    )
-    build_lock: threading.RLock = field(default_factory=threading.RLock)
+    Attributes:
+        outdated: the tables of earlier versions.
+        accesses: how shards are reached, by what their entries share; None if clients with raw
+            replies are as the others.
+    """
+
+    def __init__(self, clients: Clients, held: _Held, component: Component, raw: bool | None):
+        super().__init__()
+        self.component: Component | None = component  # None once it is outdated
+        self.version = weakref.ref(component)
+        self.raw = raw
+        self.clients: dict[Number, Any] = {}
+        self.outdated: weakref.WeakKeyDictionary[Component, _Endpoints] = (
+            weakref.WeakKeyDictionary()
+        )
+        self.accesses: dict[object, Access | None] = {}
+        self.build_lock = threading.RLock()
+        self._clients, self._held = weakref.ref(clients), weakref.ref(held)
+
+    def __missing__(self, number: Number) -> Endpoint:
+        clients, held = self._clients(), self._held()
+        if clients is None or held is None:
+            raise closed_error()
+        return clients._endpoint(held, self, number)
 
 
-_ClientTables: TypeAlias = dict[tuple[str, bool | None], _ClientTable]
+_EndpointTables: TypeAlias = dict[tuple[str, bool | None], _Endpoints]
 
 
 @dataclass(eq=False)
 class _Held:
     """The clients of one event loop, or the blocking ones of all threads."""
 
-    tables: _ClientTables = field(default_factory=dict)  # of the current components
+    tables: _EndpointTables = field(default_factory=dict)  # of the current components
     # What must be closed, earlier versions included: pools, and the clients of clusters. A pipeline
     # or a lock holds the pool alone.
     built: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
@@ -118,6 +137,7 @@ class _Held:
         default_factory=weakref.WeakValueDictionary
     )
     cleanup: Any = None  # waits for the end of the loop
+    awaiting: bool = False
 
 
 def _nothing() -> None:
@@ -175,40 +195,85 @@ class Clients:
         table = self._blocking.tables.get((component.name, raw))
         if table is not None and table.component is component and number in table.clients:
             return table.clients[number]  # type: ignore[no-any-return]
-        with self._lock:
-            self._require_open()
-            held = self._blocking
-            table, displaced = _current(held.tables, component, raw)
-        _drain(displaced)
-        return self._get_or_build(held, table, component, number, raw, None)  # type: ignore[no-any-return]
+        return self._client(self._blocking, component, number, raw)  # type: ignore[no-any-return]
 
     def aget(self, component: Component, number: Number, raw: bool | None = None) -> AsyncClient:
         """Return the awaiting client of a shard for the running event loop; see `get`."""
+        held = self._of_loop()
+        table = held.tables.get((component.name, raw))
+        if table is not None and table.component is component:
+            known: AsyncClient | None = table.clients.get(number)
+            if known is not None:
+                return known
+        return self._client(held, component, number, raw)  # type: ignore[no-any-return]
+
+    def endpoints(self, component: Component, raw: bool) -> Mapping[Number, Endpoint]:
+        """Return where a link's commands for each shard of a component go, blocking.
+
+        A shard is looked up at the first access, which raises as `get`.
+        """
+        table = self._blocking.tables.get((component.name, raw))
+        if table is not None and table.component is component:
+            return table
+        return self._table(self._blocking, component, raw)
+
+    def aendpoints(self, component: Component, raw: bool) -> Mapping[Number, Endpoint]:
+        """Return the `endpoints` for the running event loop."""
+        held = self._of_loop()
+        table = held.tables.get((component.name, raw))
+        if table is not None and table.component is component:
+            return table
+        return self._table(held, component, raw)
+
+    def callbacks(
+        self, component: Component, numbers: Iterable[Number], awaiting: bool
+    ) -> dict[Number, Mapping[Any, Callable[..., Any]]]:
+        """Return how the users' clients of shards convert replies, by the shards' numbers.
+
+        Clients that nobody has used yet are not built for this.
+        """
+        held = self._of_loop() if awaiting else self._blocking
+        endpoints = self._table(held, component, False)
+        clients = self._table(held, component, None).clients
+        return {
+            number: reply_callbacks(clients[number])
+            if number in clients
+            else reply_callbacks(endpoints[number].access.client)
+            for number in numbers
+        }
+
+    def _of_loop(self) -> _Held:
+        """Return what the running event loop holds."""
         loop = asyncio.get_running_loop()
         latest, held = self._last_loop  # mostly there is one loop; a look-up takes longer
-        if latest() is not loop:
-            held = self._by_loop.get(loop)
-        if held is not None:
-            table = held.tables.get((component.name, raw))
-            if table is not None and table.component is component:
-                known: AsyncClient | None = table.clients.get(number)
-                if known is not None:
-                    return known
+        if latest() is not loop or held is None:
+            with self._lock:
+                self._require_open()
+                held = self._by_loop.get(loop) or self._hold(loop)
+                self._last_loop = weakref.ref(loop), held
+        return held
+
+    def _table(self, held: _Held, component: Component, raw: bool | None) -> _Endpoints:
+        """Return the table of a version of a component."""
         with self._lock:
             self._require_open()
-            if held is None:
-                held = self._hold(loop)
-            self._last_loop = weakref.ref(loop), held
-            table, displaced = _current(held.tables, component, raw)
-        _adrain(displaced)
-        return self._get_or_build(held, table, component, number, raw, loop)  # type: ignore[no-any-return]
+            table, displaced = self._current(held, component, raw)
+        _leave(displaced, held.awaiting)
+        if table.component is component:
+            return table
+        with self._lock:  # the caller's is older than the last change
+            outdated = table.outdated.get(component)
+            if outdated is None:
+                outdated = table.outdated[component] = _Endpoints(self, held, component, raw)
+                outdated.component = None
+            return outdated
 
     def changed(self, component: Component) -> None:
         """Drain the clients of earlier versions of a component, in all threads and loops."""
         with self._lock:
-            displaced = _displaced(self._blocking.tables, component)
+            displaced = self._displaced(self._blocking, component)
             loops = list(self._by_loop.items())
-        _drain(displaced)
+        _leave(displaced, awaiting=False)
         for loop, held in loops:
             with suppress(RuntimeError):  # it is closed
                 loop.call_soon_threadsafe(self._changed_in, held, component)
@@ -267,10 +332,15 @@ class Clients:
             tables += of_loop.tables.values()
         lines: dict[int, tuple[list[str], str]] = {}
         for table in tables:
-            for number, client in list(table.clients.items()):
-                owner = getattr(_closable(client), "way", client)
-                names, _ = lines.setdefault(id(owner), ([], _shown(client)))
-                name = _name_of(table.component.name, number)
+            component = table.version()
+            if component is None:
+                continue
+            used = [(n, _closable(client)) for n, client in list(table.clients.items())]
+            used += [(n, endpoint.owner) for n, endpoint in list(table.items())]
+            for number, closable in used:
+                owner = getattr(closable, "way", closable)
+                names, _ = lines.setdefault(id(owner), ([], _shown(closable)))
+                name = _name_of(component.name, number)
                 if name not in names:
                     names.append(name)
         return [
@@ -285,91 +355,132 @@ class Clients:
         if self._closed:
             raise closed_error()
 
-    def _get_or_build(
-        self,
-        held: _Held,
-        table: _ClientTable,
-        component: Component,
-        number: Number,
-        raw: bool | None,
-        loop: asyncio.AbstractEventLoop | None,
-    ) -> Any:
-        clients = table.clients
-        if component is not table.component:  # the caller's is older than the last change
-            if _entry(component, number) == _entry(table.component, number):
-                component = table.component
-            else:
-                with self._lock:
-                    clients = table.outdated.setdefault(component, {})
-        # Not under the common lock, because a cluster's client connects.
+    def _client(self, held: _Held, component: Component, number: Number, raw: bool | None) -> Any:
+        """Return a shard's client; build it if there is none yet."""
+        table = self._table(held, component, raw)
+        if table.component is None:
+            latest = held.tables[component.name, raw].component
+            assert latest is not None
+            if _entry(component, number) == _entry(latest, number):
+                return self._client(held, latest, number, raw)
+        decoded = self._table(held, component, False)
+        is_cluster = raw is None and _entry_of(component, number).is_cluster
+        endpoint = (table if raw is not None or is_cluster else decoded)[number]
+        if raw and decoded.get(number) is endpoint:
+            return self._client(held, component, number, False)
         with table.build_lock:
-            client = clients.get(number)
+            client = table.clients.get(number)
             if client is not None:
                 return client
-            client = self._build(held, component, number, raw, awaiting=loop is not None)
-            with self._lock:
-                clients[number] = client
-                held.built.add(_closable(client))
-                now = held.tables.get((component.name, raw))
-                is_current = now is not None and now.clients is clients
-        topology = self.topology()
-        if topology is not None:
-            topology.watch()
-        if self._closed:  # while it was built
-            if loop is None:
-                _close(_closable(client))
+            if endpoint.database is None:
+                client = endpoint.access.client
             else:
-                _close_now(list(held.built))
-            self._require_open()
-        if not is_current and loop is None:
-            _drain([client])
-        elif not is_current and loop is not None:
-            _adrain([client])
+                pool = endpoint.pool
+                if raw is None:
+                    pool = pool.share()
+                    with self._lock:
+                        held.built.add(pool)
+                client = client_over(endpoint.access.client, pool)
+            reads = isinstance(number, ReplicaOf)
+            client = self._with_successor(client, endpoint.shard, raw, held.awaiting, reads)
+            with self._lock:
+                table.clients[number] = client
+                is_current = held.tables.get((component.name, raw)) is table
+        if not is_current and endpoint.database is not None:
+            client.connection_pool.drain()
         return client
 
-    def _build(
-        self,
-        held: _Held,
-        component: Component,
-        number: Number,
-        raw: bool | None,
-        awaiting: bool,
-    ) -> Any:
+    def _endpoint(self, held: _Held, table: _Endpoints, number: Number) -> Endpoint:
+        """Return where the commands for a shard go, and remember it in the table."""
+        component = table.version()
+        assert component is not None  # the caller has it
+        # Not under the common lock, because a cluster's client connects.
+        with table.build_lock:
+            known: Endpoint | None = table.get(number)
+            if known is not None:
+                return known
+            if table.component is None:  # it is outdated
+                current = held.tables.get((component.name, table.raw), table)
+                latest = current.component
+                if latest is not None and _entry(component, number) == _entry(latest, number):
+                    return current[number]
+            endpoint = self._built(held, table, component, number)
+            with self._lock:
+                table[number] = endpoint
+                is_current = table.component is not None
+        if self._closed:  # while it was built
+            if held.awaiting:
+                _close_now(list(held.built))
+            else:
+                _close(endpoint.owner)
+            self._require_open()
+        if not is_current:
+            _leave([endpoint], held.awaiting)
+        return endpoint
+
+    def _built(
+        self, held: _Held, table: _Endpoints, component: Component, number: Number
+    ) -> Endpoint:
         replica = number if isinstance(number, ReplicaOf) else None
         master = number.number if isinstance(number, ReplicaOf) else number
         shard = Shard(component.name, master)
-        entry = component.entry_of(shard)
-        get: Any = self.aget if awaiting else self.get
-        if raw is None and not entry.is_cluster:
-            own = get(component, number, False)
-            client = client_over(own, own.connection_pool.share())
-            return self._with_successor(client, shard, raw, awaiting, replica is not None)
-        where = entry_key(component.name, master)
-        if replica is not None and replica.entry is not None:
-            entry = replica.entry
+        own = component.entry_of(shard)
+        entry = own if replica is None or replica.entry is None else replica.entry
+        reads = replica is not None and bool(own.held)
+        shared: object = number
+        if self._connector.shares and not entry.is_cluster and "client_name" not in entry.known:
+            shared = entry.apart, replica is not None, reads
+        access = table.accesses.get(shared)
+        drained = access is not None and access.way is not None and access.way.draining
+        if drained or shared not in table.accesses:
+            access = self._access(held, table.raw, number, shard, entry, own, reads)
+            table.accesses[shared] = access
+        if access is None:
+            return self._table(held, component, False)[number]
+        if access.way is None:
+            return Endpoint(shard, entry.address, access, None)
+        if not self._connector.shares:
+            return Endpoint(shard, entry.address, access, access.way.database, access.way)
+        database = self._database(component, shard, entry, own, reads)
+        access.way.users.add(database)
+        return Endpoint(shard, entry.address, access, database)
+
+    def _access(
+        self,
+        held: _Held,
+        raw: bool | None,
+        number: Number,
+        shard: Shard,
+        entry: Entry,
+        own: Entry,
+        reads: bool,
+    ) -> Access | None:
+        """Return how a shard is reached; None if as without ``raw``."""
+        where = entry_key(*shard)
         fields = entry.resolved(where)
-        if replica is not None and entry.is_cluster:
+        if isinstance(number, ReplicaOf) and entry.is_cluster:
             fields["reads_replicas"] = True
-        provider = self._credential_providers.get(component.name)
+        provider = self._credential_providers.get(shard.component)
         if provider is None:
-            present = partial(_current_entry, weakref.ref(self), shard, entry)
+            present = partial(_current_entry, weakref.ref(self), shard, own)
             fields |= credentials_of(present, fields, where)
         else:
             fields["credentials"] = provider
         if raw:
             if {**_RAW, **fields} == fields | _RAW:
-                return get(component, number, False)
+                return None
             fields |= _RAW
-        reads = replica is not None and bool(entry.held)
         way = _way(fields, entry, provider, shard, reads)
         fields["policy"] = policy = self._policy(fields, shard, entry.address, way)
         try:
             if self._connector.shares and not entry.is_cluster:
-                pool = self._way_pool(held, way, fields, awaiting)
-                database = self._database(component, shard, entry, reads, fields)
-                client = client_over(pool.client, pool.share(database, policy))
+                pool = self._way_pool(held, way, fields)
+                client = pool.client
             else:
-                client = self._connected(fields, awaiting)
+                client = self._connected(fields, held.awaiting)
+                pool = None if entry.is_cluster else client.connection_pool
+                with self._lock:
+                    held.built.add(_closable(client))
         except (RedisError, RedisClusterException, OSError) as error:
             raise ShardUnavailable(
                 f"{shard} ({entry.address}) cannot be reached: {error}",
@@ -377,18 +488,21 @@ class Clients:
                 shard=str(shard),
                 error=error,
             ) from error
-        return self._with_successor(client, shard, raw, awaiting, replica is not None)
+        topology = self.topology()
+        if topology is not None:
+            topology.watch()
+        return Access(client, pool, policy, held.built, self._lock)
 
     def _connected(self, fields: Mapping[str, Any], awaiting: bool) -> Any:
         connector = self._connector
         return connector.awaiting(fields) if awaiting else connector.blocking(fields)
 
-    def _way_pool(self, held: _Held, way: object, fields: dict[str, Any], awaiting: bool) -> Any:
+    def _way_pool(self, held: _Held, way: object, fields: dict[str, Any]) -> Any:
         """Return the pool that owns the connections of a way to connect."""
         with self._lock:
             pool = held.ways.get(way)
             if pool is None or pool.draining:
-                client = self._connected({**fields, "db": 0}, awaiting)
+                client = self._connected({**fields, "db": 0}, held.awaiting)
                 pool = held.ways[way] = client.connection_pool
                 pool.client = copy.copy(client)  # without the pool: that would be a cycle
                 pool.client.connection_pool = None
@@ -396,25 +510,23 @@ class Clients:
             return pool
 
     def _database(
-        self,
-        component: Component,
-        shard: Shard,
-        entry: Entry,
-        reads: bool,
-        fields: Mapping[str, Any],
+        self, component: Component, shard: Shard, entry: Entry, own: Entry, reads: bool
     ) -> ClientDatabase:
-        number = int(fields.get("db") or 0)
+        number = entry.database
+        if number is None:
+            number = int(entry.resolved(entry_key(*shard)).get("db") or 0)
         label = partial(self._label, shard, component.epoch)
         topology = self.topology()
         if topology is None:
-            return ClientDatabase(number, str(shard), label, reads=reads)
-        address = entry.address if reads else component.entry_of(shard).address
+            return ClientDatabase(number, shard, label, reads=reads)
         return ClientDatabase(
             number,
-            str(shard),
+            shard,
             label,
             witness=topology.source.witness(component.name),
-            has_moved=partial(_has_moved, weakref.ref(self), shard, address),
+            has_moved=partial(
+                _has_moved, weakref.ref(self), shard, (entry if reads else own).address
+            ),
             reads=reads,
         )
 
@@ -453,18 +565,48 @@ class Clients:
         own = breakers.of(way, fields, address, partial(_probe, connector, dict(fields)))
         return CallPolicy.of(fields, shard, address, deadline=deadline, breaker=own)
 
+    def _current(
+        self, held: _Held, component: Component, raw: bool | None
+    ) -> tuple[_Endpoints, list[Any]]:
+        """Return the current table of a component (a newer one, perhaps), and what it displaced."""
+        key = (component.name, raw)
+        old = held.tables.get(key)
+        earlier = None if old is None else old.component
+        if old is not None and earlier is not None and earlier.version >= component.version:
+            return old, []
+        table = held.tables[key] = _Endpoints(self, held, component, raw)
+        if old is None or earlier is None:
+            return table, []
+        table.outdated, old.outdated = old.outdated, table.outdated
+        table.outdated[earlier], old.component = old, None
+        displaced = []
+        for kept, items in ((table.clients, old.clients), (table, old)):
+            for number, item in items.items():
+                if _entry(earlier, number) == _entry(component, number):
+                    kept[number] = item
+                else:
+                    displaced.append(item)
+        return table, displaced
+
+    def _displaced(self, held: _Held, component: Component) -> list[Any]:
+        """Replace the existing tables of earlier versions of a component; see `_current`."""
+        kinds = [raw for raw in (None, False, True) if (component.name, raw) in held.tables]
+        return [each for raw in kinds for each in self._current(held, component, raw)[1]]
+
     def _hold(self, loop: asyncio.AbstractEventLoop) -> _Held:
         """Return the table of a new loop's clients, which are closed when the loop ends."""
         self._abandon_closed_loops()
-        held = self._by_loop[loop] = _Held(cleanup=_until_shutdown(weakref.ref(self)))
+        held = self._by_loop[loop] = _Held(
+            cleanup=_until_shutdown(weakref.ref(self)), awaiting=True
+        )
         with suppress(StopIteration):
             held.cleanup.asend(None).send(None)  # run to its yield, where no loop is needed
         return held
 
     def _changed_in(self, held: _Held, component: Component) -> None:
         with self._lock:
-            displaced = _displaced(held.tables, component)
-        _adrain(displaced)
+            displaced = self._displaced(held, component)
+        _leave(displaced, awaiting=True)
 
     def _abandon_closed_loops(self) -> None:
         """Close the clients of loops that were closed without shutting down their generators."""
@@ -596,34 +738,6 @@ def _which(component: Component, shard: Shard, reads: bool) -> Number:
     return reader_of(component, shard.number) if reads else shard.number
 
 
-def _current(
-    tables: _ClientTables, component: Component, raw: bool | None
-) -> tuple[_ClientTable, list[Any]]:
-    """Return the current table of a component (a newer one, perhaps), and displaced clients."""
-    key = (component.name, raw)
-    old = tables.get(key)
-    if old is not None and old.component.version >= component.version:
-        return old, []
-    table = tables[key] = _ClientTable(component)
-    if old is None:
-        return table, []
-    table.outdated = old.outdated
-    table.outdated[old.component] = old.clients
-    displaced = []
-    for number, client in old.clients.items():
-        if _entry(old.component, number) == _entry(component, number):
-            table.clients[number] = client
-        else:
-            displaced.append(client)
-    return table, displaced
-
-
-def _displaced(tables: _ClientTables, component: Component) -> list[Any]:
-    """Replace the existing tables of earlier versions of a component; return displaced clients."""
-    kinds = [raw for raw in (None, False, True) if (component.name, raw) in tables]
-    return [client for raw in kinds for client in _current(tables, component, raw)[1]]
-
-
 def _entry(component: Component, number: Number) -> Entry | None:
     if isinstance(number, ReplicaOf):
         master = _entry(component, number.number)
@@ -634,6 +748,12 @@ def _entry(component: Component, number: Number) -> Entry | None:
     if number is None:
         return component.entry
     return component.shards[number] if number < len(component.shards) else None
+
+
+def _entry_of(component: Component, number: Number) -> Entry:
+    """Return the entry of a shard or, for a replica, of its master."""
+    master = number.number if isinstance(number, ReplicaOf) else number
+    return component.entry_of(Shard(component.name, master))
 
 
 def _name_of(component: str, number: Number) -> str:
@@ -649,21 +769,24 @@ def _closable(client: Any) -> Any:
     return client if is_cluster else client.connection_pool
 
 
-def _drain(clients: Iterable[Any]) -> None:
-    for client in clients:
-        for pool in _pools(client):
-            pool.drain()
+def _leave(displaced: Iterable[Any], awaiting: bool) -> None:
+    """Have connections of displaced clients and endpoints closed when they are released.
 
-
-def _adrain(clients: Iterable[Any]) -> None:
-    """Drain an event loop's clients, in the loop."""
-    for client in clients:
-        closable = _closable(client)
-        closable.draining = True
-        if closable is client:
+    Those of an event loop, in the loop.
+    """
+    for each in displaced:
+        if isinstance(each, Endpoint) and each.database is not None:
+            each.leave()
+            continue
+        client = each.access.client if isinstance(each, Endpoint) else each
+        if isinstance(client, redis.RedisCluster) or not awaiting:
+            for pool in _pools(client):
+                pool.drain()
+        elif _closable(client) is client:
+            client.draining = True
             drain_cluster(client)
         else:
-            closable.drain()
+            client.connection_pool.drain()
 
 
 def _close(closable: Any) -> None:
@@ -696,11 +819,11 @@ def _abandon(left: Iterable[_Held]) -> None:
             abandon_connections(closable)
 
 
-def _shown(client: Any) -> str:
-    if isinstance(client, redis.RedisCluster | aioredis.RedisCluster):
-        nodes = sorted(node.name for node in client.get_nodes())
+def _shown(closable: Any) -> str:
+    if isinstance(closable, redis.RedisCluster | aioredis.RedisCluster):
+        nodes = sorted(node.name for node in closable.get_nodes())
         return f"<cluster of {', '.join(nodes)}>"
-    return repr(client.connection_pool)
+    return repr(closable)
 
 
 def _pools(client: Any) -> list[Any]:

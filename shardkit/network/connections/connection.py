@@ -54,6 +54,7 @@ from shardkit.network.connections.redis_private import (
     LimitedParser,
     address_of,
     error_parser_of,
+    expect_as_one,
     has_connect_callbacks,
     has_unread,
     lost_its_role,
@@ -95,6 +96,7 @@ _BUFFER_BYTES = 1024 * 1024
 _BUFFERS: list[bytearray] = []  # the unused ones
 _CLOSED = "the server closed the connection"
 
+_AT_ONCE = 16  # commands of an opening whose replies are read at once
 _BLOCKING = (
     *("BLPOP", "BRPOP", "BLMOVE", "BRPOPLPUSH", "BLMPOP", "BZMPOP", "BZPOPMIN", "BZPOPMAX"),
     *("XREAD", "XREADGROUP", "WAIT", "WAITAOF"),
@@ -154,6 +156,14 @@ class ReplyLimits:
         self.selected = database.number
         return database.select
 
+    def be_in_any(self) -> None:
+        """Note that it may be in any database: SELECT goes in front of whatever comes next."""
+        self.entered, self.selected = None, -1
+
+    def _reads_as_one(self, commands: Sequence[Any]) -> bool:
+        """Whether the replies to many commands can be read at once: no push message is among."""
+        return len(commands) >= _AT_ONCE and int(self.protocol) == 2  # type: ignore[attr-defined]
+
     def _opening(self, databases: Sequence[ClientDatabase], waits: bool) -> Steps:
         self.entered = None
         return opening(self, databases, waits=waits)
@@ -199,6 +209,18 @@ class ReplyLimits:
             raise InvalidResponse(
                 f"the replies are larger than {self.max_reply_bytes:,} bytes (max_reply_bytes)"
             )
+
+
+def _joined(commands: Iterable[tuple[str, ...]]) -> bytes:
+    return b"".join(map(hiredis.pack_command, commands))  # type: ignore[arg-type]
+
+
+def _without_lost(replies: list[Any]) -> list[Any]:
+    """Return replies, or raise what redis-py raises of one: LOADING, NOAUTH."""
+    for reply in replies:
+        if isinstance(reply, ConnectionError):
+            raise reply
+    return replies
 
 
 def refuses_to_serve(error: Exception) -> bool:
@@ -347,6 +369,11 @@ class Closable(ReplyLimits):
         return (select + data, 1) if select else (data, 0)
 
     def _answers(self, commands: list[tuple[str, ...]]) -> list[Any]:
+        if self._reads_as_one(commands):
+            self.due += 1
+            self.send_packed_command((_joined(commands),), check_health=False)
+            expect_as_one(self, len(commands))
+            return _without_lost(self.read_response(disable_decoding=True))
         self.send_packed_command(self.pack_commands(commands), check_health=False)
         replies: list[Any] = []
         for _ in commands:
@@ -554,6 +581,10 @@ class AsyncClosable(ReplyLimits):
         return await self._answers(need)
 
     async def _answers(self, commands: list[tuple[str, ...]]) -> list[Any]:
+        if self._reads_as_one(commands):
+            await self.send_packed_command(_joined(commands), check_health=False)
+            expect_as_one(self, len(commands))
+            return _without_lost(await self.read_response(disable_decoding=True))
         packed = self.pack_commands(commands)  # type: ignore[attr-defined]
         await self.send_packed_command(packed, check_health=False)
         replies: list[Any] = []

@@ -70,6 +70,11 @@ def _host() -> str:
     return re.sub(r"[^!-~]|[@/]", "-", platform.node()) or "localhost"
 
 
+@cache
+def _packed_select(number: int) -> bytes:
+    return hiredis.pack_command(("SELECT", number))  # type: ignore[arg-type, no-any-return]
+
+
 def lets_readers_pass(fence: bytes) -> bool:
     """Whether a fence keeps out only connections that may write."""
     try:
@@ -106,7 +111,7 @@ class ClientDatabase:
     def __init__(
         self,
         number: int = 0,
-        shard: str = "",
+        shard: object = "",
         label: Callable[[], str] = str,
         *,
         witness: Any = None,
@@ -118,7 +123,7 @@ class ClientDatabase:
         self.label = label
         self.witness = witness
         self.reads = reads
-        self.select: bytes = hiredis.pack_command(("SELECT", number))  # type: ignore[arg-type]
+        self.select = _packed_select(number)
         self.left = False
         self._has_moved = has_moved
 

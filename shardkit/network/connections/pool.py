@@ -84,7 +84,8 @@ class _Common:
     client: Any  # a way's, from which those of its databases are copied
     way: Any  # the pool that owns its connections: itself, unless it shares
     number: int  # in the order in which calls that need several take connections
-    users: weakref.WeakSet[Any]  # the pools of databases that share its connections
+    users: set[ClientDatabase]  # whose clients share its connections
+    lanes: dict[float | None, object]  # see `Endpoint`
     given_kwargs: dict[str, Any]  # those of a pool that shares, until somebody changes them
     pending: Callable[[], int]
 
@@ -98,12 +99,11 @@ class _Common:
         shared = copy.copy(self)
         shared.origin = self
         shared.multiplexed = None
-        shared.users = weakref.WeakSet()
         shared.connection_kwargs = dict(self.connection_kwargs)
         if database is not None:
             shared.database, shared.policy = database, policy or self.policy
             shared.connection_kwargs["db"] = database.number
-            self.users.add(shared)
+            shared.draining = database.left
         shared.given_kwargs = dict(shared.connection_kwargs)
         if isinstance(shared, _ReusingPool):
             renewed_in_children(shared)
@@ -153,23 +153,39 @@ class _Common:
             connection.db = 0  # of no user's in particular
         return connection
 
-    def _leave(self) -> list[Any]:
-        """Have connections that have opened the database closed on release; return idle ones."""
-        database = self.database
-        self.draining = True
-        database.left = database.left or self.shares  # the way's own is nobody's
+    def _gone(self, database: ClientDatabase) -> list[Any]:
+        """Have connections that have opened a database closed on release; return idle ones."""
         for connection in in_use_of(self):
             if database in getattr(connection, "opened", ()):
                 connection.ends = True
         idle = idle_of(self)
-        gone = [each for each in idle if not self.shares or database in each.opened]
+        everybody = self.draining and not self.shares
+        gone = [each for each in idle if everybody or database in each.opened]
         for connection in gone:
             idle.remove(connection)
-        if self.origin is not None:
-            self.origin.users.discard(self)
-            if not self.origin.users:
-                self.origin.drain()
         return gone
+
+    def drain(self) -> None:
+        """Close idle connections that have opened the database, and others when released.
+
+        The pool of a way has no users then, and closes all.
+        """
+        self.draining = True
+        if self.shares:
+            self.way.leave(self.database)
+        else:
+            self._close_gone(self.database)
+
+    def leave(self, database: ClientDatabase) -> None:
+        """Close connections that have opened a database, whose entry has changed; see `drain`."""
+        database.left = True
+        self._close_gone(database)
+        self.users.discard(database)
+        if not self.users:
+            self.drain()
+
+    def _close_gone(self, database: ClientDatabase) -> None:
+        raise NotImplementedError
 
     def _left_to_wait(self, began: float) -> float:
         """Return the seconds that a caller should wait for a connection before it polls.
@@ -243,7 +259,7 @@ class _ReusingPool(_Common):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.users = weakref.WeakSet()
+        self.users, self.lanes = set(), {}
         self.number = next(_numbers)
         super().__init__(*args, **kwargs)
         self.way = self
@@ -457,13 +473,9 @@ class _ReusingPool(_Common):
                 connection.closed = self.closed
                 getattr(connection, "shut_down", connection.mark_for_reconnect)()
 
-    def drain(self) -> None:
-        """Close idle connections that have opened the database, and others when released.
-
-        The pool of a way has no users then, and closes all.
-        """
+    def _close_gone(self, database: ClientDatabase) -> None:
         with self._guard:
-            gone = self._leave()
+            gone = self._gone(database)
         for connection in gone:
             connection.disconnect()
 
@@ -498,7 +510,7 @@ class _AsyncReusingPool(_Common):
     """The awaiting pool."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.users = weakref.WeakSet()
+        self.users, self.lanes = set(), {}
         self.number = next(_numbers)
         super().__init__(*args, **kwargs)
         self.way = self
@@ -642,12 +654,9 @@ class _AsyncReusingPool(_Common):
         await asyncio.gather(*(each.disconnect() for each in idle), return_exceptions=True)
         await super().disconnect(inuse_connections)  # type: ignore[misc]
 
-    def drain(self) -> None:
-        """Close idle connections that have opened the database, and others when released.
-
-        Not in a task, as the event loop may end before it runs.
-        """
-        for connection in self._leave():
+    def _close_gone(self, database: ClientDatabase) -> None:
+        # Not in a task, as the event loop may end before it runs.
+        for connection in self._gone(database):
             close_connection_now(connection)
 
     def drop_idle(self) -> None:

@@ -246,6 +246,11 @@ def has_unread(connection: Any) -> bool:
     return stream is not None and bool(stream._buffer)
 
 
+def expect_as_one(connection: Any, count: int) -> None:
+    """Have a connection return the next replies as one list, in which errors are values."""
+    connection._parser._reader.feed(b"*%d\r\n" % count)
+
+
 def postpone_health_check(connection: Any, now: float) -> None:
     """Note that the server has just answered."""
     if connection.health_check_interval:
@@ -526,6 +531,7 @@ __all__ = [
     "close_now",
     "drain_cluster",
     "error_parser_of",
+    "expect_as_one",
     "forget_lost",
     "has_connect_callbacks",
     "has_unread",

@@ -25,14 +25,16 @@ from shardkit.events import handlers, sent, settled
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import kept_to_deadline
 from shardkit.network.connections.databases import UNNAMED
+from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.policy import policy_of
 from shardkit.network.connections.redis_private import learn_slots
+from shardkit.network.links.blocking import endpoints_or_failures
 from shardkit.network.links.dispatcher import (
     Attempt,
     Dispatcher,
     Need,
-    NeedClients,
     NeedComponents,
+    NeedEndpoints,
     NeedEntries,
     NeedRefresh,
 )
@@ -53,7 +55,6 @@ from shardkit.network.links.multiplexer import (
 )
 from shardkit.network.links.resp import Chunk, pack_command
 from shardkit.network.links.server_request import ATTEMPT_ERRORS, commands_in, pack_few
-from shardkit.network.links.user_clients import SINGLE_SERVER
 from shardkit.network.links.wakeups import LONGEST_POLL, AsyncSubscription, AsyncSubscriptions
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
@@ -71,8 +72,8 @@ from shardkit.operations.commands import (
 from shardkit.operations.deadlines import current, earliest, extend, within
 from shardkit.operations.steps import arun_steps
 
-# The future of a batch's replies, its component, the shard's number and its client.
-Started: TypeAlias = tuple[asyncio.Future[Received], Component, int | None, Any]
+# The future of a batch's replies, and where it was sent.
+Started: TypeAlias = tuple[asyncio.Future[Received], Endpoint]
 
 
 class AwaitingLink:
@@ -97,7 +98,7 @@ class AwaitingLink:
     async def send(self, batch: Batch) -> Replies:
         """Carry a batch and return its replies in order; see `BlockingLink.send`.
 
-        Cost: one exchange with each shard concerned, shared with other tasks' batches.
+        Cost: one exchange with each server concerned, shared with other tasks' batches.
         """
         if in_use.any and self.reads is not None:
             return await self.reads.asend(self, batch)  # type: ignore[no-any-return]
@@ -106,7 +107,7 @@ class AwaitingLink:
             return await arun_steps(self._dispatcher.dispatch(batch), self._provide)
         if not handlers:
             return await self.finish(batch, started)
-        policy = started[3].connection_pool.policy
+        policy = started[1].policy
         told = sent(
             policy.shard,
             policy.address,
@@ -151,8 +152,8 @@ class AwaitingLink:
         if isinstance(need, NeedComponents):
             async with kept_to_deadline():
                 return {name: await self._topology.acomponent(name) for name in need.names}
-        if isinstance(need, NeedClients):
-            return [await self._client(*shard) for shard in need.shards]
+        if isinstance(need, NeedEndpoints):
+            return await self._endpoints(need)
         if isinstance(need, NeedEntries):
             for name in need.names:
                 with suppress(ShardKitError):  # the next attempt tells
@@ -164,7 +165,7 @@ class AwaitingLink:
         elif isinstance(need, Pause):
             await self.pause(need.seconds)
         else:
-            await self._exchange(need)
+            return await self._exchange(need)
         return None
 
     def _send_few(self, batch: Batch) -> Started | None:
@@ -194,28 +195,26 @@ class AwaitingLink:
             if number == SEVERAL:
                 return None
         try:
-            client: Any = self._clients.aget(component, number, self._raw)
+            endpoint = self._clients.aendpoints(component, self._raw)[number]
         except ShardFailure:
             return None
-        if type(client) not in SINGLE_SERVER:
+        database, way = endpoint.database, endpoint.access.way
+        if database is None or database.left:  # a cluster, or the entry has changed
             return None
-        pool: Any = client.connection_pool
-        connection = pool.multiplexed or multiplexed(pool)
-        if connection is None or pool.draining:
+        connection = way.multiplexed or multiplexed(way)
+        if connection is None or way.draining:
             return None
         try:
             data = None if plain is None else pack_command(plain)
         except (TypeError, UnicodeEncodeError):
             return None
-        if data is None and (data := pack_few(batch, self._dispatcher.loaded, client)) is None:
+        if data is None and (data := pack_few(batch, self._dispatcher.loaded, way)) is None:
             return None
-        deadline, seconds = current.get(), pool.policy.deadline
+        deadline, seconds = current.get(), endpoint.access.policy.deadline
         if deadline is not None or seconds is not None:
             deadline = earliest(seconds)
-        future = connection.submit(
-            data, len(batch), deadline, database=pool.database, raw=self._raw
-        )
-        return future, component, number, client
+        future = connection.submit(data, len(batch), deadline, database=database, raw=self._raw)
+        return future, endpoint
 
     async def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:
         """Return where keys live, without an exchange with their shards."""
@@ -269,9 +268,7 @@ class AwaitingLink:
     async def _client(self, component: Component, number: int | None) -> Any:
         try:
             client: Any = self._clients.aget(component, number, self._raw)
-            if isinstance(client, aioredis.RedisCluster):
-                async with kept_to_deadline():
-                    await client.initialize()
+            await _initialized(client)
         except ShardFailure as failure:
             return failure
         except (RedisError, RedisClusterException, OSError) as error:
@@ -279,32 +276,53 @@ class AwaitingLink:
             return ShardFailure("", shard=str(shard), error=error)
         return client
 
-    async def _exchange(self, attempts: Sequence[Attempt]) -> None:
+    async def _endpoints(self, need: NeedEndpoints) -> list[Endpoint | ShardFailure]:
+        component, numbers = need
+        endpoints = self._clients.aendpoints(component, self._raw)
+        found = endpoints_or_failures(endpoints, numbers)
+        for n, endpoint in enumerate(found):
+            if isinstance(endpoint, Endpoint) and endpoint.lane is None:
+                try:
+                    await _initialized(endpoint.access.client)
+                except (RedisError, RedisClusterException, OSError) as error:
+                    found[n] = ShardFailure("", error=error)
+        return found
+
+    async def _exchange(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """Send attempts and wait for their ends; see `exchange_all`."""
         # All, before anything is sent.
         packed = [attempt.server_request.chunks() for attempt in attempts]
         in_flight, alone = [], []
         for attempt, chunks in zip(attempts, packed, strict=True):
-            holder = attempt.client if attempt.node is None else attempt.node
-            pool = getattr(holder, "connection_pool", holder)
-            database = getattr(pool, "database", UNNAMED)
+            request = attempt.server_request
+            endpoint = request.endpoints[0]
+            holder, databases = endpoint.access.way, request.databases
             connection = None
-            if attempt.server_request.block is not None:
-                pass
-            elif attempt.node is None:
-                connection = None if pool.draining else multiplexed(pool)
+            if attempt.node is not None:
+                client = endpoint.access.client
+                holder = getattr(attempt.node, "connection_pool", attempt.node)
+                databases = [getattr(holder, "database", UNNAMED)]
+                if request.block is None:
+                    connection = self._connection_to(client, holder, attempt.node.name)
+            elif request.block is None and not (databases[0].left or holder.draining):
+                connection = multiplexed(holder)
             else:
-                connection = self._connection_to(attempt.client, pool, attempt.node.name)
+                holder = endpoint.pool
             if connection is None:
-                source = ConnectionSource(pool, self._raw)
+                source = ConnectionSource(holder, self._raw)
                 alone.append(_exchange_alone(source, attempt, chunks))
             else:  # a future: a task for each would cost more than all the rest
                 first = chunks[0]
-                more = deque(chunks[1:]) if len(chunks) > 1 else None
-                allowed = earliest(attempt.allowed)
                 future = connection.submit(
-                    first.data, first.replies, allowed, more, database=database, raw=self._raw
+                    first.data,
+                    first.replies,
+                    earliest(attempt.allowed),
+                    deque(chunks[1:]) if len(chunks) > 1 else None,
+                    database=databases[0] if len(databases) == 1 else databases,
+                    ends=request.ends,
+                    raw=self._raw,
                 )
-                if attempt.told is not None:
+                if attempt.told:
                     future.add_done_callback(partial(_note_end, attempt))
                 in_flight.append((attempt, future))
         if not alone:
@@ -313,6 +331,16 @@ class AwaitingLink:
             await alone[0]
         else:
             await asyncio.gather(_await_replies(in_flight), *alone)
+        done, again = [], []
+        for attempt in attempts:
+            unopened = getattr(attempt.replies, "unopened", None)
+            if unopened is None:
+                done.append(attempt)
+                continue
+            usable, failed, fenced = attempt.without(unopened)
+            done += failed
+            again += fenced if usable is None else [usable, *fenced]
+        return done + await self._exchange(again) if again else done
 
     def _connection_to(self, client: Any, node: Any, name: str) -> MultiplexedConnection | None:
         """Return the connection to a cluster's node; None if its connections cannot be shared."""
@@ -336,10 +364,17 @@ def _note_end(attempt: Attempt, future: object) -> None:
     attempt.ended = time.perf_counter()
 
 
+async def _initialized(client: Any) -> None:
+    """Have a cluster's client learn its nodes."""
+    if isinstance(client, aioredis.RedisCluster):
+        async with kept_to_deadline():
+            await client.initialize()
+
+
 async def _attempt(batch: Batch, started: Started) -> Attempt:
     """Return the attempt at a batch that was started, once that has ended."""
-    future, component, number, client = started
-    attempt = Attempt.of_all(batch, component, number, client)
+    future, endpoint = started
+    attempt = Attempt.of_all(batch, endpoint)
     await _await_replies([(attempt, future)])
     return attempt
 
@@ -366,6 +401,7 @@ async def _await_replies(
                 attempt.replies, attempt.refused = received, received.refused
             else:
                 attempt.error, attempt.sent = received.lost.error, received.lost.sent
+                attempt.replies, attempt.refused = received, True
     except BaseException:
         for _, future in in_flight:
             future.cancel()

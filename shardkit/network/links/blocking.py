@@ -19,14 +19,14 @@ import threading
 import time
 from _thread import start_new_thread
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
+from itertools import accumulate
 from math import inf
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from shardkit.config.component import Component
 from shardkit.config.read_from import in_use
 from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.events import handlers, settled
@@ -34,13 +34,14 @@ from shardkit.events import sent as tell_sent
 from shardkit.network.connections import read_replies_of, timeout_for
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import refused_select, reraise_handlers
+from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.redis_private import learn_slots
 from shardkit.network.links.dispatcher import (
     Attempt,
     Dispatcher,
     Need,
-    NeedClients,
     NeedComponents,
+    NeedEndpoints,
     NeedEntries,
     NeedRefresh,
 )
@@ -52,9 +53,8 @@ from shardkit.network.links.grouping import (
     place_few,
     target_of_few,
 )
-from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
+from shardkit.network.links.resp import Chunk
 from shardkit.network.links.server_request import ATTEMPT_ERRORS, commands_in, pack_few
-from shardkit.network.links.user_clients import SINGLE_SERVER
 from shardkit.network.links.wakeups import LONGEST_POLL, Subscription, Subscriptions
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
@@ -95,7 +95,7 @@ class BlockingLink:
     def send(self, batch: Batch) -> Replies:
         """Carry a batch and return its replies in order, failures among them.
 
-        Cost: one exchange with each shard concerned, all at the same time.
+        Cost: one exchange with each server concerned, all at the same time.
 
         Raises:
             ConfigError: a component cannot be used.
@@ -113,8 +113,9 @@ class BlockingLink:
         """Carry out a step of the dispatcher."""
         if isinstance(need, NeedComponents):
             return {name: self._topology.component(name) for name in need.names}
-        if isinstance(need, NeedClients):
-            return [self._client(*shard) for shard in need.shards]
+        if isinstance(need, NeedEndpoints):
+            endpoints = self._clients.endpoints(need.component, self._raw)
+            return endpoints_or_failures(endpoints, need.numbers)
         if isinstance(need, NeedEntries):
             for name in need.names:
                 with suppress(ShardKitError):  # the next attempt tells
@@ -125,14 +126,8 @@ class BlockingLink:
         elif isinstance(need, Pause):
             self.pause(need.seconds)
         else:
-            exchange_all(need, self._raw)
+            return exchange_all(need, self._raw)
         return None
-
-    def _client(self, component: Component, number: int | None) -> Any:
-        try:
-            return self._clients.get(component, number, self._raw)
-        except ShardFailure as failure:
-            return failure
 
     def _send_few(self, batch: Batch, to: To) -> Replies | Attempt | None:
         """Send a few plain commands to one server without the dispatcher: the fast path.
@@ -144,15 +139,15 @@ class BlockingLink:
         if number == SEVERAL:
             return None
         try:
-            client: Any = self._clients.get(component, number, raw)
+            endpoint = self._clients.endpoints(component, raw)[number]
         except ShardFailure:
             return None
-        if type(client) not in SINGLE_SERVER:
+        if endpoint.lane is None:  # a cluster
             return None
-        data = pack_few(batch, self._dispatcher.loaded, client)
+        data = pack_few(batch, self._dispatcher.loaded, endpoint.access.way)
         if data is None:
             return None
-        pool: Any = client.connection_pool
+        pool = endpoint.pool
         deadline = current.get()
         if deadline is not None or pool.policy.deadline is not None:
             deadline = earliest(pool.policy.deadline)
@@ -194,7 +189,7 @@ class BlockingLink:
                 if not complete:
                     connection.disconnect()
                 pool.release(connection)
-        attempt = Attempt.of_all(batch, component, number, client)
+        attempt = Attempt.of_all(batch, endpoint)
         attempt.error, attempt.sent = error, sent
         if complete:
             attempt.replies, attempt.refused = replies, True
@@ -261,13 +256,33 @@ class BlockingLink:
         return f"<BlockingLink{'' if self._raw else ' decoding'}: {self._clients!r}>"
 
 
-def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> None:
+def endpoints_or_failures(
+    endpoints: Mapping[Any, Endpoint], numbers: Sequence[int | None]
+) -> list[Endpoint | ShardFailure]:
+    """Return endpoints by their numbers; in place of one that cannot be reached, its failure."""
+    with suppress(ShardFailure):
+        return list(map(endpoints.__getitem__, numbers))
+    found: list[Endpoint | ShardFailure] = []
+    for number in numbers:
+        try:
+            found.append(endpoints[number])
+        except ShardFailure as failure:
+            found.append(failure)
+    return found
+
+
+def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> list[Attempt]:
     """Write to every server, then read from each as its replies come, chunk by chunk.
+
+    Return the attempts. Where databases could not be opened, they are several in place of one.
 
     Raises:
         InvalidArgumentError: an argument cannot be sent; then nothing was.
     """
-    exchanges = _by_connection(attempts, raw)
+    # All calls take connections in this order. So two calls never wait for each other's.
+    exchanges = sorted(
+        [Exchange(attempt, raw) for attempt in attempts], key=lambda exchange: exchange.pool.number
+    )
     complete = False
     try:
         connected = [exchange for exchange in exchanges if exchange.reserve()]
@@ -280,33 +295,11 @@ def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> None:
     finally:
         for exchange in exchanges:
             exchange.close(complete)
-    closed = [attempt for exchange in exchanges for attempt in exchange.fenced]
-    for attempt in closed:  # each waits at its fence, while nobody waits for it
-        exchange_all([attempt], raw)
-
-
-def _by_connection(attempts: Sequence[Attempt], raw: bool) -> list[Exchange]:
-    """Return the attempts by the connection that they share, in the order of acquisition.
-
-    All calls take connections in this order. So two calls never wait for each other's.
-    """
-    by_way: dict[Any, Exchange] = {}
-    alone: list[Exchange] = []
-    for attempt in attempts:
-        client: Any = attempt.client
-        if attempt.node is not None:
-            client = client.get_redis_connection(attempt.node)
-        pool = client.connection_pool
-        if attempt.server_request.block is not None:
-            alone.append(Exchange(pool, attempt, raw))
-            continue
-        which = pool.way, pool.policy.deadline, pool.draining
-        exchange = by_way.get(which)
-        if exchange is None:
-            by_way[which] = Exchange(pool, attempt, raw)
-        else:
-            exchange.add(pool, attempt)
-    return sorted([*by_way.values(), *alone], key=lambda exchange: exchange.pool.number)
+    done = [attempt for exchange in exchanges for attempt in exchange.attempts]
+    for exchange in exchanges:
+        for attempt in exchange.fenced:  # each waits at its fence, while nobody waits for it
+            done += exchange_all([attempt], raw)
+    return done
 
 
 def _connect_all(exchanges: Sequence[Exchange]) -> None:
@@ -402,49 +395,45 @@ def _readable(exchanges: Sequence[Exchange]) -> Sequence[Exchange]:
 
 
 class Exchange:
-    """Attempts at one server over one connection: writes chunks and reads their replies.
-
-    ::
-
-        SELECT 7   chunk of unique:7   SELECT 11   chunk of unique:11      one write
+    """An attempt at one server over one connection: writes chunks and reads their replies.
 
     Attributes:
+        attempts: the attempt, and those at databases that cannot be used.
         fenced: attempts at databases that are closed, which have not been sent.
         until: when the next replies are late, in monotonic seconds.
     """
 
     __slots__ = (
-        *("_chunks", "_parts", "_read", "_refused", "_replies", "_selects", "_written"),
-        *("attempts", "block"),
-        *("connection", "deadline", "due", "fenced", "helped", "in_time", "must_connect", "pool"),
-        *("pools", "raw", "timeout_changed", "until"),
+        *("_attempt", "_chunks", "_expected", "_read", "_refused", "_replies", "_written"),
+        *("attempts", "block", "connection", "deadline", "due", "fenced", "helped", "in_time"),
+        *("must_connect", "pool", "raw", "select", "timeout_changed", "until"),
     )
 
-    def __init__(self, pool: Any, attempt: Attempt, raw: bool) -> None:
-        self.pool = pool
+    def __init__(self, attempt: Attempt, raw: bool) -> None:
+        request = attempt.server_request
+        endpoint = request.endpoints[0]
+        self.pool: Any
+        if attempt.node is not None:
+            client = endpoint.access.client
+            self.pool = client.get_redis_connection(attempt.node).connection_pool
+        else:
+            self.pool = endpoint.pool if len(request.endpoints) == 1 else endpoint.access.way
         self.raw = raw
+        self._attempt = attempt
         self.attempts = [attempt]
-        self.pools = [pool]
-        self._chunks: list[list[Chunk]] = [attempt.server_request.chunks()]
-        self.block = attempt.server_request.block
+        self._chunks = request.chunks()
+        self.block = request.block
         self.fenced: list[Attempt] = []
         self.connection: Any = None
         self.helped = self.must_connect = self.timeout_changed = self._refused = False
-        self.due = 0  # replies to what has been written, and will be
         self.until = inf
-        # What is written at once: bytes, and the number of replies up to its end.
-        self._parts: list[tuple[bytes, int]] = []
-        self._written = self._read = 0
+        self.select = 0  # whether the first reply is SELECT's, of a single database
+        self.due = 0  # replies to what has been written, and will be
+        self._expected: list[int] = []  # replies up to the end of each chunk
+        self._written = self._read = 0  # chunks
         self._replies: list[Any] = []
-        self._selects: list[bool] = []  # for each attempt: whether SELECT is in front
         self.deadline = earliest(attempt.allowed)
         self.in_time: Any = within(self.deadline) if self.deadline is not None else nullcontext()
-
-    def add(self, pool: Any, attempt: Attempt) -> None:
-        """Add an attempt at another database of the server."""
-        self.attempts.append(attempt)
-        self.pools.append(pool)
-        self._chunks.append(attempt.server_request.chunks())
 
     def reserve(self) -> bool:
         """Take a connection from the pool; return whether it is connected."""
@@ -473,86 +462,63 @@ class Exchange:
             return
         try:
             with self.in_time:
+                if getattr(self.connection, "health_check_interval", 0):
+                    self.connection.check_health()  # an exchange of its own
                 self._open()
-            if self.attempts:
-                self._pack()
+            if self._chunks:
                 self._write()
                 self._write()
         except ATTEMPT_ERRORS as error:
             self._fail(error)
 
     def _open(self) -> None:
-        connection = self.connection
-        if len(self.attempts) == 1:
-            database = self.pool.database
-            if database not in connection.opened:
-                for error in connection.open((database,)).values():
-                    raise error
-            return
+        """Open the databases that were not, and count the replies that will come."""
+        connection, databases = self.connection, self._attempt.server_request.databases
+        if self._attempt.node is not None:
+            databases = [self.pool.database]
         opened = connection.opened
-        new = [pool.database for pool in self.pools if pool.database not in opened]
-        if not new:
-            return
-        errors = connection.open(list(dict.fromkeys(new)), waits=False)
-        kept = []
-        for pool, attempt, chunks in zip(self.pools, self.attempts, self._chunks, strict=True):
-            if pool.database in opened:
-                kept.append((pool, attempt, chunks))
-            elif pool.database in errors:
-                attempt.error = errors[pool.database]
-            else:
-                self.fenced.append(attempt)
-        self.pools = [pool for pool, _, _ in kept]
-        self.attempts = [attempt for _, attempt, _ in kept]
-        self._chunks = [chunks for _, _, chunks in kept]
-
-    def _pack(self) -> None:
-        """Decide what is written at once: one chunk, or small ones of several databases."""
-        connection = self.connection
-        data: list[bytes] = []
-        size = requests = due = 0
-        for pool, chunks in zip(self.pools, self._chunks, strict=True):
-            select = b""
-            if pool.database is not connection.entered:
-                select = connection.entering(pool.database)
-            self._selects.append(bool(select))
-            for chunk in chunks:
-                if data and (
-                    size + len(chunk.data) > CHUNK_BYTES
-                    or requests + chunk.replies > CHUNK_REQUESTS
-                ):
-                    self._parts.append((b"".join(data), due))
-                    data, size, requests = [], 0, 0
+        if not opened.issuperset(databases):
+            new = [database for database in databases if database not in opened]
+            alone = len(databases) == 1
+            errors = connection.open(new, waits=alone)
+            if alone:
+                for error in errors.values():
+                    raise error
+            unopened = {each: errors.get(each) for each in new if each not in opened}
+            if unopened:
+                usable, failed, self.fenced = self._attempt.without(unopened)
+                self.attempts = failed if usable is None else [usable, *failed]
+                self._chunks = [] if usable is None else usable.server_request.chunks()
+                self._attempt = usable or self._attempt
+                databases = [each for each in databases if each not in unopened]
+        if len(databases) == 1 and len(self._attempt.server_request.endpoints) == 1:
+            if databases[0] is not connection.entered:
+                select = connection.entering(databases[0])
                 if select:
-                    data.append(select)
-                    due += 1
-                    select = b""
-                data.append(chunk.data)
-                size += len(chunk.data)
-                requests += chunk.replies
-                due += chunk.replies
-        self._parts.append((b"".join(data), due))
-        self.due = due
+                    first = self._chunks[0]
+                    self._chunks[0] = Chunk(select + first.data, first.replies + 1)
+                    self.select = 1
+        elif databases:
+            connection.entering(databases[-1])
+        self._expected = list(accumulate([chunk.replies for chunk in self._chunks]))
+        self.due = self._expected[-1] if self._chunks else 0
 
     def _write(self) -> None:
         """Write the next chunk, if there is one."""
         n = self._written
-        if n == len(self._parts):
+        if n == len(self._chunks):
             return
         if self.deadline is not None:
             self.deadline.require_left()
-        if n == 0:
-            for attempt in self.attempts:
-                attempt.sent = True
+        self._attempt.sent = True
         connection, self._written = self.connection, n + 1
         timeout = connection.socket_timeout
         if self.block is not None:
             connection.for_block = True
             timeout = timeout_for(self.block, timeout)
             self._set_timeout(timeout)
-        # A health check is an exchange of its own: only before the first chunk.
         with self.in_time:
-            connection.send_packed_command((self._parts[n][0],), check_health=n == 0)
+            connection.send_packed_command((self._chunks[n].data,), check_health=False)
         self.until = inf if timeout is None else time.monotonic() + timeout
         if self.deadline is not None:
             self.until = min(self.until, self.deadline.at)
@@ -560,8 +526,8 @@ class Exchange:
     def read(self) -> None:
         """Read the replies to the next chunk, and write the one after the next."""
         n = self._read
-        _, expected = self._parts[n]
-        more = n + 1 < len(self._parts)
+        expected = self._expected[n]
+        more = n + 1 < len(self._chunks)
         try:
             if self.until <= time.monotonic():
                 self._set_timeout(MIN_TIMEOUT)
@@ -575,45 +541,34 @@ class Exchange:
             if more:
                 self._write()
             else:
-                self.due = 0
                 self._deliver()
         except ATTEMPT_ERRORS as error:
             self._fail(error)
 
     def poll_number(self) -> int | None:
         """Return the number of the socket; None if what comes next cannot be seen there."""
-        if len(self._replies) >= self._parts[self._read][1]:
+        if len(self._replies) >= self._expected[self._read]:
             return None
         number = getattr(self.connection, "poll_number", None)
         return None if number is None else number()
 
     def _deliver(self, error: Exception | None = None) -> None:
-        """Give each attempt its replies; those whose replies have not all come get the error."""
-        replies, start = self._replies, 0
-        ended = time.perf_counter() if handlers else 0.0
-        for attempt, chunks, selects in zip(
-            self.attempts, self._chunks, self._selects, strict=True
-        ):
-            end = start + selects + sum([chunk.replies for chunk in chunks])
-            attempt.ended = ended
-            if end > len(replies):
-                attempt.error = error
-            elif selects and isinstance(replies[start], Exception):
-                attempt.error = refused_select(replies[start])
-                self.connection.disconnect()
-            else:
-                attempt.replies, attempt.refused = replies[start + selects : end], self._refused
-            start = end
+        """Give the attempt its replies, and the error if some have not come."""
+        attempt, replies = self._attempt, self._replies
+        self.due = 0
+        attempt.ended = time.perf_counter() if handlers else 0.0
+        attempt.error, attempt.refused = error, self._refused
+        if self.select and replies:
+            select = replies.pop(0)
+            if isinstance(select, Exception):
+                attempt.error = refused_select(select)
+                replies.clear()
+        attempt.replies = replies
+        if (attempt.error is not None or attempt.strays) and self.connection is not None:
+            self.connection.disconnect()
 
     def _fail(self, error: Exception) -> None:
-        self.due = 0
-        if self._selects:
-            self._deliver(error)
-        else:
-            for attempt in self.attempts:
-                attempt.error, attempt.ended = error, time.perf_counter()
-        if self.connection is not None:
-            self.connection.disconnect()
+        self._deliver(error)
         reraise_handlers(error)
 
     def close(self, complete: bool) -> None:

@@ -192,10 +192,16 @@ def split(replies: Iterable[Reply], runs: Sequence[JoinedRun]) -> list[Reply]:
 
 def join_all(uniform: UniformCommands) -> tuple[list[Chunk], list[JoinedRun]] | None:
     """Join uniform commands; None if they cannot be joined."""
+    kind = joined_kind(uniform)
+    return None if kind is None else _join(*kind, uniform)
+
+
+def joined_kind(uniform: UniformCommands) -> tuple[str, int] | None:
+    """Return what uniform commands become, and how many arguments they share; None if nothing."""
     kind = _JOINED.get((uniform.name, 1 + len(uniform.columns)))
     if kind is None or any(len(set(column)) > 1 for column in uniform.columns[: kind[1]]):
         return None
-    return _join(*kind, uniform)
+    return kind
 
 
 def _join(name: str, shared: int, uniform: UniformCommands) -> tuple[list[Chunk], list[JoinedRun]]:

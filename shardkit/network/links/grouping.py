@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
@@ -39,14 +40,34 @@ SEVERAL = -1
 _SLICE = 2000  # commands that fit into the processor's cache
 
 
-class ServerGroup(NamedTuple):
-    """The requests that go to one shard; see `ServerRequest`."""
+class BlockingGroup(NamedTuple):
+    """Blocking requests that have one exchange alone."""
 
     shard: Shard
-    positions: Sequence[int]
-    block: float | None = None
+    positions: list[int]
+    block: float
+
+
+class Groups(NamedTuple):
+    """The requests of a batch by shard.
+
+    Attributes:
+        by_shard: their positions, by the component's name and the shard's number.
+        alone: those that block.
+        rows: name and arguments of each command of the batch, if that is all there is to them.
+        uniform: the commands of the batch by column.
+    """
+
+    by_shard: dict[str, dict[int | None, list[int]]]
+    alone: Sequence[BlockingGroup] = ()
     rows: Sequence[Arguments] | None = None
     uniform: UniformCommands | None = None
+
+    @property
+    def shards(self) -> set[Shard]:
+        """The shards concerned."""
+        found = {Shard(name, number) for name, own in self.by_shard.items() for number in own}
+        return found | {group.shard for group in self.alone}
 
 
 def components_of(targets: Iterable[To]) -> set[str]:
@@ -63,7 +84,7 @@ def components_in(batch: Batch, todo: Sequence[int]) -> set[str]:
     return components_of(batch[position].to for position in todo)
 
 
-def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) -> list[ServerGroup]:
+def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) -> Groups:
     """Group the requests at the positions ``todo`` by shard.
 
     Blocking ones stay alone, but those for one shard that follow each other stay together.
@@ -73,14 +94,14 @@ def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) ->
             uniform = UniformCommands.of_columns(batch.name, [batch.keys, *batch.more])
             keys = batch.keys if uniform is None else uniform.columns[0]  # encoded already
             rows = batch.rows if uniform is None else None
-            return _group_all(batch.to, keys, components, rows, uniform)
+            return _group_all(batch.to, keys, components, rows, uniform, batch.numbers)
         if type(batch) is PlainCommands:
-            return _group_all(batch.to, batch.keys, components, batch.rows)
+            return _group_all(batch.to, batch.keys, components, batch.rows, None, batch.numbers)
         plain = _keys_and_rows(batch) if len(batch) >= _MIN_AT_ONCE else None
         if plain is not None:
             return _group_all(batch[0].to, plain[0], components, plain[1])
-    groups: dict[tuple[str, int | None], list[int]] = {}
-    alone: list[ServerGroup] = []
+    groups: dict[str, dict[int | None, list[int]]] = {}
+    alone: list[BlockingGroup] = []
     for position in todo:
         request = batch[position]
         to = request.to
@@ -93,15 +114,16 @@ def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) ->
             where = place(to, request.key, components)
         if type(request) is Command and request.block is not None:
             if alone and alone[-1].shard == where and position - 1 in alone[-1].positions:
-                alone[-1].positions.append(position)  # type: ignore[attr-defined]
+                alone[-1].positions.append(position)
             else:
-                alone.append(ServerGroup(Shard(*where), [position], request.block))
+                alone.append(BlockingGroup(Shard(*where), [position], request.block))
             continue
+        name, number = where
         try:
-            groups[where].append(position)
+            groups[name][number].append(position)
         except KeyError:
-            groups[where] = [position]
-    return [ServerGroup(Shard(*where), positions) for where, positions in groups.items()] + alone
+            groups.setdefault(name, {})[number] = [position]
+    return Groups(groups, alone)
 
 
 def _keys_and_rows(
@@ -134,41 +156,23 @@ def _group_all(
     components: Components,
     rows: Sequence[Arguments] | None,
     uniform: UniformCommands | None = None,
-) -> list[ServerGroup]:
-    """Group commands that have one target, in slices that fit into the processor's cache."""
+    numbers: Sequence[int | None] | None = None,
+) -> Groups:
+    """Group commands that have one target."""
     if not keys:
-        return []
+        return Groups({})
     if type(to) is Home and components[to.component].entry is None:
         to = to.component
     component = components[to] if type(to) is str else None
     if component is None or not component.shards:
         shard = place(to, keys[0], components)
-        return [ServerGroup(shard, range(len(keys)), None, rows, uniform)]
-    columns = [] if uniform is None else uniform.columns
-    positions: list[list[int]] = [[] for _ in component.shards]
-    picked: list[list[list[bytes]]] = [[[] for _ in columns] for _ in component.shards]
-    for start in range(0, len(keys), _SLICE):
-        stop = start + _SLICE
-        places: list[list[int]] = [[] for _ in positions]
-        for position, number in enumerate(component.place_all(keys[start:stop]), start):
-            places[number].append(position)
-        for own, all_own, tables in zip(places, positions, picked, strict=True):
-            all_own += own
-            if own and columns:
-                pick = itemgetter(own[0], *own)  # all at once: a third of the time of one by one
-                for table, column in zip(tables, columns, strict=True):
-                    table += pick(column)[1:]
-    return [
-        ServerGroup(
-            Shard(component.name, number),
-            own,
-            None,
-            rows,
-            None if uniform is None else UniformCommands(uniform.name, tables),
-        )
-        for number, (own, tables) in enumerate(zip(positions, picked, strict=True))
-        if own
-    ]
+        return Groups({shard.component: {shard.number: list(range(len(keys)))}}, (), rows, uniform)
+    by_number: defaultdict[int | None, list[int]] = defaultdict(list)
+    if numbers is None:
+        numbers = component.place_all(keys)
+    for position, number in enumerate(numbers):
+        by_number[number].append(position)
+    return Groups({component.name: by_number}, (), rows, uniform)
 
 
 def place(to: To, key: Key, components: Components) -> Shard:

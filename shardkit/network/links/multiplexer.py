@@ -24,6 +24,7 @@ import math
 import time
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import Context
 from itertools import islice
@@ -168,7 +169,13 @@ class ConnectionSource:
 
 
 class Received(Replies):
-    """The replies to a request. The attributes are the class's, as with `failed`."""
+    """The replies to a request. The attributes are the class's, as with `failed`.
+
+    Those to a request for several databases include SELECT's.
+    """
+
+    # Databases that cannot be used, with an error or None for a fence; then nothing was sent.
+    unopened: dict[ClientDatabase, Exception | None] | None = None
 
     refused = False  # whether an error is among them, inside one, or in their place
     lost: ConnectionLost | None = None  # the error in their place
@@ -184,14 +191,17 @@ class QueuedRequest:
 
     sent = False  # whether any of it was written
     more: deque[Chunk] | None = None  # the chunks after `data`
-    selects = False  # whether the first reply is SELECT's
+    selects = False  # whether the first reply is SELECT's, although it was not asked for
+    # Of a request for several databases, whose data has SELECT in front of each.
+    databases: Sequence[ClientDatabase] | None = None
+    ends: Sequence[int] = ()  # of those, how many replies there are up to each one's end
 
     def __init__(
         self,
         data: bytes,
         count: int,
         future: asyncio.Future[Received],
-        database: ClientDatabase,
+        database: ClientDatabase | None,
         raw: bool,
     ) -> None:
         self.database = database
@@ -255,6 +265,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._write_scheduled = False
         self._joined = False  # whether several requests shared the last write
         self._must_close: bool
+        self._astray: Exception | None = None  # why replies may be from the wrong database
         self._timer: asyncio.TimerHandle | None = None
         self._last_read = self._answered_at = 0.0
         self._unwritten = 0
@@ -268,15 +279,22 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         deadline: Deadline | None = None,
         more: deque[Chunk] | None = None,
         *,
-        database: ClientDatabase = UNNAMED,
+        database: ClientDatabase | Sequence[ClientDatabase] = UNNAMED,
+        ends: Sequence[int] = (),
         raw: bool = True,
     ) -> asyncio.Future[Received]:
         """Queue packed commands and perhaps more chunks; return the future of their replies.
 
-        They are for a ``database``; with ``raw`` replies are bytes, else as the entry says.
+        They are for a ``database``, or have SELECT in front of those for each of several; ``ends``
+        are the numbers of replies up to the end of each. With ``raw`` replies are bytes, else as
+        the entry says.
         """
         future: asyncio.Future[Received] = self._loop.create_future()
-        request = QueuedRequest(data, replies, future, database, raw)
+        if isinstance(database, ClientDatabase):
+            request = QueuedRequest(data, replies, future, database, raw)
+        else:
+            request = QueuedRequest(data, replies, future, None, raw)
+            request.databases, request.ends = database, ends
         if more:
             request.add(more)
         if deadline is not None and deadline.at != math.inf:
@@ -351,7 +369,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._transport.set_protocol(self)
         self._parser = connection.reply_parser()
         self._pushes = int(connection.protocol) != 2
-        self._must_close = False
+        self._must_close, self._astray = False, None
 
     def _release(self) -> None:
         """Release the connection: every reply has come."""
@@ -414,9 +432,17 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             if connection.ends and not request.sent:
                 break  # `_pause` gets another
             packed, count = request.data, request.count
-            if request.database is not entered:
+            if request.databases is not None:
+                if not (request.sent or connection.opened.issuperset(request.databases)):
+                    break  # `_pause` opens them
+                entered = None
+                connection.be_in_any()
+                if not request.more:
+                    entered = request.databases[-1]
+                    connection.entering(entered)
+            elif request.database is not entered:
                 if request.database not in connection.opened:
-                    break  # `_pause` opens it
+                    break
                 entered = request.database
                 if select := connection.entering(entered):
                     packed, count, request.selects = select + packed, count + 1, True
@@ -455,7 +481,10 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
     async def _open(self, connection: Any) -> None:
         """Open the databases of the requests that wait, and go on."""
-        wanted = {request.database for request in self._queued} - connection.opened
+        wanted: set[Any] = set()
+        for request in self._queued:
+            wanted.update(request.databases or (request.database,))
+        wanted -= connection.opened
         errors: dict[ClientDatabase, Exception] = {}
         try:
             if lasting := [database for database in wanted if not database.left]:
@@ -472,7 +501,10 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             raise
         finally:
             self._connecting = None
-        for database in wanted - connection.opened:
+        unopened = {each: errors.get(each) for each in wanted if each not in connection.opened}
+        if unopened:
+            self._give_back(unopened)
+        for database in unopened:
             own = [request for request in self._queued if request.database is database]
             self._queued = deque(each for each in self._queued if each.database is not database)
             self._waiting -= sum(request.replies_due for request in own)
@@ -485,6 +517,19 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 apart.add_done_callback(self._apart.discard)
         self._attach(connection)
         self._write()
+
+    def _give_back(self, unopened: dict[ClientDatabase, Exception | None]) -> None:
+        """Return requests for several databases of which some cannot be used to their sender."""
+        kept: deque[QueuedRequest] = deque()
+        for request in self._queued:
+            if request.databases is None or unopened.keys().isdisjoint(request.databases):
+                kept.append(request)
+                continue
+            self._waiting -= request.replies_due
+            if not request.future.done():
+                request.replies.unopened, request.replies.refused = unopened, True
+                request.future.set_result(request.replies)
+        self._queued = kept
 
     async def _send_apart(self, database: ClientDatabase, requests: list[QueuedRequest]) -> None:
         """Send requests over a connection of their own, after waiting at the database's fence."""
@@ -598,16 +643,27 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             if request.selects:
                 request.selects = False
                 request.left += 1
-                if isinstance(reply := replies.pop(0), Exception):
-                    self._must_close = True
-                    request.fail(refused_select(reply), sent=True)
-            if not request.left and not request.future.done():
-                request.future.set_result(replies)
+                self._note_select(replies.pop(0))
+            if self._astray is not None and not request.ends:
+                request.fail(self._astray, sent=True)
+            if not request.left:
+                if request.ends:
+                    for start in (0, *request.ends[:-1]) if replies.refused else (0,):
+                        self._note_select(replies[start])
+                if not request.future.done():
+                    request.future.set_result(replies)
         if delivered:
             self._received = 0
             self._first_since = self._answered_at = self._last_read
             self._bytes_in_flight -= freed
             self._replies_in_flight -= delivered
+
+    def _note_select(self, reply: Any) -> None:
+        """Note whether the commands up to the next SELECT are in the wrong database."""
+        self._astray = None
+        if isinstance(reply, Exception):
+            self._astray = refused_select(reply)
+            self._must_close = True
 
     def eof_received(self) -> None:
         """Called by the transport: the server has closed its side."""

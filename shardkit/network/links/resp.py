@@ -86,11 +86,15 @@ def pack_all(commands: Sequence[Arguments]) -> list[Chunk]:
     uniform = UniformCommands.of(commands) if len(commands) >= MIN_UNIFORM else None
     if uniform is not None:
         return uniform.chunks()
+    return join(pack_each(commands))
+
+
+def pack_each(commands: Sequence[Arguments]) -> list[bytes]:
+    """Pack commands one by one; see `pack_all`."""
     try:
-        packed = list(map(pack_command, commands))
+        return list(map(pack_command, commands))
     except (TypeError, UnicodeEncodeError):
-        packed = [pack(args) for args in commands]
-    return join(packed)
+        return [pack(args) for args in commands]
 
 
 def join(packed: Sequence[bytes], counts: Sequence[int] | None = None) -> list[Chunk]:
@@ -157,49 +161,107 @@ class UniformCommands:
         which are the same in all commands, are sent once.
         """
         columns = self.columns[shared:]
-        if joined and len(columns[0]) < MIN_BY_COLUMN:
+        count = len(columns[0])
+        if joined and count < MIN_BY_COLUMN:
             first = [column[0] for column in self.columns[:shared]]
             values = (
                 columns[0] if len(columns) == 1 else chain.from_iterable(zip(*columns, strict=True))
             )
             data = pack_command((joined, *first, *values))
             if len(data) <= CHUNK_BYTES:
-                return [Chunk(data, len(columns[0]))]
+                return [Chunk(data, count)]
         lengths = [list(map(len, column)) for column in columns]
-        count = len(lengths[0])
         name = (joined or self.name).encode()
         head = b"\r\n*%d\r\n$%d\r\n%b" % (1 + len(columns), len(name), name)
-        # A length's own digits are taken for twelve bytes with what surrounds them: enough for all.
-        fixed = 12 * len(columns) + (0 if joined else len(head))
-        requests = CHUNK_JOINED if joined else CHUNK_REQUESTS
-        if count <= requests and sum(map(sum, lengths)) + fixed * count <= CHUNK_BYTES:
-            cuts = [(0, count)]
-        else:
-            sizes = lengths[0]
-            for more in lengths[1:]:
-                sizes = list(map(add, sizes, more))
-            cuts = _cuts([size + fixed for size in sizes], requests)
+        cuts = self._cuts(lengths, joined)
         if not joined:
-            return [Chunk(_interleaved(head, columns, lengths, a, b), b - a) for a, b in cuts]
+            return [
+                Chunk(b"".join(_interleaved(head, columns, lengths, a, b))[2:], b - a)
+                for a, b in cuts
+            ]
         first = [name, *(column[0] for column in self.columns[:shared])]
         said = b"".join(b"\r\n$%d\r\n%b" % (len(value), value) for value in first)
         return [
             Chunk(
                 b"*%d" % (len(first) + (b - a) * len(columns))
                 + said
-                + _interleaved(b"", columns, lengths, a, b),
+                + b"".join(_interleaved(b"", columns, lengths, a, b)),
                 b - a,
             )
             for a, b in cuts
         ]
 
+    def _cuts(self, lengths: Sequence[list[int]], joined: str) -> list[tuple[int, int]]:
+        """Return the start and end of each chunk."""
+        # A length's own digits are taken for twelve bytes with what surrounds them: enough for all.
+        fixed = 12 * len(lengths) + (0 if joined else 20 + len(self.name))
+        requests = CHUNK_JOINED if joined else CHUNK_REQUESTS
+        count = len(lengths[0])
+        if count <= requests and sum(map(sum, lengths)) + fixed * count <= CHUNK_BYTES:
+            return [(0, count)]
+        sizes = lengths[0]
+        for more in lengths[1:]:
+            sizes = list(map(add, sizes, more))
+        return _cuts([size + fixed for size in sizes], requests)
+
+    def in_parts(
+        self, starts: Sequence[int], selects: Sequence[bytes]
+    ) -> tuple[list[Chunk], list[int]]:
+        """Pack the commands for several databases.
+
+        Args:
+            starts: where each database's commands start, and the end of all.
+            selects: the packed SELECT in front of each database's.
+
+        Returns:
+            The chunks, and the number of replies up to the end of each database's.
+        """
+        columns = self.columns
+        lengths = [list(map(len, column)) for column in columns]
+        name = self.name.encode()
+        head = b"\r\n*%d\r\n$%d\r\n%b" % (1 + len(columns), len(name), name)
+        stride = 1 + 2 * len(columns)
+        chunks = []
+        part = 0
+        for a, b in self._cuts(lengths, ""):
+            pieces = _interleaved(head, columns, lengths, a, b)
+            before = part
+            while starts[part] < b:
+                pieces[stride * (starts[part] - a)] = b"\r\n" + selects[part][:-2] + head
+                part += 1
+            chunks.append(Chunk(b"".join(pieces)[2:], b - a + part - before))
+        return chunks, list(map(add, starts[1:], range(1, len(starts))))
+
+    def joined_in_parts(
+        self, starts: Sequence[int], selects: Sequence[bytes], joined: str, shared: int
+    ) -> list[Chunk] | None:
+        """Pack the commands for several databases, those of each as one; None if one is too large.
+
+        See `in_parts` and `chunks`.
+        """
+        columns, bounds = self.columns[shared:], list(pairwise(starts))
+        first = [joined, *(column[0] for column in self.columns[:shared])]
+        if len(columns[0]) > CHUNK_JOINED and max(b - a for a, b in bounds) > CHUNK_JOINED:
+            return None
+        values = columns[0]
+        width = len(columns)
+        if width > 1:
+            values = list(chain.from_iterable(zip(*columns, strict=True)))
+        packed = [pack_command((*first, *values[width * a : width * b])) for a, b in bounds]
+        whole = b"".join(chain.from_iterable(zip(selects, packed, strict=True)))
+        if len(whole) <= CHUNK_BYTES and len(packed) <= CHUNK_REQUESTS:
+            return [Chunk(whole, 2 * len(packed))]
+        if max(map(len, packed)) > CHUNK_BYTES:
+            return None
+        return join(list(map(add, selects, packed)), [2] * len(packed))
+
 
 def _interleaved(
     head: bytes, columns: Sequence[Sequence[bytes]], lengths: Sequence[list[int]], a: int, b: int
-) -> bytes:
+) -> list[bytes]:
     """Return rows ``a`` to ``b`` of the columns, each value with its length, each row with a head.
 
-    Each piece between two values begins with the end of the previous one, except the first head.
+    Each piece but values begins with the end of the previous one.
     """
     first = 1 if head else 0
     stride = first + 2 * len(columns)
@@ -207,10 +269,8 @@ def _interleaved(
     for n, (column, sizes) in enumerate(zip(columns, lengths, strict=True)):
         pieces[first + 2 * n : -1 : stride] = _prefixes(sizes[a:b])
         pieces[first + 2 * n + 1 : -1 : stride] = column[a:b]
-    if head:
-        pieces[0] = head[2:]
     pieces[-1] = b"\r\n"
-    return b"".join(pieces)
+    return pieces
 
 
 def _prefixes(lengths: list[int]) -> list[bytes]:
@@ -241,4 +301,13 @@ def _encoded(values: Sequence[Any]) -> Sequence[bytes] | None:
     return None
 
 
-__all__ = ["CHUNK_BYTES", "CHUNK_REQUESTS", "Chunk", "join", "pack", "pack_all", "pack_command"]
+__all__ = [
+    "CHUNK_BYTES",
+    "CHUNK_REQUESTS",
+    "Chunk",
+    "join",
+    "pack",
+    "pack_all",
+    "pack_command",
+    "pack_each",
+]

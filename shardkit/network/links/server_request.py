@@ -19,8 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from operator import itemgetter
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate, chain, pairwise
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from redis.exceptions import (
@@ -37,10 +39,18 @@ from redis.exceptions import (
 from shardkit.errors import CommandRefused, RoutingError, ShardFailure, ShardUnavailable, few
 from shardkit.events import CommandsSent, ScriptLoaded, emit, sent
 from shardkit.network.connections.connector import SOCKET_TIMEOUT
+from shardkit.network.connections.databases import ClientDatabase
+from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.policy import unreached
 from shardkit.network.connections.redis_private import is_script_missing
 from shardkit.network.links import resp
-from shardkit.network.links.coalescing import JoinedRun, join_all, pack_joined
+from shardkit.network.links.coalescing import (
+    JoinedRun,
+    join_all,
+    joined_kind,
+    pack_joined,
+    split,
+)
 from shardkit.network.links.resp import (
     Arguments,
     Chunk,
@@ -49,6 +59,7 @@ from shardkit.network.links.resp import (
     pack,
     pack_all,
     pack_command,
+    pack_each,
 )
 from shardkit.operations.commands import (
     Argument,
@@ -74,6 +85,7 @@ _READS = "\n--@reads"
 _OF_ONE_SERVER = {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "TIME", "INFO"}
 _most_arguments: dict[str, int] = {}  # by SHA-1: with how many a script only reads; -1 for none
 _ARGS, _SCRIPT = itemgetter(2), itemgetter(3)  # of a Command; many times faster than its names
+_DATABASE = attrgetter("database")
 ATTEMPT_ERRORS = (
     *(RedisError, RedisClusterException, OSError, ArithmeticError, AttributeError),
     *(LookupError, MemoryError, RuntimeError, TypeError, ValueError),
@@ -86,11 +98,16 @@ Not every Exception, because a signal handler of the caller's may raise others.
 
 @dataclass(slots=True)
 class ServerRequest:
-    """Requests of a batch for one server."""
+    """Requests of a batch for one server: for a shard, or for several that are its databases.
 
-    shard: Shard
-    address: str  # for messages
-    positions: Sequence[int] = ()  # in the batch
+    ::
+
+        SELECT 7   commands of unique:7   SELECT 11   commands of unique:11      one write
+    """
+
+    endpoints: list[Endpoint]
+    positions: Sequence[int]  # in the batch: those of the first endpoint, of the second, …
+    starts: list[int]  # where each endpoint's start there, and the end
     batch: Batch = ()
     loaded: set[str] = field(default_factory=set)  # SHA-1s of scripts that the server has
     brought: set[str] = field(default_factory=set)  # SHA-1s of scripts sent as text
@@ -100,32 +117,155 @@ class ServerRequest:
     uniform: UniformCommands | None = None  # the requests by column
     joins: bool = False  # whether uniform neighbours become one command (see `coalescing`)
     in_slots: bool = False  # whether joined commands need keys of one slot
+    node: str = ""  # of a cluster
     runs: list[JoinedRun] = field(default_factory=list)  # how to split joined replies
+    # Of several databases, after packing: the replies and the runs up to each one's end, and, if
+    # all are joined, how many are in each.
+    ends: list[int] = field(default_factory=list)
+    run_ends: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of_shard(
+        cls, endpoint: Endpoint, positions: Sequence[int], batch: Batch, **more: Any
+    ) -> ServerRequest:
+        """Return the requests for one shard."""
+        return cls([endpoint], positions, [0, len(positions)], batch, **more)
+
+    @property
+    def shard(self) -> Shard:
+        """The shard; the first of several."""
+        return self.endpoints[0].shard
+
+    @property
+    def address(self) -> str:
+        """The server, for messages."""
+        return f"cluster node {self.node}" if self.node else self.endpoints[0].address
+
+    @property
+    def databases(self) -> list[ClientDatabase]:
+        """The databases of the endpoints."""
+        return list(map(_DATABASE, self.endpoints))
+
+    def parts(self, numbers: Sequence[int]) -> ServerRequest:
+        """Return the requests for some of the endpoints, by their numbers."""
+        slices = [slice(self.starts[n], self.starts[n + 1]) for n in numbers]
+        uniform = self.uniform
+        if uniform is not None:
+            columns = [_picked(column, slices) for column in uniform.columns]
+            uniform = UniformCommands(uniform.name, columns)
+        return replace(
+            self,
+            endpoints=[self.endpoints[n] for n in numbers],
+            positions=_picked(self.positions, slices),
+            starts=[0, *accumulate(each.stop - each.start for each in slices)],
+            brought=set(),
+            uniform=uniform,
+            ends=[],
+            runs=[],
+            run_ends=[],
+            sizes=[],
+        )
+
+    def by_shard(self) -> list[ServerRequest]:
+        """Return the requests for each shard alone."""
+        if len(self.endpoints) == 1:
+            return [self]
+        return [self.parts([n]) for n in range(len(self.endpoints))]
 
     def chunks(self) -> list[Chunk]:
-        """Pack the requests.
+        """Pack the requests; those of several databases with SELECT in front of each one's.
 
         Raises:
             InvalidArgumentError: an argument is neither text, bytes nor a number.
         """
-        chunks: list[Chunk] = []
-        self.runs = []
+        self.runs, self.sizes = [], []
+        if len(self.endpoints) > 1:
+            return self._chunks_of_several()
         if self.uniform is not None:
             joined = join_all(self.uniform) if self.joins else None
             if joined is None:
                 return self.uniform.chunks()
             chunks, self.runs = joined
             return chunks
+        chunks = []
         # Slice by slice, so that each stays in the processor's cache.
         for start in range(0, len(self.positions), resp.CHUNK_REQUESTS):
-            positions = self.positions[start : start + resp.CHUNK_REQUESTS]
-            if self.rows is not None and not self.asking:
-                chunks += self._packed_rows(list(map(self.rows.__getitem__, positions)))
-            else:
-                chunks += self._packed(self._requests(positions))
+            chunks += self._packed_part(self.positions[start : start + resp.CHUNK_REQUESTS])
         if self.runs and not any(run.joined for run in self.runs):
             self.runs = []
         return chunks
+
+    def _chunks_of_several(self) -> list[Chunk]:
+        selects = [endpoint.database.select for endpoint in self.endpoints]  # type: ignore[union-attr]
+        starts, uniform, rows = self.starts, self.uniform, self.rows
+        self.ends, self.run_ends = [], []
+        if uniform is None and rows is not None and not self.joins:
+            rows = itemgetter(*self.positions)(rows)
+            uniform = UniformCommands.of(rows) if len(rows) >= resp.MIN_UNIFORM else None
+        if uniform is not None:
+            kind = joined_kind(uniform) if self.joins else None
+            if kind is None:
+                chunks, self.ends = uniform.in_parts(starts, selects)
+                return chunks
+            joined = uniform.joined_in_parts(starts, selects, *kind)
+            if joined is not None:
+                self.sizes = [end - start for start, end in pairwise(starts)]
+                self.ends = list(range(2, 2 * len(starts), 2))
+                return joined
+        packed: list[bytes] = []
+        counts: list[int] = []
+        for n, ((start, end), select) in enumerate(zip(pairwise(starts), selects, strict=True)):
+            first = len(packed)
+            if self.joins:
+                part = self.parts([n])
+                part.brought = self.brought
+                for chunk in part.chunks():
+                    packed.append(chunk.data)
+                    counts.append(chunk.replies)
+                self.runs += part.runs or [JoinedRun(sum(counts[first:]))]
+                self.run_ends.append(len(self.runs))
+            elif rows is not None:
+                packed += pack_each(rows[start:end])
+                counts += [1] * (end - start)
+            else:
+                for data, count in map(self._pack, self._requests(self.positions[start:end])):
+                    packed.append(data)
+                    counts.append(count)
+            packed[first] = select + packed[first]
+            counts[first] += 1
+            self.ends.append(sum(counts[first:]) + (self.ends[-1] if self.ends else 0))
+        return join(packed, counts)
+
+    def _packed_part(self, positions: Sequence[int]) -> list[Chunk]:
+        if self.rows is not None and not self.asking:
+            return self._packed_rows(list(map(self.rows.__getitem__, positions)))
+        return self._packed(self._requests(positions))
+
+    def values(self, replies: Sequence[Reply]) -> Sequence[Reply]:
+        """Return the replies to the requests, given all replies to what was sent."""
+        if len(self.endpoints) > 1:
+            ends = self.ends
+            if len(replies) == 2 * len(ends):  # SELECT's, and another
+                replies = replies[1::2]
+            else:
+                found: list[Reply] = []
+                start = 0
+                for end in ends:
+                    found += replies[start + 1 : end]
+                    start = end
+                replies = found
+        if self.sizes:
+            if set(map(type, replies)) == {list}:  # MGET's or HMGET's
+                return list(chain.from_iterable(replies))
+            return split(replies, [JoinedRun(size, joined=True) for size in self.sizes])
+        return split(replies, self.runs) if self.runs else replies
+
+    def note_runs(self) -> None:
+        """Have runs also if all are joined."""
+        if self.sizes:
+            self.runs = [JoinedRun(size, joined=True) for size in self.sizes]
+            self.run_ends = [end - n for n, end in enumerate(self.ends, 1)]  # without SELECT's
 
     def _packed(self, requests: Batch) -> list[Chunk]:
         if self.asking:  # before each command, as a node forgets it afterwards
@@ -155,10 +295,18 @@ class ServerRequest:
         """The requests."""
         return self._requests(self.positions)
 
-    def tell(self) -> CommandsSent:
-        """Emit the event that this is sent."""
-        commands = lambda: commands_in(self.requests)  # noqa: E731
-        return sent(self.shard, self.address, len(self.positions), self._names, commands)
+    def tell(self) -> list[CommandsSent]:
+        """Emit the event that this is sent, for each shard."""
+        return [
+            sent(
+                part.shard,
+                part.address,
+                len(part.positions),
+                part._names,
+                partial(_commands_of, part),
+            )
+            for part in self.by_shard()
+        ]
 
     def tell_loaded(self) -> None:
         """Emit events for the scripts that the server was given."""
@@ -190,7 +338,9 @@ class ServerRequest:
             return pack(_with_text(request)), 1
         return pack(request.args), 1
 
-    def unpack(self, replies: list[Reply]) -> Iterator[tuple[int, Command | Transaction, Reply]]:
+    def unpack(
+        self, replies: Sequence[Reply]
+    ) -> Iterator[tuple[int, Command | Transaction, Reply]]:
         """Yield each request's position and reply; an error is an exception as a value."""
         start = 0
         requests = self.requests
@@ -213,7 +363,7 @@ class ServerRequest:
 
     def failure(self, request: Command | Transaction, error: Exception, sent: bool) -> ShardFailure:
         """Return the failure for a request without a reply; ``sent`` if it may have arrived."""
-        return unreached(self.shard, self.address, error, sent=sent, **_details(request))
+        return failure(self.shard, self.address, request, error, sent)
 
     def refusal(self, request: Command | Transaction, error: Exception) -> ShardFailure:
         """Return the failure for a request to which the server answered with an error."""
@@ -234,6 +384,17 @@ class ServerRequest:
         partly = partly and not isinstance(error, _CHECKED_FIRST)
         message = f"{where}: {request.name} was refused: {text}"
         return CommandRefused(message, remedy, maybe_executed=partly, **details)
+
+
+def failure(
+    shard: object, address: str, request: Command | Transaction, error: Exception, sent: bool
+) -> ShardFailure:
+    """Return the failure for a request without a reply; ``sent`` if it may have arrived."""
+    return unreached(shard, address, error, sent=sent, **_details(request))
+
+
+def _picked(values: Sequence[Any], slices: Sequence[slice]) -> list[Any]:
+    return list(chain.from_iterable(map(values.__getitem__, slices)))
 
 
 def _keys_of(request: Command | Transaction) -> str | bytes:
@@ -272,11 +433,18 @@ def pause_before(attempt: int) -> float:
     return min(0.0025 * 2**attempt, LONGEST_PAUSE) if attempt > 1 else 0.0
 
 
-def patience_with(client: Any) -> float:
-    """Return the seconds to wait for a server that loads or was replaced: ``socket_timeout``."""
-    pool = getattr(client, "connection_pool", None)
-    timeout = pool.connection_kwargs.get("socket_timeout") if pool is not None else None
+def patience_with(owner: Any) -> float:
+    """Return the seconds to wait for a server that loads or was replaced: ``socket_timeout``.
+
+    ``owner`` is a client, or a pool.
+    """
+    pool = getattr(owner, "connection_pool", owner)
+    timeout = getattr(pool, "connection_kwargs", {}).get("socket_timeout")
     return SOCKET_TIMEOUT if timeout is None else float(timeout)
+
+
+def _commands_of(server_request: ServerRequest) -> Iterator[Sequence[Argument]]:
+    return commands_in(server_request.requests)
 
 
 def commands_in(requests: Batch) -> Iterator[Sequence[Argument]]:
@@ -288,7 +456,7 @@ def commands_in(requests: Batch) -> Iterator[Sequence[Argument]]:
             yield request.args
 
 
-def pack_few(batch: Batch, loaded: Callable[[Any], set[str]], client: Any) -> bytes | None:
+def pack_few(batch: Batch, loaded: Callable[[Any], set[str]], owner: Any) -> bytes | None:
     """Pack a few plain commands for a server, in one piece.
 
     Return None if a script may have to be sent as text, an argument cannot be sent, or the
@@ -298,7 +466,7 @@ def pack_few(batch: Batch, loaded: Callable[[Any], set[str]], client: Any) -> by
     command: Any
     for command in batch:
         _, _, args, script, _, _ = command
-        if script is not None and script.sha not in loaded(client):
+        if script is not None and script.sha not in loaded(owner):
             return None
         try:
             packed.append(pack_command(args))

@@ -32,6 +32,7 @@ from shardkit.network.connections.clients import (
     ReplicaOf,
     reader_of,
 )
+from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.redis_private import reply_callbacks
 from shardkit.network.links.grouping import components_in, group_by_shard
 from shardkit.network.links.server_request import only_reads
@@ -92,6 +93,26 @@ class _ChosenClients:
         """Return an awaiting client."""
         return self._clients.aget(component, self._which(component, number), raw)
 
+    def endpoints(self, component: Component, raw: bool) -> _ChosenEndpoints:
+        """Return the endpoints of the servers."""
+        return _ChosenEndpoints(self, component, self._clients.endpoints(component, raw))
+
+    def aendpoints(self, component: Component, raw: bool) -> _ChosenEndpoints:
+        """Return the endpoints for the running event loop."""
+        return _ChosenEndpoints(self, component, self._clients.aendpoints(component, raw))
+
+
+class _ChosenEndpoints:
+    def __init__(
+        self, chosen: _ChosenClients, component: Component, endpoints: Mapping[Number, Endpoint]
+    ) -> None:
+        self._chosen = chosen
+        self._component = component
+        self._endpoints = endpoints
+
+    def __getitem__(self, number: int | None) -> Endpoint:
+        return self._endpoints[self._chosen._which(self._component, number)]
+
 
 class LinkReads:
     """Sends a link's batches of reads to replicas.
@@ -150,9 +171,7 @@ class LinkReads:
     ) -> Generator[Pause | _Ask | _Send, Any, Replies]:
         """Send a batch to replicas if it only reads, else to the masters."""
         groups = group_by_shard(batch, range(len(batch)), components)
-        shards = {
-            group.shard: (components[group.shard.component], group.shard.number) for group in groups
-        }
+        shards = {shard: (components[shard.component], shard.number) for shard in groups.shards}
         modes = {shard: self._of(*where) for shard, where in shards.items()}
         if not is_read(batch):
             try:
@@ -290,6 +309,12 @@ class ReaderClients:
         return self._reader(  # type: ignore[no-any-return]
             component, number, self._clients.aget, AsyncReaderClient
         )
+
+    def callbacks(
+        self, component: Component, numbers: Iterable[int | None], awaiting: bool
+    ) -> Mapping[Number, Any]:
+        """Return how clients convert replies; see `Clients.callbacks`."""
+        return self._clients.callbacks(component, numbers, awaiting)
 
     def _reader(self, component: Component, number: int | None, get: Any, kind: Any) -> Any:
         entry = component.entry_of(Shard(component.name, number))

@@ -160,7 +160,7 @@ async def test_a_client_that_is_built_while_its_kit_closes_is_closed(
     here: LocalServer, monkeypatch: pytest.MonkeyPatch, blocks: bool
 ) -> None:
     held = Clients()
-    build = Clients._build
+    build = Clients._built
     made: list[Any] = []
 
     def close_and_build(self: Clients, *args: Any, **kwargs: Any) -> Any:
@@ -168,11 +168,11 @@ async def test_a_client_that_is_built_while_its_kit_closes_is_closed(
         made.append(build(self, *args, **kwargs))
         return made[0]
 
-    monkeypatch.setattr(Clients, "_build", close_and_build)
+    monkeypatch.setattr(Clients, "_built", close_and_build)
     get: Any = held.get if blocks else held.aget
     with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
         get(Component("c", entry(here)), None, raw=False)
-    assert await eventually(lambda: made[0].connection_pool.closed)
+    assert await eventually(lambda: made[0].owner.closed)
     await held.aclose()
 
 

@@ -136,6 +136,36 @@ def test_a_right_to_select_that_is_taken_away_is_said(
         assert not any(failure.maybe_executed for failure in caught.value.exceptions)
 
 
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("kind", FACES)
+def test_a_fence_holds_up_the_commands_of_its_database_alone(
+    kind: str, opened: bool, servers: list[LocalServer]
+) -> None:
+    batch = [Command("many", key, ("INCR", key)) for key in KEYS]
+    before: list[int] = []
+    with servers[0].client(db=3) as closed, servers[0].client(db=4) as other:
+        closed.set(FENCE_KEY, "{}")
+
+        def remove() -> None:
+            end = time.monotonic() + 10
+            while not other.dbsize() and time.monotonic() < end:
+                time.sleep(0.01)
+            before.extend([closed.dbsize(), other.dbsize()])
+            closed.delete(FENCE_KEY)
+
+        with faced(kind, over(servers, 16)) as face:
+            if opened:  # other databases were in use before
+                of(face, face.kit.driver.link.send([Command("many", KEYS[0], ("PING",))]))
+            remover = threading.Thread(target=remove)
+            remover.start()
+            assert of(face, face.kit.driver.link.send(batch)) == [1] * len(KEYS)
+            remover.join()
+            assert of(face, face.kit.driver.link.send(batch)) == [2] * len(KEYS)
+    assert before[0] == 1  # the fence alone
+    assert before[1] > 100
+    assert sum(client.dbsize() for client in [closed, other]) > 200
+
+
 SPELLINGS: list[tuple[Any, ...]] = [
     ("SELECT", 3),
     ("SELECT 3",),

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import hiredis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from link_helpers import FACES, Face, command, count_of, opened
+from redis.exceptions import ConnectionError, ResponseError  # noqa: A004 - redis-py's own
 
 from shardkit import ShardMap
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.local import LocalCluster, LocalServers
+from shardkit.network.connections.databases import ClientDatabase
+from shardkit.network.connections.endpoints import Access, Endpoint
+from shardkit.network.connections.policy import NO_POLICY
+from shardkit.network.connections.pool import Pool
+from shardkit.network.links.dispatcher import Attempt, in_order
 from shardkit.network.links.grouping import group_by_shard
-from shardkit.network.links.resp import pack_command
+from shardkit.network.links.resp import CHUNK_BYTES, Chunk, pack_command
 from shardkit.network.links.server_request import ServerRequest
 from shardkit.operations.commands import (
     Coalesced,
@@ -25,6 +32,8 @@ from shardkit.operations.commands import (
     Shard,
     ShardOf,
     To,
+    Transaction,
+    coalesced,
     script_call,
 )
 from shardkit.operations.drivers import BlockingDriver
@@ -70,13 +79,24 @@ def test_columns_of_different_lengths_are_an_error() -> None:
         Columns("few", "SET", ["a", "b"], [1])
 
 
-def packed(batch: Any) -> dict[Shard, tuple[list[int], bytes]]:
+def endpoint_of(shard: Shard) -> Endpoint:
+    access = Access(None, Pool(), NO_POLICY, None, None)  # type: ignore[arg-type]
+    return Endpoint(shard, "somewhere", access, ClientDatabase(shard.number or 0))
+
+
+def packed(batch: Any, joins: bool = False) -> dict[Shard, tuple[list[int], bytes]]:
+    """What is sent for each shard alone."""
     found = {}
-    for shard, positions, _, rows, uniform in group_by_shard(
-        batch, range(len(batch)), MAP.components
-    ):
-        request = ServerRequest(shard, "", positions, batch, rows=rows, uniform=uniform)
-        found[shard] = list(positions), b"".join(chunk.data for chunk in request.chunks())
+    groups = group_by_shard(batch, range(len(batch)), MAP.components)
+    for name, by_number in groups.by_shard.items():
+        for number, positions in by_number.items():
+            shard = Shard(name, number)
+            request = ServerRequest.of_shard(
+                endpoint_of(shard), positions, batch, rows=groups.rows, joins=joins
+            )
+            if groups.uniform is not None:
+                request.uniform = in_order(request, groups.uniform)
+            found[shard] = list(positions), b"".join(chunk.data for chunk in request.chunks())
     return found
 
 
@@ -106,10 +126,12 @@ def test_a_list_with_a_script_is_not_packed_at_once(scripted: int | None) -> Non
         batch[scripted] = script_call("few", Script("x", "return 1"), [f"k{scripted}"])
     groups = group_by_shard(batch, range(5000), MAP.components)
     shard_of = MAP.components["few"].shard_of
-    for group in groups:
-        assert all(shard_of(batch[n].key) == group.shard for n in group.positions)
-        assert (group.rows is None) == (scripted is not None)
-    assert sorted(n for group in groups for n in group.positions) == list(range(5000))
+    assert (groups.rows is None) == (scripted is not None)
+    found = []
+    for number, positions in groups.by_shard["few"].items():
+        assert all(shard_of(batch[n].key) == Shard("few", number) for n in positions)
+        found += positions
+    assert sorted(found) == list(range(5000))
 
 
 @pytest.mark.parametrize("to", [Home("few"), Home("one"), Shard("few", 2), ShardOf("few", 2, 4)])
@@ -183,3 +205,111 @@ async def test_on_a_cluster_they_go_to_their_nodes(face_name: str) -> None:
             found = await send(face, Columns("slots", "GET", keys, coalesced=True))
             assert found == [key.encode() for key in keys]
             assert all(count_of(node, "get") for node in cluster.nodes[:3])
+
+
+def of_several(batch: Any) -> Attempt:
+    """Return the attempt to send a batch to one server, whose databases are the shards."""
+    groups = group_by_shard(batch, range(len(batch)), MAP.components)
+    positions: list[int] = []
+    starts, endpoints = [0], []
+    for number, own in groups.by_shard["few"].items():
+        positions += own
+        starts.append(len(positions))
+        endpoints.append(endpoint_of(Shard("few", number)))
+    joins = coalesced(batch)
+    request = ServerRequest(endpoints, positions, starts, batch, rows=groups.rows, joins=joins)
+    if groups.uniform is not None:
+        request.uniform = in_order(request, groups.uniform)
+    return Attempt(request)
+
+
+def answers(chunks: list[Chunk]) -> list[Any]:
+    """Return the replies of a server that answers each GET with its key, and the database."""
+    reader = hiredis.Reader()
+    replies: list[Any] = []
+    database = b""
+    for chunk in chunks:
+        before = len(replies)
+        reader.feed(chunk.data)
+        while (args := reader.gets()) is not False:
+            name, *rest = args
+            if name == b"SELECT":
+                [database] = rest
+                replies.append(b"OK")
+            elif name == b"MGET":
+                replies.append([(database, key) for key in rest])
+            elif name in (b"MSET", b"SET"):
+                replies.append(b"OK")
+            else:
+                replies.append((database, rest[0]))
+        assert len(replies) - before == chunk.replies
+    return replies
+
+
+LARGE = b"x" * 200_000
+LISTS: list[list[Command | Transaction]] = [
+    [Command("few", f"k{n}", ("GET", f"k{n}")) for n in range(100)],
+    [Command("few", f"k{n}", ("GET", f"k{n}") if n % 3 else ("TTL", f"k{n}")) for n in range(100)],
+    [script_call("few", Script("x", "return 1"), [f"k{n}"]) for n in range(50)],
+]
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        *(
+            Columns("few", "GET", [f"k{n}" for n in range(count)], coalesced=joined)
+            for count in (5, 60, 5000, 20_000)
+            for joined in (False, True)
+        ),
+        *(
+            Columns("few", "SET", [f"k{n}" for n in range(9)], [LARGE] * 9, coalesced=joined)
+            for joined in (False, True)
+        ),
+        *LISTS,
+        *(Coalesced(each) for each in LISTS),
+    ],
+    ids=lambda batch: f"{type(batch).__name__}-{batch[0].name}-{len(batch)}",
+)
+def test_each_database_is_sent_its_own(batch: Any) -> None:
+    attempt = of_several(batch)
+    request = attempt.server_request
+    chunks = request.chunks()
+    replies = answers(chunks)
+    shard_of = MAP.components["few"].shard_of
+
+    def expected(n: int) -> Any:
+        name, first, *rest = batch[n].args
+        number = str(shard_of(batch[n].key).number).encode()
+        key = str(rest[0] if name == "EVALSHA" else first).encode()
+        return b"OK" if name == "SET" else (number, key)
+
+    def found(values: Any) -> list[Any]:
+        if isinstance(batch[0], Command) and batch[0].script:  # the text in place of the key
+            return [(value[0], None) for value in values]
+        return list(values)
+
+    wanted = [expected(n) for n in request.positions]
+    assert found(request.values(replies)) == found(wanted)
+    assert all(len(chunk.data) < CHUNK_BYTES + 10_000 or len(batch) < 10 for chunk in chunks)
+    # A part of the replies is those of the first shards.
+    attempt.replies, attempt.error = replies[: request.ends[1]], ConnectionError("lost")
+    first, second, third, *_ = attempt.by_shard()
+    assert (first.error, second.error, third.error) == (None, None, attempt.error)
+    ends = request.starts
+    assert found(first.server_request.values(first.replies)) == found(wanted[: ends[1]])
+    assert found(second.server_request.values(second.replies)) == found(wanted[ends[1] : ends[2]])
+    # One SELECT is refused.
+    attempt.replies, attempt.refused = [ResponseError("no"), *replies[1:]], True
+    assert attempt.strays
+    first, second, *_ = attempt.by_shard()
+    assert "may have been executed in another" in str(first.error)
+    assert second.error is None
+    # And one database is closed.
+    left = of_several(batch)
+    closed = left.server_request.databases[0]
+    usable, failed, [fenced] = left.without({closed: None})
+    assert (failed, fenced.server_request.databases) == ([], [closed])
+    assert usable is not None
+    again = usable.server_request
+    assert found(again.values(answers(again.chunks()))) == found(wanted[ends[1] :])

@@ -168,7 +168,7 @@ async def test_a_repr_says_what_a_connection_is_doing(akit: AsyncShardKit) -> No
 async def test_one_timer_a_connection(akit: AsyncShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
     link: Any = akit.driver.link
     await link.send([command("one", "k", "INCR")])
-    connection: Any = own_client(akit, "one").connection_pool.multiplexed
+    connection: Any = own_client(akit, "one").connection_pool.way.multiplexed
     begun: list[float] = []
     monkeypatch.setattr(connection, "_call_later", begun.append)
     assert [await link.send([command("one", "k", "INCR")]) for _ in range(3)] == [[2], [3], [4]]
@@ -179,7 +179,7 @@ async def test_one_timer_a_connection(akit: AsyncShardKit, monkeypatch: pytest.M
 async def test_slow_writes_do_not_time_out(akit: AsyncShardKit) -> None:
     link: Any = akit.driver.link
     await link.send([command("one", "k", "GET")])
-    connection: Any = own_client(akit, "one").connection_pool.multiplexed
+    connection: Any = own_client(akit, "one").connection_pool.way.multiplexed
     waiting = asyncio.create_task(link.send([Command("one", "l", ("BLPOP", "l", 0))]))
     while connection._transport is None:  # noqa: ASYNC110 - the task above makes it so
         await asyncio.sleep(0)

@@ -610,7 +610,7 @@ MUTATIONS: dict[str, Mutation] = {
         "moving entries",
         "who has a connection stays with it when its entry moves",
         python,
-        (Clients, "changed", "_drain(displaced)", "pass"),
+        (Clients, "changed", "_leave(displaced, awaiting=False)", "pass"),
     ),
     "closing-leaves-connections": Mutation(
         "closing",
@@ -652,10 +652,9 @@ MUTATIONS: dict[str, Mutation] = {
         python,
         (
             _AsyncReusingPool,
-            "drain",
-            "    while idle_of(self):\n",
-            "    for each in list(in_use_of(self)):\n        close_connection_now(each)\n"
-            "    while idle_of(self):\n",
+            "_close_gone",
+            "    for connection in self._gone(database):\n",
+            "    for connection in [*in_use_of(self), *self._gone(database)]:\n",
         ),
     ),
     "retired-are-kept": Mutation(
@@ -664,7 +663,7 @@ MUTATIONS: dict[str, Mutation] = {
         python,
         (
             Clients,
-            "_get_or_build",
+            "_access",
             "held.built.add(_closable(client))",
             "held.built.add(_closable(client)); vars(held).setdefault('kept', []).append(client)",
         ),
@@ -673,13 +672,13 @@ MUTATIONS: dict[str, Mutation] = {
         "retired clients",
         "structures' own clients are retired only when a structure is used",
         python,
-        (clients, "_displaced", "for raw in (None, False, True)", "for raw in (None, False)"),
+        (Clients, "_displaced", "for raw in (None, False, True)", "for raw in (None, False)"),
     ),
     "retired-when-somebody-calls": Mutation(
         "retired clients",
         "an idle kit does not look whether entries have changed",
         python,
-        (Clients, "_get_or_build", "topology.watch()", "pass"),
+        (Clients, "_access", "topology.watch()", "pass"),
     ),
     "readers-waited-for-for-ever": Mutation(
         "stalled readers",

@@ -21,4 +21,4 @@ def test_protocols_hold_under_every_schedule(name: str) -> None:
     protocol = PROTOCOLS[name]()
     report = simulate(protocol, SCHEDULES)
     assert report.schedules == SCHEDULES
-    assert report.faults > SCHEDULES / 5 or not protocol.faults
+    assert report.faults >= SCHEDULES / 5 or not protocol.faults

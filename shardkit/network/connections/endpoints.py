@@ -1,0 +1,120 @@
+"""Where the commands for a shard go: a database of a way to connect, or a cluster.
+
+::
+
+    unique:7   ─► Endpoint, database 2 ──┐
+    unique:11  ─► Endpoint, database 3 ──┼─► Access: entries that differ in the database alone
+    hits       ─► Endpoint, database 9 ──┼─► Access
+                                         └─► pool of the way ─► connections
+
+There may be hundreds of shards on a server. So what a shard has of its own is little; its pool is
+made for its first client, or when its commands use a connection alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable
+from threading import RLock
+from typing import Any
+
+from shardkit.network.connections.databases import ClientDatabase
+from shardkit.network.connections.policy import CallPolicy
+from shardkit.operations.commands import Shard
+
+
+class Access:
+    """How shards are reached whose entries differ in the database alone.
+
+    Attributes:
+        client: a client of the way, or of the cluster.
+        way: the pool that owns the connections; None for a cluster.
+        policy: limits on the calls, under the name of the first shard.
+        built: what must be closed with the kit.
+        lane: the same for all of the way with the same deadline.
+    """
+
+    __slots__ = ("__weakref__", "built", "client", "lane", "lock", "policy", "way")
+
+    def __init__(self, client: Any, way: Any, policy: CallPolicy, built: Any, lock: RLock) -> None:
+        self.client = client
+        self.way = way
+        self.policy = policy
+        self.built = built
+        self.lock = lock
+        self.lane = None if way is None else way.lanes.setdefault(policy.deadline, object())
+
+
+class Endpoint:
+    """Where the commands for one shard go.
+
+    Attributes:
+        database: the database of the server; None for a cluster.
+        lane: the same for endpoints whose commands may share one exchange; None for a cluster.
+    """
+
+    __slots__ = ("_policy", "_pool", "access", "address", "database", "lane", "shard")
+
+    def __init__(
+        self,
+        shard: Shard,
+        address: str,
+        access: Access,
+        database: ClientDatabase | None,
+        pool: Any = None,
+    ) -> None:
+        self.shard = shard
+        self.address = address
+        self.access = access
+        self.database = database
+        self._pool = pool
+        self._policy: CallPolicy | None = None
+        self.lane: Hashable = None
+        if database is not None:
+            self.lane = access.lane
+
+    @property
+    def policy(self) -> CallPolicy:
+        """The limits on calls, under the name of the shard."""
+        policy, common = self._policy, self.access.policy
+        if policy is None:
+            policy = common
+            if (common.shard, common.address) != (self.shard, self.address):
+                policy = copy.copy(common)
+                policy.shard, policy.address = self.shard, self.address
+            self._policy = policy
+        return policy
+
+    @property
+    def pool(self) -> Any:
+        """The pool of the shard's database; not of a cluster."""
+        if self._pool is None:
+            access = self.access
+            with access.lock:
+                if self._pool is None:
+                    pool = access.way.share(self.database, self.policy)
+                    access.built.add(pool)
+                    self._pool = pool
+        return self._pool
+
+    @property
+    def owner(self) -> Any:
+        """The pool that owns the connections, or the cluster's client."""
+        access = self.access
+        return access.client if access.way is None else access.way
+
+    def leave(self) -> None:
+        """Use no connections that others use from now on: the entry has changed."""
+        if self.database is not None:
+            self.lane = self
+            if self._pool is not None:
+                self._pool.drain()
+            else:
+                self.database.left = True
+                self.access.way.leave(self.database)
+
+    def __repr__(self) -> str:
+        return f"<Endpoint of {self.shard} at {self.address}>"
+
+
+__all__ = ["Access", "Endpoint"]
