@@ -277,6 +277,7 @@ def test_the_options_of_what_can_be_held_are_checked_as_it_is_made(
     kit: ShardKit, option: str
 ) -> None:
     given: dict[str, Any] = {"component": "c", option: Garbage()}
+    option = {"timeout": "ttl", "blocking_timeout": "wait"}.get(option, option)  # redis-py's names
     for make in (
         lambda: kit.lock("l", **given),
         lambda: kit.semaphore("l", limit=2, **given),

@@ -186,7 +186,7 @@ def told(method: str, reply: Any) -> Any:
     if isinstance(reply, CommandRefused):
         reply = reply.error
     if isinstance(reply, ResponseError):
-        return type(reply).__name__, str(reply)
+        return type(reply).__name__, str(reply).partition(" [")[0]  # where a client got it
     if method in UNORDERED and isinstance(reply, list):
         return sorted(reply, key=repr)
     return type(reply), reply
