@@ -46,6 +46,7 @@ COMMANDS = {
     "plan": "shardkit.cli.commands.plan:plan",
     "failover": "shardkit.cli.commands.failover:failover",
     "move": "shardkit.cli.commands.move:move",
+    "split": "shardkit.cli.commands.split:split",
     "replicas": "shardkit.cli.commands.replicas:replicas",
     "verify-replica": "shardkit.cli.commands.replicas:verify_replica_command",
     "persistence": "shardkit.cli.commands.persistence:persistence",

@@ -61,7 +61,7 @@ from shardkit.kit.routers import (
 from shardkit.metrics.outbox import Background
 from shardkit.network.connections import Connector
 from shardkit.network.connections.breaker import Breakers
-from shardkit.network.connections.clients import AsyncClient, Client, Clients
+from shardkit.network.connections.clients import AsyncClient, Client, Clients, require_unsplit
 from shardkit.network.connections.private_pool import AsyncPrivatePool, PrivatePool
 from shardkit.network.health import TIMEOUT, Health, ahealth_of, health_of
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
@@ -357,9 +357,13 @@ class ShardKit(Kit[Blocking]):
             return self.clients.get(self.topology.component(component), shard)
         clients = self._new_private()
 
+        first = self.topology.component(component)
+
         def find(anew: bool) -> Client:
             read = self.topology.reread if anew else self.topology.component
-            return clients.get(read(component), shard, raw=False)
+            found = read(component)
+            require_unsplit(first, found, shard)
+            return clients.get(found, shard, raw=False)
 
         client = find(False)
         if isinstance(client, redis.RedisCluster):
@@ -526,9 +530,13 @@ class AsyncShardKit(Kit[Awaiting]):
             return self.clients.aget(await self.topology.acomponent(component), shard)
         clients = self._new_private()
 
+        first = await self.topology.acomponent(component)
+
         async def find(anew: bool) -> AsyncClient:
             read = self.topology.areread if anew else self.topology.acomponent
-            return clients.aget(await read(component), shard, raw=False)
+            found = await read(component)
+            require_unsplit(first, found, shard)
+            return clients.aget(found, shard, raw=False)
 
         client = await find(False)
         if isinstance(client, aioredis.RedisCluster):

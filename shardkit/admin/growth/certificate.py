@@ -16,13 +16,16 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import redis
 
 from shardkit.admin.growth.slices import Slices, at_work
+
+D = TypeVar("D")
+Where: TypeAlias = Callable[[D, Sequence[bytes]], Mapping[D, Sequence[bytes]]]
 
 SETTLED = 2.0
 _PAGE = 200
@@ -68,19 +71,28 @@ class ServerComparison:
 
 
 def compare(
-    first: Callable[[int], Any],
-    second: Callable[[int], Any],
-    databases: Sequence[int],
+    first: Callable[[D], Any],
+    second: Callable[[D], Any],
+    databases: Iterable[D],
     progress: Callable[[int], object] = lambda keys: None,
     ignored: Collection[bytes] = (),
     share: float = 1.0,
+    *,
+    others: Iterable[D] | None = None,
+    there: Where[D] = lambda number, keys: {number: keys},
+    back: Where[D] = lambda number, keys: {number: keys},
+    label: Callable[[D], str] = str,
 ) -> ServerComparison:
-    """Compare databases of two servers.
+    """Compare databases of two servers, or of two sides.
 
     Args:
-        first: returns a client of the first server, by the database's number.
+        first: returns a client of the first server, by the database.
         second: the same of the second server.
-        databases: the numbers.
+        databases: the databases.
+        others: the databases of the second, if they are others.
+        there: returns where the second has some keys of a database of the first.
+        back: returns where the first has some keys of a database of the second.
+        label: returns what a database is called in the result.
         progress: is called with the number of keys compared so far.
         ignored: keys that may differ.
         share: the share of the time in which this works; it pauses for the rest.
@@ -92,31 +104,37 @@ def compare(
     result = ServerComparison()
     slices = Slices(_SLICE)
     total = 0
+    databases = list(databases)
     for number in databases:
-        one, other = first(number), second(number)
-        for keys in _pages(one, ignored):
-            mine: dict[bytes, tuple[str, bytes, str]] = {}
-            for part in slices.of(keys):
-                with at_work(share):
-                    mine |= _settled(one, other, part, slices)
-            for key, (kind, digest, why) in mine.items():
-                if kind == "none":  # it is gone on both sides
-                    continue
-                label = f"{number} {kind}"
-                result.keys[label] = result.keys.get(label, 0) + 1
-                total ^= int.from_bytes(_hash(b"%d" % number, digest), "big")
-                if why == _CHANGING:
-                    result.changing += 1
-                elif why:
-                    _note(result, number, key, why)
+        one, name = first(number), label(number)
+        for page in _pages(one, ignored):
+            for at, keys in there(number, page).items():
+                other = second(at)
+                mine: dict[bytes, tuple[str, bytes, str]] = {}
+                for part in slices.of(keys):
+                    with at_work(share):
+                        mine |= _settled(one, other, part, slices)
+                for key, (kind, digest, why) in mine.items():
+                    if kind == "none":  # it is gone on both sides
+                        continue
+                    kinds = f"{name} {kind}"
+                    result.keys[kinds] = result.keys.get(kinds, 0) + 1
+                    total ^= int.from_bytes(_hash(name.encode(), digest), "big")
+                    if why == _CHANGING:
+                        result.changing += 1
+                    elif why:
+                        _note(result, name, key, why)
             progress(result.total)
-        for keys in _pages(other, ignored):
-            there = one.exists(*keys)
-            if there == len(keys):
-                continue
-            for key, (kind, _, why) in _settled(other, one, keys, slices).items():
-                if why and why != _CHANGING and kind != "none" and not one.exists(key):
-                    _note(result, number, key, "is only on the second server")
+    for number in databases if others is None else others:
+        other, name = second(number), label(number)
+        for page in _pages(other, ignored):
+            for at, keys in back(number, page).items():
+                one = first(at)
+                if one.exists(*keys) == len(keys):
+                    continue
+                for key, (kind, _, why) in _settled(other, one, keys, slices).items():
+                    if why and why != _CHANGING and kind != "none" and not one.exists(key):
+                        _note(result, name, key, "is only on the second server")
     result.digest = f"{total:032x}"
     return result
 
@@ -138,10 +156,10 @@ def unequal(one: Any, other: Any, keys: Sequence[bytes]) -> list[bytes]:
     return [key for key in keys if _difference(mine[key], there[key])]
 
 
-def _note(result: ServerComparison, number: int, key: bytes, why: str) -> None:
+def _note(result: ServerComparison, name: str, key: bytes, why: str) -> None:
     result.differing += 1
     if len(result.different) < _MOST_NAMED:
-        result.different.append(f"{number} {key.decode(errors='backslashreplace')}: {why}")
+        result.different.append(f"{name} {key.decode(errors='backslashreplace')}: {why}")
 
 
 def _settled(

@@ -28,7 +28,7 @@ from typing import Any, get_args, get_origin
 import redis
 
 from shardkit.admin.growth.known_servers import KnownServers
-from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.servers import GrowthError
 from shardkit.config.store import read_components
 from shardkit.errors import ConfigError, InvalidArgumentError, NewerFormatError, ShardKitError
@@ -62,12 +62,18 @@ class Move:
     """A move of data to another server, as the journal has it.
 
     Attributes:
-        name: the server that is left, ``host:port``; of a move of shards, the first of them.
+        name: the server that is left, ``host:port``; of a move of shards, the first of them; of a
+            split, the component.
         copying: ``replication`` for a whole server, ``keys`` for shards.
-        source: the server that is left, ``host:port``.
-        target: the server that takes over.
-        shards: the shards that move, as ``timelines:3``.
-        databases: of a move of shards, their databases, which have the same numbers on both sides.
+        source: the server that is left, ``host:port``; of a split all of them, with commas between.
+        target: the server that takes over; of a split all of them.
+        shards: the shards that move, as ``timelines:3``; of a split those that there were before.
+        sources: of a move of shards, their databases, as ``host:port/3``; of a split that of each
+            shard, in order.
+        targets: the databases that they move to.
+        placements: of a split, how keys were placed before, and how afterwards; empty for an entry
+            without shards.
+        routes: the component's rules for keys that do not tell their place, at a split.
         id: identifies this move alone.
         phase: ``begun``; ``attached`` (the replica is filled) and ``promoted`` (the target takes
             writes), or ``fenced`` (the source is closed, the target has everything); ``pushed``
@@ -79,9 +85,9 @@ class Move:
         others: the source's other replicas.
         followed: whether the target followed the source before the move of a server; None before
             it is known. An abort leaves such a replica as it was.
-        notifications: the source's ``notify-keyspace-events`` before the move.
-        fences: the target's fences before the move, by database; from earlier moves away from it.
-        decided: when the source was closed for good, by its clock, in seconds; 0 if not known.
+        notifications: the sources' ``notify-keyspace-events`` before the move, by server.
+        fences: the targets' fences before the move, by database; from earlier moves away from it.
+        decided: when the sources were closed for good, by their clocks, in seconds, by server.
         copied: the bytes that were copied, as DUMP packs them.
         seconds: how long the copy took, without the hold.
     """
@@ -91,7 +97,10 @@ class Move:
     source: str
     target: str
     shards: list[str]
-    databases: list[int] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    targets: list[str] = field(default_factory=list)
+    placements: list[str] = field(default_factory=list)
+    routes: list[str] = field(default_factory=list)
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     phase: str = "begun"
     keys: dict[str, int] = field(default_factory=dict)
@@ -100,9 +109,9 @@ class Move:
     certificate: dict[str, Any] | None = None
     others: list[str] = field(default_factory=list)
     followed: bool | None = None
-    notifications: str | None = None
+    notifications: dict[str, str] = field(default_factory=dict)
     fences: dict[str, str] = field(default_factory=dict)
-    decided: int = 0
+    decided: dict[str, int] = field(default_factory=dict)
     copied: int = 0
     seconds: float = 0.0
 
@@ -112,9 +121,23 @@ class Move:
         return self.phase in ("done", "aborted")
 
     @property
+    def verb(self) -> str:
+        """The command that made it: ``move`` or ``split``."""
+        return "split" if self.placements else "move"
+
+    @property
     def total(self) -> int:
         """The number of keys of the source at the start."""
         return sum(self.keys.values())
+
+
+def servers_in(text: str) -> list[ServerAddress]:
+    """Return the servers of `Move.source` or `Move.target`.
+
+    Raises:
+        InvalidArgumentError: one is no address.
+    """
+    return [ServerAddress.parse(each) for each in text.split(", ")]
 
 
 def read(config: redis.Redis, name: str) -> Move:
@@ -196,8 +219,10 @@ def _move_at(config: redis.Redis, key: str) -> Move | None:
             raise ValueError
         if move.phase not in PHASES[move.copying]:
             raise ValueError
-        for server in (move.source, move.target, *move.others):
-            ServerAddress.parse(server)
+        for server in (*servers_in(move.source), *servers_in(move.target), *move.others):
+            ServerAddress.parse(str(server))
+        for place in (*move.sources, *move.targets):
+            Place.parse(place)
         return move
     except redis.exceptions.NoPermissionError:
         raise

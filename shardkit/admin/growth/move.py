@@ -21,6 +21,7 @@ from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.server_move import ServerMover
 from shardkit.admin.growth.servers import GrowthError
 from shardkit.admin.growth.shard_move import ShardMover
+from shardkit.admin.growth.split_plan import new_split, plan_split_of, reversed_split
 from shardkit.config.component import Component
 from shardkit.config.store import read_components
 from shardkit.errors import ConfigError, ShardKitError
@@ -93,31 +94,120 @@ def start_move(
         components = read_components(config)
         hold = options.get("hold", HOLD)
         plan = plan_of(config, components, what, ServerAddress.parse(to), hold)
-        name = str(plan.source) if plan.copying == REPLICATION else plan.shards[0]
+        name = plan.source if plan.copying == REPLICATION else plan.shards[0]
         if plan.copying == REPLICATION:
             with suppress(ConfigError):  # there is no earlier move of this server
                 name = journal.read(config, name).name
-        for each in journal.read_all(config):
-            is_other = each.name != name and not set(plan.shards) & set(each.shards)
-            if not is_other and each.phase not in _MOVERS[each.copying].settled:
-                raise GrowthError(
-                    f"{each.name} is already being moved to {each.target} ({each.phase})",
-                    f"shardkit move resume {each.name}, or abort it",
-                )
-        if plan.problems:
-            raise GrowthError("; ".join(plan.problems), "nothing was changed")
-        move = Move(
-            name,
-            plan.copying,
-            str(plan.source),
-            str(plan.target),
-            list(plan.shards),
-            list(plan.databases),
-            keys=dict(plan.keys),
-        )
-        with _naming(move):
-            _mover(lease, move, components, **options).run()
-        return move
+        return _start(lease, name, plan, components, **options)
+
+
+def _start(
+    lease: Lease,
+    name: str,
+    plan: MovePlan,
+    components: Mapping[str, Component],
+    **options: Unpack[MoveOptions],
+) -> Move:
+    """Carry out a plan, unless something prevents it."""
+    for each in journal.read_all(lease.config):
+        is_other = each.name != name and not set(plan.shards) & set(each.shards)
+        if not is_other and each.phase not in _MOVERS[each.copying].settled:
+            raise GrowthError(
+                f"{each.name} is already being moved to {each.target} ({each.phase})",
+                f"shardkit move resume {each.name}, or abort it",
+            )
+    if plan.problems:
+        raise GrowthError("; ".join(plan.problems), "nothing was changed")
+    move = Move(
+        name,
+        plan.copying,
+        plan.source,
+        plan.target,
+        list(plan.shards),
+        list(plan.sources),
+        list(plan.targets),
+        list(plan.placements),
+        list(plan.routes),
+        keys=dict(plan.keys),
+    )
+    with _naming(move):
+        _mover(lease, move, components, **options).run()
+    return move
+
+
+def plan_split(
+    config: Any,
+    component: str,
+    *,
+    shards: int | None = None,
+    placement: str | None = None,
+    over: Sequence[str] = (),
+    routes: Sequence[str] | None = None,
+    hold: float = HOLD,
+) -> MovePlan:
+    r"""Return what a split would do, and what prevents it. Changes nothing.
+
+    Args:
+        config: a client of the config server.
+        component: the component, with shards or without.
+        shards: how many shards it will have; as many as now by default.
+        placement: how keys will find their shards; as now by default, or ``crc32``.
+        over: the servers of the new shards, ``host:port``; by default those that it has now. Shard
+            n goes to server ``n % len(over)``, into a database that nothing uses.
+        routes: rules that find the routing key in the name of a key, as ``visits:(\d+)`` or
+            ``pair followers:(\d+):(\d+)``; by default those of the shard map.
+        hold: how long writers may be held at a time, in seconds.
+
+    Raises:
+        InvalidArgumentError: there is no such component, or nothing would change.
+        ConfigError: an entry does not name its server by host and port, or there is no such
+            placement.
+
+    Cost: a few exchanges with each server, and a sample of 1,000 keys of each shard.
+    """
+    components = read_components(config)
+    split = new_split(components, component, shards, placement, over, routes)
+    return plan_split_of(config, components, split, hold)
+
+
+def start_split(
+    config: Any,
+    component: str,
+    *,
+    shards: int | None = None,
+    placement: str | None = None,
+    over: Sequence[str] = (),
+    routes: Sequence[str] | None = None,
+    **options: Unpack[MoveOptions],
+) -> Move:
+    """Give a component another number of shards, or another placement; return when that is done.
+
+    Every key is copied to its new shard. Until then nothing changes for clients. Then all entries
+    change at once. `resume_move`, `abort_move`, `reverse_move` and `verify_move` take the name of
+    the component.
+
+    Args:
+        config: a client of the config server.
+        component: the component, with shards or without.
+        shards: as `plan_split`.
+        placement: as `plan_split`.
+        over: as `plan_split`.
+        routes: as `plan_split`.
+        options: see `MoveOptions`.
+
+    Returns:
+        The split, with its certificate.
+
+    Raises:
+        GrowthError: something prevents the split, or it cannot continue; the error says what state
+            the servers are in.
+        InvalidArgumentError: as `plan_split`.
+    """
+    with journal.lease(config) as lease:
+        components = read_components(config)
+        split = new_split(components, component, shards, placement, over, routes)
+        plan = plan_split_of(config, components, split, options.get("hold", HOLD))
+        return _start(lease, component, plan, components, **options)
 
 
 def resume_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
@@ -127,7 +217,7 @@ def resume_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
 
     Args:
         config: a client of the config server.
-        name: the server that is left, or one of the shards.
+        name: the server that is left, one of the shards, or the component that was split.
         options: see `MoveOptions`.
 
     Raises:
@@ -164,7 +254,7 @@ def reverse_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move
 
     Args:
         config: a client of the config server.
-        name: the server that was left, or one of the shards.
+        name: the server that was left, one of the shards, or the component that was split.
         options: see `MoveOptions`.
 
     Raises:
@@ -175,6 +265,11 @@ def reverse_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move
     move = journal.read(config, name)
     if move.phase != "done":
         raise GrowthError(f"the move of {name} is {move.phase}", "resume it, or abort it")
+    if move.placements:
+        with journal.lease(config) as lease:
+            components = read_components(config)
+            plan = plan_split_of(config, components, reversed_split(move), HOLD)
+            return _start(lease, move.name, plan, components, **options)
     what = move.target if move.copying == REPLICATION else move.shards
     return start_move(config, what, move.source, **options)
 
@@ -187,7 +282,7 @@ def verify_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
 
     Args:
         config: a client of the config server.
-        name: the server that was left, or one of the shards.
+        name: the server that was left, one of the shards, or the component that was split.
         options: ``share`` and ``progress`` of `MoveOptions`.
 
     Raises:

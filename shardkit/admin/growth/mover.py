@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, ClassVar, TypeVar
 
 from shardkit.admin.growth.certificate import ServerComparison, compare
 from shardkit.admin.growth.failover import HOLD
-from shardkit.admin.growth.journal import Lease, Move
+from shardkit.admin.growth.journal import Lease, Move, servers_in
 from shardkit.admin.growth.known_servers import KnownServers
-from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.config.component import Component
-from shardkit.config.entry import Entry
+
+D = TypeVar("D")
 
 COPY = 3600.0  # seconds
 
@@ -44,14 +44,8 @@ class Mover(ABC):
         self._move = move
         self._hold, self._copy, self._kill, self._share = hold, copy, kill, share
         self._progress = progress
-        self._source = ServerAddress.parse(move.source)
-        self._target = ServerAddress.parse(move.target)
-        self._same = KnownServers(components.values(), self._source, self._target).same
-        self._like, self._where = self._login()
-
-    @abstractmethod
-    def _login(self) -> tuple[Entry, str]:
-        """Return an entry whose user both servers accept, and where it is stored."""
+        servers = *servers_in(move.source), *servers_in(move.target)
+        self._same = KnownServers(components.values(), *servers).same
 
     @abstractmethod
     def run(self) -> None:
@@ -75,10 +69,11 @@ class Mover(ABC):
 
     def _compare(
         self,
-        first: Callable[[int], Any],
-        second: Callable[[int], Any],
-        databases: Sequence[int],
+        first: Callable[[D], Any],
+        second: Callable[[D], Any],
+        databases: Iterable[D],
         ignored: Collection[bytes] = (),
+        **options: Any,
     ) -> ServerComparison:
         self._progress("comparing")
         return compare(
@@ -88,4 +83,5 @@ class Mover(ABC):
             lambda keys: self._progress(f"comparing: {keys:,} keys"),
             ignored,
             self._share,
+            **options,
         )

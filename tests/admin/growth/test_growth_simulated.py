@@ -19,7 +19,7 @@ from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, InUse, config_of, s
 
 from shardkit.admin.growth import MovePlan, moves, resume_move, shard_move, start_move
 from shardkit.admin.growth.capture import MissedChangesError
-from shardkit.admin.growth.relocation import ServerAddress, moved
+from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import GrowthError, ServerRole
 from shardkit.network.connections import databases
 from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase
@@ -127,7 +127,17 @@ def simulated_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patched.setattr(shard_move, "turn_on_notifications", lambda client: "")
         patched.setattr(shard_move, "attest", lambda components, epoch: None)
         patched.setattr(shard_move.ShardMover, "_run_of", staticmethod(lambda clients: ""))
-        plan = MovePlan(OLD, NEW, ("data",), {}, 0, 0.0, (), databases=(1,))
+        plan = MovePlan(
+            str(OLD),
+            str(NEW),
+            ("data",),
+            {},
+            0,
+            0.0,
+            (),
+            sources=("old:1/1",),
+            targets=("new:1/1",),
+        )
         patched.setattr("shardkit.admin.growth.move.plan_of", lambda *args: plan)
         execute = SimulatedServer.execute
 
@@ -156,7 +166,7 @@ def push_at_once(mover: Any, new: Any) -> None:
     for client in new.values():
         client.delete(FENCE_KEY)
     shard_move.push_changed(
-        mover._lease, lambda components: moved(components, OLD, [1], NEW, eq), "", witnessed=False
+        mover._lease, lambda components: mover._rule.changed(components, eq), "", witnessed=False
     )
     time.sleep(0.5)  # simulated; some clients read that
 
