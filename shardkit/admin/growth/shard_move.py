@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict
@@ -431,7 +430,7 @@ class ShardMover(Mover):
 
     def _finished(self, old: Clients, new: Clients, copy: DatabaseCopy) -> list[str]:
         """Copy the rest from one server; return which of these keys differ."""
-        last: defaultdict[Place, list[bytes]] = defaultdict(list)
+        last: dict[Place, list[bytes]] = {at: [] for at in old if at.server == copy.server}
         for number, key in copy.finish():
             last[Place(copy.server, number)].append(key)
         return [
