@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self, TypeAlias
 
 from shardkit.config.entry import Entry
 from shardkit.config.fields import whole
@@ -77,6 +77,10 @@ def check_name(name: object, where: str) -> Iterator[Problem]:
             f"is the name of a shard of {name.rpartition(':')[0]!r}, not of a component",
             "write the component's name, which never ends in ':' and digits",
         )
+
+
+Layout: TypeAlias = tuple[int, str, tuple[str, ...]]
+"""The number of shards, the placement, and the rules for names of keys."""
 
 
 class ByHand(NamedTuple):
@@ -177,13 +181,10 @@ class Component:
         """The rules that find the routing key in the name of a stored key."""
         return key_routes(self.routes)
 
-    def places_like(self, other: Component) -> bool:
-        """Return whether both place all keys alike."""
-        return (len(self.shards), self.placement, self.routes) == (
-            len(other.shards),
-            other.placement,
-            other.routes,
-        )
+    @property
+    def layout(self) -> Layout:
+        """What decides where keys are."""
+        return len(self.shards), self.placement, self.routes
 
     def shard_of(self, key: Key) -> Shard:
         """Return where a key lives: its shard, or the entry of an unsharded component."""

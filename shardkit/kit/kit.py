@@ -357,12 +357,12 @@ class ShardKit(Kit[Blocking]):
             return self.clients.get(self.topology.component(component), shard)
         clients = self._new_private()
 
-        first = self.topology.component(component)
+        layout = self.topology.component(component).layout
 
         def find(anew: bool) -> Client:
             read = self.topology.reread if anew else self.topology.component
             found = read(component)
-            require_unsplit(first, found, shard)
+            require_unsplit(layout, found, shard)
             return clients.get(found, shard, raw=False)
 
         client = find(False)
@@ -530,12 +530,12 @@ class AsyncShardKit(Kit[Awaiting]):
             return self.clients.aget(await self.topology.acomponent(component), shard)
         clients = self._new_private()
 
-        first = await self.topology.acomponent(component)
+        layout = (await self.topology.acomponent(component)).layout
 
         async def find(anew: bool) -> AsyncClient:
             read = self.topology.areread if anew else self.topology.acomponent
             found = await read(component)
-            require_unsplit(first, found, shard)
+            require_unsplit(layout, found, shard)
             return clients.aget(found, shard, raw=False)
 
         client = await find(False)

@@ -213,7 +213,7 @@ class _Pinned(Topology):
 
     def _replaced_by(self, newer: Component) -> Component:
         """Use a newer version if it places keys alike: only addresses differ."""
-        if newer.places_like(self._component):
+        if newer.layout == self._component.layout:
             self._component = newer
         return self._component
 

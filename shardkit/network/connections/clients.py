@@ -41,7 +41,7 @@ import redis.asyncio as aioredis
 from redis.credentials import CredentialProvider
 from redis.exceptions import RedisClusterException, RedisError
 
-from shardkit.config.component import Component, entry_key
+from shardkit.config.component import Component, Layout, entry_key
 from shardkit.config.entry import Entry
 from shardkit.errors import (
     MissingEntryError,
@@ -440,7 +440,7 @@ class Clients:
         """Let a client find its successor and, unless it only ``reads``, its reader in a move."""
         if self.topology() is not None and hasattr(client, "successor"):
             find = _asuccessor if awaiting else _successor
-            of = partial(_shard_now, component, shard)
+            of = partial(_shard_now, component.layout, shard)
             client.successor = partial(find, weakref.ref(self), of, raw, reads)
             if not reads:
                 client.reader = partial(_current_reader, weakref.ref(self), of, awaiting)
@@ -582,13 +582,13 @@ def _has_moved(ref: weakref.ref[Clients], shard: Shard, address: str) -> bool:
         return bool(component.shards) or component.entry is not None
 
 
-def require_unsplit(built: Component, component: Component, number: int | None) -> None:
-    """Refuse a client of a shard by its number whose component places keys otherwise by now.
+def require_unsplit(layout: Layout, component: Component, number: int | None) -> None:
+    """Refuse a client of a shard by its number whose component has another layout by now.
 
     Raises:
         RoutingError: it does.
     """
-    if not (number is None and component.entry is not None) and not component.places_like(built):
+    if not (number is None and component.entry is not None) and component.layout != layout:
         raise RoutingError(
             f"{Shard(component.name, number)} was split: the component has "
             f"{counted(len(component.shards), 'shard')} now, and its keys have other places",
@@ -597,11 +597,11 @@ def require_unsplit(built: Component, component: Component, number: int | None) 
 
 
 ShardNow: TypeAlias = Callable[..., int | None]
-"""`_shard_now` of a client's shard; its first argument is the component that it was built for."""
+"""`_shard_now` of a client's shard, and of the layout of the component that it was built for."""
 
 
 def _shard_now(
-    built: Component, shard: Shard, component: Component, args: Sequence[Any]
+    layout: Layout, shard: Shard, component: Component, args: Sequence[Any]
 ) -> int | None:
     """Return the number of the shard where a command of a shard's client belongs by now.
 
@@ -612,7 +612,7 @@ def _shard_now(
     """
     if shard.number is None and component.entry is not None:
         return None
-    if component.places_like(built):
+    if component.layout == layout:
         return shard.number
     keys = [key_bytes(args[n]) for n in key_positions(args)]
     numbers = {component.number_of(component.key_routes.of(key)) for key in keys}
@@ -641,7 +641,7 @@ def _current_reader(
 
 
 def _component_of(shard_now: Any) -> str:
-    return str(shard_now.args[0].name)
+    return str(shard_now.args[1].component)
 
 
 def _successor(

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from functools import partial
 from typing import Any
 
+import pytest
+from click.testing import CliRunner
 from growth_helpers import (
     PATIENT,
     Fleet,
+    Killed,
     certified,
     check_nothing_lost,
+    killed,
     on_redis_too,
     writing,
 )
 
 import shardkit
-from shardkit.admin.growth import reverse_move, start_split, verify_move
+from shardkit import ShardMap
+from shardkit.admin import push
+from shardkit.admin.growth import (
+    abort_move,
+    awaiting,
+    moves,
+    plan_split,
+    resume_move,
+    reverse_move,
+    shard_move,
+    start_split,
+    verify_move,
+)
+from shardkit.admin.growth.databases import at_once
+from shardkit.admin.growth.servers import GrowthError
+from shardkit.cli.app import app
+from shardkit.errors import ConfigError, InvalidArgumentError, RoutingError
 from shardkit.testing.simulation.linearizability import Register, check_linearizable
 
 
@@ -78,3 +100,235 @@ def test_shards_are_split_under_load_and_back_without_losing_anything(fleet: Fle
     assert verify_move(fleet.config, "users").certificate is not None
     check_nothing_lost(fleet, writers)
     check_linearizable(writers.history, Register())
+
+
+def described(fleet: Fleet, **component: Any) -> None:
+    push(fleet.config, ShardMap.parse(json.dumps({"components": {"users": component}})))
+
+
+def one(fleet: Fleet, number: int = 0, db: int = 0) -> dict[str, Any]:
+    return {"host": "127.0.0.1", "port": fleet.servers[number].port, "db": db}
+
+
+def stored(fleet: Fleet) -> tuple[int, str, int]:
+    """How many shards there are, how keys are placed, and over how many servers; 0 for none."""
+    with shardkit.connect(fleet.url) as kit:
+        users = kit.topology.component("users")
+    ports = {entry.fields["port"] for _, entry in users.entries()}
+    return len(users.shards), users.placement, len(ports)
+
+
+@pytest.mark.parametrize(
+    ("component", "new", "then"),
+    [
+        ("one", {"shards": 4, "over": [0, 1]}, (4, "crc32", 2)),
+        ("one", {"shards": 1, "placement": "slot"}, (1, "slot", 1)),
+        ("three", {"shards": 1, "over": [2]}, (1, "crc32", 1)),
+        ("three", {"placement": "rendezvous"}, (3, "rendezvous", 2)),
+        ("three", {"over": [2]}, (3, "crc32", 1)),
+    ],
+    ids=["from one", "one shard", "merge", "placement", "other servers"],
+)
+def test_counts_and_placements_change_under_load_and_back(
+    fleet: Fleet, component: str, new: dict[str, Any], then: tuple[int, str, int]
+) -> None:
+    if component == "one":
+        described(fleet, entry=one(fleet))
+    else:
+        described(fleet, shards=[one(fleet, 0, 1), one(fleet, 1, 0), one(fleet, 1, 3)])
+    before = fill(fleet)
+    at_first = stored(fleet)
+    over = [fleet.name(n) for n in new.pop("over", [])]
+    with writing(fleet, shards=None) as writers:
+        assert certified(start_split(fleet.config, "users", over=over, hold=PATIENT, **new))
+        assert stored(fleet) == then
+        assert there(fleet) == before
+        assert certified(reverse_move(fleet.config, "users", hold=PATIENT))
+        assert stored(fleet) == at_first
+        assert there(fleet) == before
+    assert writers.errors == []
+    check_nothing_lost(fleet, writers)
+    check_linearizable(writers.history, Register())
+
+
+def test_clients_that_are_kept_over_a_split_find_each_key_or_refuse(fleet: Fleet) -> None:
+    described(fleet, shards=[one(fleet, 0, 1), one(fleet, 0, 2)])
+    keys = [f"k{n}" for n in range(40)]
+
+    async def main() -> None:
+        async with await shardkit.aconnect(fleet.url) as akit:
+            with shardkit.connect(fleet.url) as kit:
+                router: Any = kit.key_sharded("users")
+                router.mset({key: key for key in keys})
+                kept: dict[str, Any] = {key: router[key] for key in keys}
+                akept: dict[str, Any] = {key: await akit.key_sharded("users")[key] for key in keys}
+                private: Any = kit.client("users", 1, private=True)
+                assert private.ping()
+                pipe = router.pipeline()
+                for key in keys:
+                    pipe.get(key)
+                await awaiting.start_split(
+                    fleet.config, "users", shards=5, over=[fleet.name(1)], hold=PATIENT
+                )
+                for key in keys:
+                    assert kept[key].get(key) == key.encode()
+                    assert await akept[key].append(key, "!") == len(key) + 1
+                    assert kept[key].append(key, "!") == len(key) + 2
+                expected = [f"{key}!!".encode() for key in keys]
+                assert pipe.execute() == expected
+                assert router.mget(keys) == expected
+                with pytest.raises(
+                    RoutingError, match="was split into 5 shards, and DBSIZE names no"
+                ):
+                    kept["k0"].dbsize()
+                with pytest.raises(RoutingError, match="keys of several of them; it was not exec"):
+                    kept["k0"].mset(dict.fromkeys(keys, 1))
+                with pytest.raises(RoutingError, match="users:1 was split: the component has 5"):
+                    private.get("k0")
+                assert router.mget(keys) == expected
+
+    asyncio.run(main())
+
+
+MOMENTS = {
+    "KeyCapture": False,
+    "DatabaseCopy": False,
+    "close_for": False,
+    "make_permanent": False,
+    "attest": True,
+    "write_under": True,
+}
+
+
+def test_a_split_that_is_killed_at_any_point_is_resumed_or_aborted(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described(fleet, shards=[one(fleet, 0, 1), one(fleet, 1, 0)])
+    before = fill(fleet)
+    at_first = stored(fleet)
+    over = [fleet.name(2), fleet.name(1)]
+    with shardkit.connect(fleet.url) as kit:
+        router, more = kit.key_sharded("users"), 0
+        for moment, decided in MOMENTS.items():
+            with monkeypatch.context() as patched:
+                patched.setattr(shard_move, moment, killed)
+                patched.setattr(shard_move.ShardMover, "_let_go", lambda self, old, value: None)
+                begin = partial(start_split, component="users", shards=3, over=over)
+                again = moves(fleet.config) and moment != "close_for"
+                with pytest.raises(Killed):
+                    (partial(resume_move, name="users") if again else begin)(fleet.config, hold=0.3)
+            router["more"].incr("more")  # waits, at most until the fence of the killed one expires
+            more += 1
+            assert (stored(fleet) == (3, "crc32", 2)) == decided, moment
+            assert there(fleet) == before
+            if moment == "DatabaseCopy":
+                assert abort_move(fleet.config, "users").phase == "aborted"
+                assert stored(fleet) == at_first
+        done = resume_move(fleet.config, "users:1", hold=PATIENT)
+        assert done.phase == "done"
+        assert int(router["more"].get("more") or 0) == more
+    assert there(fleet) == before
+    with fleet.servers[1].client(db=0) as old:
+        assert set(old.keys()) <= {b"config:fence", b"config:witness"}
+
+
+def test_keys_that_do_not_tell_their_place_are_named_and_found_by_rules(fleet: Fleet) -> None:
+    described(fleet, shards=[one(fleet, 0, 1), one(fleet, 0, 2)])
+    with shardkit.connect(fleet.url) as kit:
+        visits, pairs = kit.key_sharded("users"), kit.id_pair_sharded("users")
+        for n in range(100):
+            visits[n].set(f"visits:{n}", n)
+            pairs[n, 7].set(f"follows:{n}:7", n)
+        plan = plan_split(fleet.config, "users", shards=3)
+        [problem] = plan.problems
+        assert "of 200 keys at the shards are not where their names say, such as " in problem
+        assert "route:" in problem
+        routes = [r"visits:(\d+)", r"pair follows:(\d+):(\d+)"]
+        [problem] = plan_split(fleet.config, "users", shards=3, routes=routes[:1]).problems
+        assert "such as follows:" in problem
+        with pytest.raises(ConfigError, match="has 0 groups; write one group, the routing key"):
+            plan_split(fleet.config, "users", shards=3, routes=["visits"])
+        assert certified(start_split(fleet.config, "users", shards=3, routes=routes, hold=PATIENT))
+        assert kit.topology.reread("users").routes == tuple(routes)
+        kept: Any = visits[5]
+        assert [visits[n].get(f"visits:{n}") for n in range(100)] == [b"%d" % n for n in range(100)]
+        assert pairs[9, 7].get("follows:9:7") == b"9"
+        # The rules are stored now, and clients that are kept use them, too.
+        assert certified(start_split(fleet.config, "users", shards=4, hold=PATIENT))
+        assert kept.get("visits:5") == b"5"
+        assert [visits[n].get(f"visits:{n}") for n in range(100)] == [b"%d" % n for n in range(100)]
+
+
+def test_a_key_that_comes_to_a_wrong_place_during_a_copy_stops_it(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described(fleet, shards=[one(fleet, 0, 1), one(fleet, 0, 2)])
+    before = fill(fleet)
+    at_first = stored(fleet)
+    copy_all = shard_move.DatabaseCopy.copy_all
+
+    def disturbed(copy: Any, tell: Any) -> None:
+        with fleet.servers[0].client(db=1) as client:
+            client.mset({f"wrong{n}": n for n in range(40)})
+        copy_all(copy, tell)
+
+    monkeypatch.setattr(shard_move.DatabaseCopy, "copy_all", disturbed)
+    with pytest.raises(GrowthError, match=r"not where their names say, such as wrong.*; so the"):
+        start_split(fleet.config, "users", shards=3, hold=PATIENT)
+    assert abort_move(fleet.config, "users").phase == "aborted"
+    assert stored(fleet) == at_first
+    assert there(fleet) == before
+
+
+def test_a_dry_run_of_a_split_says_what_would_be_done_and_what_stands_in_the_way(
+    fleet: Fleet,
+) -> None:
+    described(fleet, shards=[one(fleet, 0, 1), one(fleet, 0, 2)])
+    fill(fleet)
+    a, b, c = (fleet.name(n) for n in range(3))
+    command = ["split", "users", "--shards", "6", "--over", b, "--over", c, "--dry-run"]
+    shown = CliRunner().invoke(app, [*command, "--config", fleet.url])
+    assert shown.exit_code == 0, shown.output
+    said = " ".join(shown.output.split())
+    assert f"{a}, databases 1, 2: CONFIG SET notify-keyspace-events, and PSUBSCRIBE" in said
+    assert "push {shards: 6, placement: crc32} with epoch + 1" in said
+    assert f"{b}: users:0 in 0, users:2 in 1, users:4 in 2" in said
+    assert "calls that say shards=2 for users will be refused" in said
+    with fleet.servers[1].client(db=0) as client:
+        client.set("somebody's", 1)
+        client.config_set("maxmemory", 1_000_000)
+        shown = CliRunner().invoke(app, [*command, "--config", fleet.url])
+        said = " ".join(shown.output.split())
+        assert f"{b}: users:0 in 1" in said
+        assert f"cannot be done: {b} has too little memory" in said
+        client.config_set("maxmemory", 0)
+    with pytest.raises(InvalidArgumentError, match="users already has 2 shards and placem"):
+        plan_split(fleet.config, "users")
+    with pytest.raises(InvalidArgumentError, match="there is no component 'user'"):
+        plan_split(fleet.config, "user", shards=3)
+    with pytest.raises(InvalidArgumentError, match="too few databases that nothing uses for 90 sh"):
+        plan_split(fleet.config, "users", shards=90, over=[b])
+    with pytest.raises(ConfigError, match="placement 'x' is unknown"):
+        plan_split(fleet.config, "users", placement="x")
+    assert moves(fleet.config) == []
+    text = json.dumps({"components": {"others": {"entry": one(fleet, 0, 2)}}})
+    push(fleet.config, ShardMap.parse(text))
+    [problem] = plan_split(fleet.config, "users", shards=3).problems
+    assert problem == (
+        f"others is in database 2 of {a}, too: its keys cannot be told from those of users"
+    )
+
+
+def test_work_at_once_ends_with_the_first_error() -> None:
+    done = []
+
+    def work(n: int) -> int:
+        if n == 1:
+            raise ValueError(n)
+        done.append(n)
+        return n
+
+    with pytest.raises(ValueError, match="1"):
+        at_once(work, range(4))
+    assert sorted(done) == [0, 2, 3]
+    assert at_once(work, [5, 6]) == [5, 6]
