@@ -27,7 +27,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict
 from functools import partial
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from redis.exceptions import RedisError
 
@@ -76,6 +76,8 @@ _LOOK = 0.01  # seconds between two checks of CLIENT LIST
 _UNBLOCK = 0.1  # seconds after which blocking commands are ended
 _CLOCK = 2  # seconds by which idle times are wrong at most
 
+
+T = TypeVar("T")
 
 Clients: TypeAlias = Mapping[Place, Any]
 Captures: TypeAlias = Mapping[ServerAddress, KeyCapture]
@@ -234,7 +236,7 @@ class ShardMover(Mover):
 
     def _let_go(self, old: Clients, value: bytes) -> None:
         """Open the sources to clients again."""
-        at_once(lambda client: lift(client, self._move.id, value), old.values())
+        _each(lambda client: lift(client, self._move.id, value), old)
         self._held(None)
 
     def _held(self, by: str | None, places: Sequence[Place] = ()) -> int:
@@ -326,7 +328,7 @@ class ShardMover(Mover):
             decided = deciding = False
             try:
                 close = partial(close_for, value=value, seconds=_DECIDED * self._hold)
-                at_once(close, old.values())
+                _each(close, old)
                 self._held(move.name)
                 leave = partial(self._wait_until_left, began=began)
                 at_once(leave, _by_server(old).values())
@@ -337,9 +339,10 @@ class ShardMover(Mover):
                 self._finish(old, new, copies, compared, before)
                 self._require_target(new)
                 deciding = True
-                first, *others = old.values()  # the first of them decides
-                decided = all(at_once(partial(make_permanent, value=value), others))
-                decided = decided and make_permanent(first, value)
+                first, *others = old  # the first of them decides
+                keep = partial(make_permanent, value=value)
+                decided = all(_each(keep, {place: old[place] for place in others}))
+                decided = decided and make_permanent(old[first], value)
                 deciding = False
             except GrowthError as error:
                 problem = error
@@ -366,7 +369,7 @@ class ShardMover(Mover):
 
     def _require_target(self, new: Clients) -> None:
         """Check that no other attempt writes to the targets, which may be empty then."""
-        if any(at_once(lambda client: client.get(FENCE_KEY) != self._attempt, new.values())):
+        if any(_each(lambda client: client.get(FENCE_KEY) != self._attempt, new)):
             raise GrowthError(
                 "another process has taken over this move", "see: shardkit move status"
             )
@@ -469,7 +472,7 @@ class ShardMover(Mover):
 
         def set_fences(clients: Clients, readers: bool) -> None:
             value = fence_value(move.id, attempt, move.target, readers=readers)
-            at_once(lambda client: change(client, move.id, value), clients.values())
+            _each(lambda client: change(client, move.id, value), clients)
 
         set_fences(new, readers=True)
         push_changed(
@@ -484,7 +487,7 @@ class ShardMover(Mover):
             lambda own: self._wait_for_readers(next(iter(own.values())), own, max(_LOOK, patience)),
             _by_server(old).values(),
         )
-        at_once(lambda client: lift(client, move.id), new.values())
+        _each(lambda client: lift(client, move.id), new)
         if began is not None:
             move.held = time.monotonic() - began
         move.epoch = self._held(None, self._rule.targets)
@@ -533,9 +536,10 @@ class ShardMover(Mover):
                     found |= {(Place(server, n), key) for (n, key), told in changed.items() if told}
                 stale = found
 
-        def empty(place: Place) -> None:
-            client = old[place]
-            value = client.get(FENCE_KEY)
+        place_of = {client: place for place, client in old.items()}
+
+        def empty(client: Any) -> None:
+            place, value = place_of[client], client.get(FENCE_KEY)
             if move_of(value) != move.id:
                 return  # reversed in the meantime: it is in use
             for page in pages(client):
@@ -547,7 +551,7 @@ class ShardMover(Mover):
                 if keys:
                     write_under(client, value, _unlinking(keys))
 
-        at_once(empty, old)
+        _each(empty, old)
         self._restore_notifications(old)
         certificate = move.certificate or {}
         certificate["keys_now"] = sum(client.dbsize() for client in new.values())
@@ -642,6 +646,16 @@ def _by_server(clients: Mapping[Place, Any]) -> dict[ServerAddress, dict[int, An
     for place, client in clients.items():
         found.setdefault(place.server, {})[place.database] = client
     return found
+
+
+def _each(work: Callable[[Any], T], clients: Clients) -> list[T]:
+    """Call a function with each client, on all servers at once."""
+    servers = _by_server(clients).values()
+    return [
+        answer
+        for answers in at_once(lambda own: [work(each) for each in own.values()], servers)
+        for answer in answers
+    ]
 
 
 def _unlinking(keys: Sequence[bytes]) -> Callable[[Any], object]:
