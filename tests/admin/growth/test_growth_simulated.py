@@ -17,16 +17,17 @@ from typing import Any
 import pytest
 from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, InUse, config_of, simulated_servers
 
-from shardkit.admin.growth import MovePlan, moves, resume_move, shard_move, start_move
+from shardkit.admin.growth import MovePlan, moves, resume_move, shard_move, start_move, start_split
 from shardkit.admin.growth.capture import MissedChangesError
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import GrowthError, ServerRole
-from shardkit.network.connections import databases
+from shardkit.network.connections import clients, databases
 from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase
 from shardkit.testing.fakes.fakeredis_private import writes
 from shardkit.testing.simulation import Client, SimulationFailure, simulate
 from shardkit.testing.simulation.servers import SimulatedServer
 
+SPLIT_KEYS = "b", "m"  # on shards 1 and 0 of two, both on shard 2 of three
 OLD, NEW = ServerAddress("old", 1), ServerAddress("new", 1)
 HOLD = 3.0
 
@@ -39,6 +40,7 @@ class Capture:
     settings = 0  # calls of CONFIG SET
 
     def __init__(self, client: Any, databases: Sequence[int]) -> None:
+        self.address = "{host}:{port}".format(**client.connection_pool.connection_kwargs)
         self.changed: dict[tuple[int, bytes], bool] = {}
         self.settings = Capture.settings
         Capture.is_told = True  # as the mover sets it
@@ -99,6 +101,61 @@ class MovedShard(InUse):
                 time.sleep(1)
 
 
+class SplitData(MovedShard):
+    """Two shards on two servers become three; clients use keys that go to different ones."""
+
+    shard_map: Any = """components: {data: {shards: [{host: old, port: 1, db: 1},
+                                                     {host: other, port: 1, db: 1}]},
+                                     other: {entry: {host: old, port: 1}}}"""
+
+    def move(self, client: Client) -> None:
+        config = config_of(client)
+        try:
+            start_split(config, "data", shards=3, hold=HOLD, kill=True)
+        except GrowthError as error:
+            client.log(str(error))
+
+    def write(self, client: Client) -> None:
+        router = client.kit.key_sharded("data")
+        for n in range(8):
+            key = SPLIT_KEYS[n % 2]
+            if n in (4, 5):
+                self.call(
+                    client, "delete", lambda key=key: router[key].delete(key) and None, key=key
+                )
+            else:
+
+                def set_(value: str, key: str = key) -> None:
+                    router[key].set(key, value)
+
+                self.call(client, "set", set_, f"{n}", key=key)
+            with suppress(Exception):  # an outage
+                router["soon"].set("soon", n, px=300)
+            time.sleep(client.choose([0.02, 0.3, 1.0]))
+        client.kit.close()
+
+    def read(self, client: Client) -> None:
+        router = client.kit.key_sharded("data")
+        for n in range(16):
+            key = SPLIT_KEYS[n % 2]
+
+            def get(key: str = key) -> Any:
+                value = router[key].get(key)
+                return None if value is None else value.decode()
+
+            self.call(client, "get", get, key=key)
+            time.sleep(client.choose([0.01, 0.1, 0.5]))
+        client.kit.close()
+
+    def call(
+        self, client: Client, name: str, function: Callable[..., Any], *args: str, key: str = "k"
+    ) -> None:
+        client.call(function, *args, key=key, name=name)
+
+    def at_end(self, kit: Any) -> None:
+        assert kit.key_sharded("data")["soon"].pttl("soon") != -1
+
+
 class UntoldChanges(MovedShard):
     """And ``notify-keyspace-events`` is set to something else during some writes."""
 
@@ -139,14 +196,23 @@ def simulated_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             targets=("new:1/1",),
         )
         patched.setattr("shardkit.admin.growth.move.plan_of", lambda *args: plan)
+        split = MovePlan(
+            *("old:1, other:1", "new:1", ("data:0", "data:1"), {}, 0, 0.0, ()),
+            sources=("old:1/1", "other:1/1"),
+            targets=("new:1/1", "new:1/2", "new:1/3"),
+            placements=("crc32", "crc32"),
+        )
+        patched.setattr("shardkit.admin.growth.move.plan_split_of", lambda *args: split)
+        patched.setattr("shardkit.admin.growth.move.new_split", nothing)
         execute = SimulatedServer.execute
 
         def tell(self: SimulatedServer, socket: Any, args: list[bytes]) -> bool:
             done = execute(self, socket, args)
             is_write = len(args) > 1 and writes(args[0].upper())
-            if self.address == "old:1" and is_write and Capture.is_told:
+            if is_write and Capture.is_told:
                 for listener in Capture.listeners:
-                    listener.changed[socket.database, args[1]] = True
+                    if listener.address == self.address:
+                        listener.changed[socket.database, args[1]] = True
             return done
 
         patched.setattr(SimulatedServer, "execute", tell)
@@ -208,10 +274,59 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         0,
     ),
     ("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 500),
+    (
+        "a split holds writers until none is left",
+        SplitData,
+        shard_move.ShardMover,
+        "_wait_until_left",
+        nothing,
+        46,
+    ),
+    (
+        "writers wait until no reader of a shard that is split is left",
+        SplitData,
+        shard_move.ShardMover,
+        "_wait_for_readers",
+        nothing,
+        42,
+    ),
+    ("what changes during a split is copied again", SplitData, Capture, "take", take_fences, 2),
+    (
+        "entries are pushed when a split is decided",
+        SplitData,
+        shard_move.ShardMover,
+        "_require_target",
+        push_at_once,
+        185,
+    ),
+    (
+        "clients ask for the fence of a split",
+        SplitData,
+        ClientDatabase,
+        "is_fenced",
+        lambda *args: False,
+        45,
+    ),
+    (
+        "who has waited finds the shard of its key",
+        SplitData,
+        clients,
+        "_shard_now",
+        lambda layout, shard, component, args: shard.number,
+        4,
+    ),
+    (
+        "all shards of a split are closed",
+        SplitData,
+        shard_move,
+        "_each",
+        lambda work, clients: [work(client) for client in list(clients.values())[:1]],
+        2,
+    ),
 ]
 
 
-@pytest.mark.parametrize("protocol", [MovedShard, UntoldChanges])
+@pytest.mark.parametrize("protocol", [MovedShard, UntoldChanges, SplitData])
 def test_real_steps_are_safe(monkeypatch: pytest.MonkeyPatch, protocol: type[MovedShard]) -> None:
     with simulated_shards(monkeypatch):
         simulate(protocol(), schedules=SCHEDULES)
