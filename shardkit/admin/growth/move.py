@@ -41,6 +41,9 @@ class MoveOptions(TypedDict, total=False):
             the hold; False by default.
         share: the share of the time in which the comparison works, and the copy of shards; they
             pause for the rest. 1.0 by default. (Replication is the servers' own work.)
+        offline: whether writers are held for the whole copy of shards or of a split, which then
+            needs no keyspace notifications; False by default. Each write waits for ten seconds, and
+            then fails. Resume it with the same option.
         progress: a function that is called with a text about each step.
     """
 
@@ -48,10 +51,18 @@ class MoveOptions(TypedDict, total=False):
     copy: float
     kill: bool
     share: float
+    offline: bool
     progress: Progress
 
 
-def plan_move(config: Any, what: str | Sequence[str], to: str, *, hold: float = HOLD) -> MovePlan:
+def plan_move(
+    config: Any,
+    what: str | Sequence[str],
+    to: str,
+    *,
+    hold: float = HOLD,
+    offline: bool = False,
+) -> MovePlan:
     """Return what a move would do, and what prevents it. Changes nothing.
 
     Args:
@@ -61,13 +72,15 @@ def plan_move(config: Any, what: str | Sequence[str], to: str, *, hold: float = 
         to: the server that takes over, ``host:port``. For a server it must be empty; for shards
             only their databases must be.
         hold: how long writers may be held at a time, in seconds.
+        offline: whether writers of shards are held for the whole copy; see `MoveOptions`.
 
     Raises:
         InvalidArgumentError: no entry names the server as a master, there is no such shard, or the
             shards are on several servers.
         ConfigError: the entry of a shard does not name its server by host and port.
     """
-    return plan_of(config, read_components(config), what, ServerAddress.parse(to), hold)
+    target = ServerAddress.parse(to)
+    return plan_of(config, read_components(config), what, target, hold, offline)
 
 
 def start_move(
@@ -93,7 +106,8 @@ def start_move(
     with journal.lease(config) as lease:
         components = read_components(config)
         hold = options.get("hold", HOLD)
-        plan = plan_of(config, components, what, ServerAddress.parse(to), hold)
+        offline = options.get("offline", False)
+        plan = plan_of(config, components, what, ServerAddress.parse(to), hold, offline)
         name = plan.source if plan.copying == REPLICATION else plan.shards[0]
         if plan.copying == REPLICATION:
             with suppress(ConfigError):  # there is no earlier move of this server
@@ -144,6 +158,7 @@ def plan_split(
     over: Sequence[str] = (),
     routes: Sequence[str] | None = None,
     hold: float = HOLD,
+    offline: bool = False,
 ) -> MovePlan:
     r"""Return what a split would do, and what prevents it. Changes nothing.
 
@@ -157,6 +172,7 @@ def plan_split(
         routes: rules that find the routing key in the name of a key, as ``visits:(\d+)`` or
             ``pair followers:(\d+):(\d+)``; by default those of the shard map.
         hold: how long writers may be held at a time, in seconds.
+        offline: whether writers are held for the whole copy; see `MoveOptions`.
 
     Raises:
         InvalidArgumentError: there is no such component, or nothing would change.
@@ -167,7 +183,7 @@ def plan_split(
     """
     components = read_components(config)
     split = new_split(components, component, shards, placement, over, routes)
-    return plan_split_of(config, components, split, hold)
+    return plan_split_of(config, components, split, hold, offline)
 
 
 def start_split(
@@ -206,7 +222,8 @@ def start_split(
     with journal.lease(config) as lease:
         components = read_components(config)
         split = new_split(components, component, shards, placement, over, routes)
-        plan = plan_split_of(config, components, split, options.get("hold", HOLD))
+        limits = options.get("hold", HOLD), options.get("offline", False)
+        plan = plan_split_of(config, components, split, *limits)
         return _start(lease, component, plan, components, **options)
 
 

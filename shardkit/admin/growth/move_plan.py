@@ -35,13 +35,14 @@ _COMPARING = (
     *("XRANGE k - +", "XINFO STREAM k", "XINFO GROUPS k", "XPENDING k g"),
 )
 _FENCING = (f"GET {FENCE_KEY}", f"SET {FENCE_KEY} v", f"DEL {FENCE_KEY}", "UNLINK k", "DBSIZE")
+_TELLING = {"CONFIG SET x y", "OBJECT HELP", "PSUBSCRIBE __keyspace@0__:*"}
 _LEAVING = {
     REPLICATION: ("FAILOVER", "REPLCONF GETACK *"),
     KEYS: (
         *_FENCING,
         *(f"PERSIST {FENCE_KEY}", "DUMP k", "OBJECT IDLETIME k", "TIME"),
-        *("CONFIG SET x y", "CLIENT LIST", "CLIENT UNBLOCK 1", "CLIENT KILL ID 1", "FUNCTION LIST"),
-        *("OBJECT HELP", "PSUBSCRIBE __keyspace@0__:*"),
+        *("CLIENT LIST", "CLIENT UNBLOCK 1", "CLIENT KILL ID 1", "FUNCTION LIST"),
+        *_TELLING,
     ),
 }
 _ENTERING = {
@@ -106,12 +107,13 @@ def plan_of(
     what: str | Sequence[str],
     target: ServerAddress,
     hold: float,
+    offline: bool = False,
 ) -> MovePlan:
     """Plan the move of a server, or of a list of shards."""
     if isinstance(what, str):
         plan = _plan_server(components, ServerAddress.parse(what), target, hold)
     else:
-        plan = _plan_shards(components, what, target, hold)
+        plan = _plan_shards(components, what, target, hold, offline)
     return replace(plan, problems=(*plan.problems, *noting(config)))
 
 
@@ -186,7 +188,11 @@ def _plan_server(
 
 
 def _plan_shards(
-    components: Components, shards: Sequence[str], target: ServerAddress, hold: float
+    components: Components,
+    shards: Sequence[str],
+    target: ServerAddress,
+    hold: float,
+    offline: bool,
 ) -> MovePlan:
     servers = KnownServers(components.values(), target)
     same = servers.same
@@ -214,7 +220,7 @@ def _plan_shards(
     push = f"push {len(names)} entries that name {target}" + (
         f", without the replicas {replicas}" if replicas else ""
     )
-    return plan_copy(move, lambda server: (like, where), hold, push, problems)
+    return plan_copy(move, lambda server: (like, where), hold, push, problems, offline=offline)
 
 
 def plan_copy(
@@ -224,6 +230,8 @@ def plan_copy(
     push: str,
     problems: list[str],
     notes: Sequence[str] = (),
+    *,
+    offline: bool = False,
 ) -> MovePlan:
     """Plan the copy of databases, key by key.
 
@@ -234,6 +242,7 @@ def plan_copy(
         push: which entries are pushed, in words.
         problems: what is already known to prevent it.
         notes: what changes without preventing it.
+        offline: whether writers are held for the whole copy.
     """
     rule = rule_of(move)
     sources, targets = _numbers(rule.sources), _numbers(rule.targets)
@@ -256,7 +265,7 @@ def plan_copy(
             keys |= {rule.label(Place(server, number)): count for number, count in own.items()}
             part = sum(own.values()) / max(1, sum(counts.values()))
             memory += round(part * int(info.get("used_memory", 0)))
-            if info:
+            if info and not offline:
                 try:
                     client.config_get("notify-keyspace-events")
                 except (RedisError, OSError) as error:
@@ -275,7 +284,7 @@ def plan_copy(
                     functions |= dict.fromkeys(_libraries(other, client, server, problems))
         first, other = next(iter(old.values())), next(iter(new.values()))
         for one, two in zip_longest(old.values(), new.values()):
-            notes += _compared(KEYS, one or first, two or other, problems)
+            notes += _compared(KEYS, one or first, two or other, problems, offline)
     for place in rule.targets:
         with (
             suppress(RedisError, OSError),
@@ -291,13 +300,22 @@ def plan_copy(
     where = "; ".join(
         f"{server}, databases {', '.join(map(str, numbers))}" for server, numbers in sources.items()
     )
-    steps = (
+    copying = f"copy every key with DUMP and RESTORE to {move.target}"
+    closing = f"{where}: SET {FENCE_KEY}, and push that they are held; "
+    online = (
         f"{where}: CONFIG SET notify-keyspace-events, and PSUBSCRIBE",
         *(f"{move.target}: FUNCTION LOAD {name}" for name in functions),
-        f"copy every key with DUMP and RESTORE to {move.target}, and what changes; compare both",
-        f"{where}: SET {FENCE_KEY}, and push that they are held; writers wait for at most "
-        f"{hold:g} s, until no client that may write is connected and the rest is copied; readers "
-        "do not wait",
+        f"{copying}, and what changes; compare both",
+        f"{closing}writers wait for at most {hold:g} s, until no client that may write is "
+        "connected and the rest is copied; readers do not wait",
+    )
+    held = (
+        *(f"{move.target}: FUNCTION LOAD {name}" for name in functions),
+        f"{closing}from now on writes wait for ten seconds, and then fail; readers do not wait",
+        f"{copying}; compare both",
+    )
+    steps = (
+        *(held if offline else online),
         f"{where}: PERSIST {FENCE_KEY}; {push}",
         f"{where}: delete the keys",
     )
@@ -366,7 +384,9 @@ Side = tuple[ServerAddress, Any, Mapping[str, Any]]
 """A server, a client of it, and what INFO reports; empty if it does not answer."""
 
 
-def _compared(copying: str, source: Side, target: Side, problems: list[str]) -> list[str]:
+def _compared(
+    copying: str, source: Side, target: Side, problems: list[str], offline: bool = False
+) -> list[str]:
     """Add missing rights on both servers to the problems; return notes."""
     notes: list[str] = []
     for (server, client, info), commands in (
@@ -374,7 +394,8 @@ def _compared(copying: str, source: Side, target: Side, problems: list[str]) -> 
         (target, _ENTERING[copying]),
     ):
         if info:
-            problems += _forbidden(str(server), client, {*_COMPARING, *commands})
+            needed = {*_COMPARING, *commands} - (_TELLING if offline else set())
+            problems += _forbidden(str(server), client, needed)
     _, old, info = source
     server, new, there = target
     if not (info and there):

@@ -37,12 +37,14 @@ class Mover(ABC):
         copy: float = COPY,
         kill: bool = False,
         share: float = 1.0,
+        offline: bool = False,
         progress: Progress = lambda what: None,
     ) -> None:
         self._lease, self._config = lease, lease.config
         self._components = components
         self._move = move
         self._hold, self._copy, self._kill, self._share = hold, copy, kill, share
+        self._offline = offline
         self._progress = progress
         servers = *servers_in(move.source), *servers_in(move.target)
         self._same = KnownServers(components.values(), *servers).same

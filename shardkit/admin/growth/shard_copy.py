@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from shardkit.admin.growth.capture import KeyCapture, MissedChangesError
+from shardkit.admin.growth.capture import KeyCapture, MissedChangesError, Standstill
 from shardkit.admin.growth.fence import OWN_KEYS, write_under
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import Rule
@@ -93,7 +93,7 @@ class DatabaseCopy:
         targets: Mapping[Place, Any],
         rule: Rule,
         value: bytes,
-        capture: KeyCapture,
+        capture: KeyCapture | Standstill,
         share: float = 1.0,
     ) -> None:
         self.server = server

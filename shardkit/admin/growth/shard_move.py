@@ -31,7 +31,12 @@ from typing import Any, TypeAlias, TypeVar
 
 from redis.exceptions import RedisError
 
-from shardkit.admin.growth.capture import KeyCapture, MissedChangesError, turn_on_notifications
+from shardkit.admin.growth.capture import (
+    KeyCapture,
+    MissedChangesError,
+    Standstill,
+    turn_on_notifications,
+)
 from shardkit.admin.growth.certificate import ServerComparison, differing, unequal
 from shardkit.admin.growth.databases import (
     MOST_NAMED,
@@ -80,7 +85,7 @@ _CLOCK = 2  # seconds by which idle times are wrong at most
 T = TypeVar("T")
 
 Clients: TypeAlias = Mapping[Place, Any]
-Captures: TypeAlias = Mapping[ServerAddress, KeyCapture]
+Captures: TypeAlias = Mapping[ServerAddress, KeyCapture | Standstill]
 
 
 class ShardMover(Mover):
@@ -166,12 +171,15 @@ class ShardMover(Mover):
 
     def _captures(self, clients: Clients, stack: ExitStack) -> Captures:
         """Capture what changes from now on, on each server."""
-        captures = {}
+        captures: dict[ServerAddress, KeyCapture | Standstill] = {}
         for server, own in _by_server(clients).items():
             first = next(iter(own.values()))
+            if self._offline:
+                captures[server] = Standstill(own)
+                continue
             turn_on_notifications(first)  # a restart resets the setting
-            captures[server] = KeyCapture(first, list(own))
-            stack.callback(captures[server].close)
+            capture = captures[server] = KeyCapture(first, list(own))
+            stack.callback(capture.close)
         return captures
 
     def _command(self, verb: str) -> str:
@@ -206,7 +214,7 @@ class ShardMover(Mover):
                     )
                 if fence is not None:
                     move.fences[str(place)] = fence.decode(errors="replace")
-        if not move.notifications:
+        if not (move.notifications or self._offline):
             move.notifications = {
                 str(server): turn_on_notifications(next(iter(clients.values())))
                 for server, clients in _by_server(old).items()
@@ -250,14 +258,25 @@ class ShardMover(Mover):
 
     def _transfer(self, old: Clients, new: Clients, captures: Captures) -> None:
         """Copy, follow, compare, hold and decide."""
-        move, rule = self._move, self._rule
         before = self._run_of(new)
-        began = time.monotonic()
-        sources = _by_server(old)
+        sources, rule = _by_server(old), self._rule
         copies = [
             DatabaseCopy(server, sources[server], new, rule, self._attempt, capture, self._share)
             for server, capture in captures.items()
         ]
+        compared = None if self._offline else self._copied(old, new, copies)
+        for capture in captures.values():
+            capture.require_complete()  # before writers are held
+        for source, target in product(sources.values(), _by_server(new).values()):
+            copy_libraries(next(iter(source.values())), next(iter(target.values())))
+        self._hold_and_decide(old, new, copies, compared, before)
+
+    def _copied(
+        self, old: Clients, new: Clients, copies: Sequence[DatabaseCopy]
+    ) -> ServerComparison:
+        """Copy every key, and what changes, until both sides are the same."""
+        move, rule = self._move, self._rule
+        began = time.monotonic()
 
         def tell() -> None:
             if time.monotonic() > began + self._copy:
@@ -285,17 +304,13 @@ class ShardMover(Mover):
                 back=rule.back,
                 label=rule.label,
             )
-        for capture in captures.values():
-            capture.require_complete()  # before writers are held
         if not compared.same:
             raise GrowthError(
                 f"{compared.differing:,} keys differ on both servers, such as "
                 f"{compared.different[0]}; nothing has changed for clients",
                 "resume, which copies again, or abort",
             )
-        for source, target in product(_by_server(old).values(), _by_server(new).values()):
-            copy_libraries(next(iter(source.values())), next(iter(target.values())))
-        self._hold_and_decide(old, new, copies, compared, before)
+        return compared
 
     @staticmethod
     def _run_of(clients: Clients) -> list[tuple[str, int]]:
@@ -311,10 +326,11 @@ class ShardMover(Mover):
         old: Clients,
         new: Clients,
         copies: Sequence[DatabaseCopy],
-        compared: ServerComparison,
+        compared: ServerComparison | None,
         before: list[tuple[str, int]],
     ) -> None:
         move = self._move
+        limit = self._copy + self._hold if self._offline else _DECIDED * self._hold
         problem: GrowthError | None = None
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -327,7 +343,7 @@ class ShardMover(Mover):
             value = fence_value(move.id, secrets.token_hex(8), move.target, readers=True)
             decided = deciding = False
             try:
-                close = partial(close_for, value=value, seconds=_DECIDED * self._hold)
+                close = partial(close_for, value=value, seconds=limit)
                 _each(close, old)
                 self._held(move.name)
                 leave = partial(self._wait_until_left, began=began)
@@ -336,6 +352,8 @@ class ShardMover(Mover):
                     str(server): int(next(iter(own.values())).time()[0])
                     for server, own in _by_server(old).items()
                 }
+                if compared is None:
+                    compared = self._copied(old, new, copies)
                 self._finish(old, new, copies, compared, before)
                 self._require_target(new)
                 deciding = True
@@ -482,7 +500,8 @@ class ShardMover(Mover):
             witnessed=False,
         )
         set_fences(old, readers=False)
-        patience = _READ * self._hold - (time.monotonic() - began if began else 0.0)
+        waited = time.monotonic() - began if began and not self._offline else 0.0
+        patience = _READ * self._hold - waited
         at_once(
             lambda own: self._wait_for_readers(next(iter(own.values())), own, max(_LOOK, patience)),
             _by_server(old).values(),
@@ -526,7 +545,7 @@ class ShardMover(Mover):
         self._progress(f"emptying {move.source}")
         self._leave_replicas()
         stale: set[tuple[Place, bytes]] | None = None
-        if captures is not None:
+        if captures is not None and not self._offline:
             with suppress(MissedChangesError):
                 found = set(written)
                 for server, capture in captures.items():

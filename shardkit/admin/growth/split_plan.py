@@ -159,7 +159,9 @@ def _free_databases(
         yield number
 
 
-def plan_split_of(config: Any, components: Components, split: Move, hold: float) -> MovePlan:
+def plan_split_of(
+    config: Any, components: Components, split: Move, hold: float, offline: bool = False
+) -> MovePlan:
     """Plan a split."""
     component = components[split.name]
     rule = ByPlacement(split)
@@ -205,7 +207,7 @@ def plan_split_of(config: Any, components: Components, split: Move, hold: float)
     )
     described = f"{{shards: {len(split.targets)}, placement: {after}}}" if after else "one entry"
     push = f"push {described} with epoch + 1 and these entries: {shown}"
-    plan = plan_copy(split, login, hold, push, problems, notes)
+    plan = plan_copy(split, login, hold, push, problems, notes, offline=offline)
     return replace(plan, problems=(*plan.problems, *noting(config)))
 
 

@@ -41,6 +41,11 @@ kill = click.option(
     is_flag=True,
     help="For shards: close connections that do not leave within two fifths of the hold.",
 )
+offline = click.option(
+    "--offline",
+    is_flag=True,
+    help="For shards: hold writers for the whole copy, where servers tell of no changed keys.",
+)
 _share = number_option(
     "--share",
     1.0,
@@ -97,6 +102,7 @@ def server(source: str, **options: Any) -> int:
 @dry_run
 @limits
 @kill
+@offline
 @config_option
 @common_options
 def shards(names: tuple[str, ...], **options: Any) -> int:
@@ -121,13 +127,16 @@ def _start(
     if not dry_run:
         return run(start_move, where, output, what, to, **options)
     with connected(config_server(where)) as config:
-        return show_plan(output, plan_move(config, what, to, hold=options["hold"]))
+        is_offline = options.get("offline", False)
+        plan = plan_move(config, what, to, hold=options["hold"], offline=is_offline)
+        return show_plan(output, plan)
 
 
 @move.command()
 @click.argument("name", metavar="SERVER|SHARD")
 @limits
 @kill
+@offline
 @config_option
 @common_options
 def resume(name: str, where: str | None, output: Output, **options: Any) -> int:
@@ -148,6 +157,7 @@ def abort(name: str, where: str | None, output: Output) -> int:
 @click.argument("name", metavar="SERVER|SHARD")
 @limits
 @kill
+@offline
 @config_option
 @common_options
 def reverse(name: str, where: str | None, output: Output, **options: Any) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from shardkit.admin.growth import plan_split, start_split
-from shardkit.cli.commands.move import dry_run, kill, limits, run, show_plan
+from shardkit.cli.commands.move import dry_run, kill, limits, offline, run, show_plan
 from shardkit.cli.options import (
     common_options,
     config_option,
@@ -49,6 +49,7 @@ from shardkit.cli.output import Output
 @dry_run
 @limits
 @kill
+@offline
 @config_option
 @common_options
 def split(
@@ -73,4 +74,5 @@ def split(
     if not dry_run:
         return run(start_split, where, output, component, **new, **options)
     with connected(config_server(where)) as config:
-        return show_plan(output, plan_split(config, component, **new, hold=options["hold"]))
+        limited = {name: options[name] for name in ("hold", "offline")}
+        return show_plan(output, plan_split(config, component, **new, **limited))

@@ -16,6 +16,7 @@ from growth_helpers import (
     certified,
     check_nothing_lost,
     killed,
+    killed_at,
     on_redis_too,
     writing,
 )
@@ -317,6 +318,32 @@ def test_a_dry_run_of_a_split_says_what_would_be_done_and_what_stands_in_the_way
     assert problem == (
         f"others is in database 2 of {a}, too: its keys cannot be told from those of users"
     )
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_split_offline_needs_no_notifications(fleet: Fleet, is_killed: bool) -> None:
+    described(fleet, shards=[one(fleet, 0, 1), one(fleet, 0, 2)])
+    before = fill(fleet)
+    over = [fleet.name(1)]
+    with fleet.servers[0].client() as client:
+        for right in ("-config|set", "-psubscribe"):
+            client.execute_command("ACL", "SETUSER", "default", right)
+        [problem] = plan_split(fleet.config, "users", shards=3, over=over).problems
+        assert "does not let the user run CONFIG SET" in problem
+        plan = plan_split(fleet.config, "users", shards=3, over=over, offline=True)
+        assert plan.problems == ()
+        assert any("writes wait for ten seconds" in step for step in plan.steps)
+        if not is_killed:
+            move = start_split(
+                fleet.config, "users", shards=3, over=over, offline=True, hold=PATIENT
+            )
+        else:
+            with killed_at(shard_move, "make_permanent"), pytest.raises(Killed):
+                start_split(fleet.config, "users", shards=3, over=over, offline=True, hold=PATIENT)
+            move = resume_move(fleet.config, "users", offline=True, hold=PATIENT)
+        assert certified(move)
+    assert stored(fleet) == (3, "crc32", 1)
+    assert there(fleet) == before
 
 
 def test_work_at_once_ends_with_the_first_error() -> None:
