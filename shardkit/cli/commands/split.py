@@ -37,7 +37,7 @@ from shardkit.cli.output import Output
     "--over",
     multiple=True,
     metavar="SERVER",
-    help="A server for the new shards, HOST:PORT; repeat it. By default those of now.",
+    help="A server for the new shards, HOST:PORT; repeat it. By default the present ones.",
 )
 @click.option(
     "--route",
@@ -70,7 +70,13 @@ def split(
     killed: `shardkit move resume COMPONENT`. Undo it with `shardkit move reverse COMPONENT`. The
     exit code is 1 if another program wrote to the old databases afterwards.
     """
-    new: Any = {"shards": shards, "placement": placement, "over": over, "routes": routes or None}
+    servers = [server for each in over for server in each.split(",")]
+    new: Any = {
+        "shards": shards,
+        "placement": placement,
+        "over": servers,
+        "routes": routes or None,
+    }
     if not dry_run:
         return run(start_split, where, output, component, **new, **options)
     with connected(config_server(where)) as config:
