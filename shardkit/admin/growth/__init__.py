@@ -7,6 +7,7 @@ from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.move import (
     MoveOptions,
     abort_move,
+    complete_move,
     moves,
     plan_move,
     plan_split,
@@ -38,6 +39,7 @@ __all__ = [
     "apply_fences",
     "attach_replica",
     "compare",
+    "complete_move",
     "detach_replica",
     "fail_over",
     "moves",

@@ -68,6 +68,7 @@ def _awaiting(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
 abort_move = _awaiting(growth.abort_move)
 apply_fences = _awaiting(growth.apply_fences)
 attach_replica = _awaiting(growth.attach_replica)
+complete_move = _awaiting(growth.complete_move)
 detach_replica = _awaiting(growth.detach_replica)
 fail_over = _awaiting(growth.fail_over)
 moves = _awaiting(growth.moves)

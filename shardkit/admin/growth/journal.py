@@ -38,6 +38,7 @@ FORMAT = 1
 LEASE = 10.0  # seconds
 _LEASE_KEY = "config:growth:lease"
 _MOVE_KEY = "config:growth:move:"
+_KEEPER_KEY = "config:growth:keeper:"
 _RENEW = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return 0"""
@@ -53,7 +54,7 @@ REPLICATION, KEYS = "replication", "keys"
 """The two ways of copying: a whole server by replication, databases key by key."""
 PHASES = {
     REPLICATION: ("begun", "attached", "promoted", "pushed", "done", "aborted"),
-    KEYS: ("begun", "fenced", "pushed", "done", "aborted"),
+    KEYS: ("begun", "fenced", "pushed", "kept", "done", "aborted"),
 }
 
 
@@ -77,7 +78,8 @@ class Move:
         id: identifies this move alone.
         phase: ``begun``; ``attached`` (the replica is filled) and ``promoted`` (the target takes
             writes), or ``fenced`` (the source is closed, the target has everything); ``pushed``
-            (entries name the target); ``done`` or ``aborted``.
+            (entries name the target); ``kept`` (and the old databases are kept up to date);
+            ``done`` or ``aborted``.
         keys: the number of keys of the source at the start, by database.
         held: the longest time that writers were held, in seconds; None before.
         epoch: `config:epoch` after the push.
@@ -87,6 +89,9 @@ class Move:
             it is known. An abort leaves such a replica as it was.
         notifications: the sources' ``notify-keyspace-events`` before the move, by server.
         fences: the targets' fences before the move, by database; from earlier moves away from it.
+        keep: whether the old databases are kept up to date until the move is completed or reversed.
+        wanted: ``reverse`` if the process that keeps them up to date is asked for that.
+        undoes: the id of the move that this one reverses, if its old databases were kept.
         decided: when the sources were closed for good, by their clocks, in seconds, by server.
         copied: the bytes that were copied, as DUMP packs them.
         seconds: how long the copy took, without the hold.
@@ -111,6 +116,9 @@ class Move:
     followed: bool | None = None
     notifications: dict[str, str] = field(default_factory=dict)
     fences: dict[str, str] = field(default_factory=dict)
+    keep: bool = False
+    wanted: str = ""
+    undoes: str = ""
     decided: dict[str, int] = field(default_factory=dict)
     copied: int = 0
     seconds: float = 0.0
@@ -251,6 +259,7 @@ class Lease:
 
     def __init__(self, config: redis.Redis, token: str) -> None:
         self.config = config
+        self.released = threading.Event()
         self._token = token
 
     def watch(self, pipe: Any) -> None:
@@ -289,6 +298,11 @@ class Lease:
         """Extend the lease to its full time from now."""
         self.config.eval(_RENEW, 1, _LEASE_KEY, self._token, round(1000 * LEASE))
 
+    def release(self) -> None:
+        """Let others work."""
+        self.released.set()
+        self.config.eval(_RELEASE, 1, _LEASE_KEY, self._token)
+
     @staticmethod
     def _ended() -> GrowthError:
         return GrowthError(
@@ -318,10 +332,10 @@ def lease(config: redis.Redis) -> Iterator[Lease]:
             f"{name.rpartition('/')[0] or name} is working on a move or failover",
             f"wait for it; if it was killed, its lease ends within {LEASE:g} s",
         )
-    held, end = Lease(config, token), threading.Event()
+    held = Lease(config, token)
 
     def renew() -> None:
-        while not end.wait(LEASE / 4):
+        while not held.released.wait(LEASE / 4):
             with suppress(redis.RedisError):
                 held.renew()
 
@@ -330,9 +344,24 @@ def lease(config: redis.Redis) -> Iterator[Lease]:
     try:
         yield held
     finally:
-        end.set()
+        held.released.set()
         renewing.join()
-        config.eval(_RELEASE, 1, _LEASE_KEY, token)
+        held.release()
+
+
+def keeping(config: redis.Redis, name: str) -> None:
+    """Note that this process keeps the old databases of a move up to date."""
+    config.set(f"{_KEEPER_KEY}{name}", gethostname(), px=round(1000 * LEASE))
+
+
+def is_kept(config: redis.Redis, name: str) -> bool:
+    """Whether a process keeps the old databases of a move up to date."""
+    return bool(config.exists(f"{_KEEPER_KEY}{name}"))
+
+
+def stop_keeping(config: redis.Redis, name: str) -> None:
+    """Note that no process does any more."""
+    config.delete(f"{_KEEPER_KEY}{name}")
 
 
 def write_verified(config: redis.Redis, before: Move, after: Move) -> None:

@@ -7,6 +7,7 @@ replication (`server_move`), shards key by key (`shard_move`).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -20,14 +21,15 @@ from shardkit.admin.growth.mover import Mover, Progress
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.server_move import ServerMover
 from shardkit.admin.growth.servers import GrowthError
-from shardkit.admin.growth.shard_move import ShardMover
-from shardkit.admin.growth.split_plan import new_split, plan_split_of, reversed_split
+from shardkit.admin.growth.shard_move import ShardMover, reversed_move
+from shardkit.admin.growth.split_plan import new_split, plan_split_of
 from shardkit.config.component import Component
 from shardkit.config.store import read_components
 from shardkit.errors import ConfigError, ShardKitError
 from shardkit.network.server_queries import ServerErrors
 from shardkit.operations.server_errors import failed_command, meaning
 
+_STEP = 0.05  # seconds between two looks at another process
 _MOVERS: Mapping[str, type[Mover]] = {REPLICATION: ServerMover, KEYS: ShardMover}
 
 
@@ -44,6 +46,9 @@ class MoveOptions(TypedDict, total=False):
         offline: whether writers are held for the whole copy of shards or of a split, which then
             needs no keyspace notifications; False by default. Each write waits for ten seconds, and
             then fails. Resume it with the same option.
+        keep: whether the old databases of shards or of a split are kept up to date afterwards, so
+            that `reverse_move` takes no longer than a cutover. The call then returns when another
+            process calls `complete_move` or `reverse_move`. False by default.
         progress: a function that is called with a text about each step.
     """
 
@@ -52,6 +57,7 @@ class MoveOptions(TypedDict, total=False):
     kill: bool
     share: float
     offline: bool
+    keep: bool
     progress: Progress
 
 
@@ -144,9 +150,10 @@ def _start(
         list(plan.routes),
         keys=dict(plan.keys),
     )
+    mover = _mover(lease, move, components, **options)
     with _naming(move):
-        _mover(lease, move, components, **options).run()
-    return move
+        mover.run()
+    return mover.move
 
 
 def plan_split(
@@ -245,9 +252,10 @@ def resume_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
         move = journal.read(config, name)
         if move.phase == "aborted":
             raise GrowthError(f"the move of {name} was aborted", "start it again")
+        mover = _mover(lease, move, **options)
         with _naming(move):
-            _mover(lease, move, **options).run()
-        return move
+            mover.run()
+        return mover.move
 
 
 def abort_move(config: Any, name: str) -> Move:
@@ -280,15 +288,62 @@ def reverse_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move
         ConfigError: there is no such move.
     """
     move = journal.read(config, name)
-    if move.phase != "done":
+    if move.phase not in ("done", "kept"):
         raise GrowthError(f"the move of {name} is {move.phase}", "resume it, or abort it")
+    if move.phase == "kept":
+        return _reverse_kept(config, move, **options)
     if move.placements:
         with journal.lease(config) as lease:
             components = read_components(config)
-            plan = plan_split_of(config, components, reversed_split(move), HOLD)
+            plan = plan_split_of(config, components, reversed_move(move), HOLD)
             return _start(lease, move.name, plan, components, **options)
     what = move.target if move.copying == REPLICATION else move.shards
     return start_move(config, what, move.source, **options)
+
+
+def _reverse_kept(config: Any, move: Move, **options: Unpack[MoveOptions]) -> Move:
+    """Ask the process that keeps the old databases to reverse a move; without one, copy again."""
+    with journal.lease(config) as lease:
+        if not journal.is_kept(config, move.name):
+            back = replace(reversed_move(move), undoes=move.id)
+            with _naming(back):
+                _mover(lease, back, **options).run()
+            return back
+        move.wanted = "reverse"
+        lease.write(move)
+    while journal.is_kept(config, move.name):
+        time.sleep(_STEP)
+    found = journal.read(config, move.name)
+    if found.undoes != move.id:  # it has ended without that
+        return reverse_move(config, move.name, **options)
+    return found if found.is_over else resume_move(config, move.name, **options)
+
+
+def complete_move(config: Any, name: str) -> Move:
+    """Empty the old databases of a move that were kept up to date; it is done then.
+
+    Args:
+        config: a client of the config server.
+        name: one of the shards, or the component that was split.
+
+    Raises:
+        GrowthError: the old databases are not kept.
+        ConfigError: there is no such move.
+    """
+    with journal.lease(config) as lease:
+        move = journal.read(config, name)
+        if move.phase != "kept":
+            raise GrowthError(f"the move of {name} is {move.phase}", "there is nothing to complete")
+        move.wanted = "complete"
+        lease.write(move)
+    while journal.is_kept(config, move.name):
+        time.sleep(_STEP)
+    with journal.lease(config) as lease:
+        move = journal.read(config, name)
+        move.keep = False
+        with _naming(move):
+            _mover(lease, move).run()
+        return move
 
 
 def verify_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:

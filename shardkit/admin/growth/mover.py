@@ -38,6 +38,7 @@ class Mover(ABC):
         kill: bool = False,
         share: float = 1.0,
         offline: bool = False,
+        keep: bool = False,
         progress: Progress = lambda what: None,
     ) -> None:
         self._lease, self._config = lease, lease.config
@@ -45,6 +46,10 @@ class Mover(ABC):
         self._move = move
         self._hold, self._copy, self._kill, self._share = hold, copy, kill, share
         self._offline = offline
+        if keep:
+            move.keep = True
+        self._options: dict[str, Any] = {"hold": hold, "copy": copy, "kill": kill, "share": share}
+        self._options["progress"] = progress
         self._progress = progress
         servers = *servers_in(move.source), *servers_in(move.target)
         self._same = KnownServers(components.values(), *servers).same
@@ -64,6 +69,11 @@ class Mover(ABC):
     @abstractmethod
     def verify(self) -> None:
         """Renew the certificate of a move that is done."""
+
+    @property
+    def move(self) -> Move:
+        """The move as it is now; its reversal once that has replaced it."""
+        return self._move
 
     def _reached(self, phase: str) -> None:
         self._move.phase = phase

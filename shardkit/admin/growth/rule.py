@@ -167,6 +167,11 @@ def like_of(component: Component) -> tuple[Entry, str]:
     return component.entry_of(shard), entry_key(*shard)
 
 
+def shard_names(component: str, count: int) -> list[str]:
+    """Return what a component's shards are called; without shards, its own name."""
+    return [f"{component}:{n}" for n in range(count)] or [component]
+
+
 def misplaced_error(
     component: str, where: str, wrong: int, seen: int, examples: Sequence[bytes]
 ) -> GrowthError:

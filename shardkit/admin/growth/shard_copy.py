@@ -82,6 +82,7 @@ class DatabaseCopy:
         share: the share of the time in which `copy_all` works; it pauses for the rest.
 
     Attributes:
+        value: the fence of this attempt.
         keys: how many keys were copied, including repetitions.
         bytes: the size of their values, as DUMP packs them.
     """
@@ -99,7 +100,7 @@ class DatabaseCopy:
         self.server = server
         self._sources, self._targets = sources, targets
         self._rule = rule
-        self._value = value
+        self.value = value
         self._capture = capture
         self._share = share
         self._streams: set[tuple[int, bytes]] = set()
@@ -210,7 +211,7 @@ class DatabaseCopy:
                 pipe.restore(key, left, packed, replace=True)
 
         try:
-            write_under(self._targets[target], self._value, write)
+            write_under(self._targets[target], self.value, write)
         except ResponseError as error:
             count, text = failed_command(error)
             key = list(read)[max(0, count - 1)].decode(errors="backslashreplace")
@@ -244,6 +245,11 @@ class Follower:
         self._copy = copy
         self._thread = threading.Thread(target=self._run, name="shardkit-copy", daemon=True)
         self._thread.start()
+
+    @property
+    def is_working(self) -> bool:
+        """Whether it still follows."""
+        return self._error is None
 
     def stop(self) -> None:
         """Stop when few changed keys are left.

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from itertools import product
@@ -31,6 +31,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from redis.exceptions import RedisError
 
+from shardkit.admin.growth import journal
 from shardkit.admin.growth.capture import (
     KeyCapture,
     MissedChangesError,
@@ -62,9 +63,10 @@ from shardkit.admin.growth.fence import (
     move_of,
     write_under,
 )
+from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.mover import Mover
 from shardkit.admin.growth.relocation import Place, ServerAddress, entries_on, held
-from shardkit.admin.growth.rule import rule_of
+from shardkit.admin.growth.rule import rule_of, shard_names
 from shardkit.admin.growth.servers import GrowthError, role_of
 from shardkit.admin.growth.shard_copy import DatabaseCopy, Follower, copy_libraries
 from shardkit.admin.push import attest
@@ -77,6 +79,7 @@ _ATTEMPTS = 5
 _COPIES = 3  # because changes may have been missed
 # Parts of the hold by which writers have left, the move is decided, and readers have left.
 _LEFT, _DECIDED, _READ = 0.5, 0.7, 0.9
+_KEEP = 0.5  # seconds between two checks whether to keep the sources up to date
 _LOOK = 0.01  # seconds between two checks of CLIENT LIST
 _UNBLOCK = 0.1  # seconds after which blocking commands are ended
 _CLOCK = 2  # seconds by which idle times are wrong at most
@@ -94,6 +97,7 @@ class ShardMover(Mover):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._rule = rule_of(self._move)
+        self._kept: Captures | None = None  # of all changes at the targets since the cutover
         self._concerned = {
             name
             for name, component in self._components.items()
@@ -135,13 +139,19 @@ class ShardMover(Mover):
                     f"find out which server has the keys; then DEL config:growth:move:{move.name}",
                 )
             captures = None  # of all changes since it was decided
+            if move.phase == "kept" or (move.phase == "pushed" and move.keep):
+                self._keep_or_clear(old, new, None, stack)
+                return
             written: set[tuple[Place, bytes]] = set()
             if move.phase == "begun":
                 captures = self._decide(old, new, stack)
             if move.phase == "fenced":
                 captures, written = self._written_until_now(old, new, stack)
-                self._push(old, new)
-            self._clear(old, new, captures, written)
+                self._push(old, new, stack)
+            if move.keep:
+                self._keep_or_clear(old, new, self._kept, stack)
+            else:
+                self._clear(old, new, captures, written)
 
     def _decide(self, old: Clients, new: Clients, stack: ExitStack) -> Captures | None:
         """Copy until no change was missed, and decide; return the captures.
@@ -156,7 +166,7 @@ class ShardMover(Mover):
             with ExitStack() as attempt:
                 try:
                     captures = self._captures(old, attempt)
-                    self._transfer(old, new, captures)
+                    self._transfer(old, new, captures, stack)
                 except MissedChangesError as error:
                     missed = error.message
                     self._progress(f"copying again: {missed}")
@@ -206,7 +216,7 @@ class ShardMover(Mover):
                 raise GrowthError(f"{server} is a replica", "nothing has changed for clients")
         for place, client in new.items():
             fence = client.get(FENCE_KEY)
-            if move_of(fence) != move.id:
+            if move_of(fence) not in (move.id, move.undoes or move.id):
                 if strays(client, 1):
                     raise GrowthError(
                         f"{place.server} has keys in database {place.database}",
@@ -256,7 +266,7 @@ class ShardMover(Mover):
             witnessed=False,
         )
 
-    def _transfer(self, old: Clients, new: Clients, captures: Captures) -> None:
+    def _transfer(self, old: Clients, new: Clients, captures: Captures, stack: ExitStack) -> None:
         """Copy, follow, compare, hold and decide."""
         before = self._run_of(new)
         sources, rule = _by_server(old), self._rule
@@ -269,13 +279,13 @@ class ShardMover(Mover):
             capture.require_complete()  # before writers are held
         for source, target in product(sources.values(), _by_server(new).values()):
             copy_libraries(next(iter(source.values())), next(iter(target.values())))
-        self._hold_and_decide(old, new, copies, compared, before)
+        self._hold_and_decide(old, new, copies, compared, before, stack)
 
     def _copied(
         self, old: Clients, new: Clients, copies: Sequence[DatabaseCopy]
     ) -> ServerComparison:
         """Copy every key, and what changes, until both sides are the same."""
-        move, rule = self._move, self._rule
+        move = self._move
         began = time.monotonic()
 
         def tell() -> None:
@@ -291,6 +301,13 @@ class ShardMover(Mover):
         at_once(lambda copy: copy.copy_all(tell), copies)
         move.copied = sum(copy.bytes for copy in copies)
         move.seconds = round(time.monotonic() - began, 3)
+        return self._caught_up(old, new, copies)
+
+    def _caught_up(
+        self, old: Clients, new: Clients, copies: Sequence[DatabaseCopy]
+    ) -> ServerComparison:
+        """Copy what changes while both sides are compared."""
+        rule = self._rule
         with ExitStack() as following:
             for copy in copies:
                 following.callback(Follower(copy).stop)
@@ -328,6 +345,7 @@ class ShardMover(Mover):
         copies: Sequence[DatabaseCopy],
         compared: ServerComparison | None,
         before: list[tuple[str, int]],
+        stack: ExitStack,
     ) -> None:
         move = self._move
         limit = self._copy + self._hold if self._offline else _DECIDED * self._hold
@@ -371,7 +389,7 @@ class ShardMover(Mover):
                     self._let_go(old, value)
             if decided:
                 self._reached("fenced")
-                self._push(old, new, began)
+                self._push(old, new, stack, began)
                 return
         raise problem or GrowthError(
             f"the rest could not be copied within {self._hold:g} s, {_ATTEMPTS} times: the shards "
@@ -482,7 +500,9 @@ class ShardMover(Mover):
                 return captures, written
         return None, set()
 
-    def _push(self, old: Clients, new: Clients, began: float | None = None) -> None:
+    def _push(
+        self, old: Clients, new: Clients, stack: ExitStack, began: float | None = None
+    ) -> None:
         """Send readers to the targets, and writers once no reader is left at the sources."""
         move = self._move
         self._progress("pushing the entries")
@@ -506,6 +526,11 @@ class ShardMover(Mover):
             lambda own: self._wait_for_readers(next(iter(own.values())), own, max(_LOOK, patience)),
             _by_server(old).values(),
         )
+        if move.keep:  # before anything changes there
+            for server, clients in _by_server(new).items():
+                setting = turn_on_notifications(next(iter(clients.values())))
+                move.notifications.setdefault(str(server), setting)
+            self._kept = self._captures(new, stack)
         _each(lambda client: lift(client, move.id), new)
         if began is not None:
             move.held = time.monotonic() - began
@@ -533,9 +558,14 @@ class ShardMover(Mover):
         old: Clients,
         new: Clients,
         captures: Captures | None,
-        written: Set[tuple[Place, bytes]],
+        written: Collection[tuple[Place, bytes]],
+        *,
+        kept: bool = False,
     ) -> None:
-        """Empty the sources, except for keys that were written there in the meantime."""
+        """Empty the sources, except for keys that were written there in the meantime.
+
+        What the move itself has ``kept`` there has not been written by others.
+        """
         move = self._move
         components = read_components(self._config)
         attest(
@@ -544,7 +574,7 @@ class ShardMover(Mover):
         )
         self._progress(f"emptying {move.source}")
         self._leave_replicas()
-        stale: set[tuple[Place, bytes]] | None = None
+        stale: set[tuple[Place, bytes]] | None = set() if kept else None
         if captures is not None and not self._offline:
             with suppress(MissedChangesError):
                 found = set(written)
@@ -571,13 +601,118 @@ class ShardMover(Mover):
                     write_under(client, value, _unlinking(keys))
 
         _each(empty, old)
-        self._restore_notifications(old)
+        self._restore_notifications({**old, **new})
         certificate = move.certificate or {}
         certificate["keys_now"] = sum(client.dbsize() for client in new.values())
         certificate |= {"held": move.held, "epoch": move.epoch, "unsure": stale is None}
         move.certificate = certificate
         self._note_strays()
         self._reached("done")
+
+    # ---- while the sources are kept up to date
+
+    def _keep_or_clear(
+        self, old: Clients, new: Clients, captures: Captures | None, stack: ExitStack
+    ) -> None:
+        """Keep the sources up to date until the move is completed or reversed.
+
+        That needs no lease: this process alone knows the value of the sources' fences.
+        """
+        move, config = self._move, self._config
+        value = fence_value(move.id, secrets.token_hex(8), move.target)
+        _each(lambda client: change(client, move.id, value), old)
+        if not move.keep:
+            self._clear(old, new, None, (), kept=True)
+            return
+        move.wanted = ""
+        self._reached("kept")
+        back = reversed_move(move)
+        self._lease.release()
+        self._progress(f"keeping {move.source} up to date")
+        try:
+            while True:
+                with ExitStack() as attempt:
+                    refill = captures is None
+                    if captures is None:
+                        captures = self._captures(new, attempt)
+                    copies = [
+                        DatabaseCopy(
+                            *(server, _by_server(new)[server], old, rule_of(back), value, capture),
+                            self._share,
+                        )
+                        for server, capture in captures.items()
+                    ]
+                    try:
+                        if refill:
+                            self._refill(old, value, copies)
+                        if self._follow(copies, captures) == "reverse":
+                            self._go_back(old, new, back, copies, captures, stack)
+                        return
+                    except MissedChangesError as error:
+                        self._progress(f"copying again: {error.message}")
+                captures = None
+        finally:
+            journal.stop_keeping(config, move.name)
+
+    def _refill(self, old: Clients, value: bytes, copies: Sequence[DatabaseCopy]) -> None:
+        """Copy every key to the sources again."""
+
+        def emptying(pipe: Any) -> None:
+            pipe.flushdb(asynchronous=True)
+            pipe.set(FENCE_KEY, value)
+
+        _each(lambda client: write_under(client, value, emptying), old)
+        tell = partial(journal.keeping, self._config, self._move.name)
+        at_once(lambda copy: copy.copy_all(tell), copies)
+
+    def _follow(self, copies: Sequence[DatabaseCopy], captures: Captures) -> str:
+        """Copy what changes until another process wants something; return what that is."""
+        config, move = self._config, self._move
+        followers = [Follower(copy) for copy in copies]
+        record = move
+        try:
+            while all(follower.is_working for follower in followers):
+                journal.keeping(config, move.name)
+                for capture in captures.values():
+                    capture.require_complete()
+                record = journal.read(config, move.name)
+                if record.id != move.id or record.phase != "kept" or record.wanted:
+                    break
+                time.sleep(_KEEP)
+        finally:
+            with suppress(GrowthError) if record.phase != "kept" else nullcontext():
+                for follower in followers:
+                    follower.stop()
+        if record.id == move.id:
+            self._move = record
+        return record.wanted
+
+    def _go_back(
+        self,
+        old: Clients,
+        new: Clients,
+        back: Move,
+        copies: Sequence[DatabaseCopy],
+        captures: Captures,
+        stack: ExitStack,
+    ) -> None:
+        """Reverse the move, whose sources have everything."""
+        back.undoes, back.notifications = self._move.id, dict(self._move.notifications)
+        back.keys = dict(self._move.keys)
+        with journal.lease(self._config) as lease:
+            mover = ShardMover(lease, read_components(self._config), back, **self._options)
+            lease.write(back)
+            if mover._take_over(new, old):
+                for copy in copies:
+                    copy.value = mover._attempt
+                with suppress(MissedChangesError):
+                    before = mover._run_of(old)
+                    compared = mover._caught_up(new, old, copies)
+                    mover._hold_and_decide(new, old, copies, compared, before, stack)
+            if back.phase == "pushed":
+                mover._clear(new, old, captures, ())
+            mover.run()
+        self._move = back
 
     def _restore_notifications(self, old: Clients) -> None:
         for server, clients in _by_server(old).items():
@@ -657,6 +792,18 @@ class ShardMover(Mover):
             "stale": stale[:MOST_NAMED],
             "at": time.time(),
         }
+
+
+def reversed_move(move: Move) -> Move:
+    """Return the move of shards, or the split, that undoes another one."""
+    shards = move.shards
+    if move.placements:
+        shards = shard_names(move.name, len(move.targets) if move.placements[1] else 0)
+    return Move(
+        *(move.name, move.copying, move.target, move.source, shards, move.targets, move.sources),
+        placements=move.placements[::-1],
+        routes=move.routes,
+    )
 
 
 def _by_server(clients: Mapping[Place, Any]) -> dict[ServerAddress, dict[int, Any]]:

@@ -22,7 +22,7 @@ from shardkit.admin.growth.journal import KEYS, Move
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.move_plan import Components, MovePlan, noting, plan_copy
 from shardkit.admin.growth.relocation import Place, ServerAddress, address_of, entries_on
-from shardkit.admin.growth.rule import ByPlacement, like_of, misplaced_error
+from shardkit.admin.growth.rule import ByPlacement, like_of, misplaced_error, shard_names
 from shardkit.admin.growth.servers import connected_to
 from shardkit.config.component import MAX_SHARDS, Component, entry_key
 from shardkit.config.entry import Entry
@@ -95,31 +95,12 @@ def new_split(
         KEYS,
         ", ".join(map(str, dict.fromkeys(place.server for place in sources))),
         ", ".join(map(str, dict.fromkeys(place.server for place in targets))),
-        _shard_names(name, len(component.shards)),
+        shard_names(name, len(component.shards)),
         list(map(str, sources)),
         list(map(str, targets)),
         [before, after],
         list(rules),
     )
-
-
-def reversed_split(move: Move) -> Move:
-    """Return the split that undoes another one."""
-    return Move(
-        move.name,
-        KEYS,
-        move.target,
-        move.source,
-        _shard_names(move.name, len(move.targets) if move.placements[1] else 0),
-        move.targets,
-        move.sources,
-        move.placements[::-1],
-        move.routes,
-    )
-
-
-def _shard_names(component: str, count: int) -> list[str]:
-    return [f"{component}:{n}" for n in range(count)] or [component]
 
 
 def _entries(component: Component) -> list[Any]:

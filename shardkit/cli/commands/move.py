@@ -12,6 +12,7 @@ from shardkit.admin.growth import (
     Move,
     MovePlan,
     abort_move,
+    complete_move,
     moves,
     plan_move,
     resume_move,
@@ -45,6 +46,11 @@ offline = click.option(
     "--offline",
     is_flag=True,
     help="For shards: hold writers for the whole copy, where servers tell of no changed keys.",
+)
+keep = click.option(
+    "--keep",
+    is_flag=True,
+    help="For shards: keep the old databases up to date until `move complete` or `move reverse`.",
 )
 _share = number_option(
     "--share",
@@ -103,6 +109,7 @@ def server(source: str, **options: Any) -> int:
 @limits
 @kill
 @offline
+@keep
 @config_option
 @common_options
 def shards(names: tuple[str, ...], **options: Any) -> int:
@@ -137,6 +144,7 @@ def _start(
 @limits
 @kill
 @offline
+@keep
 @config_option
 @common_options
 def resume(name: str, where: str | None, output: Output, **options: Any) -> int:
@@ -158,11 +166,21 @@ def abort(name: str, where: str | None, output: Output) -> int:
 @limits
 @kill
 @offline
+@keep
 @config_option
 @common_options
 def reverse(name: str, where: str | None, output: Output, **options: Any) -> int:
     """Move everything back to SERVER, as long as it follows the new server; or move SHARD back."""
     return run(reverse_move, where, output, name, **options)
+
+
+@move.command()
+@click.argument("name", metavar="SHARD")
+@config_option
+@common_options
+def complete(name: str, where: str | None, output: Output) -> int:
+    """Empty the old databases of SHARD that `--keep` has kept up to date."""
+    return run(lambda config, name, progress: complete_move(config, name), where, output, name)
 
 
 @move.command()

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from shardkit.admin.growth import plan_split, start_split
-from shardkit.cli.commands.move import dry_run, kill, limits, offline, run, show_plan
+from shardkit.cli.commands.move import dry_run, keep, kill, limits, offline, run, show_plan
 from shardkit.cli.options import (
     common_options,
     config_option,
@@ -50,6 +50,7 @@ from shardkit.cli.output import Output
 @limits
 @kill
 @offline
+@keep
 @config_option
 @common_options
 def split(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -27,6 +30,7 @@ from shardkit.admin import push
 from shardkit.admin.growth import (
     abort_move,
     awaiting,
+    complete_move,
     moves,
     plan_split,
     resume_move,
@@ -344,6 +348,116 @@ def test_a_split_offline_needs_no_notifications(fleet: Fleet, is_killed: bool) -
         assert certified(move)
     assert stored(fleet) == (3, "crc32", 1)
     assert there(fleet) == before
+
+
+def kept(fleet: Fleet, old: set[tuple[int, int]]) -> dict[bytes, Any]:
+    """Every key in databases, by server and number, as they are kept up to date."""
+    found = {}
+    for server, db in old:
+        with fleet.servers[server].client(db=db) as client:
+            client.client_setname("shardkit-move/test")
+            for key in client.scan_iter(match="[abdk]*"):
+                found[key] = client.dump(key)
+    return found
+
+
+def in_use(fleet: Fleet) -> dict[bytes, Any]:
+    """Every key where entries say that it is."""
+    with shardkit.connect(fleet.url) as kit:
+        users = kit.topology.component("users")
+        places = {(entry.fields["port"], entry.fields["db"]) for entry in users.shards}
+    numbers = {server.port: n for n, server in enumerate(fleet.servers)}
+    return kept(fleet, {(numbers[port], db) for port, db in places})
+
+
+def until(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+OLD = {(0, 1), (1, 0)}
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_old_databases_are_kept_up_to_date_until_a_split_is_reversed(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    described(fleet, shards=[one(fleet, 0, 1), one(fleet, 1, 0)])
+    before = fill(fleet)
+    at_first = stored(fleet)
+    new: Any = {"shards": 3, "over": [fleet.name(2)], "keep": True, "hold": PATIENT}
+    copied: list[str] = []
+    with ThreadPoolExecutor() as threads:
+        with writing(fleet, shards=None) as writers:
+            split = threads.submit(start_split, fleet.config, "users", **new)
+            until(lambda: stored(fleet) == (3, "crc32", 1) and phase(fleet) == "kept")
+            time.sleep(0.3)
+            if is_killed:  # its copy is lost with it
+                monkeypatch.setattr(shard_move.ShardMover, "_follow", killed)
+                fleet.servers[2].client().client_kill_filter(_type="pubsub")
+                with pytest.raises(Killed):
+                    split.result()
+                monkeypatch.undo()
+            back = reverse_move(fleet.config, "users", hold=PATIENT, progress=copied.append)
+            assert certified(back)
+            assert back.phase == "done"
+            assert stored(fleet) == at_first
+            assert any("copied" in said for said in copied) == is_killed
+        if not is_killed:
+            assert split.result().id == back.id
+    assert writers.errors == []
+    check_nothing_lost(fleet, writers)
+    check_linearizable(writers.history, Register())
+    assert there(fleet) == before
+
+
+def phase(fleet: Fleet) -> str:
+    return moves(fleet.config)[0].phase
+
+
+def test_old_databases_are_kept_over_missed_changes_and_kills_until_a_split_is_completed(
+    fleet: Fleet,
+) -> None:
+    described(fleet, shards=[one(fleet, 0, 1), one(fleet, 1, 0)])
+    fill(fleet)
+    new: Any = {"shards": 3, "over": [fleet.name(2)], "keep": True, "hold": PATIENT}
+    with ThreadPoolExecutor() as threads:
+        split = threads.submit(start_split, fleet.config, "users", **new)
+        until(lambda: moves(fleet.config) and phase(fleet) == "kept")
+        with shardkit.connect(fleet.url) as kit, fleet.servers[2].client() as client:
+            router = kit.key_sharded("users")
+            router["k1"].set("k1", "new")
+            router["k2"].delete("k2")
+            until(lambda: kept(fleet, OLD) == in_use(fleet))
+            assert b"k2" not in kept(fleet, OLD)
+            client.config_set("notify-keyspace-events", "")
+            router["k3"].set("k3", "not told")
+            client.config_set("notify-keyspace-events", "KA")
+            until(lambda: kept(fleet, OLD) == in_use(fleet))
+            with pytest.raises(GrowthError, match=r"users is already being moved to .* .kept.; sh"):
+                start_split(fleet.config, "users", shards=5)
+            with killed_at(shard_move.ShardMover, "_follow"):
+                client.client_kill_filter(_type="pubsub")
+                with pytest.raises(Killed):
+                    split.result()
+            router["k4"].set("k4", "while nobody keeps them")
+            again = threads.submit(resume_move, fleet.config, "users", hold=PATIENT)
+            until(lambda: kept(fleet, OLD) == in_use(fleet))
+        shown = CliRunner().invoke(app, ["move", "complete", "users", "--config", fleet.url])
+        assert shown.exit_code == 0, shown.output
+        assert again.result().wanted == "complete"
+    assert phase(fleet) == "done"
+    assert kept(fleet, OLD) == {}
+    for server in fleet.servers:
+        with server.client() as client:
+            assert client.config_get("notify-keyspace-events")["notify-keyspace-events"] in (
+                "",
+                "AK",
+            )
+    with pytest.raises(GrowthError, match="is done; there is nothing to complete"):
+        complete_move(fleet.config, "users")
 
 
 def test_work_at_once_ends_with_the_first_error() -> None:
