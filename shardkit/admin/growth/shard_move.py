@@ -629,11 +629,20 @@ class ShardMover(Mover):
         back = reversed_move(move)
         self._lease.release()
         self._progress(f"keeping {move.source} up to date")
+
+        def emptying(pipe: Any) -> None:
+            pipe.flushdb(asynchronous=True)
+            pipe.set(FENCE_KEY, value)
+
+        def copy_all(copy: DatabaseCopy) -> None:
+            copy.copy_all(partial(journal.keeping, config, move.name))
+
         try:
             while True:
                 with ExitStack() as attempt:
                     refill = captures is None
                     if captures is None:
+                        _each(lambda client: write_under(client, value, emptying), old)
                         captures = self._captures(new, attempt)
                     copies = [
                         DatabaseCopy(
@@ -644,7 +653,7 @@ class ShardMover(Mover):
                     ]
                     try:
                         if refill:
-                            self._refill(old, value, copies)
+                            at_once(copy_all, copies)
                         if self._follow(copies, captures) == "reverse":
                             self._go_back(old, new, back, copies, captures, stack)
                         return
@@ -653,17 +662,6 @@ class ShardMover(Mover):
                 captures = None
         finally:
             journal.stop_keeping(config, move.name)
-
-    def _refill(self, old: Clients, value: bytes, copies: Sequence[DatabaseCopy]) -> None:
-        """Copy every key to the sources again."""
-
-        def emptying(pipe: Any) -> None:
-            pipe.flushdb(asynchronous=True)
-            pipe.set(FENCE_KEY, value)
-
-        _each(lambda client: write_under(client, value, emptying), old)
-        tell = partial(journal.keeping, self._config, self._move.name)
-        at_once(lambda copy: copy.copy_all(tell), copies)
 
     def _follow(self, copies: Sequence[DatabaseCopy], captures: Captures) -> str:
         """Copy what changes until another process wants something; return what that is."""

@@ -8,6 +8,7 @@ keys change. That who was stopped decides and copies nothing, the models show (`
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,10 +18,21 @@ from typing import Any
 import pytest
 from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, InUse, config_of, simulated_servers
 
-from shardkit.admin.growth import MovePlan, moves, resume_move, shard_move, start_move, start_split
+from shardkit.admin.growth import (
+    MovePlan,
+    journal,
+    moves,
+    resume_move,
+    reverse_move,
+    shard_move,
+    start_move,
+    start_split,
+)
 from shardkit.admin.growth.capture import MissedChangesError
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import GrowthError, ServerRole
+from shardkit.admin.growth.shard_move import ShardMover
+from shardkit.errors import ConfigError
 from shardkit.network.connections import clients, databases
 from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase
 from shardkit.testing.fakes.fakeredis_private import writes
@@ -156,6 +168,38 @@ class SplitData(MovedShard):
         assert kit.key_sharded("data")["soon"].pttl("soon") != -1
 
 
+class KeptSplit(SplitData):
+    """And back, while the old shards are kept up to date."""
+
+    def move(self, client: Client) -> None:
+        config = config_of(client)
+        try:
+            start_split(config, "data", shards=3, hold=HOLD, kill=True, keep=True)
+        except GrowthError as error:
+            client.log(str(error))
+
+    def resume(self, client: Client) -> None:
+        config = config_of(client)
+
+        def resume() -> None:
+            with suppress(GrowthError, ConfigError):
+                resume_move(config, "data", hold=HOLD, kill=True)
+
+        time.sleep(client.choose([2.0, 0.5, 12.0]))  # simulated seconds
+        for _ in range(40):
+            found = moves(config)
+            if found and found[0].phase == "done":
+                return
+            if found and found[0].phase == "kept":
+                try:
+                    reverse_move(config, "data", hold=HOLD, kill=True)
+                except GrowthError as error:
+                    client.log(str(error))
+            elif found:
+                threading.Thread(target=resume).start()
+            time.sleep(2)
+
+
 class UntoldChanges(MovedShard):
     """And ``notify-keyspace-events`` is set to something else during some writes."""
 
@@ -226,6 +270,18 @@ def nothing(*args: Any, **options: Any) -> None:
 def take_fences(capture: Capture, most: int | None = None) -> dict[tuple[int, bytes], bool]:
     fence = 1, FENCE_KEY.encode()
     return {fence: True} if capture.changed.pop(fence, False) else {}
+
+
+def forget(mover: Any, copies: Any, captures: Any) -> str:
+    """Take the place of `ShardMover._follow`: copy nothing back."""
+    while True:
+        journal.keeping(mover._config, "data")
+        for capture in captures.values():
+            capture.take()
+        record = journal.read(mover._config, "data")
+        if record.phase != "kept" or record.wanted:
+            return record.wanted
+        time.sleep(0.5)
 
 
 def push_at_once(mover: Any, new: Any) -> None:
@@ -315,6 +371,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         lambda layout, shard, component, args: shard.number,
         4,
     ),
+    ("what changes after a split is copied back", KeptSplit, ShardMover, "_follow", forget, 0),
     (
         "all shards of a split are closed",
         SplitData,
@@ -326,7 +383,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
 ]
 
 
-@pytest.mark.parametrize("protocol", [MovedShard, UntoldChanges, SplitData])
+@pytest.mark.parametrize("protocol", [MovedShard, UntoldChanges, SplitData, KeptSplit])
 def test_real_steps_are_safe(monkeypatch: pytest.MonkeyPatch, protocol: type[MovedShard]) -> None:
     with simulated_shards(monkeypatch):
         simulate(protocol(), schedules=SCHEDULES)

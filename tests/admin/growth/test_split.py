@@ -36,6 +36,7 @@ from shardkit.admin.growth import (
     resume_move,
     reverse_move,
     shard_move,
+    start_move,
     start_split,
     verify_move,
 )
@@ -417,16 +418,17 @@ def phase(fleet: Fleet) -> str:
     return moves(fleet.config)[0].phase
 
 
+@pytest.mark.parametrize("server", [1, 2], ids=["same server", "another"])
 def test_old_databases_are_kept_over_missed_changes_and_kills_until_a_split_is_completed(
-    fleet: Fleet,
+    fleet: Fleet, server: int
 ) -> None:
     described(fleet, shards=[one(fleet, 0, 1), one(fleet, 1, 0)])
     fill(fleet)
-    new: Any = {"shards": 3, "over": [fleet.name(2)], "keep": True, "hold": PATIENT}
+    new: Any = {"shards": 3, "over": [fleet.name(server)], "keep": True, "hold": PATIENT}
     with ThreadPoolExecutor() as threads:
         split = threads.submit(start_split, fleet.config, "users", **new)
         until(lambda: moves(fleet.config) and phase(fleet) == "kept")
-        with shardkit.connect(fleet.url) as kit, fleet.servers[2].client() as client:
+        with shardkit.connect(fleet.url) as kit, fleet.servers[server].client() as client:
             router = kit.key_sharded("users")
             router["k1"].set("k1", "new")
             router["k2"].delete("k2")
@@ -450,14 +452,31 @@ def test_old_databases_are_kept_over_missed_changes_and_kills_until_a_split_is_c
         assert again.result().wanted == "complete"
     assert phase(fleet) == "done"
     assert kept(fleet, OLD) == {}
-    for server in fleet.servers:
-        with server.client() as client:
+    for each in fleet.servers:
+        with each.client() as client:
             assert client.config_get("notify-keyspace-events")["notify-keyspace-events"] in (
                 "",
                 "AK",
             )
     with pytest.raises(GrowthError, match="is done; there is nothing to complete"):
         complete_move(fleet.config, "users")
+
+
+def test_the_old_database_of_a_moved_shard_is_kept_up_to_date(fleet: Fleet) -> None:
+    fleet.push(0)
+    fill(fleet)
+    with ThreadPoolExecutor() as threads, shardkit.connect(fleet.url) as kit:
+        router = kit.key_sharded("users")
+        begin = partial(start_move, what=["users:1"], to=fleet.name(1), keep=True, hold=PATIENT)
+        move = threads.submit(begin, fleet.config)
+        until(lambda: moves(fleet.config) and phase(fleet) == "kept")
+        router.mset({f"k{n}": "new" for n in range(200)})
+        until(lambda: kept(fleet, {(0, 2)}) == kept(fleet, {(1, 2)}) != {})
+        back = reverse_move(fleet.config, "users:1", hold=PATIENT)
+        assert certified(back)
+        assert move.result().phase == "done"
+        assert fleet.masters() == [fleet.name(0)] * 2
+        assert router.mget([f"k{n}" for n in range(200)]) == [b"new"] * 200
 
 
 def test_work_at_once_ends_with_the_first_error() -> None:
