@@ -32,7 +32,7 @@ _WAYS_OUT = (
 )
 
 
-class Rule(ABC):
+class CopyRule(ABC):
     """Where keys go.
 
     Attributes:
@@ -68,7 +68,7 @@ class Rule(ABC):
         return str(place)
 
 
-class EveryKey(Rule):
+class EveryKey(CopyRule):
     """All keys of a database go to another server."""
 
     def __init__(self, move: Move) -> None:
@@ -78,15 +78,15 @@ class EveryKey(Rule):
         self._back = dict(zip(self.targets, self.sources, strict=True))
 
     def there(self, source: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:
-        """See `Rule`."""
+        """See `CopyRule`."""
         return {self._places[source]: list(keys)}
 
     def back(self, target: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:
-        """See `Rule`."""
+        """See `CopyRule`."""
         return {self._back[target]: list(keys)}
 
     def changed(self, components: Mapping[str, Component], same: Same) -> dict[str, Component]:
-        """See `Rule`."""
+        """See `CopyRule`."""
         return moved(components, self._places, same)
 
     def label(self, place: Place) -> str:
@@ -94,7 +94,7 @@ class EveryKey(Rule):
         return str(place.database)
 
 
-class ByPlacement(Rule):
+class ByPlacement(CopyRule):
     """Each key goes to the shard that a count and a placement say."""
 
     def __init__(self, move: Move) -> None:
@@ -113,14 +113,14 @@ class ByPlacement(Rule):
         self._place_new = _placing(self._after, len(self._new))
 
     def there(self, source: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:
-        """See `Rule`."""
+        """See `CopyRule`."""
         wrong = self.misplaced(source, keys)
         if wrong:
             raise misplaced_error(self._component, str(source), len(wrong), len(keys), wrong)
         return self._grouped(self._place_new, self._new, keys)
 
     def back(self, target: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:
-        """See `Rule`."""
+        """See `CopyRule`."""
         return self._grouped(self._place_old, self._old, keys)
 
     def misplaced(self, source: Place, keys: Sequence[bytes]) -> list[bytes]:
@@ -137,7 +137,7 @@ class ByPlacement(Rule):
         return groups
 
     def changed(self, components: Mapping[str, Component], same: Same) -> dict[str, Component]:
-        """See `Rule`."""
+        """See `CopyRule`."""
         component = components.get(self._component)
         if component is None:
             raise GrowthError(f"component {self._component!r} was removed", "push it again")
@@ -188,6 +188,6 @@ def _placing(placement: str, count: int) -> PlaceAll:
     return placement_of_all(placement, count) if placement else lambda keys: [0] * len(keys)
 
 
-def rule_of(move: Move) -> Rule:
+def rule_of(move: Move) -> CopyRule:
     """Return the rule of a move of shards or a split."""
     return ByPlacement(move) if move.placements else EveryKey(move)

@@ -25,7 +25,7 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from shardkit.admin.growth.capture import KeyCapture, MissedChangesError, Standstill
 from shardkit.admin.growth.fence import OWN_KEYS, write_under
 from shardkit.admin.growth.relocation import Place, ServerAddress
-from shardkit.admin.growth.rule import Rule
+from shardkit.admin.growth.rule import CopyRule
 from shardkit.admin.growth.servers import GrowthError
 from shardkit.admin.growth.slices import Slices, at_work
 from shardkit.network.connections.databases import FENCE_KEY
@@ -92,7 +92,7 @@ class DatabaseCopy:
         server: ServerAddress,
         sources: Mapping[int, Any],
         targets: Mapping[Place, Any],
-        rule: Rule,
+        rule: CopyRule,
         value: bytes,
         capture: KeyCapture | Standstill,
         share: float = 1.0,
